@@ -17,7 +17,7 @@ from aws_stand_in import AwsBench
 
 from trainmaster.lab.user_data import plan_boot
 from trainmaster.providers.base import Node
-from trainmaster.providers.ssh_target import target_of
+from trainmaster.providers.hosts_over_ssh import target_of
 from trainmaster.transport.base import HostKeyError, Target
 from trainmaster.transport.host_keys import HostKeys
 from trainmaster.transport.ssh import Ssh

@@ -40,8 +40,7 @@ def login(
 ) -> None:
     """Use a server from now on: all verbs then ask it. `trainmaster --local` asks this machine's home."""
     from trainmaster.api.remote.connection import RestConnection
-    from trainmaster.api.remote.contexts import Contexts, ServerContext
-    from trainmaster.api.remote.trust import certificate
+    from trainmaster.api.remote.contexts import Contexts, ServerContext, certificate
 
     if token not in (None, "-"):
         raise UsageError(

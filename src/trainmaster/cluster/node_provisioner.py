@@ -144,7 +144,7 @@ class NodeProvisioner:
         """
         from trainmaster.cluster.bootstrap.bootstrap import Bootstrap
         from trainmaster.cluster.node_files.files import prepare_node
-        from trainmaster.providers.ssh_target import target_of
+        from trainmaster.providers.hosts_over_ssh import target_of
 
         target = target_of(node)
         with self._login(target, is_new=node.is_rented) as connection:
@@ -355,7 +355,7 @@ class NodeProvisioner:
         """
         from trainmaster.cluster.bootstrap.cluster_keys import ClusterKeys
         from trainmaster.cluster.node_files.files import remove_run
-        from trainmaster.providers.ssh_target import target_of
+        from trainmaster.providers.hosts_over_ssh import target_of
 
         rented = {key_of(machine.id) for machine in record.rented}
         if cluster is None and (old := self._recorded(record)):

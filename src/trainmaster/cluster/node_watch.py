@@ -189,7 +189,7 @@ class NodeWatch:
         """
         connection = self._connections.get(machine)
         if connection is None or connection.is_closed:
-            from trainmaster.providers.ssh_target import target_of
+            from trainmaster.providers.hosts_over_ssh import target_of
 
             connection = self._provisioner.ssh.connect(target_of(node))
             self._connections[machine] = connection

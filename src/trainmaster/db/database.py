@@ -36,9 +36,8 @@ from trainmaster.db.requeue import record_saved, requeue_rows
 from trainmaster.db.run_rows import AcceptedRun
 from trainmaster.db.task_rows import tasks_of
 from trainmaster.db.transactions import Transactions
-from trainmaster.spec.approval import Approval
 from trainmaster.spec.clocks import boot_s
-from trainmaster.spec.facts import Fact
+from trainmaster.spec.facts import Approval, Fact
 from trainmaster.spec.gate import Gate, GateResult
 from trainmaster.spec.states import EndReason, State
 

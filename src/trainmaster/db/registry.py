@@ -157,7 +157,7 @@ def describe(
 def remove_version(database: Database, team: str, name: str, version: int) -> RunModel:
     """Take a version out of the registry: what it pointed to; its number is never given again.
 
-    Its files go some time after (`removed_models`), unless it is needed by then.
+    Its files go some time after (`retention`), unless it is needed by then.
 
     Raises:
         NotFoundError: there is none.

@@ -130,7 +130,7 @@ def add_version(connection: Connection, new: NewVersionRow, now: float) -> tuple
             t.task.c.number == model.task,
         )
     )
-    # What removes the run, or its files, holds these rows, too (`removals`, `removed_models`).
+    # What removes the run, or its files, holds these rows, too (`removals`, `retention`).
     run = sa.select(t.run.c.removed_at).where(t.run.c.id == model.run).with_for_update(read=True)
     removed = connection.execute(run).scalar() is not None
     found = connection.execute(task.with_for_update(of=t.task)).first()

@@ -9,8 +9,7 @@ from trainmaster.db import tables as t
 from trainmaster.db.endpoint_changes import reopen
 from trainmaster.db.events import event_row, insert_events
 from trainmaster.db.run_rows import run_row
-from trainmaster.spec.approval import Approval
-from trainmaster.spec.facts import Fact
+from trainmaster.spec.facts import Approval, Fact
 from trainmaster.spec.states import FINISHED, EndReason, State
 
 

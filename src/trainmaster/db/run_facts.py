@@ -16,9 +16,8 @@ from trainmaster.db.events import event_row, insert_events
 from trainmaster.db.leases import Lease
 from trainmaster.db.patience import Try
 from trainmaster.db.run_files import write_held
-from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.facts import Fact
+from trainmaster.spec.facts import Approval, Fact
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import APPROVAL_ANSWERED
 

@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from trainmaster.hdfs.capacity import block_bytes
+from trainmaster.hdfs.namesystem import block_bytes
 from trainmaster.objects.webhdfs import WebHdfsBackend
 from trainmaster.spec.plain_json import parsed_json, typed
 

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.hdfs.capacity import in_words
 from trainmaster.hdfs.configuration import CLASSES, DATANODE, NAMENODE, Daemon
 from trainmaster.hdfs.hadoop import Hadoop, find_hadoop, heap_mib
-from trainmaster.hdfs.namesystem import ask_namenode
+from trainmaster.hdfs.namesystem import ask_namenode, in_words
 from trainmaster.hdfs.watchdog import ORDER, PID, STATE, last_words, write
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.plain_json import typed

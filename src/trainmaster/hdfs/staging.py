@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from trainmaster.hdfs.capacity import UNIT_BYTES, block_bytes, fits, lack_of_room
 from trainmaster.hdfs.manifests import Listed, Manifests, Staged, listed, shard
-from trainmaster.hdfs.namesystem import ask_namenode
+from trainmaster.hdfs.namesystem import UNIT_BYTES, ask_namenode, block_bytes, fits, lack_of_room
 from trainmaster.objects.backend import ObjectDetail
 from trainmaster.objects.errors import FullStoreError, ObjectChangedError, StoreTrouble, explained, trouble_of
 from trainmaster.objects.object_store import ObjectStore

@@ -5,17 +5,43 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final
 
-from trainmaster.providers.base import ProviderPlace
+from trainmaster.providers.base import Node, ProviderPlace
 from trainmaster.providers.hosts import HostsProvider
 from trainmaster.providers.inventory import InventoryHost, inventory_file, read_inventory
-from trainmaster.providers.ssh_target import target_of
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.transport import host_keys
-from trainmaster.transport.base import Result
+from trainmaster.transport.base import Result, Target
 from trainmaster.transport.pool import ConnectionPool
 from trainmaster.transport.ssh import Ssh
+
+
+def target_of(machine: InventoryHost | Node) -> Target:
+    """Where a host of an inventory, or a node of any provider, is reached."""
+    return Target(
+        name=machine.id if isinstance(machine, Node) else machine.name,
+        address=machine.address,
+        port=machine.port,
+        user=machine.user,
+        key=machine.key,
+        host_key=machine.host_key,
+        pin_as=machine.id if isinstance(machine, Node) and machine.is_rented else "",
+        private_address=machine.private_address or machine.address,
+        jump=_jump(machine.jump, machine.key),
+        python=machine.python,
+        directory=machine.directory,
+    )
+
+
+def _jump(written: str, key: Path | None) -> Target | None:
+    if not written:
+        return None
+    user, _, place = written.rpartition("@")
+    address, _, port = place.partition(":")
+    return Target(name=address, address=address, port=int(port or 22), user=user, key=key)
+
 
 _AT_ONCE: Final = 16
 _TIMEOUT_S: Final = 30.0

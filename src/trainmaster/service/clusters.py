@@ -46,7 +46,7 @@ def leave_hosts(home: Home, record: ClusterRecord, run: str, nodes: Sequence[Nod
     """
     from trainmaster.cluster.node_files.data_look import end_mounts_command
     from trainmaster.cluster.node_provisioner import NodeProvisioner
-    from trainmaster.providers.ssh_target import target_of
+    from trainmaster.providers.hosts_over_ssh import target_of
     from trainmaster.transport.host_keys import HostKeys
     from trainmaster.transport.ssh import Ssh
 

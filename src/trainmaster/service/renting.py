@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.cluster.record import ClusterState, fits, readable
 from trainmaster.cluster.renting.offer_filter import AvailableOffers
-from trainmaster.cluster.renting.plan import ClusterPlan
+from trainmaster.cluster.renting.plan import ClusterPlan, capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
-from trainmaster.cluster.renting.price_cap import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.requirements import Pick
+from trainmaster.control.checks.inputs import missing_scripts
 from trainmaster.control.checks.preflight import check_parts, data_notes
-from trainmaster.control.checks.scripts import missing_scripts
 from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S, Meter, saving_limit_usd
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.run_clusters import check_provider

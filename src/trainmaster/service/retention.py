@@ -10,16 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.artifacts.publishing import delete
+from trainmaster.db import registry
 from trainmaster.db import retention as rows
 from trainmaster.db.queries import ALL_RUNS
 from trainmaster.db.webhook_rows import SHOWN_S
+from trainmaster.objects import ObjectStore
 from trainmaster.service.driving.replicas import remove_unused_code
-from trainmaster.service.models.removed_models import remove_files
 from trainmaster.service.open_home import OpenHome
 from trainmaster.service.quotes.quote_requests import KEPT_S
 from trainmaster.service.server_loops import ServerLoop
 from trainmaster.service.storage.pruning import Pruning
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import PublishError, UsageError, one_line
 from trainmaster.spec.units import parse_duration
 
 if TYPE_CHECKING:
@@ -162,3 +164,37 @@ class Retention(ServerLoop):
             if "trouble" in found:
                 log.info("%s stay: %s", kind, found["trouble"])
         return {kind: count for kind, count in removed.items() if count}
+
+
+def remove_files(home: Home, database: Database, before: float) -> int:
+    """Remove the files of models that were removed before a time; how many models.
+
+    The run has the model no more before the first file goes, so it may be killed at any line and repeated.
+
+    Args:
+        home: of the server; what lies on another store than its own stays.
+        database: of the home.
+        before: Unix seconds.
+
+    Raises:
+        StoreError: the database cannot be used.
+    """
+    count = 0
+    for row in registry.removed_before(database, before):
+        if not row["uri"].startswith(home.store_url.rstrip("/") + "/"):
+            continue
+        try:
+            if _is_elsewhere(row["uri"]) or not registry.give_up(database, row, before, database.clock_s()):
+                continue
+            delete(row["uri"])
+        except PublishError as error:  # the next sweep tries again
+            log.info("files of %s stay: %s", row["uri"], one_line(error))
+            continue
+        registry.forget(database, row)
+        count += 1
+    return count
+
+
+def _is_elsewhere(uri: str) -> bool:
+    """A directory of that name may be on the disk of another server, and not here."""
+    return uri.startswith("file://") and next(iter(ObjectStore(uri).list("")), None) is None

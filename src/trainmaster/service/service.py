@@ -21,7 +21,7 @@ from trainmaster.service.runs.summary import (
     runs_summary,
 )
 from trainmaster.spec import Recipe
-from trainmaster.spec.approval import Approval
+from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:

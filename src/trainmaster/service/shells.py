@@ -369,7 +369,7 @@ def _closed(node: Node) -> list[str]:
 
 
 def _options(place: ProviderPlace, node: Node) -> list[str]:
-    from trainmaster.providers.ssh_target import target_of
+    from trainmaster.providers.hosts_over_ssh import target_of
 
     target = target_of(node)
     known = place.root / "known_hosts"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.spec import ParameterValue
 from trainmaster.spec.errors import UsageError
-from trainmaster.sweeps.options import integer, require
+from trainmaster.sweeps.plugins import integer, require
 from trainmaster.sweeps.sampler import Sampler, Suggestion
 from trainmaster.sweeps.space import AxisKind, SearchSpace
 from trainmaster.sweeps.trial import Goal, Trial

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from trainmaster.spec.errors import UsageError
-from trainmaster.sweeps.options import integer, number
+from trainmaster.sweeps.plugins import integer, number
 from trainmaster.sweeps.pruner import Pruner, longest
 from trainmaster.sweeps.trial import Goal, Trial
 

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from trainmaster.sweeps.options import integer, number
+from trainmaster.sweeps.plugins import integer, number
 from trainmaster.sweeps.pruner import Pruner
 from trainmaster.sweeps.trial import Goal, Trial, TrialState
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from trainmaster.spec import ParameterValue
-from trainmaster.sweeps.options import integer
+from trainmaster.sweeps.plugins import integer
 from trainmaster.sweeps.sampler import Sampler, Suggestion
 from trainmaster.sweeps.space import Axis, AxisKind, SearchSpace
 from trainmaster.sweeps.trial import Goal, Trial

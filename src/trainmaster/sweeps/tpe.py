@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trainmaster.sweeps.options import integer, require
+from trainmaster.sweeps.plugins import integer, require
 from trainmaster.sweeps.sampler import Sampler, Suggestion
 from trainmaster.sweeps.space import Axis, AxisKind, SearchSpace
 from trainmaster.sweeps.trial import Goal, Trial, TrialState

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from trainmaster.providers.hosts_over_ssh import target_of
 from trainmaster.providers.inventory import InventoryHost
-from trainmaster.providers.ssh_target import target_of
 from trainmaster.transport.base import Target
 
 SSHD = shutil.which("sshd") or next((p for p in ("/usr/sbin/sshd",) if Path(p).exists()), "")

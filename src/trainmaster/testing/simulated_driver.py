@@ -19,8 +19,8 @@ from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity
 from trainmaster.service.driving.run_clusters import GIVING_BACK_S, RunClusters
 from trainmaster.service.driving.worlds import meter_of
-from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError, TrainmasterError
+from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_host import Host, Process
 from trainmaster.testing.simulated_provisioner import SimulatedProvisioner

@@ -21,8 +21,8 @@ from trainmaster.db.changes import (
 from trainmaster.db.events import change_event, json_column
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.db.task_rows import JSON_COLUMNS
-from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import LeaseLostError
+from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import MAX_FREE_RESTARTS, WHOLE, EndReason, State, may_follow
 from trainmaster.testing.simulated_world import ViolationError
 

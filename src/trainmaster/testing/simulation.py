@@ -24,8 +24,8 @@ from trainmaster.control.task.layout import attempt_id
 from trainmaster.db.changes import Change, ExperimentChange
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity, GangRequest, Phase
-from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError
+from trainmaster.spec.facts import Approval
 from trainmaster.spec.gate import Gate, GateResult, Requirement, Rival, judge
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.topics import APPROVAL_WANTED

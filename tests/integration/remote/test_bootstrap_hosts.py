@@ -24,8 +24,7 @@ from trainmaster.cluster.bootstrap.cluster_keys import ClusterKeys
 from trainmaster.cluster.bootstrap.host_result import BootstrapPhase, HostOutcome, HostResult, PhaseReport
 from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage, code_layer
 from trainmaster.providers.base import NodeRequest, ProviderPlace
-from trainmaster.providers.hosts_over_ssh import hosts_provider
-from trainmaster.providers.ssh_target import target_of
+from trainmaster.providers.hosts_over_ssh import hosts_provider, target_of
 from trainmaster.spec.errors import UsageError
 from trainmaster.testing.private_sshd import PYTHON, SshHost
 from trainmaster.transport.base import Target

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trainmaster.providers.ssh_target import target_of
+from trainmaster.providers.hosts_over_ssh import target_of
 from trainmaster.testing.private_sshd import SshHost, make_key
 from trainmaster.transport.base import HostKeyError, LoginRefusedError, RemoteTimeoutError, UnreachableError
 from trainmaster.transport.host_keys import HostKeys

@@ -18,8 +18,8 @@ from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.object_store_contract import ObjectStoreContract
 from trainmaster.volumes import Volume
+from trainmaster.volumes.errors import SourceChangedError
 from trainmaster.volumes.mounting import available, mount, unmount
-from trainmaster.volumes.packed.faults import SourceChangedError
 from trainmaster.volumes.packed.garbage import collect_garbage
 from trainmaster.volumes.packed.getting import get
 from trainmaster.volumes.packed.head import head_numbers

@@ -8,11 +8,11 @@ import pytest
 from trainmaster import artifacts
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
+from trainmaster.volumes.errors import CacheError
 from trainmaster.volumes.packed.getting import get
 from trainmaster.volumes.packed.opening import open_volume
 from trainmaster.volumes.packed.pushing import push
 from trainmaster.volumes.reading.cache import ChunkCache
-from trainmaster.volumes.reading.errors import CacheError
 
 
 @pytest.fixture

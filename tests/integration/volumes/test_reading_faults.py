@@ -11,9 +11,8 @@ from reading_helpers import CHUNK, counting_s3, home, pictures, python  # noqa: 
 from trainmaster.objects import obstore_backend
 from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.volumes import Volume
-from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError
+from trainmaster.volumes.errors import CacheError, DamagedChunkError, MissingChunkError
 from trainmaster.volumes.packed.pushing import push
-from trainmaster.volumes.reading.errors import CacheError
 
 URI = "s3://data/pets"
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from trainmaster.objects.object_store import ObjectChangedError, ObjectStore
-from trainmaster.volumes.packed.faults import SourceChangedError
+from trainmaster.volumes.errors import SourceChangedError
 from trainmaster.volumes.packed.getting import get
 from trainmaster.volumes.packed.indexing import index
 from trainmaster.volumes.packed.opening import open_volume

@@ -16,7 +16,7 @@ from fault_proxy import FaultProxy
 from trainmaster.objects import obstore_backend
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.packed.faults import (
+from trainmaster.volumes.errors import (
     DamagedChunkError,
     MissingChunkError,
     OverwritingStoreError,

@@ -18,8 +18,8 @@ from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.decide.budget import Meter
 from trainmaster.control.loop.run_state import ExperimentState, RunState
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import LeaseLostError
+from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import State
 
 PRICED = Rental("m4.large", usd_per_hour=3.6, minimum_s=60.0)

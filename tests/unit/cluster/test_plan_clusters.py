@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from trainmaster.cluster.record import ClusterRecord, new_record
 from trainmaster.cluster.renting.offer_filter import AvailableOffers
+from trainmaster.cluster.renting.plan import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.plan_clusters import MOST_RENTALS, pinned, plan_clusters
-from trainmaster.cluster.renting.price_cap import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.requirements import Needs, Pick
 from trainmaster.control.task.gangs import node_labels, slots_of, workers_per_node
 from trainmaster.providers import Offer

@@ -8,7 +8,7 @@ from control_nouns import experiment, run_state
 from trainmaster.control.decide.run import decide_run, run_reason, stop_reason
 from trainmaster.control.loop.run_state import FirstBad, Task
 from trainmaster.db.changes import ExperimentChange, Note, Promotion, RunChange, TaskChange
-from trainmaster.spec.approval import Approval, AwaitedApproval
+from trainmaster.spec.facts import Approval, AwaitedApproval
 from trainmaster.spec.gate import Gate, GateResult, Requirement
 from trainmaster.spec.states import EndReason, State
 

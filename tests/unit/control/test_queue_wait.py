@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trainmaster.control.decide.queue_wait import TOLD_AFTER_S, QueueWait
 from trainmaster.db.changes import Note, QueueChange
 from trainmaster.executors.base import QueuePlace
-from trainmaster.spec.approval import AwaitedApproval
+from trainmaster.spec.facts import AwaitedApproval
 
 NEXT = QueuePlace(1, 0, 1, {"a-1": 2})
 LATER = QueuePlace(1, 0, 2, {"a-1": 1, "b-2": 1})

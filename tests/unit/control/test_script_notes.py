@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from trainmaster.control.checks.inputs import _script_notes as script_notes
-from trainmaster.control.checks.inputs import not_sent_of
+from trainmaster.control.checks.inputs import missing_scripts, not_sent_of
 from trainmaster.control.checks.preflight import check_sent
-from trainmaster.control.checks.scripts import missing_scripts
 from trainmaster.control.task.layout import Home
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError

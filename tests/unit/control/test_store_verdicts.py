@@ -7,7 +7,7 @@ import pytest
 from trainmaster.artifacts.manifest import DamagedArtifactError
 from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
 from trainmaster.objects.errors import StoreTrouble, trouble_of
-from trainmaster.volumes.packed.faults import DamagedChunkError, SourceChangedError
+from trainmaster.volumes.errors import DamagedChunkError, SourceChangedError
 
 
 def test_what_does_not_answer_is_waited_for_once_anything_has_worked() -> None:

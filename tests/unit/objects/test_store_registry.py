@@ -7,7 +7,7 @@ import pytest
 
 from trainmaster.objects import ObjectStore, registry
 from trainmaster.objects.local import LocalBackend
-from trainmaster.objects.urls import split_url
+from trainmaster.objects.registry import split_url
 from trainmaster.spec.errors import MissingPartError, UsageError
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, fields
+from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.model.measurement import Measurement, Point, TimeShares
@@ -21,12 +22,17 @@ from trainmaster.advisor.quote.quote import (
 from trainmaster.api.remote.connection import RestConnection, error_of, quoted
 from trainmaster.api.remote.streaming import Listening
 from trainmaster.api.results import RunPlan
+from trainmaster.providers import Offer
+from trainmaster.providers.catalogue import RefusedRow
+from trainmaster.providers.offer import Extras
+from trainmaster.service.offer_list import OfferList
 from trainmaster.spec import Strategy
 from trainmaster.spec.errors import InterruptedByUser, MeasurementNeeded, UsageError
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.service.quotes.quote_options import QuoteOptions
+
 
 #: The server is to answer when there is news, or after so long. One of before that does not know how is
 #: asked after so many seconds: soon at first, as most answers are there at once.
@@ -199,3 +205,22 @@ def _interval(found: Mapping[str, float] | None) -> Interval | None:
 def _known(kind: Any, found: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
     """What of it this version knows."""
     return {each.name: found[each.name] for each in fields(kind) if each.name in found}
+
+
+def offers_of(found: Mapping[str, Any]) -> OfferList:
+    """From the object of ``GET /api/v1/offers`` with ``refused``."""
+    refused = (RefusedRow(r["file"], r["line"], r["offer"], r["reason"]) for r in found["refused_rows"])
+    return OfferList(
+        tuple(_offer(row) for row in found["offers"]),
+        found["total"],
+        found["catalogue"],
+        None if found["as_of"] is None else date.fromisoformat(found["as_of"]),
+        tuple(found["warnings"]),
+        tuple(refused),
+        Extras(found["extras"]["disk_bytes"], found["extras"]["public_address"]),
+    )
+
+
+def _offer(row: Mapping[str, Any]) -> Offer:
+    known = {each.name: row[each.name] for each in fields(Offer) if each.name in row}
+    return Offer(**{**known, "as_of": date.fromisoformat(row["as_of"])})

@@ -436,7 +436,7 @@ class RemoteClient:
     def offers(
         self, wishes: OfferFilter, catalogue: str | None = None, sort: str = "price", limit: int | None = None
     ) -> OfferList:
-        from trainmaster.api.remote.offers import offers_of
+        from trainmaster.api.remote.asking import offers_of
 
         asks = {each.name: getattr(wishes, each.name) for each in fields(wishes)}
         asks |= {"instance": asks.pop("instances"), "catalogue": catalogue, "sort": sort, "limit": limit}

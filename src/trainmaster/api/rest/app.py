@@ -47,8 +47,7 @@ from trainmaster.api.rest import (
 )
 from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hubs import Hubs
-from trainmaster.api.rest.limits import MAX_STREAMS, MAX_TUNNELS, Streams
-from trainmaster.api.rest.loop_lag import LoopLag
+from trainmaster.api.rest.limits import MAX_STREAMS, MAX_TUNNELS, LoopLag, Streams
 from trainmaster.api.rest.state import Reader, Routes, ServerState, State, caller_of, problem, state_of, told
 from trainmaster.api.rest.versions import oldest_client
 from trainmaster.service.driving.drivers import Drivers

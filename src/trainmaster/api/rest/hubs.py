@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 from collections.abc import AsyncGenerator, Iterator
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.concurrency import run_in_threadpool
 
-from trainmaster.api.rest.server_sent import RETRY, SILENT_S, STILL_HERE, event
 from trainmaster.service.driving.driver import SERVERS
 from trainmaster.service.driving.wake_pipes import SUFFIX, WakePipe
 from trainmaster.service.runs.run_stream import RunStream, StreamCursor, StreamMessage
@@ -21,6 +21,25 @@ from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
     from trainmaster.service import Service
+
+
+#: A comment after so long without news: proxies cut connections that are silent.
+SILENT_S: Final = 15.0
+STILL_HERE: Final = ": still here\n\n"
+#: What a stream begins with: when a browser comes back after its connection was lost, in milliseconds.
+RETRY: Final = "retry: 2000\n\n"
+HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
+def event(kind: str, data: object, name: object) -> str:
+    r"""One event.
+
+    >>> event("told", "hello", 1)
+    'id: 1\nevent: told\ndata: "hello"\n\n'
+    """
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str)
+    return f"id: {name}\nevent: {kind}\ndata: {text}\n\n"
+
 
 LOOK_EVERY_S: Final = 1.0
 #: The end of a run that was just sent may come at once: the first looks are closer together.

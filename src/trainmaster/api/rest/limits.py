@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
@@ -20,6 +21,7 @@ from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
     from trainmaster.service.users.caller import Caller, Credential
+
 
 T = TypeVar("T")
 
@@ -273,3 +275,24 @@ class MemberOpenings:
     @cached_property
     def _threads(self) -> CapacityLimiter:
         return CapacityLimiter(self._most)
+
+
+_LOOK_EVERY_S: Final = 1.0
+
+
+class LoopLag:
+    """How late the loop of all requests is with what it was to do at a time.
+
+    Attributes:
+        seconds: of the last look.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    async def watch(self) -> None:
+        """Look at it, until cancelled."""
+        while True:
+            due_s = time.monotonic() + _LOOK_EVERY_S
+            await asyncio.sleep(_LOOK_EVERY_S)
+            self.seconds = time.monotonic() - due_s

@@ -14,8 +14,8 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.bodies import Body, NewAsk
+from trainmaster.api.rest.hubs import HEADERS, RETRY, SILENT_S, STILL_HERE, event
 from trainmaster.api.rest.limits import OpenStream
-from trainmaster.api.rest.server_sent import HEADERS, RETRY, SILENT_S, STILL_HERE, event
 from trainmaster.api.rest.state import (
     Following,
     Reader,

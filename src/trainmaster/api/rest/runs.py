@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.bodies import Body, MetricCurve, NewRun, RunCurves, RunPage
-from trainmaster.api.rest.server_sent import HEADERS
+from trainmaster.api.rest.hubs import HEADERS
 from trainmaster.api.rest.state import (
     Following,
     Reader,

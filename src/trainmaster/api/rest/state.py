@@ -50,11 +50,11 @@ from trainmaster.service.users.caller import (
     Caller,
     Credential,
     ForbiddenError,
+    KnownCallers,
     TooOftenError,
     UnknownCallerError,
 )
 from trainmaster.service.users.device_login import DeviceLogins
-from trainmaster.service.users.known_callers import KnownCallers
 from trainmaster.service.users.rates import Rates
 from trainmaster.service.users.single_sign_on import SingleSignOn
 from trainmaster.service.workflows.triggers import Triggers
@@ -75,7 +75,7 @@ from trainmaster.spec.errors import (
 if TYPE_CHECKING:
     from trainmaster.api.proxy.services import ServiceProxy
     from trainmaster.api.rest.hubs import Hubs
-    from trainmaster.api.rest.loop_lag import LoopLag
+    from trainmaster.api.rest.limits import LoopLag
     from trainmaster.service import Service
     from trainmaster.service.driving.drivers import Drivers
     from trainmaster.service.uploads.upload_finishing import UploadFinishing

@@ -49,7 +49,7 @@ from trainmaster.objects.errors import ObjectStoreError, StoreTrouble, trouble_o
 from trainmaster.objects.narrowing import TooWideKeysError
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.transport.base import CommandError
-from trainmaster.volumes.mounting.errors import InUseError
+from trainmaster.volumes.errors import InUseError
 from trainmaster.volumes.packed.materialising import META_NAME
 from trainmaster.volumes.reading.place import LIMIT_VARIABLE
 

@@ -24,7 +24,6 @@ from trainmaster.cluster.node_files.voice import NoWayError, Order, Voice
 from trainmaster.control.attempt.data_sources import fetch_models, fetch_url, open_web
 from trainmaster.control.task.locking import locked
 from trainmaster.spec.redaction import redacted
-from trainmaster.volumes.mounting.asking import ask_stores
 from trainmaster.volumes.mounting.delegated_credentials import renew
 from trainmaster.volumes.mounting.mounts import available
 from trainmaster.volumes.mounting.providing import (
@@ -37,7 +36,7 @@ from trainmaster.volumes.mounting.providing import (
     withdraw,
 )
 from trainmaster.volumes.packed.getting import GetProgress
-from trainmaster.volumes.packed.opening import open_volume
+from trainmaster.volumes.packed.opening import ask_stores, open_volume
 
 _REACH_S: Final = 15.0
 _WEB: Final = ("http://", "https://")

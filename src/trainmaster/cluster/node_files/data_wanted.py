@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from trainmaster.control.task.job_context import RelayError
 from trainmaster.objects.delegated_credentials import DelegatedCredentials, store_environment, store_host
 from trainmaster.objects.narrowing import Grant
-from trainmaster.objects.urls import split_url
+from trainmaster.objects.registry import split_url
 
 if TYPE_CHECKING:
     from trainmaster.control.task.job_context import TaskContext

@@ -14,7 +14,7 @@ from typing import Final
 
 from trainmaster.artifacts.scratch import move_into_place, scratch_directory
 from trainmaster.control.task.locking import locked
-from trainmaster.volumes.packed.faults import DamagedVolumeError
+from trainmaster.volumes.errors import DamagedVolumeError
 from trainmaster.volumes.packed.flat import CODES
 from trainmaster.volumes.packed.materialising import META_NAME
 from trainmaster.volumes.packed.table import FileTable

@@ -24,7 +24,7 @@ from trainmaster.spec.errors import (
     one_line,
 )
 from trainmaster.spec.states import EndReason
-from trainmaster.volumes.mounting.errors import InUseError
+from trainmaster.volumes.errors import InUseError
 
 if TYPE_CHECKING:
     from trainmaster.control.attempt.images import Images

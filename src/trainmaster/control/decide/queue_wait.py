@@ -8,7 +8,7 @@ from typing import Final
 
 from trainmaster.db.changes import Change, Note, QueueChange
 from trainmaster.executors.base import QueuePlace, place_text
-from trainmaster.spec.approval import AwaitedApproval
+from trainmaster.spec.facts import AwaitedApproval
 from trainmaster.spec.units import format_duration
 
 #: A shorter wait is not reported and does not count: runs take turns all the time.

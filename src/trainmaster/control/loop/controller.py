@@ -29,7 +29,6 @@ from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Change, Lease, Note, Progress
 from trainmaster.db.leases import RENEW_S
 from trainmaster.executors.base import Executor, GangStatus, Phase, QueuePlace
-from trainmaster.spec.approval import AwaitedApproval
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import (
     InterruptedByUser,
@@ -39,6 +38,7 @@ from trainmaster.spec.errors import (
     UsageError,
     one_line,
 )
+from trainmaster.spec.facts import AwaitedApproval
 from trainmaster.spec.gate import Gate, GateResult
 from trainmaster.spec.states import EndReason, State
 

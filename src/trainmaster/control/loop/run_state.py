@@ -23,7 +23,7 @@ from trainmaster.db.changes import (
     RunChange,
     TaskChange,
 )
-from trainmaster.spec.approval import Approval, AwaitedApproval
+from trainmaster.spec.facts import Approval, AwaitedApproval
 from trainmaster.spec.gate import Gate, GateResult
 from trainmaster.spec.parameter import ParameterValue
 from trainmaster.spec.states import EndReason, State, may_follow

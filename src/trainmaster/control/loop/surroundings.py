@@ -11,7 +11,7 @@ from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.measure.progress import TaskProgress
 from trainmaster.db import Change, Lease, Note
 from trainmaster.executors.base import GangRequest, GangStatus
-from trainmaster.spec.approval import Approval
+from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from trainmaster.control.task.layout import SYSTEM
 from trainmaster.db import ExperimentChange, RunChange, TaskChange, run_files
 from trainmaster.db.run_files import PIECE_BYTES, Piece, private_place
 from trainmaster.providers.aws.ledger import AwsLedger
-from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import LeaseLostError, StoreError
+from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.teams.admission import Application, entrance, waits_for_turn
 from trainmaster.service.teams.team_budget import OWNER, OverBudgetError
 from trainmaster.spec import Recipe
-from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import PublishError, StoreError, UsageError
+from trainmaster.spec.facts import Approval
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.trigger import needs_server

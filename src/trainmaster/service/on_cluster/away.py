@@ -27,8 +27,8 @@ from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.notifications.delivery import deliver_left
 from trainmaster.service.on_cluster.assignment import key_of, resealed
 from trainmaster.service.on_cluster.driver_store import GIVES_UP_S, LOST_S, DriverStore, Published
-from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError
+from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:

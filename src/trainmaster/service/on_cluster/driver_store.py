@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from trainmaster.db.run_transfer import RunGrowth, RunRows
 from trainmaster.objects import ObjectStore
-from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import PublishError
+from trainmaster.spec.facts import Approval
 
 #: How often a driver says that it is there, in seconds.
 BEAT_S: Final = 5.0

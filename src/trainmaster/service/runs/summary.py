@@ -19,8 +19,8 @@ from trainmaster.db.run_rows import driven_until
 from trainmaster.executors.base import QueuePlace
 from trainmaster.service.quotes.quote_record import quote_summary
 from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
-from trainmaster.spec.approval import Approval, AwaitedApproval
 from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.facts import Approval, AwaitedApproval
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.topics import GATE_SAID, MODEL_PROMOTED, NOT_PROMOTED

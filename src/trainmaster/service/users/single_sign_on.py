@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import httpx2
+
 from trainmaster.db import access
 from trainmaster.db import accounts as db
 from trainmaster.service.users.access import digest_of
@@ -26,6 +28,52 @@ from trainmaster.spec.units import parse_duration
 
 if TYPE_CHECKING:
     from trainmaster.db import Database
+
+
+#: Keys and tokens have some kilobytes.
+MOST_BYTES: Final = 1 << 20
+_MOST_S: Final = 30.0
+
+
+class _Bounded(httpx2.SyncByteStream):
+    def __init__(self, stream: httpx2.SyncByteStream) -> None:
+        self._stream, self._until_s = stream, time.monotonic() + _MOST_S
+
+    def __iter__(self) -> Iterator[bytes]:
+        left = MOST_BYTES
+        for piece in self._stream:
+            left -= len(piece)
+            if left < 0:
+                raise httpx2.ReadError(f"it answers with more than {MOST_BYTES:,} bytes")
+            if time.monotonic() > self._until_s:
+                raise httpx2.ReadTimeout(f"its answer takes longer than {_MOST_S:.0f} s")
+            yield piece
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _bound(response: httpx2.Response) -> None:
+    """A little that is packed may become anything."""
+    if "content-encoding" in response.headers:
+        raise httpx2.DecodingError("it packs what was asked for as it is")
+    assert isinstance(response.stream, httpx2.SyncByteStream)
+    response.stream = _Bounded(response.stream)
+
+
+def bounded(timeout_s: float) -> dict[str, Any]:
+    """Arguments of a client.
+
+    Args:
+        timeout_s: of each piece of an answer.
+    """
+    return {
+        "timeout": timeout_s,
+        "headers": {"accept-encoding": "identity"},
+        "event_hooks": {"response": [_bound]},
+        "follow_redirects": False,
+    }
+
 
 #: Between the click and the answer of the provider.
 SIGN_IN_S: Final = 600.0
@@ -335,8 +383,6 @@ class SingleSignOn:
     def _client(self, redirect_uri: str) -> Any:  # noqa: ANN401 - Authlib has no types
         from authlib.integrations.httpx_client import OAuth2Client
 
-        from trainmaster.service.users.bounded_answers import bounded
-
         return OAuth2Client(
             self.settings.client_id,
             self.settings.client_secret,
@@ -392,8 +438,6 @@ class SingleSignOn:
 
 def _fetched(url: str) -> dict[str, Any]:
     import httpx2
-
-    from trainmaster.service.users.bounded_answers import bounded
 
     try:
         with httpx2.Client(**bounded(_TIMEOUT_S)) as client:

@@ -6,8 +6,8 @@ from trainmaster.lazy import lazy_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster.volumes.mounting.errors import InUseError as InUseError
-    from trainmaster.volumes.mounting.errors import MountError as MountError
+    from trainmaster.volumes.errors import InUseError as InUseError
+    from trainmaster.volumes.errors import MountError as MountError
     from trainmaster.volumes.mounting.lifecycle import mount as mount
     from trainmaster.volumes.mounting.lifecycle import unmount as unmount
     from trainmaster.volumes.mounting.mounts import available as available

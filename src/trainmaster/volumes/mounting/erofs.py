@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from trainmaster.volumes.mounting.errors import NoImageError
+from trainmaster.volumes.errors import NoImageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

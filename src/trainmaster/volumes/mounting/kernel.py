@@ -25,11 +25,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from trainmaster.volumes.errors import CacheError, NoImageError
 from trainmaster.volumes.mounting.erofs import BLOCK_BYTES, ChunkPlacement, FileOwner, lay_out, write_image
-from trainmaster.volumes.mounting.errors import NoImageError
 from trainmaster.volumes.mounting.mounts import detach, is_dead, mounted_at, mounts_at, recorded_devices
 from trainmaster.volumes.reading.cache import ChunkCache
-from trainmaster.volumes.reading.errors import CacheError
 from trainmaster.volumes.reading.locks import RangeLocks
 from trainmaster.volumes.reading.volume import Volume
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainmaster.spec.errors import MissingPartError, UsageError
+from trainmaster.volumes.errors import InUseError, MountError
 from trainmaster.volumes.mounting.delegated_credentials import hand_over
-from trainmaster.volumes.mounting.errors import InUseError, MountError
 from trainmaster.volumes.mounting.kernel import new_record
 from trainmaster.volumes.mounting.mounts import (
     SERVER,

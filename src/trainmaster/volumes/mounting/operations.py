@@ -12,8 +12,8 @@ from typing import Any, ParamSpec, TypeVar
 import mfusepy
 
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.volumes.mounting.asking import ask_stores
 from trainmaster.volumes.mounting.mounts import QUESTION
+from trainmaster.volumes.packed.opening import ask_stores
 from trainmaster.volumes.reading.volume import Volume
 
 _P = ParamSpec("_P")

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 
 from trainmaster.spec.errors import TrainmasterError, one_line
-from trainmaster.volumes.mounting.errors import NoImageError
+from trainmaster.volumes.errors import NoImageError
 from trainmaster.volumes.mounting.kernel import OwnMounts, fits, require_room, show, usable
 from trainmaster.volumes.mounting.mounts import detach, mounted_at
 from trainmaster.volumes.reading.slot_table import SUSPECT, VALID

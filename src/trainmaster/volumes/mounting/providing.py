@@ -10,7 +10,7 @@ from typing import Literal
 
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.spec.errors import MissingPartError, UsageError
-from trainmaster.volumes.mounting.errors import MountError
+from trainmaster.volumes.errors import MountError
 from trainmaster.volumes.mounting.lifecycle import clear_stale, mount, mount_log, unmount
 from trainmaster.volumes.mounting.mounts import QUESTION, is_dead, means_of, mounted_at
 from trainmaster.volumes.packed.addresses import cache_directory

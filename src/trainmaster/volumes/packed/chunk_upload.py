@@ -9,8 +9,8 @@ from functools import partial
 from typing import NamedTuple
 
 from trainmaster.objects.object_store import ObjectStore
+from trainmaster.volumes.errors import DamagedChunkError, MissingChunkError
 from trainmaster.volumes.packed.deletions import Deletions
-from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError
 from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, chunk_digest, file_digest
 from trainmaster.volumes.packed.journal import PushJournal, Remembered, plan_key
 from trainmaster.volumes.packed.packing import FilePart

@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.packed.faults import DamagedVolumeError
+from trainmaster.volumes.errors import DamagedVolumeError
 
 #: How long a list is kept whose names are gone.
 FORGOTTEN_AFTER_S = 30 * 24 * 3600.0

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from trainmaster.objects.object_store import ObjectStore
-from trainmaster.volumes.packed.faults import DamagedVolumeError
+from trainmaster.volumes.errors import DamagedVolumeError
 from trainmaster.volumes.packed.head import StoredTable
 from trainmaster.volumes.packed.parquet import TableName
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.volumes.packed.faults import DamagedVolumeError
+from trainmaster.volumes.errors import DamagedVolumeError
 from trainmaster.volumes.packed.flat import ColumnWriter
 from trainmaster.volumes.packed.hashes import BATCH_ROWS, equal_slices, path_hashes
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
+from trainmaster.volumes.errors import DamagedVolumeError
 from trainmaster.volumes.packed.deletions import (
     MOST_NAMES,
     DeletionList,
@@ -18,7 +19,6 @@ from trainmaster.volumes.packed.deletions import (
     is_list,
     write_list,
 )
-from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.fetching_tables import fetched_table
 from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES
 from trainmaster.volumes.packed.head import Head, alive_heads, head_numbers, take_number

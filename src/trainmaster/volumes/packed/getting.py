@@ -19,7 +19,7 @@ from trainmaster.artifacts.scratch import is_occupied, move_into_place
 from trainmaster.objects.errors import error_of, explained, trouble_of, url_of
 from trainmaster.objects.parallel import all_done
 from trainmaster.spec.errors import PublishError, UsageError
-from trainmaster.volumes.packed.faults import DamagedChunkError, DamagedVolumeError, SourceChangedError
+from trainmaster.volumes.errors import DamagedChunkError, DamagedVolumeError, SourceChangedError
 from trainmaster.volumes.packed.hashes import file_digest
 from trainmaster.volumes.packed.opening import OpenVolume
 from trainmaster.volumes.packed.selecting import NEAR_BYTES, FetchPlan, FileExtent, Selection

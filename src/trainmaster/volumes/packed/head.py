@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
-from trainmaster.volumes.packed.faults import DamagedVolumeError
+from trainmaster.volumes.errors import DamagedVolumeError
 from trainmaster.volumes.packed.hashes import HASH_NAME
 
 _FORMAT = 2

@@ -16,7 +16,7 @@ from trainmaster.artifacts.scratch import move_into_place, scratch_directory
 from trainmaster.objects.errors import explained
 from trainmaster.objects.names import link_stays_inside
 from trainmaster.objects.object_store import ObjectStore
-from trainmaster.volumes.packed.faults import DamagedVolumeError
+from trainmaster.volumes.errors import DamagedVolumeError
 from trainmaster.volumes.packed.fetching_tables import fetched_tables
 from trainmaster.volumes.packed.finding import write_index
 from trainmaster.volumes.packed.flat import ColumnWriter

@@ -1,5 +1,6 @@
 """Opening a volume for reading."""
 
+import contextlib
 import time
 import warnings
 from dataclasses import dataclass
@@ -7,8 +8,8 @@ from pathlib import Path
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
+from trainmaster.volumes.errors import DamagedChunkError, DamagedVolumeError, SourceChangedError
 from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
-from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.head import Head, read_head
 from trainmaster.volumes.packed.materialising import materialised
 from trainmaster.volumes.packed.private_cache import is_unwritable, private_cache
@@ -89,3 +90,24 @@ def check_source(store: ObjectStore, head: Head) -> None:
             f"{store.url}: it is said to consist of files of this machine ({head.source_url}).",
             "Nothing was read: only volumes on file:// may do that.",
         )
+
+
+def ask_stores(uri: str, table: FileTable) -> None:
+    """Asks the store of a volume, and that of the objects which it was indexed over.
+
+    Args:
+        uri: of a version.
+        table: its files.
+
+    Raises:
+        PublishError: one does not answer, or does not let us in.
+    """
+    address = volume_address(uri)
+    store = ObjectStore(address.url)
+    head = read_head(store, address.version)
+    if head.kind != "indexed":
+        return
+    first = next((chunk for chunk in range(table.chunk_count) if table.chunk_sizes[chunk]), None)
+    if first is not None:
+        with contextlib.suppress(SourceChangedError, DamagedChunkError):  # that is an answer, too
+            ChunkSource(store.url, head, table).fetch(first, 0, 1)

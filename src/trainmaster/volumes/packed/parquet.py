@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from trainmaster.spec.errors import MissingPartError
-from trainmaster.volumes.packed.faults import DamagedVolumeError
+from trainmaster.volumes.errors import DamagedVolumeError
 from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES, FILE_HASH_BYTES
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pathlib import Path
 from trainmaster.artifacts.scratch import scratch_directory
 from trainmaster.objects.errors import explained
 from trainmaster.objects.object_store import ObjectStore
-from trainmaster.objects.urls import split_url
+from trainmaster.objects.registry import split_url
 from trainmaster.spec.errors import UsageError
 from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
 from trainmaster.volumes.packed.chunk_upload import ChunkUploader, PackedChunk

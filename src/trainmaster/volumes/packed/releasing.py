@@ -9,8 +9,8 @@ from pathlib import Path
 
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import PublishError
+from trainmaster.volumes.errors import DamagedVolumeError, OverwritingStoreError, VersionConflictError
 from trainmaster.volumes.packed.deletions import Deletions
-from trainmaster.volumes.packed.faults import DamagedVolumeError, OverwritingStoreError, VersionConflictError
 from trainmaster.volumes.packed.head import (
     Head,
     StoredTable,

@@ -13,7 +13,7 @@ from typing import TypeVar
 from trainmaster.objects.object_store import ObjectChangedError, ObjectStore
 from trainmaster.objects.parallel import all_done
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError, SourceChangedError
+from trainmaster.volumes.errors import DamagedChunkError, MissingChunkError, SourceChangedError
 from trainmaster.volumes.packed.hashes import Data, chunk_digest, new_digest
 from trainmaster.volumes.packed.head import Head, name_suffix
 from trainmaster.volumes.packed.table import FileTable, ForeignRange

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from trainmaster.artifacts.manifest import Kind
 from trainmaster.spec.plain_json import parsed_json
-from trainmaster.volumes.packed.faults import DamagedVolumeError
+from trainmaster.volumes.errors import DamagedVolumeError
 from trainmaster.volumes.packed.finding import PADDING_BYTES, bucket_bits
 from trainmaster.volumes.packed.flat import CODES, mapped_columns
 from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES, FILE_HASH_BYTES, path_hash

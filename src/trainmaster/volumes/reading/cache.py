@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.packed.faults import DamagedChunkError
-from trainmaster.volumes.reading.chunk import Chunk, Placed
-from trainmaster.volumes.reading.download import DOWNLOADER
-from trainmaster.volumes.reading.errors import CacheError, NoRoomError
+from trainmaster.volumes.errors import CacheError, DamagedChunkError, NoRoomError
+from trainmaster.volumes.reading.download import DOWNLOADER, Chunk, Placed
 from trainmaster.volumes.reading.eviction import victims
 from trainmaster.volumes.reading.orders import KnownOrders
 from trainmaster.volumes.reading.place import SLOT_BYTES, cache_directory

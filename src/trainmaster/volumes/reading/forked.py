@@ -39,11 +39,11 @@ class SharedSource:
         return _shared, (self._source, self._local)
 
     def blocks(self, chunk: int, start: int, length: int) -> Iterator[memoryview]:
-        """See :class:`~trainmaster.volumes.reading.chunk.RangeSource`."""
+        """See :class:`~trainmaster.volumes.reading.download.RangeSource`."""
         return self._own().blocks(chunk, start, length)
 
     def verify(self, chunk: int, data: memoryview) -> None:
-        """See :class:`~trainmaster.volumes.reading.chunk.RangeSource`."""
+        """See :class:`~trainmaster.volumes.reading.download.RangeSource`."""
         self._source.verify(chunk, data)
 
     @property

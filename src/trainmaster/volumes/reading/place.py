@@ -9,7 +9,7 @@ from pathlib import Path
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.units import parse_bytes
-from trainmaster.volumes.reading.errors import CacheError
+from trainmaster.volumes.errors import CacheError
 
 SLOT_BYTES = 64 << 20
 LIMIT_VARIABLE = "TRAINMASTER_CACHE_BYTES"

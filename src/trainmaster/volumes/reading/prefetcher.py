@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.volumes.errors import NoRoomError
 from trainmaster.volumes.reading.download import DOWNLOADER
-from trainmaster.volumes.reading.errors import NoRoomError
 from trainmaster.volumes.reading.orders import AnnouncedOrder
 from trainmaster.volumes.reading.prefetch import PrefetchPlan, depth_chunks, soonest
 

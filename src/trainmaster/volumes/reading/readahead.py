@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.volumes.reading.cache import ChunkCache
-from trainmaster.volumes.reading.chunk import Chunk
-from trainmaster.volumes.reading.download import DOWNLOADER
+from trainmaster.volumes.reading.download import DOWNLOADER, Chunk
 from trainmaster.volumes.reading.prefetch import depth_chunks
 from trainmaster.volumes.reading.renewal import renew_after_fork
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmaster.volumes.reading.errors import CacheError
+from trainmaster.volumes.errors import CacheError
 from trainmaster.volumes.reading.forked import write_all
 from trainmaster.volumes.reading.locks import RangeLocks
 from trainmaster.volumes.reading.place import (

@@ -23,8 +23,7 @@ from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes.packed.hashes import new_digest
 from trainmaster.volumes.packed.opening import OpenVolume
 from trainmaster.volumes.reading.cache import ChunkCache
-from trainmaster.volumes.reading.chunk import Chunk, Placed, RangeSource
-from trainmaster.volumes.reading.download import DOWNLOADER
+from trainmaster.volumes.reading.download import DOWNLOADER, Chunk, Placed, RangeSource
 from trainmaster.volumes.reading.forked import SharedSource, opened_volume
 from trainmaster.volumes.reading.paths import resolved
 from trainmaster.volumes.reading.place import slot_bytes_for

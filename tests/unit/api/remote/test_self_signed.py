@@ -16,8 +16,7 @@ import uvicorn
 
 from trainmaster.api import Client
 from trainmaster.api.remote.connection import RestConnection
-from trainmaster.api.remote.contexts import Contexts
-from trainmaster.api.remote.trust import certificate
+from trainmaster.api.remote.contexts import Contexts, certificate
 from trainmaster.api.rest.app import make_app, make_state
 from trainmaster.cli import opening
 from trainmaster.control.task.layout import Home

@@ -10,9 +10,8 @@ from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, ClosedAttempt, RunChange, TaskChange, registry, tables
 from trainmaster.db import registry as rows
 from trainmaster.db.registry_rows import NewVersionRow, RunModel, UsedVersion, use
-from trainmaster.service import Service
-from trainmaster.service.models import removed_models
-from trainmaster.service.models.removed_models import remove_files
+from trainmaster.service import Service, retention
+from trainmaster.service.retention import remove_files
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import EndReason, State
 
@@ -117,7 +116,7 @@ def test_what_was_begun_is_finished_by_the_next_sweep(service, home, left, monke
     uri = left()
     registry.remove_version(service.database, "", "digits", register(service, uri))
     with monkeypatch.context() as patch:
-        patch.setattr(removed_models, "delete", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(retention, "delete", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             remove_files(home, service.database, LATER)
     assert service.models("r-1") == [], "the run has it no more before the first file goes"

@@ -21,7 +21,7 @@ from joserfc.jwk import RSAKey
 
 from trainmaster.db import Database
 from trainmaster.db import accounts as rows
-from trainmaster.service.users import bounded_answers
+from trainmaster.service.users import single_sign_on
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.single_sign_on import Group, SignInError, SignOnSettings, SingleSignOn
 from trainmaster.spec.errors import ProviderError
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 ANSWER = "http://127.0.0.1:9/login/oidc/answer"
 OWN, OTHER = RSAKey.generate_key(2048), RSAKey.generate_key(2048)
 #: JSON that is twice as large as anything may be.
-HUGE = json.dumps({"x": "x" * 2 * bounded_answers.MOST_BYTES}).encode()
+HUGE = json.dumps({"x": "x" * 2 * single_sign_on.MOST_BYTES}).encode()
 
 
 def base64url(data):
@@ -251,6 +251,6 @@ def test_while_it_does_not_answer_few_threads_wait(sign_on, provider):
 
 
 def test_one_that_sends_a_byte_now_and_then_is_given_up(sign_on, provider, monkeypatch):
-    monkeypatch.setattr(bounded_answers, "_MOST_S", -1.0)
+    monkeypatch.setattr(single_sign_on, "_MOST_S", -1.0)
     with pytest.raises(ProviderError, match="takes longer"):
         logs_in(sign_on, provider)

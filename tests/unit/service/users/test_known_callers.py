@@ -9,8 +9,7 @@ import trainmaster.db
 from trainmaster.db import Database
 from trainmaster.service.users.access import Access, digest_of
 from trainmaster.service.users.accounts import Accounts
-from trainmaster.service.users.caller import Credential, UnknownCallerError, caller
-from trainmaster.service.users.known_callers import KEPT_S, KnownCallers
+from trainmaster.service.users.caller import KEPT_S, Credential, KnownCallers, UnknownCallerError, caller
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from read_erofs import Image
 
 from trainmaster.volumes import Volume
+from trainmaster.volumes.errors import NoImageError
 from trainmaster.volumes.mounting.erofs import ChunkPlacement, FileOwner, lay_out, write_image
-from trainmaster.volumes.mounting.errors import NoImageError
 from trainmaster.volumes.packed.pushing import push
 
 CHUNK = 1 << 18

@@ -9,9 +9,9 @@ from handmade_volumes import file_row, folder_row, publish_rows
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
+from trainmaster.volumes.errors import DamagedVolumeError
 from trainmaster.volumes.packed import marks
 from trainmaster.volumes.packed.deletions import Deletions, forget_lists, write_list
-from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.garbage import collect_garbage, remove_volume
 from trainmaster.volumes.packed.getting import get
 from trainmaster.volumes.packed.head import alive_heads, head_numbers, remove_version

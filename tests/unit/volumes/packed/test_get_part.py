@@ -8,7 +8,7 @@ from packed_trees import contents
 
 from trainmaster.objects.errors import UnreachableStoreError
 from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.volumes.packed.faults import DamagedChunkError
+from trainmaster.volumes.errors import DamagedChunkError
 from trainmaster.volumes.packed.getting import GetProgress, get
 from trainmaster.volumes.packed.indexing import index
 from trainmaster.volumes.packed.opening import open_volume

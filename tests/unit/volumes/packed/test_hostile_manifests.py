@@ -8,7 +8,7 @@ from handmade_volumes import file_row, folder_row, link_row, publish_files, publ
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.packed.faults import DamagedVolumeError
+from trainmaster.volumes.errors import DamagedVolumeError
 from trainmaster.volumes.packed.head import StoredTable, head_key
 from trainmaster.volumes.packed.opening import open_volume
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostile_bytes import changed_bytes, changed_json
-from trainmaster.volumes.packed.faults import DamagedVolumeError
+from trainmaster.volumes.errors import DamagedVolumeError
 from trainmaster.volumes.packed.head import Head, StoredTable, now_utc
 from trainmaster.volumes.packed.materialising import META_NAME, write_columns
 from trainmaster.volumes.packed.parquet import TableWriter

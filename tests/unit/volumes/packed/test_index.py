@@ -9,7 +9,7 @@ import pytest
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
-from trainmaster.volumes.packed.faults import SourceChangedError
+from trainmaster.volumes.errors import SourceChangedError
 from trainmaster.volumes.packed.getting import get
 from trainmaster.volumes.packed.indexing import index
 from trainmaster.volumes.packed.opening import open_volume

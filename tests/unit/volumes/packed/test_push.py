@@ -13,8 +13,8 @@ from packed_trees import contents, write
 from trainmaster.artifacts import UnstableDirectory
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError, UsageError
+from trainmaster.volumes.errors import DamagedChunkError, MissingChunkError, VersionConflictError
 from trainmaster.volumes.packed import chunk_upload, pushing, sources
-from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError, VersionConflictError
 from trainmaster.volumes.packed.getting import file_blocks, get
 from trainmaster.volumes.packed.opening import open_volume
 from trainmaster.volumes.packed.pushing import push

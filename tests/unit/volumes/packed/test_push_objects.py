@@ -13,7 +13,7 @@ from packed_trees import contents
 from trainmaster.artifacts import UnstableDirectory
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
-from trainmaster.volumes.packed.faults import VersionConflictError
+from trainmaster.volumes.errors import VersionConflictError
 from trainmaster.volumes.packed.getting import get
 from trainmaster.volumes.packed.indexing import IndexProgress, index
 from trainmaster.volumes.packed.object_source import single_object

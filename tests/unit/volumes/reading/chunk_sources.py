@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError
-from trainmaster.volumes.reading.chunk import Chunk
+from trainmaster.volumes.errors import DamagedChunkError, MissingChunkError
+from trainmaster.volumes.reading.download import Chunk
 
 SLOT = 1 << 16
 

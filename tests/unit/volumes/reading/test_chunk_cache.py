@@ -8,9 +8,8 @@ import pytest
 from chunk_sources import SLOT, MadeSource, content, read
 
 from trainmaster.spec.errors import PublishError, UsageError
-from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError
+from trainmaster.volumes.errors import CacheError, DamagedChunkError, MissingChunkError, NoRoomError
 from trainmaster.volumes.reading.cache import ChunkCache
-from trainmaster.volumes.reading.errors import CacheError, NoRoomError
 from trainmaster.volumes.reading.orders import AnnouncedOrder
 from trainmaster.volumes.reading.slot_table import SUSPECT, VALID
 from trainmaster.volumes.reading.volume import leased

@@ -15,7 +15,7 @@ from read_volumes import CHUNK, home, tree, volume  # noqa: F401 - fixtures
 from trainmaster.spec.errors import UsageError
 from trainmaster.testing.waits import until
 from trainmaster.volumes import Volume
-from trainmaster.volumes.packed.faults import MissingChunkError
+from trainmaster.volumes.errors import MissingChunkError
 from trainmaster.volumes.packed.pushing import push
 from trainmaster.volumes.reading import SampleOrder, TrainingPosition, download, prefetcher, samples
 from trainmaster.volumes.reading.download import Downloader

@@ -14,8 +14,8 @@ from read_volumes import CHUNK, home, tree, volume  # noqa: F401 - fixtures
 from forked_children import exit_code, forked
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes import Volume
+from trainmaster.volumes.errors import CacheError
 from trainmaster.volumes.packed.pushing import push
-from trainmaster.volumes.reading.errors import CacheError
 
 
 def test_every_file_by_path_and_by_row(volume, tree):

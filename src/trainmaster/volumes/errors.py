@@ -1,7 +1,7 @@
-"""What can be wrong with a volume, apart from the store that keeps it."""
+"""What can be wrong with a volume, its cache on a node or its mount, apart from the store that keeps it."""
 
 from trainmaster.objects.errors import DamagedObjectError, ObjectChangedError
-from trainmaster.spec.errors import PublishError
+from trainmaster.spec.errors import PublishError, TrainmasterError
 
 
 class DamagedVolumeError(DamagedObjectError):
@@ -26,3 +26,23 @@ class OverwritingStoreError(PublishError):
 
 class VersionConflictError(PublishError):
     """Another version was published meanwhile."""
+
+
+class CacheError(TrainmasterError):
+    """The node's chunk cache cannot be used, or is too small."""
+
+
+class NoRoomError(CacheError):
+    """Every slot is needed sooner than the chunk that was asked for; only prefetching meets it."""
+
+
+class MountError(TrainmasterError):
+    """A volume cannot be mounted, or a mount cannot be ended."""
+
+
+class NoImageError(MountError):
+    """The kernel cannot read this volume by itself: it is served through FUSE instead."""
+
+
+class InUseError(MountError):
+    """Another volume, or another version, is still read where one is to appear."""
