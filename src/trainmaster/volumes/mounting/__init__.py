@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "errors": "InUseError MountError",
+        "trainmaster.volumes.errors": "InUseError MountError",
         "lifecycle": "mount unmount",
         "mounts": "available",
         "providing": "provide provided withdraw",
