@@ -10,6 +10,7 @@ from typing import Final
 #: What differs by more than this is drawn on a logarithmic axis.
 _WIDE: Final = 30.0
 _TICKS: Final = 4
+_MOST_TICKS: Final = 6
 #: Share of a logarithmic axis that stays free at each end.
 _MARGIN: Final = 0.06
 
@@ -50,12 +51,20 @@ class FigureAxis:
     def ticks(self) -> list[float]:
         """Values that are easy to read."""
         if self._is_log:
-            step = (self._high - self._low) / _TICKS
-            values = (math.exp(self._low + step * (number + 0.5)) / self._unit for number in range(_TICKS))
-            rounded = [float(f"{value:.1g}") * self._unit for value in values]
-            return [value for value in rounded if self._low <= math.log(value) <= self._high]
+            return self._log_ticks()
         step = _nice(self._high / self._unit / _TICKS) * self._unit
         return [step * number for number in range(1 + int(self._high / step))]
+
+    def _log_ticks(self) -> list[float]:
+        """1, 2 and 5 of each power of ten, or fewer of them where that is too many."""
+        low, high = (math.exp(each) / self._unit for each in (self._low, self._high))
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        for digits in ((1, 2, 5), (1, 3), (1,)):
+            found = [digit * 10.0**power for power in powers for digit in digits]
+            found = [value for value in found if low <= value <= high]
+            if len(found) <= _MOST_TICKS:
+                break
+        return [value * self._unit for value in found[:: -(-len(found) // _MOST_TICKS) or 1]]
 
 
 def _nice(step: float) -> float:

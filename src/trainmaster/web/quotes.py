@@ -5,30 +5,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from trainmaster.api.rest.state import Reader, State, Submitter
+from trainmaster.api.rest.state import Reader, ServerState, State, Submitter
+from trainmaster.providers.loading import DEFAULT, NAMED
+from trainmaster.service import OfferFilter
+from trainmaster.service.offer_list import list_offers
 from trainmaster.service.quotes.measuring_runs import MEASURED_S, measuring_runs_offered
 from trainmaster.service.quotes.quote_requests import QUOTE
-from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.errors import NotFoundError, TrainmasterError
 from trainmaster.web.axes import FigureAxis, Tick, time_unit_s
 from trainmaster.web.new_run import page_of, show_form
 from trainmaster.web.recipe_form import with_cluster
 from trainmaster.web.rendering import duration, is_part, page, redirect, usd
 
-#: Of the drawing, in its own units; a phone shows it about as large.
-WIDTH: Final = 420
-HEIGHT: Final = 300
-_LEFT: Final = 62
-_RIGHT: Final = 14
-_TOP: Final = 22
-_BOTTOM: Final = 46
-_MOST_POINTS: Final = 8
+#: Of the drawing, in CSS pixels, so that its text has the size that text has: on a desk, on a phone.
+WIDTHS: Final = (600, 340)
+HEIGHT: Final = 280
+_LEFT: Final = 56
+_RIGHT: Final = 16
+_TOP: Final = 16
+_BOTTOM: Final = 40
+_MOST_POINTS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,7 @@ class ParetoPoint:
         x, y: where it is drawn.
         is_chosen: the one that is quoted.
         cluster: as the quote has it.
+        name: of the few that are proposed: ``fastest``, ``best value``, ``quoted``; else empty.
     """
 
     index: int
@@ -51,6 +57,7 @@ class ParetoPoint:
     y: float
     is_chosen: bool
     cluster: Mapping[str, Any]
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ class QuoteFigure:
         line: through them.
         x, y: of the median that is quoted.
         x_low, x_high, y_low, y_high: its interval of 90 %.
-        then: from where to the interval of its time after the next measurement; None if unknown.
+        then: from where to where its time is after the next measurement; None if unknown.
         width, height, left, right, top, bottom: of the drawing, and of what is within its axes.
     """
 
@@ -78,25 +85,26 @@ class QuoteFigure:
     y_low: float
     y_high: float
     then: tuple[float, float] | None
-    width: int = WIDTH
+    width: int
+    right: int
     height: int = HEIGHT
     left: int = _LEFT
-    right: int = WIDTH - _RIGHT
     top: int = _TOP
     bottom: int = HEIGHT - _BOTTOM
 
     @classmethod
-    def of(cls, quote: Mapping[str, Any]) -> QuoteFigure | None:
+    def of(cls, quote: Mapping[str, Any], width: int = WIDTHS[0]) -> QuoteFigure | None:
         """The figure of an experiment's quote, as ``quote --json`` has it; None if it knows no time."""
         time_s, cost_usd = quote["time_s"], quote["cost_usd"]
         if time_s is None or cost_usd is None:
             return None
         front = _some(quote["pareto"], quote["cluster"])
         times = [time_s["p5"], time_s["p95"], *(each["time_s"] for _, each in front)]
-        x = FigureAxis(times, _LEFT, WIDTH - _RIGHT, time_unit_s(max(times)))
+        x = FigureAxis(times, _LEFT, width - _RIGHT, time_unit_s(max(times)))
         then_s = (quote["next_measurement"] or {}).get("time_s")
         costs = [cost_usd["p5"], cost_usd["p95"], *(each["cost_usd"] for _, each in front)]
         y = FigureAxis(costs, HEIGHT - _BOTTOM, _TOP)
+        names = choices([each for _, each in front], quote["cluster"])
         alternatives = [
             ParetoPoint(
                 index,
@@ -107,8 +115,9 @@ class QuoteFigure:
                 y.at(each["cost_usd"]),
                 each["cluster"] == quote["cluster"],
                 each["cluster"],
+                names.get(place, ""),
             )
-            for index, each in front
+            for place, (index, each) in enumerate(front)
         ]
         return cls(
             [Tick(x.at(value), duration(value)) for value in x.ticks],
@@ -122,7 +131,14 @@ class QuoteFigure:
             y.at(cost_usd["p5"]),
             y.at(cost_usd["p95"]),
             None if then_s is None else (x.at(then_s["p5"]), x.at(then_s["p95"])),
+            width,
+            width - _RIGHT,
         )
+
+    @property
+    def proposed(self) -> list[ParetoPoint]:
+        """The few that are proposed, the fastest first."""
+        return [each for each in self.alternatives if each.name]
 
 
 def cluster_words(cluster: Mapping[str, Any]) -> str:
@@ -135,6 +151,63 @@ def cluster_words(cluster: Mapping[str, Any]) -> str:
     worker, server = cluster["worker"], cluster["parameter_server"]
     text = f"{worker['count']} x {worker['instance']}{' (spot)' if worker['spot'] else ''}"
     return text + (f" + {server['count']} x {server['instance']} (parameter server)" if server else "")
+
+
+def choices(front: Sequence[Mapping[str, Any]], quoted: Mapping[str, Any]) -> dict[int, str]:
+    """The few of a front that are proposed: the fastest, one between, the quoted one, by their place.
+
+    The one between is the knee, where less time begins to cost much more; where that is quoted, the knee of
+    what is faster.
+
+    >>> front = [{"time_s": t, "cost_usd": c, "cluster": t} for t, c in ((1, 100), (2, 10), (10, 9), (99, 8))]
+    >>> choices(front, 10)
+    {0: 'fastest', 1: 'best value', 2: 'quoted'}
+    >>> choices(front, 99), choices(front[:1], 1)
+    ({0: 'fastest', 1: 'best value', 3: 'quoted'}, {0: 'quoted'})
+    >>> choices([*front[:1], *front[2:]], 10)
+    {0: 'fastest', 1: 'quoted'}
+    """
+    found = {0: "fastest"} if front else {}
+    quoted_at = next((place for place, each in enumerate(front) if each["cluster"] == quoted), None)
+    knee, word = _knee(front), "best value"
+    if knee is not None and knee == quoted_at:
+        knee, word = _knee(front[: knee + 1]), "faster"
+    if knee:
+        found[knee] = word
+    if quoted_at is not None:
+        found[quoted_at] = "quoted"
+    return dict(sorted(found.items()))
+
+
+def _knee(front: Sequence[Mapping[str, Any]]) -> int | None:
+    """Which one lies farthest below the line between the ends, by logarithms; None without a third one."""
+    places = [(math.log(max(each["time_s"], 1e-9)), math.log(max(each["cost_usd"], 1e-9))) for each in front]
+    if len(places) < 3:
+        return None
+    (x1, y1), (x2, y2) = places[0], places[-1]
+    below = [(x2 - x1) * (y1 - y) - (x1 - x) * (y2 - y1) for x, y in places]
+    return 1 + max(range(len(below) - 2), key=below[1:-1].__getitem__)
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalBar:
+    """The time of a quote on a line from 0 to its p95, in percent: sure, the likely one, not sure.
+
+    Attributes:
+        sure: until its p5. middle: its p50.
+        ticks: for people, with places.
+    """
+
+    sure: float
+    middle: float
+    ticks: Sequence[Tick]
+
+    @classmethod
+    def of(cls, time_s: Mapping[str, float]) -> IntervalBar:
+        """Of an interval."""
+        axis = FigureAxis([0.0, time_s["p95"]], 0.0, 105.0, time_unit_s(time_s["p95"]))
+        ticks = [Tick(axis.at(value), duration(value)) for value in axis.ticks if axis.at(value) <= 94]
+        return cls(axis.at(time_s["p5"]), axis.at(time_s["p50"]), ticks)
 
 
 def _some(
@@ -154,11 +227,19 @@ router = APIRouter(include_in_schema=False)
 def show(request: Request, name: str, state: State, caller: Reader) -> Response:
     """How far it is, or what it says."""
     found = state.quotes.show(caller, QUOTE, name)
-    experiments = []
+    experiments, bar = [], None
     if found["answer"]:
         quoted = found["answer"]["experiments"].items()
+        total_s = found["answer"]["total"]["time_s"]
+        bar = IntervalBar.of(total_s) if total_s and total_s["p95"] else None
         experiments = [
-            (experiment, one, cluster_words(one["cluster"]), QuoteFigure.of(one))
+            (
+                experiment,
+                one,
+                cluster_words(one["cluster"]),
+                [figure for width in WIDTHS if (figure := QuoteFigure.of(one, width))],
+                _priced_on(state, one["cluster"], found["answer"].get("catalogue", "")),
+            )
             for experiment, one in quoted
         ]
     runs = state.quotes.measuring_runs(caller, name) if "run" in caller.scopes else []
@@ -168,7 +249,25 @@ def show(request: Request, name: str, state: State, caller: Reader) -> Response:
         "of_steps": any(each.seconds < MEASURED_S for each in runs),
     }
     template = "quote_part.html" if is_part(request) else "quote.html"
-    return page(request, template, found=found, experiments=experiments, measuring=measuring)
+    return page(request, template, found=found, experiments=experiments, measuring=measuring, bar=bar)
+
+
+def _priced_on(state: ServerState, cluster: Mapping[str, Any], catalogue: str) -> str:
+    """The day of the price that was used: of the whole catalogue it would be that of the oldest one."""
+    worker = cluster["worker"]
+    if not worker.get("provider") or not worker.get("region"):
+        return ""  # as answers of before have it
+    which = OfferFilter(
+        provider=worker["provider"],
+        region=worker["region"],
+        instances=(worker["instance"],),
+        spot=worker["spot"],
+    )
+    named = catalogue if catalogue in NAMED and catalogue != DEFAULT else None
+    with suppress(TrainmasterError):
+        found = list_offers(state.service.home, state.environ, which, named)
+        return found.as_of.isoformat() if found.as_of else ""
+    return ""
 
 
 @router.post("/quotes/{name}/measure")
