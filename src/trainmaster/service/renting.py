@@ -102,8 +102,9 @@ class RentalOffer:
         if oldest:
             found.append(f"prices as of {oldest}{self._what_prices_hold()}")
         if self.costs:
-            given = self.recipe.budget.saving_usd if self.recipe.budget else None
-            usd = saving_limit_usd(given, self.usd_per_hour)
+            budget = self.recipe.budget
+            usd = saving_limit_usd(budget.saving_usd if budget else None, self.usd_per_hour)
+            usd = usd if budget is None or budget.total_usd is None else min(usd, budget.total_usd)
             found.append(
                 f"if a model cannot be saved, machines wait for it for at most ${usd:.2f} (budget.saving)"
             )

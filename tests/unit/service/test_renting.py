@@ -203,6 +203,8 @@ def test_the_cheapest_is_taken_where_nothing_is_known(world):
         "if a model cannot be saved, machines wait for it for at most $8.60 (budget.saving)",
         "no estimate: nothing was measured",
     ]
+    capped = world.plan(world.recipe({"main": {"distributed": {"workers": 3}}}, budget={"total": "$2"}))
+    assert "machines wait for it for at most $2.00 (budget.saving)" in capped.lines[2]
     assert (found.usd_per_hour, found.most_usd_per_hour) == (
         pytest.approx(0.3 + 3 * EXTRAS),
         pytest.approx(0.6 + 3 * EXTRAS),

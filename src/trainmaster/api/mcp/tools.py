@@ -232,7 +232,10 @@ def _run(desk: Desk, given: Any) -> dict[str, Any]:  # noqa: ANN401
         recipe, path = desk.recipe(given.model_dump())
         plan = _planned(desk, recipe, path, notes, allow_stale=given.allow_stale)
         if plan.most_usd_per_hour and plan.quote is None and given.max_usd is None:
-            plan = _planned(desk, recipe, path, notes, allow_stale=given.allow_stale, measure_first=True)
+            try:
+                plan = _planned(desk, recipe, path, notes, allow_stale=given.allow_stale, measure_first=True)
+            except UsageError as error:  # as in `quote`: `budget.total` may bound it, and the wallet asks
+                notes.append(f"no quote: {error.args[0]}")
         name = plan.id
     wallet = desk.client.wallet()
     agreed_usd = 0.0 if wallet is None else math.inf  # without a wallet nothing that costs was agreed to

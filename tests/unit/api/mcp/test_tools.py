@@ -61,6 +61,18 @@ def test_a_start_is_paid_from_the_wallet_or_refused_with_the_numbers(home):
     assert call(desk, "status")["wallet"]["reserved_usd"] == 19.0
 
 
+def test_what_cannot_be_measured_is_bounded_by_its_recipe(home, monkeypatch):
+    def refuse(*_):
+        raise UsageError("main cannot be measured: this machine has 0 GPUs")
+
+    monkeypatch.setattr(RunPlanner, "measured_first", refuse)
+    started = call(DeskHere(home), "run", recipe=RECIPE + "budget: {total: $7}\n")
+    assert started["wallet"]["left_usd"] == 13.0
+    assert any("cannot be measured" in note for note in started["notes"])
+    with pytest.raises(TrainmasterError):
+        call(DeskHere(home), "run", recipe=RECIPE)
+
+
 def test_without_a_wallet_nothing_that_costs_is_started(home):
     home._wallet = None
     with pytest.raises(UsageError, match="was not agreed to") as refused:
