@@ -21,11 +21,9 @@ from trainmaster.spec.trigger import needs_server
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.api.protocol import Stream
-    from trainmaster.api.registry_protocol import RegistryProtocol
+    from trainmaster.api.protocol_parts import RegistryProtocol, StorageProtocol, WorkflowsProtocol
     from trainmaster.api.remote.remote import RemoteClient
     from trainmaster.api.results import Downloaded
-    from trainmaster.api.storage_protocol import StorageProtocol
-    from trainmaster.api.workflows_protocol import WorkflowsProtocol
 
 #: A file, a directory with a ``recipe.yaml``, the keys and values of one, or one that was read.
 AnyRecipe = str | os.PathLike[str] | Mapping[str, Any] | Recipe

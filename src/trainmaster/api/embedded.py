@@ -21,8 +21,7 @@ from trainmaster.spec.processes import this_user
 
 if TYPE_CHECKING:
     from trainmaster.api.home_workflows import HomeWorkflows
-    from trainmaster.api.local_apps import LocalApps
-    from trainmaster.api.local_services import LocalServices
+    from trainmaster.api.local_apps import LocalApps, LocalServices
     from trainmaster.api.port_forward import PortForward
     from trainmaster.api.protocol import Stream
     from trainmaster.api.results import LogQuery
@@ -512,7 +511,7 @@ class EmbeddedClient:
 
     @cached_property
     def _local_services(self) -> LocalServices:
-        from trainmaster.api.local_services import LocalServices
+        from trainmaster.api.local_apps import LocalServices
 
         return LocalServices(self._service, self._environ)
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmaster.api.port_forward import PortForward
-    from trainmaster.api.registry_protocol import RegistryProtocol
+    from trainmaster.api.protocol_parts import RegistryProtocol, StorageProtocol, WorkflowsProtocol
     from trainmaster.api.results import (
         Accepted,
         Downloaded,
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
         RunStatus,
         Watched,
     )
-    from trainmaster.api.storage_protocol import StorageProtocol
-    from trainmaster.api.workflows_protocol import WorkflowsProtocol
     from trainmaster.service import OfferFilter, ProfileProgress, Quote, Wish
     from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.models.unpublished_models import SavedModel

@@ -11,7 +11,7 @@ from trainmaster.cli.output import metrics_text, number, print_json, say, show, 
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.api.registry_protocol import RegistryProtocol
+    from trainmaster.api.protocol_parts import RegistryProtocol
 
 _Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 _Version = Annotated[

@@ -12,7 +12,7 @@ from trainmaster.cli.output import print_json, say, show, table
 
 if TYPE_CHECKING:
     from trainmaster.api import ClientProtocol
-    from trainmaster.api.workflows_protocol import WorkflowsProtocol
+    from trainmaster.api.protocol_parts import WorkflowsProtocol
 
 app = typer.Typer(
     cls=DefaultGroup,

@@ -22,7 +22,7 @@ import pytest
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.api import ClientProtocol, LogQuery, RunPlan
 from trainmaster.api.embedded import EmbeddedClient
-from trainmaster.api.registry_protocol import RegistryProtocol
+from trainmaster.api.protocol_parts import RegistryProtocol
 from trainmaster.db import NewMeasurement
 from trainmaster.service import OfferFilter, Wish
 from trainmaster.service.driving.submissions import RunRequest

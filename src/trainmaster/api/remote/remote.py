@@ -14,10 +14,8 @@ from urllib.parse import quote
 
 from trainmaster.api.remote.connection import RestConnection, quoted
 from trainmaster.api.remote.following import RunFollower, follow_logs, rows_of, searched
-from trainmaster.api.remote.registry import RemoteRegistry
-from trainmaster.api.remote.storage import RemoteStorage
+from trainmaster.api.remote.protocol_parts import RemoteRegistry, RemoteStorage, RemoteWorkflows
 from trainmaster.api.remote.streaming import Listening, messages
-from trainmaster.api.remote.workflows import RemoteWorkflows
 from trainmaster.api.results import Accepted, Downloaded, Event, Model, RunPlan, RunStatus, Watched
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import EndReason, State

@@ -16,9 +16,8 @@ from trainmaster.volumes.packed.garbage import Collected, collect_garbage, remov
 from trainmaster.volumes.packed.getting import file_blocks, files_blocks
 from trainmaster.volumes.packed.head import Head, alive_heads, head_numbers, remove_version
 from trainmaster.volumes.packed.opening import OpenVolume
-from trainmaster.volumes.packed.table import Entry, FileTable
+from trainmaster.volumes.packed.table import Entry, FileTable, resolved
 from trainmaster.volumes.packed.verifying import VersionCheck, verified
-from trainmaster.volumes.reading.paths import resolved
 
 
 def head_document(head: Head, uri: str | None = None) -> dict[str, Any]:

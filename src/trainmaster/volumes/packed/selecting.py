@@ -135,7 +135,7 @@ class Selection:
         return found
 
     def _add(self, uri: str, path: str) -> None:
-        from trainmaster.volumes.reading.paths import resolved
+        from trainmaster.volumes.packed.table import resolved
 
         table = self._table
         links: list[int] = []

@@ -22,10 +22,10 @@ from trainmaster.objects.range_file import RangeFile
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes.packed.hashes import new_digest
 from trainmaster.volumes.packed.opening import OpenVolume
+from trainmaster.volumes.packed.table import resolved
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.download import DOWNLOADER, Chunk, Placed, RangeSource
 from trainmaster.volumes.reading.forked import SharedSource, opened_volume
-from trainmaster.volumes.reading.paths import resolved
 from trainmaster.volumes.reading.place import slot_bytes_for
 from trainmaster.volumes.reading.readahead import ReadAhead
 from trainmaster.volumes.reading.renewal import renew_after_fork

@@ -1,0 +1,159 @@
+"""`RemoteRegistry`, `RemoteStorage`, `RemoteWorkflows`: those of a server; described in `protocol_parts`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.api.remote.connection import RestConnection, quoted
+from trainmaster.spec.model_reference import ANY_VERSION, ModelReference, checked_alias, checked_name
+
+if TYPE_CHECKING:
+    from trainmaster.api.remote.connection import RestConnection
+
+
+class RemoteRegistry:
+    """Those of the team.
+
+    Args:
+        connection: to the server.
+    """
+
+    def __init__(self, connection: RestConnection) -> None:
+        self._to = connection
+
+    def models(self) -> list[dict[str, Any]]:
+        return list(self._to.get("/registry")["models"])
+
+    def show(self, name: str) -> dict[str, Any]:
+        return dict(self._to.get(f"/registry/{quoted(name)}"))
+
+    def version(self, text: str) -> dict[str, Any]:
+        found = dict(self._to.get(self._path(text)))
+        del found["lineage"]
+        return found
+
+    def _path(self, text: str) -> str:
+        wanted = ModelReference.parse(text)
+        return f"/registry/{quoted(wanted.name)}/versions/{wanted.tail}"
+
+    def register(
+        self, model: str, name: str, alias: str | None = None, tags: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        body = {"model": model, "name": checked_name(name), "tags": dict(tags or {})}
+        body |= {} if alias is None else {"alias": checked_alias(alias)}
+        return dict(self._to.post("/registry", body, repeats=True))
+
+    def promote(self, text: str, alias: str, expected: int | None = ANY_VERSION) -> dict[str, Any]:
+        checked_alias(alias)
+        wanted = ModelReference.parse(text)
+        body: dict[str, Any] = {"version": wanted.tail} | (
+            {} if expected == ANY_VERSION else {"expected": expected}
+        )
+        path = f"/registry/{quoted(wanted.name)}/aliases/{alias}"
+        return dict(self._to.ask("PUT", path, {}, json.dumps(body).encode()))
+
+    def rollback(self, text: str, expected: int | None = ANY_VERSION) -> dict[str, Any]:
+        alias = (wanted := ModelReference.parse(text)).must_alias
+        # Sent twice it would go two versions back: what it means now is said, too.
+        present = self.version(text)["version"] if expected == ANY_VERSION else expected
+        path = f"/registry/{quoted(wanted.name)}/aliases/{alias}/rollback"
+        return dict(self._to.post(path, {"expected": present}))
+
+    def remove_alias(self, text: str) -> None:
+        alias = (wanted := ModelReference.parse(text)).must_alias
+        self._to.ask("DELETE", f"/registry/{quoted(wanted.name)}/aliases/{alias}", {})
+
+    def remove(self, text: str) -> dict[str, Any]:
+        return dict(self._to.ask("DELETE", self._path(text), {}))
+
+    def describe(
+        self, name: str, description: str | None = None, tags: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        body = {"description": description, "tags": None if tags is None else dict(tags)}
+        path = f"/registry/{quoted(name)}"
+        return dict(self._to.ask("PATCH", path, {}, json.dumps(body).encode()))
+
+    def diff(self, a: str, b: str) -> dict[str, Any]:
+        return dict(self._to.get("/models-diff", a=a, b=b))
+
+
+#: Runs of one request: it is to be answered in time.
+_AT_ONCE: Final = 20
+
+
+class RemoteStorage:
+    """That of the team.
+
+    Args:
+        connection: to the server.
+    """
+
+    def __init__(self, connection: RestConnection) -> None:
+        self._to = connection
+
+    def remove_runs(
+        self,
+        runs: Sequence[str] = (),
+        *,
+        older_than_s: float | None = None,
+        where: str = "",
+        dry_run: bool = False,
+    ) -> dict[str, Any]:
+        some = [runs[first : first + _AT_ONCE] for first in range(0, len(runs), _AT_ONCE)] or [runs]
+        found: dict[str, Any] = {"dry_run": dry_run, "bytes": 0, "runs": [], "shared": {}}
+        for each in some:
+            body = {"runs": list(each), "older_than_s": older_than_s, "where": where, "dry_run": dry_run}
+            answer = self._to.post("/storage/remove-runs", body, repeats=True)
+            found["bytes"] += answer["bytes"]
+            found["runs"] += answer["runs"]
+            for kind, size in answer["shared"].items():
+                found["shared"][kind] = found["shared"].get(kind, 0) + size
+        return found
+
+    def prune(
+        self, kinds: Sequence[str] = (), *, unused_s: float = 86_400.0, dry_run: bool = False
+    ) -> dict[str, Any]:
+        body = {"kinds": list(kinds), "unused_s": unused_s, "dry_run": dry_run}
+        return dict(self._to.post("/storage/prune", body, repeats=True))
+
+    def usage(self, limit: int | None = None) -> dict[str, Any]:
+        return dict(self._to.get("/storage", limit=limit))
+
+
+class RemoteWorkflows:
+    """Those of the team.
+
+    Args:
+        connection: to the server.
+    """
+
+    def __init__(self, connection: RestConnection) -> None:
+        self._to = connection
+
+    def listed(self) -> list[dict[str, Any]]:
+        return list(self._to.get("/workflows")["workflows"])
+
+    def show(self, name: str) -> dict[str, Any]:
+        return dict(self._to.get(f"/workflows/{quoted(name)}"))
+
+    def register(self, plan: str, *, starts_now: bool = False, keep_s: float = 0.0) -> dict[str, Any]:
+        body = {"plan": plan, "now": starts_now, "keep_s": keep_s}
+        return dict(self._to.post("/workflows", body))
+
+    def pause(self, name: str) -> dict[str, Any]:
+        return dict(self._to.post(f"/workflows/{quoted(name)}/pause", repeats=True))
+
+    def resume(self, name: str) -> dict[str, Any]:
+        return dict(self._to.post(f"/workflows/{quoted(name)}/resume", repeats=True))
+
+    def trigger(self, name: str) -> dict[str, Any]:
+        return dict(self._to.post(f"/workflows/{quoted(name)}/trigger", key=secrets.token_hex(8)))
+
+    def remove(self, name: str) -> None:
+        self._to.ask("DELETE", f"/workflows/{quoted(name)}", {})
+
+    def rotate(self, name: str) -> dict[str, Any]:
+        return dict(self._to.post(f"/workflows/{quoted(name)}/secret"))
