@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_ledger import NodeLedger
 from trainmaster.cluster.record import ClusterRecord, Machine
-from trainmaster.executors.clusters import cluster_kind, imports_of, packages_of
+from trainmaster.executors.gangs.recorded_cluster import cluster_kind
 from trainmaster.providers.base import Node, NodeState
 from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.clocks import boot_s
@@ -57,7 +57,7 @@ def node_packages(engine: str) -> tuple[str, ...]:
     """What nodes are sent, as pip takes it; a machine that is to rent others needs it itself."""
     return (
         *_PACKAGES,
-        *packages_of(engine),
+        *cluster_kind(engine).packages,
         *(name for name in _SMALL_PACKAGES if find_spec(name) is not None),
     )
 
@@ -71,7 +71,7 @@ def packages_of_nodes(home: Home, engine: str) -> tuple[RuntimePackage, RuntimeP
     """What every node gets; the first time it takes a while to find out."""
     from trainmaster.cluster.bootstrap.runtime_package import cached_runtime_packages
 
-    imports = (*_IMPORTS, *imports_of(engine))
+    imports = (*_IMPORTS, *cluster_kind(engine).imports)
     return cached_runtime_packages(home.cache / "runtimes", node_packages(engine), imports)
 
 

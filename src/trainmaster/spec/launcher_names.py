@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from trainmaster.spec.plugins import PluginRegistry
+
 #: By what people write as ``framework``; a launcher's own name is one, too.
 LAUNCHERS: Final[dict[str, str]] = {
     "pytorch": "torchrun",
@@ -23,8 +25,14 @@ LAUNCHERS: Final[dict[str, str]] = {
     "spark": "spark",
     "plain": "plain",
 }
-#: What makes one cluster of machines.
-ENGINES: Final = ("ray", "ssh")
+#: What makes one cluster of machines: classes that are a `RecordedCluster`.
+ENGINES: Final = PluginRegistry(
+    "engine",
+    {
+        "ray": "trainmaster.executors.ray.cluster:RayCluster",
+        "ssh": "trainmaster.executors.ssh.cluster:SshCluster",
+    },
+)
 DEFAULT_ENGINE: Final = "ray"
 #: As a ``container``: the image of the experiment's framework.
 AUTO: Final = "auto"

@@ -88,6 +88,17 @@ takes(_experiments, values=noun(Experiment), names=f"^(?:{EXPERIMENT_NAME})$", f
 takes(_labels, values=verbatim, names="^[A-Za-z]([A-Za-z0-9_/-]*[A-Za-z0-9])?$")
 
 
+def _engine(node: YamlNode, path: Path, problems: Problems) -> str:
+    """One that is built in, or that an installed package brings."""
+    known = ENGINES.built_in
+    if node.kind is Kind.SCALAR and node.text not in known and node.text in ENGINES.plug_ins():
+        return node.text
+    return choice(*known)(node, path, problems)
+
+
+takes(_engine, enum=list(ENGINES.built_in))
+
+
 class Recipe(Noun):
     """A recipe as read: complete, checked and frozen.
 
@@ -132,7 +143,7 @@ class Recipe(Noun):
     provider: Annotated[
         str, Key("provider", pattern(PROVIDER_NAME, "write a provider's name such as local"))
     ] = "local"
-    engine: Annotated[str, Key("engine", choice(*ENGINES))] = DEFAULT_ENGINE
+    engine: Annotated[str, Key("engine", _engine)] = DEFAULT_ENGINE
     budget: Annotated[Budget | None, Key("budget", noun(Budget))] = None
     objective: Annotated[Objective, Key("objective", read_objective)] = Objective()
     priority: Annotated[str, Key("priority", choice("low", "normal", "high"))] = "normal"

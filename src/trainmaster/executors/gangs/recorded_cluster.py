@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from trainmaster.executors.gangs.engine import ClusterNode
 from trainmaster.spec.errors import ExecutorError
+from trainmaster.spec.launcher_names import ENGINES
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
 
@@ -40,6 +41,8 @@ class RecordedCluster(ABC):
         nodes: the first one was there first.
         used: what must not be used again, by node or address: it is recorded, too.
         has_head: it stands and falls with its first node.
+        packages: what nodes are sent for it beside Trainmaster, as pip takes it.
+        imports: what a node must then be able to import, as `RuntimePackage` is tried with it.
     """
 
     def __init__(self, directory: Path, nodes: Sequence[ClusterNode], run: Runner, stream: Opener) -> None:
@@ -50,6 +53,8 @@ class RecordedCluster(ABC):
         self._open = stream
 
     has_head: ClassVar[bool] = False
+    packages: ClassVar[tuple[str, ...]] = ()
+    imports: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     @abstractmethod
@@ -154,6 +159,16 @@ class RecordedCluster(ABC):
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = json.dumps({"nodes": nodes, "used": self.used}, indent=1)
         write_private(self.directory / _RECORD, text.encode())
+
+
+def cluster_kind(engine: str) -> type[RecordedCluster]:
+    """The class of an engine's clusters.
+
+    Raises:
+        UsageError: there is no such engine here.
+    """
+    found: type[RecordedCluster] = ENGINES.load(engine)
+    return found
 
 
 def recorded(directory: Path) -> tuple[list[ClusterNode], dict[str, list[int]]]:

@@ -41,6 +41,8 @@ class RayCluster(RecordedCluster):
     """
 
     has_head = True
+    packages = ("ray",)
+    imports = ("ray/_raylet.so",)
     # What is `used` are ports that were taken at an address, the last ones last: Ray's own connections to
     # what was there may still be open, though it is dead, and would be used for what comes next on them.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from trainmaster.executors.gangs.engine import ClusterNode, Opener, Runner
+    from trainmaster.executors.gangs.engine import ClusterNode, Engine, Opener, Runner
 
 log = logging.getLogger(__name__)
 
@@ -92,8 +92,12 @@ class SshCluster(RecordedCluster):
             gateway.end()
             gateway = None
         if gateway is None or gateway.is_over:
-            gateway = self._gateway = _DriverGateway(self, self._open, run, lease)
+            gateway = self._gateway = _DriverGateway(self, run, lease)
         return gateway.connect()
+
+    def engine(self, run: str, lease: int) -> Engine:
+        """What says which nodes are alive, and how each is reached, on behalf of one driver of a run."""
+        return SshEngine(self.joined, self._open, run, lease)
 
     def joined(self) -> list[tuple[ClusterNode, int]]:
         """Nodes, each with how often one of its name has joined."""
@@ -107,14 +111,13 @@ class SshCluster(RecordedCluster):
 class _DriverGateway:
     """A `Gateway` in a thread of the driver's."""
 
-    def __init__(self, cluster: SshCluster, stream: Opener, run: str, lease: int) -> None:
+    def __init__(self, cluster: SshCluster, run: str, lease: int) -> None:
         self.run = run
         self.lease = lease
         self.is_over = False
         self._loop = asyncio.new_event_loop()  # the thread closes it
-        engine = SshEngine(cluster.joined, stream, run, lease)
         fences = Fences(str(cluster.directory / "fences.json"), log.info)
-        self._gateway = Gateway(engine, fences, log.info, _SETTLE_S, _IDLE_S, stays=False)
+        self._gateway = Gateway(cluster.engine(run, lease), fences, log.info, _SETTLE_S, _IDLE_S, stays=False)
         self._streams: asyncio.Queue[socket.socket] = asyncio.Queue()
         self._serving: set[asyncio.Task[None]] = set()
         self._has_begun = threading.Event()
