@@ -22,7 +22,9 @@ HOSTS = st.lists(
     min_size=1,
     max_size=6,
 )
-WISH = st.fixed_dictionaries({}, optional={"gpus": st.integers(0, 2), "cpus": st.sampled_from([1, 4, 8])})
+WISH = st.fixed_dictionaries(
+    {}, optional={"gpus": st.sampled_from([0, 1, 2, "1..2"]), "cpus": st.sampled_from([1, 4, 8])}
+)
 
 
 def recipe(workers: int, hardware: dict[str, Any], servers: dict[str, Any]) -> Recipe:
