@@ -457,6 +457,7 @@ def _walk(browser, server, tm, width, height, scheme):
     page.wait_for_url("**/runs/web-*")
     page.locator("#log", has_text="step 10").wait_for()
     page.locator("canvas").first.wait_for()
+    assert page.locator(".chart canvas").first.bounding_box()["y"] <= (180 if width < 641 else 200), "R4"
     drawn = page.evaluate(CURVE)
     assert drawn.pop("points") < 4001
     assert drawn == {"most": 100, "least": -7, "last": 100_000, "since": 99_001, "off": 0}
@@ -501,6 +502,9 @@ def _walk(browser, server, tm, width, height, scheme):
     ):
         page.goto(server.url + path)
         check_page(page, path, width)
+    page.goto(f"{server.url}/quotes/{quote}")
+    goes_on = page.get_by_role("button", name="Go on with what is quoted")
+    assert goes_on.bounding_box()["y"] + goes_on.bounding_box()["height"] <= height, "R4"
     page.goto(f"{server.url}/runs/{serving}")
     page.get_by_role("button", name="End it").click()  # asks first
     check_page(page, "the question", width)

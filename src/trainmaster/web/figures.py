@@ -13,6 +13,8 @@ from typing import Any, Final
 _WIDTH, _HEIGHT, _ACROSS, _DOWN = 168, 52, 56, 18
 #: Of parallel coordinates: between two axes, their length, and the margins for names and numbers.
 _AXIS_GAP, _AXIS, _SIDE, _TOP = 150, 220, 70, 40
+#: Numbers that differ by more than this lie by their logarithm.
+_WIDE: Final = 30.0
 #: More lines hide each other.
 MAX_LINES: Final = 200
 
@@ -63,7 +65,7 @@ def _curve(x1: int, y1: int, x2: int, y2: int) -> str:
 
 
 def parallel_coordinates(
-    names: Sequence[str], lines: Sequence[tuple[Mapping[str, Any], int]]
+    names: Sequence[str], lines: Sequence[tuple[Mapping[str, Any], int]], gap: int = _AXIS_GAP
 ) -> dict[str, Any] | None:
     """An axis per name and a line per task; None with fewer than two axes.
 
@@ -72,49 +74,76 @@ def parallel_coordinates(
     Args:
         names: of the axes, in order.
         lines: values by name, and the number of the line's colour.
+        gap: between two axes.
 
     Returns:
-        ``width``, ``height``, ``axes`` (``name``, ``x``, ``ticks``) and ``lines`` (``path``, ``colour``).
+        ``width``, ``height``, ``axes`` (``name``, ``x``, ``ticks``, ``is_log``) and ``lines`` (``path``,
+        ``colour``, ``index`` of the given one, ``ys`` on each axis: empty where it has no value).
     """
     shown = lines[:MAX_LINES]
-    axes: list[_Axis] = []
+    axes: list[ValueAxis] = []
     for name in names:
         values = [line[name] for line, _ in shown if line.get(name) is not None]
         if values:
-            axes.append(_Axis(name, _SIDE + len(axes) * _AXIS_GAP, values))
+            axes.append(ValueAxis(name, _SIDE + len(axes) * gap, values))
     if len(axes) < 2:
         return None
     drawn = []
-    for line, colour in shown:
+    for index, (line, colour) in enumerate(shown):
         points = [f"{a.x} {a.place(line[a.name]):.1f}" for a in axes if line.get(a.name) is not None]
         if len(points) > 1:
-            drawn.append({"path": "M" + " L".join(points), "colour": colour % 8})
+            ys = ["" if line.get(a.name) is None else f"{a.place(line[a.name]):.1f}" for a in axes]
+            path = "M" + " L".join(points)
+            drawn.append({"path": path, "colour": colour % 8, "index": index, "ys": ",".join(ys)})
     return {
-        "width": 2 * _SIDE + (len(axes) - 1) * _AXIS_GAP,
+        "width": 2 * _SIDE + (len(axes) - 1) * gap,
         "height": _AXIS + _TOP + 20,
         "top": _TOP,
         "bottom": _TOP + _AXIS,
-        "axes": [{"name": a.name, "x": a.x, "ticks": a.ticks()} for a in axes],
+        "axes": [{"name": a.name, "x": a.x, "ticks": a.ticks(), "is_log": a.is_log} for a in axes],
         "lines": drawn,
     }
 
 
-class _Axis:
-    """One axis: where a value lies on it."""
+class ValueAxis:
+    """One axis: where a value lies on it.
 
-    def __init__(self, name: str, x: int, values: Sequence[Any]) -> None:
+    Attributes:
+        name: what it shows.
+        x: where it stands, if it is one of several.
+        is_log: whether values lie by their logarithm.
+
+    Args:
+        name: what it shows.
+        x: where it stands.
+        values: all that it has to show.
+        begin: place of the least. end: of the greatest.
+        wide: of numbers the greatest over the least from which on logarithms are taken.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        x: int,
+        values: Sequence[Any],
+        begin: float = _TOP + _AXIS,
+        end: float = _TOP,
+        wide: float = _WIDE,
+    ) -> None:
         self.name = name
         self.x = x
+        self._begin, self._end = begin, end
+        self.is_log = False
         self._numbers = all(_is_number(value) for value in values)
         if self._numbers:
             self._low, self._high = min(values), max(values)
-            # A range over more than two powers of ten was surely sampled by its logarithm.
-            self._is_log = self._low > 0 and self._high / self._low > 100
+            # Such a range was most likely sampled by its logarithm.
+            self.is_log = self._low > 0 and self._high / self._low > wide
         else:
             self._words = {text: number for number, text in enumerate(dict.fromkeys(map(str, values)))}
 
     def place(self, value: Any) -> float:  # noqa: ANN401 - a parameter
-        """Its y."""
+        """Where it lies."""
         if not self._numbers:
             return self._y(self._words[str(value)] / max(1, len(self._words) - 1))
         if self._high == self._low:
@@ -130,11 +159,10 @@ class _Axis:
         return [{"text": f"{value:.4g}", "y": self.place(value)} for value in ends]
 
     def _scaled(self, value: float) -> float:
-        return math.log(value) if self._is_log else float(value)
+        return math.log(value) if self.is_log else float(value)
 
-    @staticmethod
-    def _y(share: float) -> float:
-        return _TOP + _AXIS * (1 - share)
+    def _y(self, share: float) -> float:
+        return self._begin + share * (self._end - self._begin)
 
 
 def _is_number(value: object) -> bool:

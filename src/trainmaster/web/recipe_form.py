@@ -286,6 +286,11 @@ def with_cluster(text: str, experiment: str, cluster: Mapping[str, Any]) -> str:
     return found.text
 
 
+def scalar(value: Any) -> str:  # noqa: ANN401 - of a recipe
+    """A value as a recipe has it."""
+    return _scalar(_typed(value))
+
+
 def without_triggers(text: str) -> str:
     r"""The recipe of a workflow as one that runs once; any other stays as it is.
 

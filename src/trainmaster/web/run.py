@@ -12,7 +12,7 @@ from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Reader, Runs, State, Submitter
 from trainmaster.service.driving.submissions import RunRequest
-from trainmaster.service.runs.comparison import recipe_diff, varied
+from trainmaster.service.runs.comparison import recipe_diff
 from trainmaster.service.runs.curves import COUNTERS
 from trainmaster.service.runs.run_details import MAX_TOLD_TASKS
 from trainmaster.service.teams.team_runs import TeamRuns
@@ -21,10 +21,11 @@ from trainmaster.spec.labels import parsed_changes
 from trainmaster.spec.metric_names import in_order, panels, says_how_good
 from trainmaster.spec.states import FINISHED, EndReason
 from trainmaster.spec.states import State as RunState
-from trainmaster.web.figures import graph, parallel_coordinates
+from trainmaster.web.figures import graph
 from trainmaster.web.recipe_form import key_of, mistakes_of, new_key, without_triggers
 from trainmaster.web.rendering import is_part, page, redirect
 from trainmaster.web.run_header import Failure, RunHeader, cost_words
+from trainmaster.web.searches import SearchPicture, again_from, narrowed
 from trainmaster.web.task_table import TaskTable
 from trainmaster.web.workflows import begin
 
@@ -222,30 +223,44 @@ def history(request: Request, run: str, found: Runs) -> Response:
 
 
 @router.get("/runs/{run}/sweeps")
-def sweeps(request: Request, run: str, found: Runs) -> Response:
-    """Its searches: which parameters matter, the best trials, the best value so far."""
-    searches = found.details(run).searches()
-    for search in searches:
-        trials, metric = search["trials"], search["metric"]
-        by_number = {trial["task"]: trial for trial in trials}
-        search["best"] = [by_number[number] for number in search["best"]]
-        search["names"] = varied(trials)
-        good = search["best"][: max(1, len(trials) // 4)]
-        search["lines"] = parallel_coordinates(
-            [*search["names"], metric],
-            [
-                ({**trial["parameters"], metric: trial["value"]}, 2 if trial in good else 0)
-                for trial in trials
-            ],
-        )
-    return page(request, "sweeps.html", **_head(found, run, found.status(run)), searches=searches)
+def sweeps(request: Request, run: str, found: Runs, by: str = "") -> Response:
+    """Its searches, grids and samples: trials, the best one, which parameters matter."""
+    status, details = found.status(run), found.details(run)
+    known = {search["experiment"]: search for search in details.searches()}
+    tasks = details.tasks()
+    pictures = [
+        SearchPicture.of(name, its, each["tasks"]["total"], known.get(name), time.time(), by)
+        for name, each in status["experiments"].items()
+        if (its := [task for task in tasks if task["experiment"] == name])
+    ]
+    shown = [each for each in pictures if each]
+    return page(request, "sweeps.html", **_head(found, run, status), searches=shown)
 
 
 @router.get("/runs/{run}/again")
-def again(request: Request, run: str, found: Runs, caller: Submitter) -> Response:
-    """Its recipe, to be changed and run again with the same code."""
+def again(
+    request: Request,
+    run: str,
+    found: Runs,
+    caller: Submitter,
+    experiment: str = "",
+    task: int | None = None,
+    narrow: str = "",
+) -> Response:
+    """Its recipe, to be changed and run again with the same code: as it was, from a task, or narrowed."""
     values: dict[str, Any] = {"max_usd": "", "diff": [], "mistakes": []}
-    values["recipe"] = without_triggers(found.recipe(run))
+    recipe = text = without_triggers(found.recipe(run))
+    if experiment:
+        tasks = [each for each in found.details(run).tasks() if each["experiment"] == experiment]
+        if narrow:
+            best = {int(number) for number in narrow.split(",") if number.isdigit()}
+            chosen = [each["parameters"] for each in tasks if each["task"] in best]
+            recipe = narrowed(text, experiment, chosen)
+        else:
+            one = next((each for each in tasks if each["task"] == task), None)
+            recipe = again_from(text, experiment, one["parameters"] if one else {})
+        values["diff"] = recipe_diff(text, recipe, run, "changed")
+    values["recipe"] = recipe
     return page(request, "again.html", **_head(found, run, found.status(run)), **values, key=new_key())
 
 
@@ -341,5 +356,5 @@ def _head(found: TeamRuns, run: str, status: dict[str, Any]) -> dict[str, Any]:
         "status": status,
         "is_over": status["state"] == "DONE",
         "recipe_text": found.recipe(run),
-        "has_search": any("top" in each for each in status["experiments"].values()),
+        "has_search": any("top" in e or e["tasks"]["total"] > 1 for e in status["experiments"].values()),
     }

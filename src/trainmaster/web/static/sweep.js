@@ -1,21 +1,28 @@
 "use strict";
-// The value of each trial of a search, and the best one so far.
-async function load() {
-  const boxes = [...document.querySelectorAll("[data-search]")];
-  if (!boxes.length) return;
-  const answer = await fetch(`/api/v1/runs/${encodeURIComponent(boxes[0].dataset.run)}/searches`).catch(() => null);
-  if (!answer?.ok) return;
-  for (const search of (await answer.json()).searches) {
-    const charts = new Charts(boxes.find(box => box.dataset.search === search.experiment), {x: "task"});
-    let best = null;
-    for (const trial of search.trials) {
-      if (trial.state === "FAILED") continue;
-      const isBetter = best === null || (search.goal === "min" ? trial.value < best : trial.value > best);
-      if (isBetter && trial.state !== "PRUNED") best = trial.value;
-      charts.add(search.metric, "this task", trial.task, trial.value);
-      if (best !== null) charts.add(search.metric, "best so far", trial.task, best);
-    }
-    charts.draw();
+// What passes through all brushes stays: its lines, dots and rows; where one points, all of one task is marked.
+const trials = (box, mark, is) => { for (const each of box.querySelectorAll("[data-trial]")) each.classList.toggle(mark, is(each.dataset.trial)); };
+for (const box of document.querySelectorAll(".search")) {
+  box.addEventListener("mouseover", event => {
+    const at = event.target.closest("[data-trial]")?.dataset.trial;
+    trials(box, "is-seen", trial => trial === at);
+  });
+  const svg = box.querySelector(".parallel");
+  if (!svg) continue;
+  const ranges = new Map(), lines = [...svg.querySelectorAll(".line")].map(line => [line.dataset.trial, line.dataset.ys.split(",")]);
+  const passing = () => new Set(lines.filter(([, ys]) => [...ranges].every(([axis, [from, to]]) => ys[axis] !== "" && ys[axis] >= from && ys[axis] <= to)).map(([trial]) => trial));
+  const show = () => { const kept = passing(); trials(box, "is-out", trial => ranges.size > 0 && !kept.has(trial)); };
+  for (const reach of svg.querySelectorAll("[data-axis]")) {
+    const axis = Number(reach.dataset.axis), brush = reach.previousElementSibling;
+    const place = event => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse()).y;
+    const draw = (from, to) => { brush.setAttribute("y", from); brush.setAttribute("height", Math.max(0, to - from)); };
+    let start = null;
+    reach.addEventListener("pointerdown", event => { start = place(event); reach.setPointerCapture(event.pointerId); });
+    reach.addEventListener("pointermove", event => { if (start !== null) draw(Math.min(start, place(event)), Math.max(start, place(event))); });
+    reach.addEventListener("pointerup", event => {
+      const [from, to] = [start, place(event)].sort((a, b) => a - b);
+      start = null;
+      if (to - from < 4) { ranges.delete(axis); draw(0, 0); } else ranges.set(axis, [from, to]);
+      show();
+    });
   }
 }
-load();
