@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
-from pydantic import model_serializer
+from pydantic import model_serializer, model_validator
 
 from trainmaster.spec.model_reference import REFERENCE, ModelReference
 from trainmaster.spec.node import Kind, YamlNode
@@ -122,6 +122,11 @@ class HealthCheck(Noun):
         """Check keys against each other."""
         if values.get("method") == "GET" and "body" in values:
             problems.add(node.keys["body"], (*path, "body"), "a body of a GET; write `method: POST`")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_path(cls, given: Any) -> Any:  # noqa: ANN401 - whatever `_as_written` gives
+        return {"path": given} if isinstance(given, str) else given
 
     @model_serializer
     def _as_written(self) -> str | dict[str, object]:

@@ -90,6 +90,8 @@ def test_a_replica_may_be_asked_by_a_request():
     assert (found.asks, found.body, found.status, found.every_s) == (
         "POST /v1/chat", '{"max_tokens": 1}', 200, 10.0
     )  # fmt: skip
+    for whole in (read(text), read("{command: x, health: /ready}"), read("{command: x}")):
+        assert Recipe.model_validate_json(whole.model_dump_json()) == whole  # how servers pass it on
     shown = read(text).experiments["api"].summary()["serve"]["health"]
     assert shown == {"path": "/v1/chat", "body": '{"max_tokens": 1}', "status": 200, "every_s": 10.0}
 
