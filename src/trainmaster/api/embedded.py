@@ -105,6 +105,10 @@ class EmbeddedClient:
         self._look_at_runs_away()
         return self._service.runs(limit, after, where)
 
+    def overview(self) -> dict[str, Any]:
+        self._look_at_runs_away()
+        return self._service.overview()
+
     def describe(self, run: str, labels: Mapping[str, str | None], note: str | None = None) -> dict[str, Any]:
         return self._service.describe(run, labels, note, self._environ)
 

@@ -197,6 +197,9 @@ class ClientProtocol(Protocol):
             UsageError: it is no condition.
         """
 
+    def overview(self) -> dict[str, Any]:
+        """What needs somebody, runs, waits, ended and costs: see `trainmaster.service.runs.overview`."""
+
     def describe(self, run: str, labels: Mapping[str, str | None], note: str | None = None) -> dict[str, Any]:
         """Change labels of a run (None takes one away), and its note unless that is None; then its line.
 

@@ -78,7 +78,13 @@ def status(
     if plot is not None:
         _plot(client, run, plot)
     if run is None:
-        print_json(client.listed(limit, where=wanted)) if as_json else _show_runs(client, limit, wanted)
+        if as_json:
+            print_json(client.listed(limit, where=wanted))
+            return
+        if not wanted:
+            for line in _overview_lines(client.overview()):
+                show(line)
+        _show_runs(client, limit, wanted)
         return
     summary = client.status(client.resolve(run)).json
     print_json(summary) if as_json else _show_run(client, summary)
@@ -112,6 +118,30 @@ def _plot(client: ClientProtocol, run: str | None, file: Path) -> None:
     picture = client.picture(found)
     draw_run(found, picture.searches, picture.curves, file)
     say(f"drawn: {file}")
+
+
+def _overview_lines(seen: Mapping[str, Any]) -> list[str]:
+    """At one look, what the first page of a server has; empty where nothing has happened."""
+    lines = [f"needs you: {run['run']}: {_why(run)}" for run in seen["needs_you"]["runs"]]
+    for run in seen["running"]["runs"]:
+        far = [f"{100 * run['progress']:.0f} %"] if "progress" in run else []
+        far += [f"{duration(run['left_s'])} left"] if "left_s" in run else []
+        lines += [f"running: {run['run']}: {', '.join(far)}"] if far else []
+    ended = [f"{its['runs']} {reason}" for reason, its in seen["ended"].items()]
+    usd = sum(its["usd"] for its in seen["ended"].values())
+    lines += [f"ended within a day: {', '.join(ended)}, {bill(usd)}"] if ended else []
+    month, quotes = seen["month"], seen["quotes"]
+    if month["spent_usd"]:
+        of = f" of {bill(month['monthly_usd'])}" if month["monthly_usd"] is not None else ""
+        lines.append(f"this month: {bill(month['spent_usd'])}{of}, at this pace {bill(month['pace_usd'])}")
+    if quotes["runs"]:
+        lines.append(f"quotes kept within 90 days: {quotes['kept']} of {quotes['runs']}")
+    return [*lines, ""] if lines else []
+
+
+def _why(run: Mapping[str, Any]) -> str:
+    last: str = (run["why"].splitlines() or [_state(run)])[-1]
+    return last
 
 
 def _show_runs(client: ClientProtocol, limit: int | None, where: str) -> None:

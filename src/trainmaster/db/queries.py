@@ -43,6 +43,7 @@ class RunFilter:
         where: only those of which this condition is true.
         now: Unix seconds of `Database.clock_s`, for the age of runs in that.
         removed: those that were removed, too, as bills have them.
+        is_over: only those that have ended, or that have not; None for both.
     """
 
     teams: tuple[str | None, ...] | None = None
@@ -54,6 +55,7 @@ class RunFilter:
     where: Where | None = None
     now: float = 0.0
     removed: bool = False
+    is_over: bool | None = None
 
     def narrowed(self, where: str, database: Database) -> RunFilter:
         """Only those of these with which a condition holds, too; an empty one is none.
@@ -78,6 +80,9 @@ class RunFilter:
             waits = sa.literal(self.state == State.WAITING) & t.run.c.queued_at.is_not(None)
             is_over = t.run.c.state == State.DONE
             found.append((t.run.c.state == self.state) | (t.run.c.reason == self.state) | waits & ~is_over)
+        if self.is_over is not None:
+            is_done = t.run.c.state == State.DONE
+            found.append(is_done if self.is_over else ~is_done)
         if self.name is not None:
             found.append(t.run.c.id.contains(self.name, autoescape=True))
         if self.owner is not None:
@@ -117,7 +122,12 @@ def leases(database: Database, which: RunFilter = ALL_RUNS) -> Sequence[RowMappi
 
 
 def runs(
-    database: Database, limit: int | None = None, after: str | None = None, which: RunFilter = ALL_RUNS
+    database: Database,
+    limit: int | None = None,
+    after: str | None = None,
+    which: RunFilter = ALL_RUNS,
+    order: Sequence[sa.ColumnElement[Any]] = (),
+    skipped: int = 0,
 ) -> Sequence[RowMapping]:
     """Runs without their recipes, newest first: all, or a page.
 
@@ -126,8 +136,11 @@ def runs(
         limit: at most so many.
         after: only those that come after this run.
         which: only these.
+        order: of more weight than how new they are.
+        skipped: how many there are before the first one.
     """
-    query = sa.select(*_LISTED).order_by(t.run.c.created_at.desc(), t.run.c.id).limit(limit)
+    query = sa.select(*_LISTED).order_by(*order, t.run.c.created_at.desc(), t.run.c.id)
+    query = query.limit(limit).offset(skipped or None)
     return database.read(query.where(_runs_after(after), which.condition()))
 
 

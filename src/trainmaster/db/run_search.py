@@ -31,14 +31,14 @@ _TEXTS: Final = {
 }  # fmt: skip
 
 
-class _JsonNumber(FunctionElement[float]):
+class JsonNumber(FunctionElement[float]):
     """The number that a JSON text has under a key; else NULL."""
 
     type = sa.Float()
     inherit_cache = True
 
 
-class _JsonText(FunctionElement[str]):
+class JsonText(FunctionElement[str]):
     """The text, or true or false, that a JSON text has under a key; else NULL."""
 
     type = sa.Text()
@@ -49,7 +49,7 @@ def _parts(element: FunctionElement[Any], compiler: SQLCompiler, **options: Any)
     return [compiler.process(clause, **options) for clause in element.clauses]
 
 
-@compiles(_JsonNumber, "sqlite")
+@compiles(JsonNumber, "sqlite")
 def _(element: FunctionElement[Any], compiler: SQLCompiler, **options: Any) -> str:  # noqa: ANN401
     column, name = _parts(element, compiler, **options)
     path = f"'$.\"' || {name} || '\"'"
@@ -57,7 +57,7 @@ def _(element: FunctionElement[Any], compiler: SQLCompiler, **options: Any) -> s
     return f"CASE WHEN json_type({column}, {path}) IN ('integer', 'real') THEN {value} END"
 
 
-@compiles(_JsonText, "sqlite")
+@compiles(JsonText, "sqlite")
 def _(element: FunctionElement[Any], compiler: SQLCompiler, **options: Any) -> str:  # noqa: ANN401
     column, name = _parts(element, compiler, **options)
     path = f"'$.\"' || {name} || '\"'"
@@ -65,7 +65,7 @@ def _(element: FunctionElement[Any], compiler: SQLCompiler, **options: Any) -> s
     return f"CASE {kind} WHEN 'text' THEN {value} WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' END"
 
 
-@compiles(_JsonNumber, "postgresql")
+@compiles(JsonNumber, "postgresql")
 def _(element: FunctionElement[Any], compiler: SQLCompiler, **options: Any) -> str:  # noqa: ANN401
     column, name = _parts(element, compiler, **options)
     value = f"(CAST({column} AS json) ->> {name})"
@@ -73,7 +73,7 @@ def _(element: FunctionElement[Any], compiler: SQLCompiler, **options: Any) -> s
     return f"CASE WHEN {kind} = 'number' THEN CAST({value} AS double precision) END"
 
 
-@compiles(_JsonText, "postgresql")
+@compiles(JsonText, "postgresql")
 def _(element: FunctionElement[Any], compiler: SQLCompiler, **options: Any) -> str:  # noqa: ANN401
     column, name = _parts(element, compiler, **options)
     value = f"(CAST({column} AS json) ->> {name})"
@@ -142,14 +142,14 @@ class _Builder:
         kind, name = asked.kind, asked.name
         if isinstance(asked.value, float):
             columns = [] if not self._has_task else _columns(kind)
-            numbers = [_JsonNumber(column, sa.literal(name)) for column in columns]
+            numbers = [JsonNumber(column, sa.literal(name)) for column in columns]
             is_so = _COMPARE[asked.operator](_first(numbers), asked.value) if numbers else None
             label = kind == "" and asked.operator in ("=", "!=")
             texts = [_compared(_label(name), asked.operator, asked.text)] if label else []
             parts = [*([] if is_so is None else [is_so]), *texts]
             return sa.or_(*parts) if parts else sa.null()
         texts = (
-            [_JsonText(t.task.c.parameters, sa.literal(name))] if self._has_task and kind != "label" else []
+            [JsonText(t.task.c.parameters, sa.literal(name))] if self._has_task and kind != "label" else []
         )
         texts += [_label(name)] if kind in ("", "label") else []
         return _compared(_first(texts), asked.operator, str(asked.value)) if texts else sa.null()
@@ -160,7 +160,7 @@ class _Builder:
             found.append(_label(asked.name).is_not(None))
         for column in _columns(asked.kind):
             name = sa.literal(asked.name)
-            number, text = _JsonNumber(column, name), _JsonText(column, name)
+            number, text = JsonNumber(column, name), JsonText(column, name)
             there = sa.or_(number.is_not(None), text.is_not(None))
             mine = sa.select(sa.literal(1)).select_from(t.experiment.join(t.task))
             mine = mine.where(t.experiment.c.run_id == _RUN.id, there)
@@ -173,8 +173,8 @@ def _columns(kind: str) -> list[Any]:
     return named.get(kind, [t.task.c.metrics, t.task.c.parameters])
 
 
-def _label(name: str) -> _JsonText:
-    return _JsonText(_RUN.labels, sa.literal(name))
+def _label(name: str) -> JsonText:
+    return JsonText(_RUN.labels, sa.literal(name))
 
 
 def _first(values: list[Any]) -> Any:  # noqa: ANN401

@@ -70,6 +70,11 @@ class ClientContract(ContractHome):
         assert client.status(run) == at_home.status(run)
         assert client.highlights(run) == at_home.highlights(run)
         assert client.score() == at_home.score()
+        seen, mine = client.overview(), at_home.overview()
+        for found in (seen, mine):
+            found.pop("since")
+            found["month"].pop("pace_usd")
+        assert json.dumps(seen) == json.dumps(mine)
         assert client.score_line("local") == at_home.score_line("local")
 
     def test_labels_and_notes_are_written_and_looked_for(

@@ -30,6 +30,7 @@ from trainmaster.web import (
     cost,
     device,
     examples,
+    home,
     models,
     new_run,
     notifications,
@@ -55,6 +56,7 @@ _Handler = Callable[[Request, Any], Any]
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
     sessions.router,
     device.router,
+    home.router,
     runs.router,
     run.router,
     storage.router,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
-from trainmaster.api.rest.state import Runs, State, Submitter, state_of
+from trainmaster.api.rest.state import Runs, State, Submitter
+from trainmaster.service.runs.run_table import RunTable, TableWish
 from trainmaster.spec.errors import UsageError
 from trainmaster.web.rendering import PAGE_ROWS, is_part, page, redirect
 
@@ -31,45 +34,79 @@ _STATES: Final = (
 _TIMES: Final = {"1h": "last hour", "1d": "last day", "7d": "last week", "30d": "last month"}
 
 
-@router.get("/")
 @router.get("/runs")
 def runs(
     request: Request,
     found: Runs,
-    cursor: str = "",
     state: str = "",
     name: str = "",
     owner: str = "",
     team: str = "",
     since: str = "",
     where: str = "",
+    sort: str = "",
+    page_number: Annotated[int, Query(alias="page", ge=1)] = 1,
+    column: Annotated[list[str] | None, Query()] = None,
 ) -> Response:
-    """The list; of htmx and of our script that keeps it live only its rows are asked for."""
+    """The table; of htmx and of our script that keeps it live only its rows are asked for."""
     wanted = {"state": state, "name": name, "owner": owner, "team": team, "since": since, "where": where}
-    chosen = {key: value for key, value in wanted.items() if value}
-    problem, listed = "", dict[str, Any](runs=[], next=None)
+    wish = TableWish(PAGE_ROWS, page_number, sort, tuple(column or ()))
+    problem = ""
+    chosen = {key: value or None for key, value in wanted.items()}
     try:
-        listed = found.page(
-            PAGE_ROWS, cursor or None, **{key: value or None for key, value in wanted.items()}
-        )
+        table = found.table(wish, **{**chosen, "where": _condition(where) or None})
     except UsageError as error:  # who looks for runs mends what was written, where it stands
         if not where or is_part(request):
             raise
-        problem = str(error)
-    more = urlencode({"cursor": listed["next"], **chosen}) if listed["next"] else ""
+        problem, table = str(error), RunTable([], 0, 1, 1, (), (), {}, {}, {})
+    ids = [each["run"] for each in table.runs]
     return page(
         request,
         "rows.html" if is_part(request) else "runs.html",
-        runs=listed["runs"],
-        not_finite=found.not_finite([each["run"] for each in listed["runs"]]),
-        more=more,
+        table=table,
+        not_finite=found.not_finite(ids),
+        ends=_ends(ids),
+        address=_Address({**wanted, "sort": sort}, column or ()),
         wanted=wanted,
-        is_chosen=bool(chosen),
+        sort=sort,
+        is_chosen=any(wanted.values()),
         problem=problem,
-        server=state_of(request).url_for(request),
         states=_STATES,
         times=_TIMES,
     )
+
+
+class _Address:
+    """Of this list with something changed."""
+
+    def __init__(self, wanted: Mapping[str, str], columns: Sequence[str]) -> None:
+        self._wanted, self._columns = wanted, columns
+
+    def __call__(self, **changed: object) -> str:
+        kept = {key: value for key, value in {**self._wanted, **changed}.items() if value not in ("", 1)}
+        asked = urlencode([*kept.items(), *(("column", each) for each in self._columns)])
+        return f"/runs?{asked}" if asked else "/runs"
+
+
+def _condition(text: str) -> str:
+    """A single word also looks for a part of the id.
+
+    >>> _condition("digits-7f"), _condition("loss < 1")
+    ('run ~ "digits-7f" or digits-7f', 'loss < 1')
+    """
+    return f'run ~ "{text}" or {text}' if re.fullmatch(r"[A-Za-z][\w.-]*", text.strip()) else text
+
+
+def _ends(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Names without and with what tells runs of one name apart: at least four digits of it.
+
+    >>> _ends(["a-0123456789", "a-01239", "b"])
+    {'a-0123456789': ('a-', '0123'), 'a-01239': ('a-01239', ''), 'b': ('b', '')}
+    """
+    parts = {each: re.fullmatch(r"(.+-)([0-9a-f]{10})", each) for each in ids}
+    tails = [found[2] for found in parts.values() if found]
+    length = next((n for n in range(4, 10) if len({tail[:n] for tail in tails}) == len(tails)), 10)
+    return {each: (found[1], found[2][:length]) if found else (each, "") for each, found in parts.items()}
 
 
 @router.get("/logs")

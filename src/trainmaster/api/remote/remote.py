@@ -408,6 +408,9 @@ class RemoteClient:
         found: dict[str, Any] | None = self._to.get("/wallet")["wallet"]
         return found
 
+    def overview(self) -> dict[str, Any]:
+        return dict(self._to.get("/overview"))
+
     def score(self) -> dict[str, Any]:
         return self._to.get("/score")
 

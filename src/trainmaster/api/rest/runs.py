@@ -201,6 +201,16 @@ def page(
     return RunPage(**found)
 
 
+@router.get("/overview")
+def overview(runs: Runs) -> dict[str, Any]:
+    """What is going on, as the first page has it.
+
+    What needs somebody, runs and waits (`count`, and the first five `runs`), why what has `ended` since a day
+    ago did so, the `month` with its pace, and how many `quotes` of 90 days were kept.
+    """
+    return runs.overview()
+
+
 @router.patch("/runs/{run}")
 def describe(run: str, body: RunDescription, runs: Runs, state: State, caller: Submitter) -> dict[str, Any]:
     """Change its labels and note; then its line in the list of runs."""

@@ -271,6 +271,12 @@ def runs_summary(
     return {"runs": found, "older": older}
 
 
+def briefs(database: Database, rows: Sequence[RowMapping]) -> list[dict[str, Any]]:
+    """The lines of runs in `runs_summary`, of their rows."""
+    now = database.clock_s()
+    return [_brief(row, now) for row in rows]
+
+
 def run_brief(database: Database, run: str) -> dict[str, Any]:
     """The line of one run in `runs_summary`: quicker than `run_summary`, to be asked for often.
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from trainmaster.service.runs.highlights import Highlights
     from trainmaster.service.runs.run_details import RunDetails
     from trainmaster.service.runs.run_picture import RunPicture
+    from trainmaster.service.runs.run_table import RunTable, TableWish
     from trainmaster.service.service import Service
     from trainmaster.service.users.caller import Caller
 
@@ -141,6 +142,37 @@ class TeamRuns:
             raise UsageError(f"limit: {limit}", f"Ask for 1 to {MAX_PAGE} runs.")
         if after is not None:
             self.row(after)
+        which = self._chosen(state, name, owner, team, since, where)
+        found = runs_summary(self._service.database, limit, after, which)
+        older = found["older"]
+        return {"runs": found["runs"], "next": found["runs"][-1]["run"] if older else None, "older": older}
+
+    def table(self, wish: TableWish, **chosen: str | None) -> RunTable:
+        """One page of them in any order, with columns that are chosen.
+
+        Args:
+            wish: which page, order and columns.
+            chosen: which runs, as of `page`.
+
+        Raises:
+            UsageError: the time or the condition is none.
+        """
+        from trainmaster.service.runs.run_table import run_table
+
+        names = ("state", "name", "owner", "team", "since", "where")
+        which = self._chosen(*(chosen.get(each) for each in names))
+        return run_table(self._service.database, which, wish)
+
+    def overview(self) -> dict[str, Any]:
+        """What is going on; see `trainmaster.service.runs.overview`."""
+        from trainmaster.service.runs.overview import overview
+
+        return overview(self._service, self._caller, self._which)
+
+    def _chosen(
+        self, state: str | None, name: str | None, owner: str | None, team: str | None,
+        since: str | None, where: str | None,
+    ) -> RunFilter:  # fmt: skip
         try:
             begin = None if since is None else time.time() - parse_duration(since)
         except ValueError as error:
@@ -148,10 +180,7 @@ class TeamRuns:
         seen: tuple[str | None, ...] | None = None if self._caller.sees_all else (self._caller.team,)
         if team is not None:
             seen = (team,) if self._caller.sees(team) else ()
-        which = RunFilter(seen, state, name, owner, begin).narrowed(where or "", self._service.database)
-        found = runs_summary(self._service.database, limit, after, which)
-        older = found["older"]
-        return {"runs": found["runs"], "next": found["runs"][-1]["run"] if older else None, "older": older}
+        return RunFilter(seen, state, name, owner, begin).narrowed(where or "", self._service.database)
 
     def resolve(self, text: str) -> str:
         """The id of the run that is meant: by its id, a unique beginning of it, or ``latest``."""

@@ -3,7 +3,7 @@
 {
 addEventListener("submit", event => {
   const button = event.submitter;
-  if (button?.dataset.marks !== undefined && !button.form.querySelector("[name=run]:checked")) {
+  if (button?.dataset.marks !== undefined && ![...button.form.elements].some(each => each.name === "run" && each.checked)) {
     event.preventDefault();
     event.stopImmediatePropagation();
     document.getElementById("marked").textContent = "Mark runs first, in the first column.";
@@ -41,6 +41,26 @@ function leave(event) {
 }
 addEventListener("click", leave);
 addEventListener("keydown", leave);
+
+// Keys for who has his hands there: where to look for something, and where to go.
+let began = "";
+addEventListener("keydown", event => {
+  if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const place = {h: "/", r: "/runs", n: "/new", m: "/models"}[began === "g" ? event.key : ""], find = document.getElementById("find");
+  began = event.key;
+  if (place) location.href = place;
+  if (event.key === "/") { event.preventDefault(); if (find) find.focus(); else location.href = "/runs"; }
+  if (event.key !== "?" || document.querySelector("dialog[open]")) return;
+  const keys = document.body.appendChild(document.createElement("dialog"));
+  keys.setAttribute("aria-label", "Keys");
+  const text = keys.appendChild(document.createElement("p"));
+  text.textContent = "/ finds runs; j and k go down and up, Enter opens, x marks, c compares what is marked; g h is Home, g r Runs, g n New run, g m Models; Escape closes.";
+  const close = keys.appendChild(document.createElement("button"));
+  close.textContent = "Close";
+  close.addEventListener("click", () => keys.close());
+  keys.addEventListener("close", () => keys.remove());
+  keys.showModal();
+});
 
 // Today's times are a clock, others have their day; where one points the whole, with its zone.
 function localize() {

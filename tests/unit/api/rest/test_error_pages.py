@@ -88,6 +88,6 @@ def test_who_has_no_runs_is_told_how_to_begin(served):
     for scopes, shown in ((["read", "run"], True), (["read"], False)):
         name = f"begins-{len(scopes)}"
         served.tokens[name] = served.state.access.create_token(name, scopes, "new")["token"]
-        page = served.ask(name, "GET", "/runs").text
+        page = served.ask(name, "GET", "/").text
         assert ("trainmaster login http://testserver\n" in page) == shown
         assert "No runs yet" in page

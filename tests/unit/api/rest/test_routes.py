@@ -113,6 +113,7 @@ def routes():
         ("GET", "/api/v1/plans/{plan}/stream"): "read",
         ("DELETE", "/api/v1/plans/{plan}"): "run",
         ("GET", "/api/v1/score"): "read",
+        ("GET", "/api/v1/overview"): "read",
         ("GET", "/api/v1/offers"): "read",
         ("POST", "/api/v1/offers/refresh"): "run",
         ("GET", "/api/v1/clusters"): "read",

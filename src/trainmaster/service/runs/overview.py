@@ -1,0 +1,122 @@
+"""What is going on, at one look: what needs somebody, what runs and waits, what ended, what it costs."""
+
+from __future__ import annotations
+
+import calendar
+import datetime
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.db import queries
+from trainmaster.db.queries import RunFilter
+from trainmaster.db.run_table import ended_since, failed_since, progress, why_failed
+from trainmaster.service.quotes.quote_record import quote_summary
+from trainmaster.service.runs.summary import briefs, queued_seconds, run_brief
+from trainmaster.spec.states import State
+
+if TYPE_CHECKING:
+    from trainmaster.db.database import Database
+    from trainmaster.service.service import Service
+    from trainmaster.service.users.caller import Caller
+
+#: So many runs of each section are told; the counts are of all.
+SHOWN: Final = 5
+#: So many that go on are looked at.
+_MOST: Final = 200
+_DAY_S: Final = 86400.0
+_QUOTES_S: Final = 90 * _DAY_S
+
+
+def overview(service: Service, caller: Caller, which: RunFilter) -> dict[str, Any]:
+    """Of what a caller sees.
+
+    Returns:
+        ``needs_you``, ``running`` and ``waiting`` with ``count`` and the first ``runs``: their lines of the
+        list with ``why``, ``progress`` (a share), ``tasks`` (done and all), ``left_s`` where these are known.
+        ``since`` (Unix seconds), ``ended`` (by reason ``runs`` and ``usd``), ``month``
+        (``spent_usd``, ``reserved_usd``, ``monthly_usd``, ``pace_usd`` at its end, ``day`` and ``days``) and
+        ``quotes`` of 90 days (``kept`` and ``runs``).
+    """
+    database = service.database
+    now = database.clock_s()
+    going = queries.runs(database, _MOST, None, replace(which, is_over=False))
+    rows = briefs(database, going)
+    done = progress(database, [run["run"] for run in rows])
+    running: list[dict[str, Any]] = []
+    waiting: list[dict[str, Any]] = []
+    needs: list[dict[str, Any]] = []
+    for row, run in zip(going, rows, strict=True):
+        is_waiting = "queued" in run or run["state"] == State.WAITING
+        worked_s = run["seconds"] - queued_seconds(row, now)
+        told = (
+            run if is_waiting else {**run, **_how_far(database, run["run"], worked_s, done.get(run["run"]))}
+        )
+        (waiting if is_waiting else running).append(told)
+        if "approval" in run.get("queued", {}):
+            needs.append({**told, "why": run["queued"]["waits_for"]})
+        elif told.get("is_late"):
+            needs.append({**told, "why": "beyond its quote"})
+    failed = failed_since(database, which, now - _DAY_S, _MOST)
+    reasons = why_failed(database, failed[:SHOWN])
+    needs = [{**run_brief(database, run), "why": reasons.get(run, "")} for run in failed[:SHOWN]] + needs
+    count = len(needs) + len(failed[SHOWN:])
+    ended = ended_since(database, which, now - _DAY_S)
+    return {
+        "needs_you": {"count": count, "runs": needs[:SHOWN]},
+        "running": {"count": len(running), "runs": running[:SHOWN]},
+        "waiting": {"count": len(waiting), "runs": waiting[:SHOWN]},
+        "since": now - _DAY_S,
+        "ended": {reason: {"runs": runs, "usd": usd} for reason, runs, usd in ended},
+        "month": _month(service, caller, now),
+        "quotes": _kept(service, caller, now),
+    }
+
+
+def _how_far(
+    database: Database, run: str, worked_s: float, done: tuple[int, int, float | None] | None
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if done is not None and done[1] > 1:
+        found["tasks"] = {"done": done[0], "all": done[1]}
+    share = None if done is None else done[2]
+    if quote := quote_summary(database, run):
+        time_s = quote["time_s"]
+        found |= {"quoted_s": time_s, "is_late": worked_s > time_s["p95"]}
+        if share is None and time_s["p50"] > 0:
+            share = min(0.99, worked_s / time_s["p50"])
+        found["left_s"] = max(0.0, time_s["p50"] - worked_s)
+    if share is not None:
+        found["progress"] = round(share, 4)
+        if done is not None and done[2] and done[2] > 0.02:
+            found["left_s"] = round(worked_s * (1 - done[2]) / done[2], 1)
+    return found
+
+
+def _month(service: Service, caller: Caller, now: float) -> dict[str, Any]:
+    from trainmaster.service.teams.team_budget import budgets_of
+
+    today = datetime.datetime.fromtimestamp(now, datetime.UTC)
+    begin = today.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
+    days = calendar.monthrange(today.year, today.month)[1]
+    found = budgets_of(service.database, caller, now)
+    mine = next((each for each in found if each.team == (caller.team or "")), None)
+    limits = mine or (found[0] if found else None)
+    spent = 0.0 if limits is None else limits.spent_usd
+    return {
+        "spent_usd": spent,
+        "reserved_usd": 0.0 if limits is None else limits.reserved_usd,
+        "monthly_usd": None if limits is None else limits.monthly_usd,
+        "pace_usd": round(spent * days * _DAY_S / max(now - begin, 3600.0), 6),
+        "day": today.day,
+        "days": days,
+    }
+
+
+def _kept(service: Service, caller: Caller, now: float) -> dict[str, int]:
+    """Of the last quote of each run that has succeeded; what ended for other reasons says nothing of it."""
+    found: dict[str, bool] = {}
+    for row in service.database.judged_quotes():
+        is_own = row["home_id"] in ("", service.home.identity()) and caller.sees(row["team"])
+        if is_own and row["made_at"] >= now - _QUOTES_S:
+            found[row["run_id"]] = bool(row["kept"])
+    return {"kept": sum(found.values()), "runs": len(found)}

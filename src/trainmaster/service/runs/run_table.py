@@ -1,0 +1,124 @@
+"""`RunTable`: one page of runs in any order, with the metrics, parameters and labels that one chooses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.db import queries
+from trainmaster.db.run_table import column_values, offered_columns, order_by, progress, why_failed
+from trainmaster.service.runs.curves import COUNTERS, goal_of
+from trainmaster.service.runs.summary import briefs
+from trainmaster.spec.metric_names import says_how_good
+from trainmaster.spec.states import State
+
+if TYPE_CHECKING:
+    from trainmaster.db.database import Database
+    from trainmaster.db.queries import RunFilter
+
+#: Columns that are not asked for: metrics that at least half of the runs have, at most so many.
+USUAL_COLUMNS: Final = 3
+MOST_COLUMNS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class TableWish:
+    """What is to be seen.
+
+    Attributes:
+        rows: of a page.
+        page: its number, from 1 on.
+        sort: a column, see `order_by`; with ``-`` before it what falls. Empty: newest first.
+        columns: metrics, parameters and labels such as ``metric:loss``; without any the usual ones.
+    """
+
+    rows: int = 50
+    page: int = 1
+    sort: str = ""
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunTable:
+    """What is seen.
+
+    Attributes:
+        runs: as `TeamRuns.page` has them.
+        count: of all that are meant.
+        page, pages: its number and how many there are.
+        columns: that are shown, in order.
+        offered: all that may be shown.
+        values: by run and column.
+        why: by run that failed, for people.
+        done: by run that goes on: tasks that are done, all tasks, and the share of the work if it is known.
+    """
+
+    runs: list[dict[str, Any]]
+    count: int
+    page: int
+    pages: int
+    columns: tuple[str, ...]
+    offered: tuple[str, ...]
+    values: Mapping[str, Mapping[str, Any]]
+    why: Mapping[str, str]
+    done: Mapping[str, tuple[int, int, float | None]]
+
+
+def run_table(database: Database, which: RunFilter, wish: TableWish) -> RunTable:
+    """See `RunTable`."""
+    count = queries.count_runs(database, which=which)
+    pages = max(1, -(-count // wish.rows))
+    number = min(max(1, wish.page), pages)
+    order = order_by(wish.sort.removeprefix("-"), database.clock_s(), falls=wish.sort.startswith("-"))
+    runs = briefs(database, queries.runs(database, wish.rows, None, which, order, (number - 1) * wish.rows))
+    ids = [run["run"] for run in runs]
+    found = offered_columns(database, ids)
+    labels = Counter(f"label:{name}" for run in runs for name in run.get("labels", ()))
+    offered = tuple(sorted({*found, *labels} - _COUNTED, key=_rank))
+    columns = wish.columns[:MOST_COLUMNS] or _usual(offered, found, len(runs))
+    values: dict[str, dict[str, Any]] = {
+        run: {column: _shown(column, *pair) for column, pair in its.items()}
+        for run, its in column_values(database, ids, columns).items()
+    }
+    for run in runs:
+        for name, value in run.get("labels", {}).items():
+            values.setdefault(run["run"], {})[f"label:{name}"] = value
+    failed = [run["run"] for run in runs if run["reason"]]
+    going_on = [run["run"] for run in runs if run["state"] != State.DONE]
+    return RunTable(
+        runs,
+        count,
+        number,
+        pages,
+        columns,
+        offered,
+        values,
+        why_failed(database, failed),
+        progress(database, going_on),
+    )
+
+
+_COUNTED: Final = frozenset(f"metric:{name}" for name in COUNTERS)
+
+
+def _rank(column: str) -> tuple[int, str]:
+    kind, _, name = column.partition(":")
+    if kind != "metric":
+        return (3 if kind == "param" else 4), name
+    return 0 if says_how_good(name) and "loss" in name else 1 if says_how_good(name) else 2, name
+
+
+def _usual(offered: tuple[str, ...], found: Mapping[str, int], runs: int) -> tuple[str, ...]:
+    return tuple(
+        each for each in offered if each.startswith("metric:") and 2 * found[each] >= runs
+    )[:USUAL_COLUMNS]  # fmt: skip
+
+
+def _shown(column: str, least: Any, most: Any) -> Any:  # noqa: ANN401 - of a metric or parameter
+    """Of a metric the best value of all tasks; of a parameter both ends, where tasks differ."""
+    kind, _, name = column.partition(":")
+    if kind == "metric":
+        return least if goal_of(name) == "min" else most
+    return least if least == most else (least, most)
