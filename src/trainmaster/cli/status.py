@@ -81,10 +81,7 @@ def status(
         if as_json:
             print_json(client.listed(limit, where=wanted))
             return
-        if not wanted:
-            for line in _overview_lines(client.overview()):
-                show(line)
-        _show_runs(client, limit, wanted)
+        _show_runs(client, limit, wanted, with_overview=not wanted)
         return
     summary = client.status(client.resolve(run)).json
     print_json(summary) if as_json else _show_run(client, summary)
@@ -144,12 +141,15 @@ def _why(run: Mapping[str, Any]) -> str:
     return last
 
 
-def _show_runs(client: ClientProtocol, limit: int | None, where: str) -> None:
+def _show_runs(client: ClientProtocol, limit: int | None, where: str, *, with_overview: bool = False) -> None:
     listed = client.listed(limit or _LISTED_RUNS, where=where)
     runs = listed["runs"]
     if not runs:
         say(f"no run is so: {where}" if where else "no runs yet: `trainmaster run RECIPE` starts one")
         return
+    if with_overview:
+        for line in _overview_lines(client.overview()):
+            show(line)
     labelled = any("labels" in r for r in runs)
     rows = [
         [

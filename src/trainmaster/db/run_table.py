@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from trainmaster.db import tables as t
-from trainmaster.db.run_search import JsonNumber, JsonText
 from trainmaster.spec.states import FINISHED, EndReason, State
 
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ def order_by(column: str, now: float, *, falls: bool) -> list[sa.ColumnElement[A
         now: Unix seconds of `Database.clock_s`.
         falls: the greatest first.
     """
+    from trainmaster.db.run_search import JsonNumber, JsonText
+
     kind, _, name = column.partition(":")
     if kind in _SOURCES and name:
         pick = sa.func.max if falls else sa.func.min
@@ -72,6 +73,8 @@ def column_values(
     database: Database, runs: Collection[str], columns: Sequence[str]
 ) -> dict[str, dict[str, tuple[Any, Any]]]:
     """By run and column (a metric or parameter) the least and the greatest value of its tasks."""
+    from trainmaster.db.run_search import JsonNumber, JsonText  # who asks how it stands needs no columns
+
     wanted = [each for each in columns if each.partition(":")[0] in _SOURCES]
     if not wanted or not runs:
         return {}
