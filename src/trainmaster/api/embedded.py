@@ -106,8 +106,12 @@ class EmbeddedClient:
         return self._service.runs(limit, after, where)
 
     def overview(self) -> dict[str, Any]:
+        from trainmaster.db.queries import ALL_RUNS
+        from trainmaster.service.runs.overview import overview
+        from trainmaster.service.users.caller import SCOPES, caller
+
         self._look_at_runs_away()
-        return self._service.overview()
+        return overview(self._service, caller("owner", None, SCOPES), ALL_RUNS)
 
     def describe(self, run: str, labels: Mapping[str, str | None], note: str | None = None) -> dict[str, Any]:
         return self._service.describe(run, labels, note, self._environ)

@@ -285,13 +285,6 @@ class Service(OpenHome):
 
         return cost_report(self.database, queries.ALL_RUNS.narrowed(where, self.database), by, since)
 
-    def overview(self) -> dict[str, Any]:
-        """What is going on in this home; see `trainmaster.service.runs.overview`."""
-        from trainmaster.service.runs.overview import overview
-        from trainmaster.service.users.caller import SCOPES, caller
-
-        return overview(self, caller("owner", None, SCOPES), queries.ALL_RUNS)
-
     def score(self) -> dict[str, Any]:
         """How often quotes of this home were kept, as ``score --json`` prints it."""
         from trainmaster.service.quotes.score import outcomes, report
