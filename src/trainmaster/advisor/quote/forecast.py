@@ -11,10 +11,10 @@ import numpy as np
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.phases import Waited, machines_belief
 from trainmaster.advisor.model.shapes import Floats
+from trainmaster.advisor.quote.beliefs import OVERHEAD_S
 from trainmaster.advisor.quote.joint import schedule, together
 from trainmaster.advisor.quote.quantiles import interval
 from trainmaster.advisor.quote.quote import Interval
-from trainmaster.advisor.quote.surroundings import OVERHEAD_S
 from trainmaster.advisor.quote.timing import DRAWS, Timing
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.log_normal import LogNormal

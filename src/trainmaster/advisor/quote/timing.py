@@ -23,7 +23,7 @@ from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.physics import own_time, step_time
 from trainmaster.advisor.model.shapes import KINDS, Columns, Floats, Shapes
 from trainmaster.advisor.model.steptime import StepTimeModel
-from trainmaster.advisor.quote import surroundings
+from trainmaster.advisor.quote import beliefs
 from trainmaster.advisor.quote.equivalence import Equivalence, alike
 from trainmaster.providers import Offer
 from trainmaster.providers.capabilities import capabilities_of, measured_name
@@ -124,7 +124,7 @@ class Timing:
         work = self._task_s(self._busy_s(some, at_best=True, alone=alone), some) * self._waves(some)
         first, back = np.unique(self._once_kinds[some.machine], return_index=True, return_inverse=True)[1:]
         rows = some.machine[first]
-        least = sum(self.once_s(rows).values()) + _draw(surroundings.OVERHEAD_S, self._world(1))
+        least = sum(self.once_s(rows).values()) + _draw(beliefs.OVERHEAD_S, self._world(1))
         return work + least.reshape(-1, len(work), len(rows)).min(0)[:, back.ravel()]
 
     def at_least_s(self, some: Candidates) -> Floats:
@@ -189,10 +189,10 @@ class Timing:
             return np.tile(np.broadcast_to(each, (self.draws // copies, 1)) * waves * (1 + late), (copies, 1))
 
         start, pauses, tail = of_tasks(self._start_s(one)), of_tasks(self._paused_s(one)), self.tail_s()
-        tail = of_tasks(tail + _draw(surroundings.TASK_OVERHEAD_S, self._normal(4)))
+        tail = of_tasks(tail + _draw(beliefs.TASK_OVERHEAD_S, self._normal(4)))
         once = self.once_s(one.machine)
         work = np.tile(self._task_s(busy, one) * waves * (1 + late), (copies, 1))
-        overhead = _draw(surroundings.OVERHEAD_S, self._world(1))
+        overhead = _draw(beliefs.OVERHEAD_S, self._world(1))
         wait = sum((each for name, each in once.items() if name not in _AFTERWARDS), np.zeros((1, 1)))
         found = {name: each for name, each in once.items() if name not in _AFTERWARDS}
         found |= {"first step": start, "steps": work - start - pauses - tail, "pauses": pauses}
@@ -224,7 +224,7 @@ class Timing:
             total = np.maximum(total, self._served_s(some))
         cards = Cards.of(self.machines, self.servers, some.machine, some.server)
         if not at_best and not self.own_machine and not cards.all_sustain:
-            credit_s = _draw(surroundings.NIC_CREDIT_S, self._normal(7)) / self._waves(some)
+            credit_s = _draw(beliefs.NIC_CREDIT_S, self._normal(7)) / self._waves(some)
             worker, server = sent_mbit(theta, shapes, model.context)
             total = slowed(total, (some.steps * worker, some.steps * server), cards, credit_s)
         return np.asarray(total + self._pauses(some, step), dtype=float)
@@ -249,7 +249,7 @@ class Timing:
             return some.epochs * seen * np.exp(0.1 * self._normal(1))
         if (some.epochs <= 1).all() and self.knowledge.tail_s is not None:
             return np.zeros_like(step)  # it was seen to its end
-        return some.steps * step * _draw(surroundings.UNSEEN_PAUSES, self._normal(1))
+        return some.steps * step * _draw(beliefs.UNSEEN_PAUSES, self._normal(1))
 
     def _task_s(self, busy_s: Floats, some: Candidates) -> Floats:
         """(S, m) seconds of one task: start-up, training, tail."""
@@ -258,7 +258,7 @@ class Timing:
         launch_s = LAUNCH_CREDIT_S / self._waves(some)
         start = self._start_s(some)
         busy = with_credits(busy_s + start, self.machines.baseline[some.machine], launch_s)
-        return busy + tail + _draw(surroundings.TASK_OVERHEAD_S, self._normal(4))
+        return busy + tail + _draw(beliefs.TASK_OVERHEAD_S, self._normal(4))
 
     def _start_s(self, some: Candidates) -> Floats:
         """(S, m) seconds from the start of a task's members to the end of its first step."""
@@ -271,7 +271,7 @@ class Timing:
 
         It is the work of one thread: a share of one core counts in full.
         """
-        known, elsewhere = self.knowledge, surroundings.STARTUP_ELSEWHERE
+        known, elsewhere = self.knowledge, beliefs.STARTUP_ELSEWHERE
         here_s = known.startup_s + known.warmup_s
         if self.own_machine:
             return np.full(len(self.machines), here_s), np.full(len(self.machines), known.startup_spread)
@@ -291,7 +291,7 @@ class Timing:
         work = np.tile(
             task_s * self._waves(some) * (1.0 + self._late(some)), (1 if self.central else _COPIES, 1)
         )
-        work = work + _draw(surroundings.OVERHEAD_S, self._world(1))
+        work = work + _draw(beliefs.OVERHEAD_S, self._world(1))
         kinds, first, back = np.unique(
             self._once_kinds[some.machine], return_index=True, return_inverse=True
         )  # thousands of machines share a few beliefs
@@ -318,11 +318,11 @@ class Timing:
             at_risk = at_risk + np.where(self.servers.spot[some.server], some.servers, 0.0)
         if not at_risk.any():
             return 0.0
-        rate = _draw(surroundings.PREEMPTIONS_PER_HOUR, self._world(2)) / 3600 * at_risk
-        delta = _draw(surroundings.CHECKPOINT_S, self._world(3))
+        rate = _draw(beliefs.PREEMPTIONS_PER_HOUR, self._world(2)) / 3600 * at_risk
+        delta = _draw(beliefs.CHECKPOINT_S, self._world(3))
         every = self.workload.checkpoint_every_s or np.sqrt(2 * delta / np.maximum(rate, 1e-9))
         every = np.minimum(every, work)
-        restart = _draw(surroundings.RESTART_S, self._world(4)) + wait
+        restart = _draw(beliefs.RESTART_S, self._world(4)) + wait
         since = 0.5 if self.central else np.random.default_rng((self.seed, 21)).uniform(size=(DRAWS, 1))
         saving = np.where(rate > 0, work * np.minimum(delta / np.maximum(every, 1e-3), 1.0), 0.0)
         count = rate * work if self.central else _preemptions(rate * work, self.seed)
@@ -350,7 +350,7 @@ class Timing:
         numbers = {kind: number for number, kind in enumerate(kinds)}
         rows = np.array([numbers[o.provider, o.region, o.instance_type] for o in here], dtype=int)
         vcpus = {o.instance_type: o.vcpus for o in here}
-        beliefs: list[list[LogNormal]] = []
+        by_kind: list[list[LogNormal]] = []
         for provider, region, instance in kinds:
             can, name = capabilities_of(provider), measured_name(provider, instance)
             mine = [machines_belief(can.provisioning_s, self.waited, provider, name, vcpus[instance])]
@@ -358,10 +358,10 @@ class Timing:
                 saved = each.name in _SAVED and (provider, region) in self.workload.prepared_in
                 mine.append(NOTHING if saved else each.belief(name, stays=not can.rents))
             mine.append(NOTHING if can.is_here else can.giving_back_s.learnt(self.gave_back_s))
-            beliefs.append(mine)
+            by_kind.append(mine)
         found = []
         names = ("machines", *(each.name for each in self.workload.once), "giving back")
-        for name, some in zip(names, zip(*beliefs, strict=True), strict=True):
+        for name, some in zip(names, zip(*by_kind, strict=True), strict=True):
             medians = np.array([each.median for each in some])[rows]
             if name == "machines" or medians.any():
                 found.append((name, medians, np.array([each.spread for each in some])[rows]))

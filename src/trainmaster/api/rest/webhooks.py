@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import Query
 from pydantic import Field
 
 from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import Manager, Routes, State
-from trainmaster.service.notifications.webhooks import SHOWN
+from trainmaster.service.notifications.webhooks import SHOWN, Kind
 from trainmaster.spec.topics import TOPICS
 
 router = Routes(tags=["webhooks"])
@@ -19,7 +19,7 @@ class NewWebhook(Body):
     """Addresses that events are sent to."""
 
     target: str = Field(max_length=2000, description="an https URL; of e-mail an address")
-    kind: Literal["webhook", "slack", "email"] = "webhook"
+    kind: Kind = "webhook"
     topics: list[str] = Field([], description=f"of {', '.join(TOPICS)}; all without")
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from email.message import EmailMessage
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from trainmaster.db import outbox, webhook_rows
 from trainmaster.service.driving.encryption import SealingKey
@@ -119,7 +119,8 @@ class MailServer:
         return smtplib.SMTP(self.host, self.port, timeout=TIMEOUT_S)
 
 
-KINDS: Final = ("webhook", "slack", "email")
+Kind = Literal["webhook", "slack", "email"]
+KINDS: Final = get_args(Kind)
 #: After each failure it is tried again, so many seconds later; a day after the event it is given up, unless
 #: the server was away, so that it was not tried so often.
 WAITS_S: Final = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 7200.0, 14_400.0, 28_800.0)

@@ -143,7 +143,7 @@ class JobKnowledge:
         """What the user's own points say."""
         if options.measurements is None:
             return {}
-        from trainmaster.advisor.quote.surroundings import STARTUP_UNSEEN_SPREAD
+        from trainmaster.advisor.quote.beliefs import STARTUP_UNSEEN_SPREAD
 
         builder = replace(builder, catalogue=with_shipped(builder.catalogue))
         own = OwnPoints.read(options.measurements, recipe, builder.catalogue)

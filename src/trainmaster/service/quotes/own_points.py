@@ -51,7 +51,7 @@ class OwnPoints:
             UsageError: it has mistakes, no rows of any experiment, or types that the catalogue has not.
         """
         from trainmaster.advisor.model.tables import read_table
-        from trainmaster.advisor.quote.surroundings import STARTUP_UNSEEN_S
+        from trainmaster.advisor.quote.beliefs import STARTUP_UNSEEN_S
 
         table = read_table(file, measured=True, more=(INSTANCE,), may_fail=may_fail)
         jobs = _jobs(table, recipe)
@@ -90,7 +90,7 @@ def _jobs(table: Table, recipe: Recipe) -> dict[str, list[int]]:
 
 def _measurement(table: Table, row: int, experiment: Experiment, catalogue: Catalogue) -> Measurement:
     from trainmaster.advisor.model.measurement import Measurement
-    from trainmaster.advisor.quote.surroundings import STARTUP_UNSEEN_S
+    from trainmaster.advisor.quote.beliefs import STARTUP_UNSEEN_S
     from trainmaster.spec import Strategy
 
     point = table.point(row)

@@ -1,4 +1,4 @@
-"""Time that is not training: preparing, losing machines. Beliefs; those about a provider are its own."""
+"""Beliefs about time that is not training: preparing, losing machines. Those about a provider are its own."""
 
 from __future__ import annotations
 
