@@ -133,6 +133,12 @@ class HealthCheck(Noun):
         given = {name: value for name, value in self if value != type(self).model_fields[name].default}
         return self.path if not given.keys() - {"path"} else given
 
+    @model_validator(mode="before")
+    @classmethod
+    def _as_it_was_written(cls, given: object) -> object:
+        """Take back what `_as_written` gives: a server's readers of recipes answer with that."""
+        return {"path": given} if isinstance(given, str) else given
+
     @property
     def asks(self) -> str:
         """The method and the path."""

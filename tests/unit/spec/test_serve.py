@@ -119,3 +119,9 @@ def test_a_model_without_a_command_is_served_by_the_built_in_server():
     own = read("{model: digits@production, health: /}").experiments["api"]
     assert own.serve.health.path == "/"
     assert read("{model: run-12ab/train/0}").experiments["api"].script({}).endswith("--name api")
+
+
+@pytest.mark.parametrize("health", ["/healthz", "{path: /v1/chat, body: {max_tokens: 1}, every: 10s}"])
+def test_a_server_has_back_what_its_reader_of_recipes_found(health):
+    recipe = read(f"{{command: x, health: {health}}}")
+    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
