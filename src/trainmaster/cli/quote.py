@@ -70,6 +70,10 @@ def quote(
             help="Agree to rent what must be measured first, for 1 to 2 min, at its price.",
         ),
     ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Show where time and doubt come from, and what cuts it."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the quote as JSON.")] = False,
 ) -> None:
     """Measure a recipe's job for a minute, and quote cluster, time and price as intervals."""
@@ -115,6 +119,10 @@ def quote(
     else:
         if _measured(client, recipe, set_ or (), types_to_measure(made.as_dict()), agrees=measure):
             made = ask()
+    if explain:
+        from trainmaster.cli.renting import explain as explain_quote
+
+        explain_quote(made, tell)
     if made.time_s is not None and (line := client.score_line(found.provider)):
         tell(line)
     if plot is not None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from trainmaster.service import Alternative, ExperimentQuote, Interval, Quote
 
 _SHOWN_FRONT = 8
+#: So many characters are the whole time.
+_BAR = 24
 
 
 def agree(client: ClientProtocol, plan: RunPlan, *, yes: bool) -> None:
@@ -121,6 +123,28 @@ def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
             ["  no cluster is both faster and cheaper", "time", "cost"], [["  " + r[0], *r[1:]] for r in rows]
         )
         show(lines)
+
+
+def explain(made: Quote, show: Callable[[str], None]) -> None:
+    """Where the time of each experiment goes, and the doubt about it; and what a minute more would buy."""
+    for one in made.experiments.values():
+        if not one.phases:
+            continue
+        middle = sum(each.time_s.p50 for each in one.phases)
+        rows = [
+            [
+                f"  {each.name}",
+                "#" * round(_BAR * each.time_s.p50 / middle) if middle else "",
+                f"{duration(each.time_s.p5)} to {duration(each.time_s.p95)}",
+                f"{each.doubt:.0%}",
+            ]
+            for each in one.phases
+        ]
+        show(table([f"{one.name}: where the time goes", "", "90 %", "of the doubt"], rows))
+        if (more := one.more_measuring) is not None:
+            what = f"{duration(more.seconds)} in all, {dollars(more.cost_usd)}"
+            then = f"{duration(more.then_s.p5)} to {duration(more.then_s.p95)}"
+            show(f"  a minute on 1 x {more.instance} ({what}) would cut {_span(more.now_s)} to about {then}")
 
 
 def wide_line(one: ExperimentQuote) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.cluster.record import ClusterRecord, ClusterState
@@ -12,6 +12,7 @@ from trainmaster.providers.capabilities import HOST, measured_name
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.phases import Waited
+    from trainmaster.advisor.quote.forecast import Beside
     from trainmaster.service.quotes.phases import ExperimentPhases
 
 
@@ -25,7 +26,8 @@ class ClusterFacts:
         nodes: how many machines its workers have. slots: processes that all of its machines take at once.
         usd_per_hour: of all its machines: as they were had, else as planned.
         is_there: its machines are paid for now.
-        before_s: what comes before their first members start, where they are still to come.
+        provider, region, instance: of its workers' machines.
+        phases: what is no training, by experiment.
     """
 
     experiments: tuple[str, ...]
@@ -34,7 +36,15 @@ class ClusterFacts:
     slots: int
     usd_per_hour: float
     is_there: bool
-    before_s: float = 0.0
+    provider: str = ""
+    region: str = ""
+    instance: str = ""
+    phases: Mapping[str, ExperimentPhases] = field(default_factory=dict)
+
+    def beside(self) -> dict[str, Beside]:
+        """What is no training there, by experiment."""
+        mine = {name: self.phases[name] for name in self.experiments if name in self.phases}
+        return {name: one.beside(self.provider, self.region, self.instance) for name, one in mine.items()}
 
 
 class ClusterCosts(Protocol):
@@ -121,11 +131,6 @@ def _facts(record: ClusterRecord, phases: Mapping[str, ExperimentPhases]) -> Clu
     workers = [machine.rental for machine in record.rented if machine.role == plan.roles[0].role]
     rental = workers[0] if workers else plan.roles[0].rentals[0]
     is_there = record.state is ClusterState.ACTIVE and record.waited_s is not None
-    mine = [
-        phases[name].before_s(record.provider, rental.region, rental.instance_type)
-        for name in plan.experiments
-        if name in phases
-    ]
     return ClusterFacts(
         plan.experiments,
         measured_name(record.provider, rental.instance_type),
@@ -133,5 +138,8 @@ def _facts(record: ClusterRecord, phases: Mapping[str, ExperimentPhases]) -> Clu
         plan.slots,
         record.usd_per_hour() if is_there else plan.usd_per_hour,
         is_there,
-        0.0 if is_there else max(mine, default=0.0),
+        record.provider,
+        rental.region,
+        rental.instance_type,
+        phases,
     )

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from trainmaster.advisor.market.candidates import Candidates
-from trainmaster.advisor.market.phases import Waited, machines_belief
+from trainmaster.advisor.market.phases import NOTHING, Waited, machines_belief
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.beliefs import OVERHEAD_S
 from trainmaster.advisor.quote.joint import schedule, together
@@ -49,6 +49,34 @@ class Doing:
 
     ended: int = 0
     running: tuple[RunningTask, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What of an experiment is no training, on the machines that it has.
+
+    Attributes:
+        before: what comes before its first members start. after: what comes after its last ones have ended.
+        since_s: how long it is under way; None: not begun.
+        is_over: members have started.
+    """
+
+    before: tuple[LogNormal, ...] = ()
+    after: LogNormal = NOTHING
+    since_s: float | None = None
+    is_over: bool = False
+
+    def left_s(self, seed: int) -> Floats:
+        """(DRAWS,) seconds that are still to come."""
+        rng = np.random.default_rng((7, seed))
+        before, after = (
+            sum((b.median * np.exp(b.spread * rng.standard_normal(DRAWS)) for b in some), np.zeros(DRAWS))
+            for some in (self.before, (self.after,))
+        )
+        if self.is_over:
+            return np.asarray(after)
+        left = before if self.since_s is None else np.maximum(before - self.since_s, _LEFT * before)
+        return np.asarray(left + after)
 
 
 def remaining_s(timing: Timing, one: Candidates, doing: Doing) -> Floats:
@@ -110,14 +138,12 @@ class RentedPart:
     Attributes:
         experiments: that it is for. usd_per_hour: of all its machines.
         is_there: it is paid for already; else only from when the first of its experiments begins.
-        before_s: before these, on machines that are not there yet.
         machine: what its workers' machines are called in measurements.
     """
 
     experiments: tuple[str, ...]
     usd_per_hour: float
     is_there: bool
-    before_s: float = 0.0
     machine: str = ""
 
 
@@ -157,7 +183,7 @@ def forecast_rented(
     absent: dict[str, Floats] = {}
     for part in (part for part in parts if not part.is_there):
         wait = machines_belief(there.provisioning_s, waited, provider, part.machine)
-        come_s = wait.median * np.exp(wait.spread * normal) + part.before_s
+        come_s = wait.median * np.exp(wait.spread * normal)
         absent |= dict.fromkeys(part.experiments, come_s)
     takes = {name: left[name] * later + absent.get(name, 0.0) for name in left}
     begins, ends = schedule(takes, after)

@@ -138,6 +138,52 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainedPhase:
+    """A phase of what one waits for.
+
+    Attributes:
+        name: ``machines``, ``image``, ``setup``, ``data``, ``staging``, ``first step``, ``steps``,
+            ``pauses``, ``end of the tasks``, ``interruptions``, ``saving`` or ``giving back``.
+        time_s: that it takes.
+        doubt: its share of the doubt about the whole time.
+    """
+
+    name: str
+    time_s: Interval
+    doubt: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {"phase": self.name, "time_s": self.time_s.as_dict(), "doubt": round(self.doubt, 4)}
+
+
+@dataclass(frozen=True, slots=True)
+class MoreMeasuring:
+    """What a minute of the job on one machine would make of the interval.
+
+    Attributes:
+        instance: the machine. seconds: with what comes before the minute. cost_usd: of that.
+        now_s, then_s: the time as it is known, and as it would be if the median stays.
+    """
+
+    instance: str
+    seconds: float
+    cost_usd: float
+    now_s: Interval
+    then_s: Interval
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "instance": self.instance,
+            "seconds": round(self.seconds, 1),
+            "cost_usd": round(self.cost_usd, 6),
+            "now_s": self.now_s.as_dict(),
+            "then_s": self.then_s.as_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class NextMeasurement:
     """The measurement that would narrow the quote most.
 
@@ -209,6 +255,8 @@ class ExperimentQuote:
         fingerprint: of what it rests on.
         measured: the measurements themselves.
         types: of a policy of FC2.
+        phases: where the time goes, and where the doubt comes from.
+        more_measuring: what a minute on one machine would buy; None if next to nothing.
     """
 
     name: str
@@ -227,6 +275,8 @@ class ExperimentQuote:
     fingerprint: str = ""
     measured: tuple[Measurement, ...] = ()
     types: Types | None = None
+    phases: tuple[ExplainedPhase, ...] = ()
+    more_measuring: MoreMeasuring | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -241,6 +291,8 @@ class ExperimentQuote:
             "measurements": self.measurements,
             "similar": self.similar,
             "next_measurement": self.next_measurement.as_dict() if self.next_measurement else None,
+            "phases": [each.as_dict() for each in self.phases],
+            "more_measuring": self.more_measuring.as_dict() if self.more_measuring else None,
             "candidates": self.candidates,
             "notes": list(self.notes),
             "fingerprint": self.fingerprint,
@@ -259,6 +311,7 @@ class Quote:
         policy: that decided. catalogue: where the prices are from. as_of: of what day they are.
         not_quoted: experiments that could not be measured, and why.
         notes: what the user should know.
+        to_measure: what of `not_quoted` can be measured first, on which machines; see `measuring_runs`.
     """
 
     experiments: Mapping[str, ExperimentQuote]
@@ -269,6 +322,7 @@ class Quote:
     as_of: str = ""
     not_quoted: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    to_measure: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def main(self) -> ExperimentQuote:
@@ -294,6 +348,7 @@ class Quote:
             "catalogue": self.catalogue,
             "as_of": self.as_of,
             "not_quoted": dict(self.not_quoted),
+            **({"to_measure": dict(self.to_measure)} if self.to_measure else {}),
             "warnings": list(self.notes),
         }
 

@@ -16,6 +16,7 @@ from trainmaster.advisor.market.pairs import Pairs
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.quote.choosing import Choice, Drawn, QuoteLimits, choose, pareto
+from trainmaster.advisor.quote.explaining import bought, explained
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote, no_feasible
 from trainmaster.advisor.quote.joint import JointPlan, Option, plan
 from trainmaster.advisor.quote.next_point import next_measurement
@@ -197,6 +198,8 @@ class _Asked:
             notes=(*self.notes, *self._assumed(one)),
             fingerprint=self.subject.fingerprint,
             measured=known.measurements,
+            phases=explained(self.timing, one),
+            more_measuring=bought(self.timing, one),
         )
 
 

@@ -13,7 +13,9 @@ from trainmaster.advisor.quote.quote import (
     Alternative,
     ClusterShape,
     ExperimentQuote,
+    ExplainedPhase,
     Interval,
+    MoreMeasuring,
     NextMeasurement,
     Quote,
     Rented,
@@ -154,6 +156,7 @@ def quote_of(found: Mapping[str, Any]) -> Quote:
         found["as_of"],
         found["not_quoted"],
         tuple(found["warnings"]),
+        found.get("to_measure") or {},
         found,
     )
 
@@ -177,7 +180,19 @@ def _experiment(name: str, found: Mapping[str, Any]) -> ExperimentQuote:
         found["fingerprint"],
         tuple(_measurement(each) for each in found["measured"]),
         Types(**_known(Types, found["types"])) if found.get("types") else None,
+        tuple(
+            ExplainedPhase(each["phase"], Interval(**_known(Interval, each["time_s"])), each["doubt"])
+            for each in found.get("phases") or ()
+        ),
+        _bought(found.get("more_measuring")),
     )
+
+
+def _bought(found: Mapping[str, Any] | None) -> MoreMeasuring | None:
+    if found is None:
+        return None
+    spans = {name: Interval(**_known(Interval, found[name])) for name in ("now_s", "then_s")}
+    return MoreMeasuring(**{**_known(MoreMeasuring, found), **spans})
 
 
 def _cluster(found: Mapping[str, Any]) -> ClusterShape:

@@ -27,6 +27,7 @@ from trainmaster.spec.facts import Fact, RunFacts
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
+    from trainmaster.advisor.quote.forecast import Beside
     from trainmaster.control.loop.controller import Watcher
     from trainmaster.db import Database, Lease
     from trainmaster.service.driving.replication import Replication
@@ -236,6 +237,12 @@ def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -
 
         return score_line(opened.database, opened.home.identity(), kind, session.recipe.provider)
 
+    def beside() -> dict[str, Beside]:
+        from trainmaster.service.quotes.phases import phases_of
+
+        found = phases_of(opened.of_team(row["team"]), session.recipe, {}, snapshot)
+        return {name: each.beside("local", "", "") for name, each in found.items()}
+
     return QuoteTracker(
         database=opened.database,
         recipe=session.recipe,
@@ -245,6 +252,7 @@ def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -
         slots=world.slots,
         costs=world.costs,
         score=score,
+        beside=beside,
         promised=_nothing if world.allowance is None else world.allowance.hurry,
     )
 

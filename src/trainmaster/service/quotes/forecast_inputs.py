@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.market.phases import Waited
     from trainmaster.advisor.model.devices import Device
     from trainmaster.advisor.model.measurement import Measurement
-    from trainmaster.advisor.quote.forecast import Doing
+    from trainmaster.advisor.quote.forecast import Beside, Doing
     from trainmaster.advisor.quote.quote import Interval
     from trainmaster.service.cluster_costs import ClusterFacts
 
@@ -72,6 +72,7 @@ def forecast_inputs(
     devices: Mapping[str, Device],
     slots: int,
     rented: RentedNow | None = None,
+    beside: Mapping[str, Beside] | None = None,
 ) -> tuple[Interval, Interval, int]:
     """Time and cost of a whole run, and how many measurements that rests on.
 
@@ -84,6 +85,7 @@ def forecast_inputs(
         devices: what a worker of each experiment computes on.
         slots: processes that run at once, if nothing is rented.
         rented: what is; None if it runs on this machine.
+        beside: what is no training, by experiment.
 
     Raises:
         NotKnown: too little was measured.
@@ -117,12 +119,14 @@ def forecast_inputs(
         nodes = 1 if rented is None else rented.nodes(experiment)
         one = own_cluster(timing, room, min(workload.lengths), max(at_once, 1), nodes)
         left[name] = remaining_s(timing, one, how_far)
+        if beside is not None and name in beside:
+            left[name] = left[name] + beside[name].left_s(number)
         load[name] = float(own_load(workload, one, room)[0])
     after = {name: recipe.experiments[name].depends_on for name in left}
     if rented is None:
         return (*forecast(elapsed_s, left, after, 0.0, load), points)
     parts = [
-        RentedPart(each.experiments, each.usd_per_hour, each.is_there, each.before_s, each.machine)
+        RentedPart(each.experiments, each.usd_per_hour, each.is_there, each.machine)
         for each in rented.clusters
     ]
     time_s, cost_usd = forecast_rented(

@@ -43,7 +43,13 @@ class MeasuringRun:
 
 
 def types_to_measure(quote: Mapping[str, Any]) -> dict[str, Any]:
-    """The types that Scala-Opt chose from, by experiment, of an answer of ``quote --json``."""
+    """By experiment, of an answer of ``quote --json``: what is not known yet, or what Scala-Opt chose from.
+
+    >>> types_to_measure({"policy": "quote", "to_measure": {"second": {"workers": ["m4.large"]}}})
+    {'second': {'workers': ['m4.large']}}
+    """
+    if unknown := quote.get("to_measure"):
+        return dict(unknown)
     if not str(quote.get("policy", "")).startswith("scala-opt"):
         return {}
     return {name: one["types"] for name, one in quote["experiments"].items() if one.get("types")}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from trainmaster.advisor.market.phases import PhaseHistory, Seen, Waited
     from trainmaster.advisor.market.workload import Workload
+    from trainmaster.advisor.quote.forecast import Beside
     from trainmaster.advisor.quote.quote import Rented
     from trainmaster.control.loop.recording import RecordedPhase
     from trainmaster.db import Database
@@ -53,15 +54,20 @@ class ExperimentPhases:
         """The experiment as quotes see it, with that."""
         return replace(workload, once=self.histories, prepared_in=frozenset(self.images))
 
-    def before_s(self, provider: str, region: str, instance: str) -> float:
-        """What comes before its members start on a new machine, in seconds."""
+    def beside(self, provider: str, region: str, instance: str) -> Beside:
+        """What is no training on a new machine there."""
+        from trainmaster.advisor.quote.forecast import Beside
+
         stays, offer = not capabilities_of(provider).rents, measured_name(provider, instance)
-        found = 0.0
-        for each in self.histories:
-            if each.name == "saving" or (each.name in _IN_IMAGE and (provider, region) in self.images):
-                continue
-            found += each.belief(offer, stays=stays).median
-        return found
+        saved = _IN_IMAGE if (provider, region) in self.images else ()
+        beliefs = {
+            (each.name, n): each.belief(offer, stays=stays)
+            for n, each in enumerate(self.histories)
+            if each.name not in saved
+        }
+        before = tuple(belief for (name, _), belief in beliefs.items() if name != "saving")
+        after = [belief for (name, _), belief in beliefs.items() if name == "saving"]
+        return Beside(before, after[0])
 
     def words(self, rented: Rented) -> str:
         """What of ``setup`` and ``container`` is in a quote; empty if there is nothing to say."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import RowMapping
@@ -25,6 +26,7 @@ class QuoteRecord:
         kind: ``estimate`` or ``binding``. made_at: Unix seconds. time_s, cost_usd: of the whole run.
         measurements: how many it rests on.
         other: another cluster that was worth a thought, in words; empty if none.
+        phases: p50 and p95 of each, in seconds; empty where they are not told.
     """
 
     kind: str
@@ -33,6 +35,7 @@ class QuoteRecord:
     cost_usd: Interval
     measurements: int = 0
     other: str = ""
+    phases: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @classmethod
     def of_row(cls, row: RowMapping) -> QuoteRecord:
@@ -47,6 +50,7 @@ class QuoteRecord:
             Interval(**data["cost_usd"]),
             data.get("measurements", 0),
             data.get("other", ""),
+            data.get("phases", {}),
         )
 
     def holds(self, time_s: float, cost_usd: float) -> bool:
@@ -69,7 +73,8 @@ class QuoteRecord:
             "cost_usd": self.cost_usd.as_dict(),
             "measurements": self.measurements,
         }
-        return json.dumps(data | ({"other": self.other} if self.other else {}))
+        more = {name: value for name in ("other", "phases") if (value := getattr(self, name))}
+        return json.dumps(data | more)
 
 
 def most_usd(p95_usd: float | None, recipe: Recipe | None) -> float | None:

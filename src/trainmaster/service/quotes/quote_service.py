@@ -124,14 +124,28 @@ class Quoter:
                 f"experiments.{name}: cannot be measured: {why}",
                 "Run the recipe once: a run is a measurement.",
             )
-            if not self._measures and capabilities_of(recipe.provider).costs:
-                trained = [each for each in missing if recipe.experiments[each].serve is None]
-                unknown.types = self._cheapest(recipe, catalogue, options, trained)
+            unknown.types = self._to_measure(recipe, catalogue, options, missing)
+            if unknown.types:
                 unknown.hint = (
                     "Measure it first, on one rented machine for a minute; or run it: that measures it."
                 )
             raise unknown
-        return self.put_together(recipe, catalogue, options, found, missing, environ)
+        made = self.put_together(recipe, catalogue, options, found, missing, environ)
+        return replace(made, to_measure=self._to_measure(recipe, catalogue, options, missing))
+
+    def _to_measure(
+        self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions, names: Iterable[str]
+    ) -> dict[str, Any]:
+        """Machines on which these can be measured first; none where that is done here, or costs nothing."""
+        if self._measures or not capabilities_of(recipe.provider).costs:
+            return {}
+        found = {name: recipe.experiments[name] for name in names}
+        alone = [
+            name
+            for name, each in found.items()
+            if each.serve is None and not any(data.experiment for data in each.data.values())
+        ]
+        return self._cheapest(recipe, catalogue, options, alone)
 
     def estimate(self, recipe: Recipe, environ: Mapping[str, str]) -> tuple[Quote | None, str]:
         """A quote from what earlier runs and measurements showed, at once; or why there is none.

@@ -17,7 +17,14 @@ from trainmaster.control.loop.recording import Where
 from trainmaster.db import Database, NewQuoteRow, Note
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told, told_in_full
-from trainmaster.service.quotes.steadiness import is_at_its_end, is_upset, matters, share_done, waits
+from trainmaster.service.quotes.steadiness import (
+    has_trained,
+    is_at_its_end,
+    is_upset,
+    matters,
+    share_done,
+    waits,
+)
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import QUOTE_BOUND, QUOTE_IN_DANGER
@@ -26,19 +33,22 @@ from trainmaster.spec.units import dollars, format_duration
 if TYPE_CHECKING:
     from trainmaster.advisor.model.devices import Device
     from trainmaster.advisor.model.measurement import Measurement
-    from trainmaster.advisor.quote.forecast import Doing
-    from trainmaster.control.loop.run_state import ExperimentState, RunState
+    from trainmaster.advisor.quote.forecast import Beside, Doing
+    from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.quotes.history import History
 
-#: A binding quote is made when steps are steady, and no sooner; at the latest when they were measured
-#: for so long.
-BINDING_AFTER_S: Final = 10.0
+#: A binding quote is made at the latest when steady steps were measured for so long, or for such a share.
 ENOUGH_S: Final = 30.0
+ENOUGH_SHARE: Final = 0.35
 TIGHT: Final = 0.05
+_TIGHT_S: Final = 2.5
 FORECAST_EVERY_S: Final = 60.0
 _LOOK_EVERY_S: Final = 5.0
+#: So often while a run is so young: it may be a short one.
+_LOOK_SOON_S: Final = 1.0
+_YOUNG_S: Final = 30.0
 #: A task that has run for so long without anything to quote it by is worth a warning.
 _WARN_AFTER_S: Final = 60.0
 #: Of more tasks the newest say all that there is to say.
@@ -92,6 +102,7 @@ class QuoteTracker:
         elapsed: seconds that the run has been driven at a Unix time.
         slots: processes that run at once.
         costs: of the machines that were rented for it; None if it runs on this one.
+        beside: what is no training on this machine, by experiment.
         score: how such quotes turned out before, by their kind, in words; empty if unknown.
         promised: is told that a quote was written down, and what is set aside has changed by it.
     """
@@ -106,6 +117,7 @@ class QuoteTracker:
         slots: int,
         costs: ClusterCosts | None = None,
         score: Callable[[str], str] = lambda _: "",
+        beside: Callable[[], Mapping[str, Beside]] = dict,
         promised: Callable[[], None] = lambda: None,
     ) -> None:
         self._database = database
@@ -116,6 +128,8 @@ class QuoteTracker:
         self._slots = slots
         self._costs = costs
         self._score = score
+        self._beside_here = beside
+        self._staging_since: dict[str, float] = {}
         self._promised = promised
         self._cores: int | None = None
         self._other = ""
@@ -152,14 +166,19 @@ class QuoteTracker:
             return lines
         if not self._begun:
             self._begin()
-            self._next_at = now + _LOOK_EVERY_S
+            self._next_at = now + _LOOK_SOON_S
             if not self._estimated and any(map(self._is_known, run_state.experiments)):
                 self._think("estimate", run_state, progress, now)
             return lines
+        for task in run_state.live_tasks():
+            if task.state is State.STAGING:
+                self._staging_since.setdefault(task.experiment, now)
         self._measure(run_state, progress, now)
         lines += self._warn(run_state, progress, now)
         upset = is_upset(run_state, progress)
-        self._next_at = now + (_LOOK_EVERY_S if self._binding is None or upset else FORECAST_EVERY_S)
+        begun_at = min((task.started_at or now for task in run_state.live_tasks()), default=now)
+        look_s = _LOOK_SOON_S if now - begun_at < _YOUNG_S else _LOOK_EVERY_S
+        self._next_at = now + (look_s if self._binding is None or upset else FORECAST_EVERY_S)
         if upset:  # how long it takes to begin again tells nothing of how long the rest takes
             return lines + self._tell_upset()
         if self._binding is not None:
@@ -227,9 +246,12 @@ class QuoteTracker:
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> bool:
         """True if a binding quote can be made: what runs is measured well, and the rest is known."""
-        ready_at = None if self._costs is None else self._costs.ready_at
-        since = self._elapsed(now) if self._costs is None else now - (now if ready_at is None else ready_at)
-        if since < BINDING_AFTER_S or waits(run_state) or is_at_its_end(run_state, progress):
+        if waits(run_state) or is_at_its_end(run_state, progress):
+            return False
+        tasks = [task for task in run_state.live_tasks() if task.started_at is not None]
+        if not any(experiment.ended for experiment in run_state.experiments.values()) and not any(
+            has_trained(now - (task.started_at or now), self._share(task, progress, now)) for task in tasks
+        ):
             return False
         for name, experiment in run_state.experiments.items():
             if experiment.state is State.DONE:
@@ -240,6 +262,16 @@ class QuoteTracker:
                 return False
         return True
 
+    def _share(
+        self, task: Task, progress: Mapping[tuple[str, int], TaskProgress], now: float
+    ) -> float | None:
+        """Of a task's work that is done, by its steps, or by how long such tasks took."""
+        found = progress.get(task.key)
+        if found is not None and task.experiment not in self._lengthless:
+            return share_done(found)
+        took = [m.duration_s for m in self._known.of(task.experiment)[0] if m.duration_s]
+        return (now - (task.started_at or now)) / max(took) if took else None
+
     def _is_measured(self, name: str, progress: Mapping[tuple[str, int], TaskProgress]) -> bool:
         """True if the steps of what runs of an experiment are known well, or it shows none."""
         if name in self._lengthless:
@@ -248,10 +280,12 @@ class QuoteTracker:
         stepped = any(m.point is not None for m in self._known.of(name)[0])
         if not running or not stepped:
             return True
-        traces = [found.trace for found in running if found.trace is not None]
+        traces = [(found.trace, share_done(found)) for found in running if found.trace is not None]
         return any(
-            trace.is_tight(TIGHT) or (trace.last_at or 0) - (trace.first_at or 0) >= ENOUGH_S
-            for trace in traces
+            trace.is_tight(TIGHT, min_seconds=_TIGHT_S)
+            or (trace.last_at or 0) - (trace.first_at or 0) >= ENOUGH_S
+            or (share is not None and share >= ENOUGH_SHARE)
+            for trace, share in traces
             if trace.steady() is not None
         )
 
@@ -306,6 +340,7 @@ class QuoteTracker:
         elapsed = self._elapsed(now) - run_state.queue_wait.waited_s(now)
         self._busy = True
 
+        beside = self._beside(run_state, now)
         devices = {name: self._device(name) for name in run_state.experiments}
         rented = None
         if self._costs is not None:
@@ -317,7 +352,7 @@ class QuoteTracker:
                 begun_s = time.thread_time()
                 try:
                     found = forecast_inputs(
-                        self._recipe, now, elapsed, doing, known, devices, self._slots, rented
+                        self._recipe, now, elapsed, doing, known, devices, self._slots, rented, beside
                     )
                     promise = QuoteRecord(kind, now, *found)
                     late = kind == "binding" and not matters(promise.time_s.p50, elapsed)
@@ -327,6 +362,21 @@ class QuoteTracker:
                 time.sleep(_REST * (time.thread_time() - begun_s))
 
         threading.Thread(target=work, name="forecast", daemon=True).start()
+
+    def _beside(self, run_state: RunState, now: float) -> Mapping[str, Beside]:
+        """What of each experiment is no training, and how far it is."""
+        if self._costs is None:
+            found = dict(self._beside_here())
+        else:
+            found = {name: one for each in self._costs.clusters() for name, one in each.beside().items()}
+        for name, experiment in run_state.experiments.items():
+            tasks = experiment.live.values()
+            has_begun = bool(experiment.ended) or any(task.started_at is not None for task in tasks)
+            since = self._staging_since.get(name)
+            if name in found:
+                since_s = None if since is None else now - since
+                found[name] = replace(found[name], is_over=has_begun, since_s=since_s)
+        return found
 
     def _collect(self, run_state: RunState, now: float) -> list[Note]:
         try:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
     Progresses = Mapping[tuple[str, int], TaskProgress]
 
+#: A binding quote is made when steps are steady, and no sooner; of short runs after less, and such a share.
+BINDING_AFTER_S: Final = 10.0
+_SHORT_AFTER_S: Final = 3.0
+_SHORT_SHARE: Final = 1 / 6
 #: A quote of less says nothing that its reader could still use.
 LEAST_LEFT_S: Final = 5.0
 LEAST_LEFT_SHARE: Final = 0.1
@@ -30,7 +34,7 @@ def is_upset(run_state: RunState, progress: Progresses) -> bool:
 
 
 def waits(run_state: RunState) -> bool:
-    """Whether an experiment that could go on has nothing that runs: it waits for slots, or for machines."""
+    """Whether an experiment that could go on has nothing that runs: it waits, or its ``setup`` is made."""
     return any(_waits(experiment) for experiment in run_state.experiments.values())
 
 
@@ -51,6 +55,21 @@ def matters(time_s: float, elapsed_s: float) -> bool:
         elapsed_s: that it has taken.
     """
     return time_s - elapsed_s >= max(LEAST_LEFT_S, LEAST_LEFT_SHARE * time_s)
+
+
+def has_trained(trained_s: float, share: float | None) -> bool:
+    """Whether enough was seen of a training: 10 s, or of one that will be short a sixth, and 3 s.
+
+    >>> has_trained(4.0, 0.2), has_trained(4.0, 0.05), has_trained(10.0, None), has_trained(4.0, None)
+    (True, False, True, False)
+
+    Args:
+        trained_s: since its members started.
+        share: of its work that is done; None if unknown.
+    """
+    return trained_s >= BINDING_AFTER_S or (
+        trained_s >= _SHORT_AFTER_S and share is not None and share >= _SHORT_SHARE
+    )
 
 
 def share_done(found: TaskProgress) -> float | None:
@@ -81,8 +100,8 @@ def _waits(experiment: ExperimentState) -> bool:
     states = {task.state for task in experiment.live.values()}
     return (
         experiment.state is State.RUNNING
-        and bool(states & {State.WAITING, State.PLANNED, State.ACQUIRING})
-        and not states & {State.RUNNING, State.SAVING, State.STAGING}
+        and bool(states & {State.WAITING, State.PLANNED, State.ACQUIRING, State.STAGING})
+        and not states & {State.RUNNING, State.SAVING}
     )
 
 

@@ -121,6 +121,21 @@ def test_what_is_unknown_of_a_teams_job_is_measured_on_one_machine_within_a_cap(
     assert begun == [(RED, run.cap_usd, f"{asked}-main-m4.large")]
 
 
+def test_the_rest_of_what_is_known_in_part_can_be_measured_first(service):
+    quotes = requests(service)
+    text = RENTED.replace("    distributed: {strategy: ps-async, workers: 4}\n", "")
+    text += "  other:\n    command: python other.py\n    steps: 100\n"
+    text += "  eval:\n    command: python eval.py\n    steps: 9\n    data: {m: {from: main}}\n"
+    points = "job,sync,nodes,workers,local_batch,step_time_s\nmain,allreduce,1,1,64,0.2\n"
+    asked = quotes.send(RED, QUOTE, QuoteAsk(text, catalogue="fc2-2018", measurements=points))["id"]
+    work_once(service, quotes)
+    answer = quotes.show(RED, QUOTE, asked)["answer"]
+    assert list(answer["experiments"]) == ["main"]
+    assert set(answer["not_quoted"]) == {"other", "eval"}
+    (run,) = quotes.measuring_runs(RED, asked)
+    assert (run.experiment, run.seconds) == ("other", 60.0), "what needs a model of another one waits for it"
+
+
 def test_a_service_beside_the_training_is_not_measured(service):
     quotes = requests(service)
     text = RENTED + "  web:\n    after: main\n    command: python web.py\n    serve: {port: 8000}\n"

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.advisor.model.measurement import Measurement, Point
+from trainmaster.advisor.quote.forecast import Beside
 from trainmaster.advisor.quote.quote import Interval
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.measure.measuring import trace_of
@@ -16,6 +17,7 @@ from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, 
 from trainmaster.service.quotes.quote_tracker import QuoteTracker, _Measured
 from trainmaster.service.quotes.steadiness import share_done
 from trainmaster.spec import Strategy, read_recipe
+from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.states import State
 from trainmaster.testing.waits import until
 
@@ -218,11 +220,30 @@ def test_nothing_is_bound_while_it_waits_for_slots(tmp_path):
     assert [line.split(":")[0] for line in world.look(90)] == ["estimate"]
 
 
+def test_a_run_of_twenty_seconds_gets_a_binding_quote(tmp_path):
+    world = World(tmp_path, steps=100)
+    (line,) = world.look(12, every_s=0.5, step_s=0.2)
+    assert line.startswith("quote: ")
+    assert QuoteRecord.of_row(world.database.rows[0]).holds(20.5, 0.0)
+
+
+def test_nothing_is_bound_while_its_setup_is_made_and_that_is_counted(tmp_path):
+    point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
+    seen = Measurement(point, duration_s=200.0)
+    world = World(tmp_path, histories=history(seen, seen))
+    world.tracker._beside_here = lambda: {"main": Beside((LogNormal(500.0, 0.1),))}
+    task = world.run_state.experiments["main"].live[0]
+    task.state, task.started_at = State.STAGING, None
+    world.progress.clear()
+    (line,) = world.look(90)
+    assert line.startswith("estimate: 11m")
+
+
 @pytest.mark.parametrize("steps", [400, 100])
 def test_nothing_is_bound_after_the_last_step_nor_just_before(tmp_path, steps):
     """It would be about what cannot be changed any more: saving, mostly."""
     world = World(tmp_path, steps=steps)
-    world.tracker._elapsed = lambda now: 0.0 if now < BEGAN + 0.46 * steps else now - BEGAN
+    world.tracker._next_at = BEGAN + 0.48 * steps
     assert world.look(steps * 0.6, step_s=0.5) == []
 
 
