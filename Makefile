@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What is installed is compiled on all cores; pip would take one. Some libraries have files that are no Python.
 COMPILE = $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: demo check unit test lint bench seeds docs install system dist audit mutations crossings gpu real-aws notebook im clean
+.PHONY: pages screenshots demo check unit test lint bench seeds docs install system dist audit mutations crossings gpu real-aws notebook im clean
 
 install: $(STAMP)
 
@@ -123,6 +123,14 @@ real-aws: install
 # Every framework x machine x fault x driver, what a run has in it x who drives it, and the minute of a hand-over: hours.
 crossings: install
 	@TRAINMASTER_CROSSINGS=all $(BIN)/python -m pytest -v tests/integration/lab/test_lab_crossings.py tests/integration/lab/test_lab_elsewhere.py tests/integration/lab/test_lab_hand_over.py
+
+# The rules of all pages, in both sizes, light and dark, with 5,000 runs: `make test` has a part of it.
+pages: install
+	@TRAINMASTER_PAGES=all $(BIN)/python -m pytest -v tests/integration/test_pages_rules.py
+
+# Every page at 1440x900 and 390x844, light and dark, in screenshots/: to be looked at.
+screenshots: install
+	@$(BIN)/python scripts/screenshots.py --every --out screenshots
 
 clean:
 	rm -rf dist site $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

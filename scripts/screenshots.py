@@ -1,6 +1,6 @@
 """Pictures of the pages for the tutorials: a real server, real runs, Debian's Chromium.
 
-    python scripts/screenshots.py [--out docs/images]
+    python scripts/screenshots.py [--out docs/images] [--every]
 
 What is taken is in `SCENES`. Needs playwright and `chromium-headless-shell`.
 """
@@ -32,6 +32,17 @@ SCENES: Final = (
     ("sweep", "desk", "/runs/{search}/sweeps", ""),
     ("team", "desk", "/team?team=vision", ""),
 )
+#: With `--every`: all of these in both sizes, light and dark.
+EVERY: Final = {
+    "home": "/", "runs": "/runs", "new": "/new", "models": "/models", "registry": "/registry",
+    "workflows": "/workflows", "services": "/services", "examples": "/examples", "volumes": "/volumes",
+    "room": "/storage", "clusters": "/clusters", "offers": "/offers", "recommend": "/recommend",
+    "apps": "/apps", "team": "/team", "cost": "/cost", "notifications": "/notifications", "audit": "/audit",
+    "run": "/runs/{pipeline}", "failed": "/runs/{broken}", "logs": "/runs/{pipeline}/logs",
+    "machines": "/runs/{pipeline}/machines", "history": "/runs/{pipeline}/history",
+    "search": "/runs/{search}/sweeps", "again": "/runs/{search}/again", "quote": "/quotes/{quote}",
+    "compare": "/compare?run={search}&run={again}",
+}  # fmt: skip
 _TRAIN: Final = """\
 import json, math, os, sys, time
 options = dict(zip(sys.argv[1::2], map(float, sys.argv[2::2])))
@@ -172,6 +183,27 @@ class Server:
             time.sleep(1)
 
 
+def take_every(server: Server, runs: dict[str, str], out: Path) -> None:
+    """Takes all pages as they are on a desk and on a phone."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(server.setup_url)
+        page.get_by_role("button", name="Log in").click()
+        for size, width, height in (("desk", 1440, 900), ("phone", 390, 844)):
+            page.set_viewport_size({"width": width, "height": height})
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+                for name, path in EVERY.items():
+                    page.goto(server.url + path.format(**runs))
+                    page.wait_for_timeout(800)  # curves are drawn
+                    page.screenshot(path=out / f"{name}-{size}-{scheme}.png")
+        browser.close()
+
+
 def take(server: Server, runs: dict[str, str], out: Path, wanted: list[str]) -> list[str]:
     """Takes the pictures; which pages are not there."""
     from PIL import Image
@@ -209,6 +241,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "images")
     parser.add_argument("--home", type=Path, help="a home that stays, for a second look")
+    parser.add_argument("--every", action="store_true", help="every page in both sizes, light and dark")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -221,6 +254,9 @@ def main() -> int:
         try:
             runs = server.run_all() if is_new else json.loads(known.read_text())
             known.write_text(json.dumps(runs))
+            if options.every:
+                take_every(server, runs, options.out)
+                return 0
             missing = take(server, runs, options.out, options.names)
         finally:
             server.process.terminate()

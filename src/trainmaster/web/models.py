@@ -8,8 +8,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Runs
+from trainmaster.service.runs.curves import COUNTERS
+from trainmaster.spec.metric_names import in_order
 from trainmaster.web.rendering import PAGE_ROWS, page
 
+#: Of metrics, and of parameters, in the table; the page of a model has all.
+_COLUMNS = 6
 router = APIRouter(include_in_schema=False)
 
 
@@ -18,7 +22,18 @@ def models(request: Request, found: Runs, run: str = "", cursor: str | None = No
     """What tasks left, of one run or of all."""
     listed = found.models(run or None, PAGE_ROWS, cursor)
     more = urlencode({"run": run, "cursor": listed["next"]}) if listed["next"] else ""
-    return page(request, "models.html", models=listed["models"], more=more, run=run)
+    found_models = listed["models"]
+    names = [name for each in found_models for name in each["metrics"] if name not in COUNTERS]
+    parameters = [name for each in found_models for name in each["parameters"]]
+    return page(
+        request,
+        "models.html",
+        models=found_models,
+        metrics=in_order(dict.fromkeys(names))[:_COLUMNS],
+        parameters=list(dict.fromkeys(parameters))[:_COLUMNS],
+        more=more,
+        run=run,
+    )
 
 
 @router.get("/models/{run}/{experiment}/{task}")

@@ -47,7 +47,7 @@ from trainmaster.web import (
     volumes,
     workflows,
 )
-from trainmaster.web.rendering import HERE, is_part, page, redirect
+from trainmaster.web.rendering import HERE, for_readers, is_part, page, redirect
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -171,7 +171,10 @@ async def _failed(request: Request, error: Exception) -> Response:
     if isinstance(error, UnknownCallerError) and not is_part(request):
         wanted = request.url.path if request.method == "GET" else "/"
         return redirect(f"/login?{urlencode({'next': wanted})}")
-    answer = page(request, "error.html", status_of(error), title=str(error.args[0]), hint=error.hint)
+    caller = getattr(request.state, "caller", None)
+    is_admin = caller is not None and "admin" in caller.scopes
+    hint = error.hint if is_admin else for_readers(error.hint)
+    answer = page(request, "error.html", status_of(error), title=str(error.args[0]), hint=hint)
     if isinstance(error, TooOftenError):
         answer.headers["retry-after"] = str(math.ceil(error.retry_after_s))
     return answer

@@ -91,6 +91,18 @@ def with_code(text: str) -> Markup:
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - it is escaped
 
 
+def for_readers(hint: str) -> str:
+    """A hint without what only a shell, its variables or the docs' files are good for.
+
+    >>> for_readers("Choose another one. `trainmaster status` lists the runs.")
+    'Choose another one.'
+    >>> for_readers("Run `aws configure`, or set AWS_REGION.")
+    'Ask an admin of this server.'
+    """
+    said = [each for each in re.split(r"(?<=[.!?]) +", hint) if not _OF_A_SHELL.search(each)]
+    return " ".join(said) or ("Ask an admin of this server." if hint else "")
+
+
 def as_title(text: str) -> str:
     """A message as a title.
 
@@ -100,6 +112,9 @@ def as_title(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+_OF_A_SHELL: Final = re.compile(
+    r"`(trainmaster|aws|gcloud|az|pip|apt-get)\b|docs/|\b[A-Z]+_[A-Z_]+\b|--[a-z]|~/"
+)
 #: How ends are shown: as what (its shape and colour), and the word for it.
 _ENDS: Final = {
     "SUCCEEDED": ("ok", "succeeded"),

@@ -391,3 +391,30 @@ def test_what_until_ended_is_told_by_rest_and_page(site):
     assert found["until"] == {"condition": "loss <= 0.1", "reached": 6}
     assert found["tasks"]["succeeded"] == 6
     assert "Ends at loss &lt;= 0.1: 6 of 6 tasks ended as UNTIL" in site.page("/runs/digits-u")
+
+
+def test_two_webhooks_of_one_target_are_told_apart_and_their_topics_are_words(site):
+    for _ in range(2):
+        site.browser.post(
+            "/notifications", data={"target": "https://x.example/h", "kind": "webhook", "topic": "run.ended"}
+        )
+    text = site.page("/notifications")
+    heads = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
+    assert len(heads) == len(set(heads)) == 2, text
+    assert "webhook: run.ended" not in text
+
+
+def test_models_have_a_column_for_each_metric_and_counters_are_none(site):
+    models = [
+        {"model": "r/a/0", "metrics": {"step": 8, "loss": 0.5, "seconds": 3}, "parameters": {"lr": 0.1}}
+    ]
+    from trainmaster.web import models as pages
+
+    request = SimpleNamespace(state=SimpleNamespace(caller=None), url=SimpleNamespace(path="/models"))
+    found = SimpleNamespace(models=lambda *_: {"models": models, "next": None})
+    text = pages.models(request, found).body.decode()
+    assert re.findall(r'<th scope="col"[^>]*>(.*?)</th>', text) == ["Model", "loss", "lr"]
+
+
+def test_members_are_not_sent_to_a_shell(site):
+    assert "trainmaster" not in re.search(r"<main.*</main>", site.page("/runs/none", 404), re.S)[0]
