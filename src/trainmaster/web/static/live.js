@@ -142,7 +142,8 @@ function refresh() {
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const piece of fresh.querySelectorAll("[data-live]")) {
       const name = piece.dataset.live, old = document.querySelector(`[data-live="${name}"]`), html = piece.innerHTML;
-      if (!old || sent.get(name) === html || old.querySelector("details[open]") || old.querySelector("input:focus")) continue;
+      if (!old || sent.get(name) === html || old.innerHTML === html || old.querySelector("details[open], input:focus")) continue;
+      if (document.querySelector("dialog")) { refresh(); continue; }  // it asks about a button that must stay
       sent.set(name, html);
       old.replaceChildren(...piece.childNodes);
     }
