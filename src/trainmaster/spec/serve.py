@@ -123,11 +123,6 @@ class HealthCheck(Noun):
         if values.get("method") == "GET" and "body" in values:
             problems.add(node.keys["body"], (*path, "body"), "a body of a GET; write `method: POST`")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_a_path(cls, given: Any) -> Any:  # noqa: ANN401 - whatever `_as_written` gives
-        return {"path": given} if isinstance(given, str) else given
-
     @model_serializer
     def _as_written(self) -> str | dict[str, object]:
         given = {name: value for name, value in self if value != type(self).model_fields[name].default}
