@@ -32,8 +32,8 @@ def convert(
     made = conversion_of_file(document)
     if recipe is not None:
         _write(recipe, made.recipe)
-        count = len(made.decisions)
-        say(f"{recipe}: read its comments ({count} to decide), then `trainmaster check {recipe}`")
+        count = f"{len(made.decisions)} to decide, {len(made.dropped)} dropped"
+        say(f"{recipe}: read its comments ({count}), then `trainmaster check {recipe}`")
     if as_json:
         print_json(asdict(made))
     elif recipe is None:

@@ -16,6 +16,7 @@ from trainmaster.service.conversion.shell import Command, Script, number_of
 Beside = Callable[[str], str]
 
 #: Set for every rank: a script that sets them would set them wrongly.
+_MAKES_ENVIRONMENT: Final = re.compile(r"-m venv\b|\buv venv\b|\bvirtualenv\s")
 _OF_RANKS: Final = frozenset(
     {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"}
 )
@@ -196,13 +197,18 @@ class ForeignJob:
         line = script.line_of(command.start)
         given = dict(command.assignments())
         if given and is_gang and set(given) <= _OF_RANKS:
-            draft.drop(line, script.drop(command), "set for each rank")
+            script.drop(command)
+            draft.drop(line, ", ".join(given), "set for each rank")
         elif given and self._masked(text := script.text[command.start : command.end]):
             del text
             draft.drop(line, script.drop(command), "a secret: export it, or `trainmaster secrets set`")
             names = experiment.keys.setdefault("secrets", [])
             assert isinstance(names, list)
             names += [name for name in given if name not in names]
+        elif command.program in ("source", ".") and not _MAKES_ENVIRONMENT.search(script.text + self.setup):
+            text = command.arguments[0].text.strip("\"'") if command.arguments else ""
+            if text.endswith("bin/activate"):
+                draft.decide(line, text, "it is on that machine only: `setup` makes an environment")
         elif command.program == "module" or command.words[0].text == "ml":
             draft.drop(
                 line,

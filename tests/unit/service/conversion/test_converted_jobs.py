@@ -443,3 +443,12 @@ def test_here_documents_quotes_and_nested_substitutions_are_part_of_words() -> N
         'A="$(srun x "$(y)")" srun real 2>&1 | tee log # srun no\n(cd a; srun b)\n'
     )
     assert [each.program for each in Script(text).commands()] == ["cat", "srun", "tee", "cd", "srun"]
+
+
+def test_an_environment_of_that_machine_is_to_be_decided_and_what_is_dropped_is_not_rewritten() -> None:
+    made = conversion_of(SBATCH.replace("module load cuda", "source ~/venvs/pt/bin/activate"), "job.sbatch")
+    assert (13, "~/venvs/pt/bin/activate") in [found[:2] for found in made.decisions]
+    assert (12, "MASTER_ADDR", "set for each rank") in made.dropped
+    own = "python -m venv env\nsource env/bin/activate"
+    made = conversion_of(SBATCH.replace("module load cuda", own), "job.sbatch")
+    assert "activate" not in " ".join(text for _, text, _ in made.decisions)
