@@ -208,7 +208,8 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
             show(f"  {name} used: {usage_text(experiment['usage'])}")
     seen = client.highlights(run)
     for task in seen.running:
-        show(f"  {task.experiment}/{task.task} attempt {task.attempt}  {metrics_text(task.metrics)}")
+        metrics = metrics_text(task.metrics) or "no metrics yet"
+        show(f"  {task.experiment}/{task.task} attempt {task.attempt}  {metrics}")
     for task in seen.bad:
         why = f": {task.message}" if task.message else ""
         show(f"  {task.experiment}/{task.task} {task.reason}{why}")

@@ -32,7 +32,7 @@ class Elsewhere:
         return SimpleNamespace(json={**STATUS, **over})
 
     def highlights(self, run):
-        running = (TaskLine("main", 0, 1, None, "", {"loss": 0.5}),)
+        running = (TaskLine("main", 0, 1, None, "", {"loss": 0.5}), TaskLine("main", 2, 1, None, "", {}))
         return Highlights(
             running, (TaskLine("main", 1, 2, "OOM", "", {}),), (NoteLine(0.0, None, None, "waits"),)
         )
@@ -57,8 +57,9 @@ def call(monkeypatch):
 def test_status_models_logs_and_cancel_need_no_home(call):
     lines = call("status", "1").stdout.splitlines()
     assert lines[0].startswith("r-1: RUNNING (nobody drives it")
-    assert lines[2:4] == ["  main/0 attempt 1  loss=0.5", "  main/1 OOM"]
-    assert lines[4].endswith("ago: waits")
+    running = ["  main/0 attempt 1  loss=0.5", "  main/2 attempt 1  no metrics yet"]
+    assert lines[2:5] == [*running, "  main/1 OOM"]
+    assert lines[5].endswith("ago: waits")
     assert json.loads(call("models", "1", "--json").stdout)["models"][0]["parameters"] == {"lr": 1}
     assert call("logs", "1", "--grep", "a").stdout == "r-1 a"
     done = call("cancel", "1")

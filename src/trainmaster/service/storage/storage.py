@@ -38,6 +38,8 @@ _IN_CACHE: Final = {
     "images": "images",
     REPLICAS: "copies",
     "capsules": "copies",
+    "lab": "lab",
+    "runtimes": "runtimes",
 }
 
 
