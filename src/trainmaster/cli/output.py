@@ -115,6 +115,8 @@ def quote_text(quote: dict[str, Any]) -> str:
     span, amount = span_text(quote["time_s"]), dollars_text(quote["cost_usd"])
     word = "quote" if quote["kind"] == "binding" else quote["kind"]
     end = {True: ": kept", False: ": not kept", None: ""}[quote["kept"]]
+    if quote.get("ended_by_hand"):
+        end = ": neither kept nor broken, as the run was ended by hand"
     if quote["kept"] and quote.get("outside") == "early":
         end += " (it came out below the interval)"
     return f"{word}: {span}, {amount}{end}"

@@ -25,15 +25,18 @@ def score(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON
     if not rows:
         say("no run with a quote has ended here yet")
         return
-    header = ["quote", "provider", "job", "kept (95 % interval)", "inside", "early", "late", "p95/p5"]
-    show(table(header, rows))
+    sides = ["kept (95 % interval)", "inside", "early", "late", "ended by hand"]
+    show(table(["quote", "provider", "job", *sides, "p95/p5"], rows))
 
 
 def _cells(one: dict[str, Any]) -> list[str]:
     kept, inside = one["kept"], one["coverage"]
-    span = f"{kept['n']} of {kept['of']} ({kept['low']:.0%} to {kept['high']:.0%})"
+    span = f"{kept['n']} of {kept['of']}"
+    if kept["of"]:
+        span += f" ({kept['low']:.0%} to {kept['high']:.0%})"
     share = f"{inside['n']} of {inside['of']}"
     if inside["of"]:
         share += f" ({inside['low']:.0%} to {inside['high']:.0%}; {inside['nominal']:.0%} expected)"
     width = one["time_p95_over_p5"]
-    return [span, share, str(one["early"]), str(one["late"]), "-" if width is None else f"{width:.2f}"]
+    counts = [str(one.get(key, 0)) for key in ("early", "late", "ended_by_hand")]
+    return [span, share, *counts, "-" if width is None else f"{width:.2f}"]

@@ -132,7 +132,8 @@ def _overview_lines(seen: Mapping[str, Any]) -> list[str]:
         of = f" of {bill(month['monthly_usd'])}" if month["monthly_usd"] is not None else ""
         lines.append(f"this month: {bill(month['spent_usd'])}{of}, at this pace {bill(month['pace_usd'])}")
     if quotes["runs"]:
-        lines.append(f"quotes kept within 90 days: {quotes['kept']} of {quotes['runs']}")
+        apart = f"; {hand} ended by hand" if (hand := quotes.get("ended_by_hand")) else ""
+        lines.append(f"quotes kept within 90 days: {quotes['kept']} of {quotes['runs']}{apart}")
     return [*lines, ""] if lines else []
 
 

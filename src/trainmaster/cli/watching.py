@@ -82,7 +82,8 @@ def told(each: Happening) -> Iterator[str]:
         case MoreFailures():
             yield f"further failures are not told: `trainmaster status {each.run}` shows them"
         case WentOn():
-            yield f"{each.experiment}/{each.task}: {goes_on_text(each.from_step, each.came_to)}"
+            where = goes_on_text(each.from_step, each.came_to, each.has_checkpoint)
+            yield f"{each.experiment}/{each.task}: {where}"
         case Note():
             yield each.message if each.task is None else f"{each.experiment}/{each.task}: {each.message}"
         case ExperimentMoved(state=State.DONE):
@@ -194,13 +195,22 @@ def fresh(lines: Iterable[str], said: dict[str, float], now: float) -> Iterator[
             yield line
 
 
-def goes_on_text(from_step: float, came_to: float | None) -> str:
+def goes_on_text(from_step: float, came_to: float | None, has_checkpoint: bool = True) -> str:
     """Where an attempt has begun that is not the first one, as it says itself.
+
+    Args:
+        from_step: the first step that it has shown.
+        came_to: the last one of the attempt before it; None if unknown.
+        has_checkpoint: there was one for it to go on from.
 
     >>> goes_on_text(240, 251)
     'goes on from step 240 (the attempt before had come to step 251)'
+    >>> goes_on_text(10, None, has_checkpoint=False)
+    'begins again without a checkpoint: the first step that it shows is 10'
     """
     was = f" (the attempt before had come to step {came_to:g})" if came_to and came_to > from_step else ""
+    if not has_checkpoint:
+        return f"begins again without a checkpoint: the first step that it shows is {from_step:g}{was}"
     return f"goes on from step {from_step:g}{was}"
 
 

@@ -352,6 +352,10 @@ class Database:
         """Quotes of the newest runs that have ended, with the run's provider, recipe and tasks."""
         return self.read(quote_rows.judged_query())
 
+    def was_cancelled(self, run: str) -> bool:
+        """True if it was ever cancelled or interrupted, also if it was resumed then."""
+        return bool(self.read(quote_rows.cancelled_query(run).limit(1)))
+
     def record_truth(self, quote: int, truth: Truth) -> None:
         """Keep what a quote came to beside what it promised."""
         self._transactions.write(lambda connection, _: quote_rows.put_truth(connection, quote, truth))

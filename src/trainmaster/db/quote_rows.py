@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from trainmaster.db import tables as t
 from trainmaster.db.events import storable
-from trainmaster.spec.states import State
+from trainmaster.spec.states import EndReason, State
 
 #: Older measurements of the same thing are of little interest.
 MEASUREMENTS = 100
@@ -69,7 +69,7 @@ class Truth:
     Attributes:
         time_s: seconds that it took.
         cost_usd: dollars that it cost.
-        kept: it succeeded, and neither was more than promised; None for a quote that promised nothing.
+        kept: it succeeded, and neither was more than promised; None if it was ended by hand.
     """
 
     time_s: float
@@ -163,6 +163,14 @@ def measurements_query(
 def quotes_query(run: str) -> sa.Select[Any]:
     """Quotes of a run in the order in which they were made."""
     return sa.select(t.quote).where(t.quote.c.run_id == run).order_by(t.quote.c.made_at, t.quote.c.id)
+
+
+def cancelled_query(run: str) -> sa.Select[Any]:
+    """An event of each time that a run was cancelled or interrupted."""
+    column = t.event.c
+    return sa.select(column.id).where(
+        column.run_id == run, column.kind == "run", column.reason == EndReason.CANCELLED
+    )
 
 
 def judged_query() -> sa.Select[Any]:

@@ -58,11 +58,13 @@ def server_metrics(service: Service, caller: Caller) -> Iterator[Gauge]:
     yield Gauge("clusters", "Rented clusters.", "", {"": float(len(clusters))})
     usd = sum(each["usd_per_hour"] or 0.0 for each in clusters)
     yield Gauge("usd_per_hour", "What they cost now, US dollars per hour.", "", {"": usd})
+    # what was ended by hand says nothing of its quote
     found = outcomes(database, service.home.identity(), caller.sees)
+    told = [each for each in found if each.kept is not None]
     for name, what in (("quotes_judged", "Quotes of runs that are over."), ("quotes_kept", "Those kept.")):
         values = {
             kind: float(
-                sum(each.promise.kind == kind and (each.kept or name != "quotes_kept") for each in found)
+                sum(each.promise.kind == kind and (each.kept or name != "quotes_kept") for each in told)
             )
             for kind in KINDS
         }

@@ -234,7 +234,10 @@ class AttemptActions:
         if searcher is not None and searcher.prunes:
             curve = self.curve(replace(task, attempt=task.attempt - 1))
         is_behind = (task.experiment, task.number, task.attempt) in self._adopted
-        return TaskProgress.of(context, curve, earlier=task.metrics, is_behind=is_behind)
+        has_checkpoint = any(each is not None for each in (task.restored, task.kept_checkpoint, task.parent))
+        return TaskProgress.of(
+            context, curve, earlier=task.metrics, is_behind=is_behind, has_checkpoint=has_checkpoint
+        )
 
     def clean_up(self, effect: Effect) -> None:
         """Remove the working directories of an attempt whose end is recorded."""

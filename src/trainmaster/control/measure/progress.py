@@ -53,6 +53,7 @@ class TaskProgress:
         from_step: the step that it has gone on from, as it says itself; of one that was followed later, the
             last one before that. None until that is known, and of attempts that begin with nothing.
         came_to: the last step of the attempt before it, None if unknown.
+        has_checkpoint: there was one for it to go on from.
         until: what ends it early.
         reached: what it reported when that held, in words; empty before.
         moved_at: when it last reported anything, by the clock of `update`; None before.
@@ -77,6 +78,7 @@ class TaskProgress:
     is_behind: bool = False
     from_step: float | None = None
     came_to: float | None = None
+    has_checkpoint: bool = True
     until: Until | None = None
     reached: str = ""
     moved_at: float | None = field(default=None, init=False)
@@ -96,6 +98,7 @@ class TaskProgress:
         *,
         earlier: Mapping[str, object] | None = None,
         is_behind: bool = False,
+        has_checkpoint: bool = True,
     ) -> TaskProgress:
         """Start to follow an attempt.
 
@@ -105,6 +108,7 @@ class TaskProgress:
             resolution_s: how often `update` will be called.
             earlier: the last metrics of the attempt before it.
             is_behind: it has run for a while.
+            has_checkpoint: there was one for it to go on from.
         """
         experiment, search = context.experiment, context.experiment.search
         values = experiment.builtin_values()
@@ -128,6 +132,7 @@ class TaskProgress:
             goes_on=context.attempt > 1 or context.parent is not None,
             is_behind=is_behind,
             came_to=None if is_behind else _number(earlier or {}, "step"),
+            has_checkpoint=has_checkpoint or is_behind,
             until=experiment.ends_at,
         )
 

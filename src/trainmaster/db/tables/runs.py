@@ -236,7 +236,7 @@ quote = Table(
     Column("data", Text, nullable=False),
     Column("time_s", Float, doc="the truth, once it has ended"),
     Column("cost_usd", Float, doc="the truth, once it has ended"),
-    Column("kept", Boolean, doc="whether it succeeded within its p95 of time and of cost"),
+    Column("kept", Boolean, doc="it succeeded within its p95 of time and cost; null: ended by hand"),
 )
 Index(None, quote.c.run_id, quote.c.id)
 

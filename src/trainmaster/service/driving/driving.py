@@ -24,7 +24,7 @@ from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.summary import queued_seconds, run_seconds
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.facts import Fact, RunFacts
-from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.forecast import Beside
@@ -260,10 +260,9 @@ def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -
 def _record_truth(opened: OpenHome, run: str) -> None:
     row = opened.database.run_row(run)
     if row["state"] == State.DONE:
-        succeeded = row["reason"] == EndReason.SUCCEEDED
         now = opened.database.clock_s()
         time_s = run_seconds(row, now) - queued_seconds(row, now)
-        record_truth(opened.database, run, succeeded, time_s, row["cost_usd"])
+        record_truth(opened.database, run, row["reason"], time_s, row["cost_usd"])
 
 
 def _nothing() -> None:

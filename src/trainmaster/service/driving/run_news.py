@@ -67,12 +67,16 @@ class MoreFailures:
 
 @dataclass(frozen=True, slots=True)
 class WentOn:
-    """An attempt goes on from a step, as it says itself; the one before had come to ``came_to``."""
+    """An attempt goes on from a step, as it says itself; the one before had come to ``came_to``.
+
+    Without ``has_checkpoint`` there was none to go on from: it begins again.
+    """
 
     experiment: str
     task: int
     from_step: float
     came_to: float | None
+    has_checkpoint: bool = True
 
 
 #: What is worth telling.

@@ -128,7 +128,7 @@ class RunWatcher:
             for key, found in progress.items():
                 if found.from_step is not None and found.directory not in self._gone_on:
                     self._gone_on.add(found.directory)
-                    yield WentOn(*key, found.from_step, found.came_to)
+                    yield WentOn(*key, found.from_step, found.came_to, found.has_checkpoint)
 
 
 def run_view(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.db import Database, Truth
-from trainmaster.spec.states import State
+from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
@@ -57,6 +57,22 @@ class QuoteRecord:
         """True if neither is more than was promised: early and cheap is no miss."""
         return self.time_s.holds(time_s) and self.cost_usd.holds(cost_usd)
 
+    def kept(self, reason: str | None, by_hand: bool, time_s: float, cost_usd: float) -> bool | None:
+        """Whether a run has kept it: it succeeded, and neither is more than was promised.
+
+        Args:
+            reason: why it ended.
+            by_hand: it was cancelled or interrupted by a person, now or before it was resumed.
+            time_s: seconds that it took, without the wait for what other runs held: that cannot be promised.
+            cost_usd: dollars that it cost.
+
+        Returns:
+            None of one that was ended by hand: it says nothing of the promise.
+        """
+        if by_hand:
+            return None
+        return reason == EndReason.SUCCEEDED and self.holds(time_s, cost_usd)
+
     def outside(self, time_s: float, cost_usd: float) -> str | None:
         """On which side of what was promised it came out: ``early`` or ``late``; None if inside.
 
@@ -94,27 +110,28 @@ def quote_summary(database: Database, run: str) -> dict[str, Any] | None:
     shown = {row["kind"]: row for row in rows}
     main = shown.get("binding") or rows[-1]
     promise = QuoteRecord.of_row(main)
-    is_over = database.run_row(run)["state"] == State.DONE  # one that was resumed has yet to show it
+    # one that was resumed has yet to show it
+    is_over = database.run_row(run)["state"] == State.DONE and main["time_s"] is not None
+    by_hand = is_over and main["kept"] is None
     return {
         "kind": promise.kind,
         "time_s": promise.time_s.as_dict(),
         "cost_usd": promise.cost_usd.as_dict(),
         "measurements": promise.measurements,
-        "kept": bool(main["kept"]) if is_over and main["kept"] is not None else None,
+        "kept": bool(main["kept"]) if is_over and not by_hand else None,
+        "ended_by_hand": by_hand,
         "outside": promise.outside(main["time_s"], main["cost_usd"] or 0.0)
-        if is_over and main["time_s"] is not None
+        if is_over and not by_hand
         else None,
     }
 
 
-def record_truth(database: Database, run: str, succeeded: bool, time_s: float, cost_usd: float) -> None:
-    """Put what a run came to beside what was promised.
-
-    Kept means: it succeeded, and neither time nor cost is more than its p95. The time is that without
-    waiting for what other runs held: that cannot be promised.
-    """
-    for row in database.quotes_of(run):
-        kept = succeeded and QuoteRecord.of_row(row).holds(time_s, cost_usd)
+def record_truth(database: Database, run: str, reason: str | None, time_s: float, cost_usd: float) -> None:
+    """Put what a run came to beside what was promised; see `QuoteRecord.kept`."""
+    rows = database.quotes_of(run)
+    by_hand = bool(rows) and database.was_cancelled(run)
+    for row in rows:
+        kept = QuoteRecord.of_row(row).kept(reason, by_hand, time_s, cost_usd)
         database.record_truth(row["id"], Truth(time_s, cost_usd, kept))
 
 

@@ -27,7 +27,7 @@ class QuoteOutcome:
         run: its id. provider: name. job: kind of job, see `job_of`.
         promise: what was said.
         succeeded: whether the run did all that it was to do; the time of others says nothing of intervals.
-        kept: it succeeded within p95 of time and cost.
+        kept: it succeeded within p95 of time and cost; None if it was ended by hand.
         time_s: seconds it took. cost_usd: dollars it cost.
     """
 
@@ -36,7 +36,7 @@ class QuoteOutcome:
     job: str
     promise: QuoteRecord
     succeeded: bool
-    kept: bool
+    kept: bool | None
     time_s: float
     cost_usd: float
 
@@ -51,7 +51,7 @@ class Score:
     """Of some outcomes.
 
     Attributes:
-        runs: that ended. kept: of those.
+        runs: that ended by themselves. kept: of those. by_hand: apart from them, ended by hand.
         judged: runs that succeeded, whose truth can be held against the interval.
         inside: of those, inside the intervals of time and of cost; early, late: outside, below or above.
         time_width: median of p95/p5 of the time; None without runs.
@@ -59,6 +59,7 @@ class Score:
 
     runs: int
     kept: int
+    by_hand: int
     judged: int
     inside: int
     early: int
@@ -70,12 +71,14 @@ class Score:
         """Count them."""
         from statistics import median  # every run asks for the line of its quote, few have any
 
-        sides = [each.side for each in outcomes if each.succeeded]
+        told = [each for each in outcomes if each.kept is not None]
+        sides = [each.side for each in told if each.succeeded]
         times = [each.promise.time_s for each in outcomes]
         widths = [time_s.p95 / time_s.p5 for time_s in times if time_s.p5 > 0]
         return cls(
-            len(outcomes),
-            sum(each.kept for each in outcomes),
+            len(told),
+            sum(bool(each.kept) for each in told),
+            len(outcomes) - len(told),
             len(sides),
             sides.count("inside"),
             sides.count("early"),
@@ -87,7 +90,7 @@ class Score:
     def line(self) -> str:
         """For people, beside a quote; empty if there is nothing to tell.
 
-        >>> Score(13, 11, 12, 11, 0, 1, 1.4).line
+        >>> Score(13, 11, 2, 12, 11, 0, 1, 1.4).line
         'of 12 runs here, 11 inside the interval'
         """
         if not self.judged:
@@ -99,6 +102,7 @@ class Score:
         return {
             "runs": self.runs,
             "kept": _share(self.kept, self.runs),
+            "ended_by_hand": self.by_hand,
             "coverage": {**_share(self.inside, self.judged), "nominal": NOMINAL},
             "early": self.early,
             "late": self.late,
@@ -164,7 +168,7 @@ def outcomes(
             job_of(json.loads(row["recipe"]), row["tasks"]),
             promise,
             row["reason"] == EndReason.SUCCEEDED,
-            bool(row["kept"]),
+            row["kept"] if row["kept"] is None else bool(row["kept"]),
             row["time_s"],
             row["cost_usd"] or 0.0,
         )

@@ -35,7 +35,7 @@ def overview(service: Service, caller: Caller, which: RunFilter) -> dict[str, An
         list with ``why``, ``progress`` (a share), ``tasks`` (done and all), ``left_s`` where these are known.
         ``since`` (Unix seconds), ``ended`` (by reason ``runs`` and ``usd``), ``month``
         (``spent_usd``, ``reserved_usd``, ``monthly_usd``, ``pace_usd`` at its end, ``day`` and ``days``) and
-        ``quotes`` of 90 days (``kept`` and ``runs``).
+        ``quotes`` of 90 days (``kept`` of ``runs``; apart from these ``ended_by_hand``).
     """
     database = service.database
     now = database.clock_s()
@@ -113,10 +113,15 @@ def _month(service: Service, caller: Caller, now: float) -> dict[str, Any]:
 
 
 def _kept(service: Service, caller: Caller, now: float) -> dict[str, int]:
-    """Of the last quote of each run that has succeeded; what ended for other reasons says nothing of it."""
-    found: dict[str, bool] = {}
+    """Of the last quote of each run; what was ended by hand says nothing of it, and is counted apart."""
+    found: dict[str, bool | None] = {}
     for row in service.database.judged_quotes():
         is_own = row["home_id"] in ("", service.home.identity()) and caller.sees(row["team"])
         if is_own and row["made_at"] >= now - _QUOTES_S:
-            found[row["run_id"]] = bool(row["kept"])
-    return {"kept": sum(found.values()), "runs": len(found)}
+            found[row["run_id"]] = row["kept"]
+    by_hand = sum(kept is None for kept in found.values())
+    return {
+        "kept": sum(bool(kept) for kept in found.values()),
+        "runs": len(found) - by_hand,
+        "ended_by_hand": by_hand,
+    }

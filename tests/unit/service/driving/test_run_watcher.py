@@ -69,6 +69,7 @@ def test_a_turn_is_told_as_plain_data(tmp_path):
     went_on = SimpleNamespace(
         from_step=2.0,
         came_to=3.0,
+        has_checkpoint=False,
         directory=tmp_path,
         metrics={},
         steps_per_s=1.0,
@@ -78,7 +79,11 @@ def test_a_turn_is_told_as_plain_data(tmp_path):
     watcher.turned(state, turn, {("main", 0): went_on})
     watcher.turned(state, Turn(), {("main", 0): went_on})
     begun, moved, told, ended, goes_on = shown.happened
-    assert (begun, told, goes_on) == (SetupBegun("main"), note, WentOn("main", 0, 2.0, 3.0))
+    assert (begun, told, goes_on) == (
+        SetupBegun("main"),
+        note,
+        WentOn("main", 0, 2.0, 3.0, has_checkpoint=False),
+    )
     assert isinstance(moved, ExperimentMoved)
     assert (moved.state, moved.total, moved.tally["waiting"]) == (State.RUNNING, 1, 1)
     fields = (EndReason.USER_ERROR, "exit code 1", ("50%", "last"), False, False)

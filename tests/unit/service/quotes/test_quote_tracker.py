@@ -18,7 +18,7 @@ from trainmaster.service.quotes.quote_tracker import QuoteTracker, _Measured
 from trainmaster.service.quotes.steadiness import share_done
 from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.log_normal import LogNormal
-from trainmaster.spec.states import State
+from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.waits import until
 
 BEGAN = 1000.0
@@ -30,6 +30,7 @@ class Store:
     def __init__(self, *rows, state=State.RUNNING):
         self.rows = list(rows)
         self.state = state
+        self.by_hand = False
 
     def quotes_of(self, _run):
         return self.rows
@@ -40,6 +41,9 @@ class Store:
 
     def run_row(self, _run):
         return {"state": self.state}
+
+    def was_cancelled(self, _run):
+        return self.by_hand
 
     def record_truth(self, number, truth):
         self.rows[number] |= {"kept": truth.kept, "time_s": truth.time_s, "cost_usd": truth.cost_usd}
@@ -179,22 +183,25 @@ def test_of_many_tasks_the_newest_count():
 
 
 @pytest.mark.parametrize(
-    ("succeeded", "time_s", "kept", "outside"),
+    ("reason", "by_hand", "time_s", "kept", "outside"),
     [
-        (True, 99.0, True, None),
-        (True, 101.0, False, "late"),
-        (False, 5.0, False, "early"),
-        (True, 49.0, True, "early"),
+        (EndReason.SUCCEEDED, False, 99.0, True, None),
+        (EndReason.SUCCEEDED, False, 101.0, False, "late"),
+        (EndReason.USER_ERROR, False, 5.0, False, "early"),
+        (EndReason.SUCCEEDED, False, 49.0, True, "early"),
+        (EndReason.CANCELLED, True, 5.0, None, None),
+        (EndReason.SUCCEEDED, True, 101.0, None, None),
     ],
 )
-def test_kept_is_success_within_time_and_either_side_is_told(succeeded, time_s, kept, outside):
+def test_kept_is_success_within_time_and_either_side_is_told(reason, by_hand, time_s, kept, outside):
     database = Store(promise(p95=100.0), state=State.DONE)
-    record_truth(database, "r", succeeded, time_s, 0.0)
+    database.by_hand = by_hand
+    record_truth(database, "r", reason, time_s, 0.0)
     found = quote_summary(database, "r")
-    assert (found["kept"], found["outside"]) == (kept, outside)
+    assert (found["kept"], found["outside"], found["ended_by_hand"]) == (kept, outside, by_hand)
     database.state = State.RUNNING  # resumed: it has yet to show it
     found = quote_summary(database, "r")
-    assert (found["kept"], found["outside"]) == (None, None)
+    assert (found["kept"], found["outside"], found["ended_by_hand"]) == (None, None, False)
 
 
 def test_nothing_is_bound_in_the_middle_of_a_recovery(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from trainmaster.advisor.quote.quote import Interval
 from trainmaster.db import AcceptedRun, Database, NewQuoteRow, RunChange, Truth
-from trainmaster.service.quotes.quote_record import QuoteRecord
+from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_truth
 from trainmaster.service.quotes.score import Score, binomial_interval, job_of, outcomes, report, score_line
 from trainmaster.spec.states import EndReason, State
 
@@ -56,6 +56,29 @@ def test_a_run_that_failed_is_not_kept_and_says_nothing_of_the_interval(database
     ended(database, "bad", 60.0, reason=EndReason.OOM)
     score = Score.of(outcomes(database, "h"))
     assert (score.runs, score.kept, score.judged, score.inside) == (2, 1, 1, 1)
+
+
+def test_a_run_that_a_person_has_ended_says_nothing_though_it_was_resumed(database):
+    ended(database, "good", 60.0)
+    for name, reason in (("given-up", EndReason.CANCELLED), ("resumed", EndReason.SUCCEEDED)):
+        ended(database, name, 600.0, reason=reason)
+        if name == "resumed":
+            interrupt(database, name)
+        record_truth(database, name, reason, 600.0, 0.0)
+    found = outcomes(database, "h")
+    score = Score.of(found)
+    assert (score.runs, score.kept, score.by_hand, score.judged, score.inside) == (1, 1, 2, 1, 1)
+    assert report(found)["estimate"]["ended_by_hand"] == 2
+    assert quote_summary(database, "resumed")["ended_by_hand"]
+
+
+def interrupt(database, name):
+    """It goes on, is interrupted, and resumed to its end."""
+    lease = database.acquire(name, 3.0)
+    waits, stops, done = State.WAITING, State.STOPPING, State.DONE
+    for reason in (EndReason.CANCELLED, EndReason.SUCCEEDED):
+        for before, after in ((done, waits), (waits, stops), (stops, done)):
+            database.commit(lease, [RunChange(before, after, reason if after is done else None)], 3.0)
 
 
 def test_runs_that_go_on_and_those_of_other_homes_do_not_count(database):
