@@ -138,8 +138,13 @@ class Database:
         """True if there is a run with this id, or was one that was removed: no name is given twice."""
         return bool(self.read(sa.select(t.run.c.id).where(t.run.c.id == run)))
 
-    def acquire(self, run: str, now: float) -> Lease | None:
+    def acquire(self, run: str, now: float, worked_until: float | None = None) -> Lease | None:
         """Take the lease of a run; None if a living process holds it.
+
+        Args:
+            run: its id.
+            now: Unix seconds.
+            worked_until: Unix seconds; its tasks are known to have worked so long, if not driven.
 
         Raises:
             NotFoundError: there is no such run.
@@ -148,7 +153,7 @@ class Database:
         lease_now = self.clock_s()
         return self._transactions.write(
             lambda connection, this: run_rows.take_lease(
-                connection, run, owner, now + this.waited_s, lease_now + this.waited_s
+                connection, run, owner, now + this.waited_s, lease_now + this.waited_s, worked_until
             )
         )
 

@@ -172,7 +172,14 @@ def existing(row: RowMapping | None, run: str) -> RowMapping:
     return row
 
 
-def take_lease(connection: Connection, run: str, owner: str, now: float, lease_now: float) -> Lease | None:
+def take_lease(
+    connection: Connection,
+    run: str,
+    owner: str,
+    now: float,
+    lease_now: float,
+    worked_until: float | None = None,
+) -> Lease | None:
     """Take the lease of a run; None if a living process holds it, or a machine of its own drives it.
 
     Compare and swap: what was seen of the lease must still be so when it is written. On PostgreSQL
@@ -184,6 +191,7 @@ def take_lease(connection: Connection, run: str, owner: str, now: float, lease_n
         owner: that takes it.
         now: Unix seconds, as written down.
         lease_now: Unix seconds by the clock of `Database.clock_s`.
+        worked_until: see `Database.acquire`.
 
     Raises:
         NotFoundError: there is no such run.
@@ -195,6 +203,8 @@ def take_lease(connection: Connection, run: str, owner: str, now: float, lease_n
         if row["lease_owner"] != owner and is_alive(row["lease_owner"], row["lease_expires_at"], lease_now):
             return None
         token = int(row["lease_token"]) + 1
+        until = driven_until(row, now)
+        ran_until = until if row["state"] == State.DONE else max(until, worked_until or until)
         taken = connection.execute(
             t.run.update()
             .where(
@@ -209,8 +219,8 @@ def take_lease(connection: Connection, run: str, owner: str, now: float, lease_n
                 lease_owner=owner,
                 lease_token=token,
                 lease_expires_at=lease_now + LEASE_S,
-                earlier_s=row["earlier_s"] + _until_now(row["session_at"], driven_until(row, now), now),
-                queued_s=row["queued_s"] + _until_now(row["queued_at"], driven_until(row, now), now),
+                earlier_s=row["earlier_s"] + _until_now(row["session_at"], ran_until, now),
+                queued_s=row["queued_s"] + _until_now(row["queued_at"], until, now),
                 queued_at=None,
                 queued_for=None,
                 session_at=now,

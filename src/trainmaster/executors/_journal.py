@@ -136,6 +136,27 @@ def parse(data: bytes) -> dict[str, list[Record]]:
     return attempts
 
 
+def worked_until(home: str, run: str, now: float) -> float | None:
+    """Until when members of a run have worked that nothing has driven since; None if that is not known.
+
+    Args:
+        home: whose supervisor it is.
+        run: its id.
+        now: Unix seconds: of members that live.
+    """
+    from trainmaster.spec.processes import is_alive
+
+    found: list[float] = []
+    for start, *others in parse(_read(f"{home}/supervisor/journal")).values():
+        if start["run"] != run:
+            continue
+        ends = [record["ended_at"] for record in others if record["r"] == "end"]
+        pids = [process[:2] for record in others if record["r"] == "pids" for process in record["pids"]]
+        is_working = not ends and any(pid is not None and is_alive(pid, ticks) for pid, ticks in pids)
+        found += [now] if is_working else ends
+    return max(found, default=None)
+
+
 def _is_start(record: Record) -> bool:
     engine = record["engine"]
     return (

@@ -22,9 +22,9 @@ class ToldStore(Database):
         self.told = now
         return super().create_run(new, now, admit)
 
-    def acquire(self, run, now):
+    def acquire(self, run, now, worked_until=None):
         self.told = now
-        return super().acquire(run, now)
+        return super().acquire(run, now, worked_until)
 
     def renew(self, lease, now):
         self.told = now

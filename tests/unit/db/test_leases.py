@@ -74,6 +74,15 @@ def test_driven_time_adds_up_over_sessions(database, lease):
     database.release(again, NOW + 103)
 
 
+@pytest.mark.parametrize(
+    ("worked_until", "earlier_s"), [(None, 12), (NOW + 5, 12), (NOW + 40, 40), (NOW + 200, 100)]
+)
+def test_what_tasks_have_worked_undriven_counts(database, lease, worked_until, earlier_s):
+    database.release(lease, NOW + 12)
+    database.acquire("r-1", NOW + 100, worked_until)
+    assert database.run_row("r-1")["earlier_s"] == earlier_s
+
+
 def test_a_commit_renews_the_lease(database, lease):
     database.commit(lease, [], NOW + 50)
     assert database.run_row("r-1")["lease_expires_at"] == NOW + 50 + LEASE_S

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hostile_bytes import changed_json
 from trainmaster.executors import _journal
 from trainmaster.executors._gangs import EXITED, RUNNING, GangProcesses, MemberProcess
-from trainmaster.executors._journal import Journal, parse
+from trainmaster.executors._journal import Journal, parse, worked_until
+from trainmaster.spec.processes import start_ticks
 
 
 def ended_gang(name: str) -> GangProcesses:
@@ -167,3 +168,18 @@ def test_environment_is_not_in_it():
     gang = GangProcesses.from_request(request, client)
     gang.phase = RUNNING
     assert "secret" not in repr(gang.records())
+
+
+def test_until_when_members_have_worked(tmp_path):
+    (tmp_path / "supervisor").mkdir()
+    journal = fill(tmp_path / "supervisor" / "journal", ended_gang("a"), running_gang("b"))
+    home = str(tmp_path)
+    assert worked_until(home, "run-1", 50.0) == 6.5, "the process of b has gone, without a word"
+    assert worked_until(home, "run-2", 50.0) is None
+    assert worked_until(f"{home}/none", "run-1", 50.0) is None
+    alive = running_gang("c")
+    alive.members[0].pid, alive.members[0].start_ticks = os.getpid(), start_ticks(os.getpid())
+    for record in alive.records():
+        journal.add(record)
+    journal.flush()
+    assert worked_until(home, "run-1", 50.0) == 50.0

@@ -285,9 +285,14 @@ def _acquire(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Lease | 
     Raises:
         UsageError: it stays in a home that cannot be read from here.
     """
-    if not opened.database.run_row(run)["can_move"]:
+    row, now, worked_until = opened.database.run_row(run), time.time(), None
+    if not row["can_move"]:
         opened.home_of(run)
-    lease = opened.database.acquire(run, time.time())
+    if row["state"] in (State.RUNNING, State.STOPPING) and capabilities_of(row["provider"]).is_here:
+        from trainmaster.executors import _journal  # its last driver may have been killed
+
+        worked_until = _journal.worked_until(str(opened.home_of(run).root.resolve()), run, now)
+    lease = opened.database.acquire(run, now, worked_until)
     if lease is not None:
         with _released_on_error(opened, lease):
             opened.replicas.take_over(lease, environ)
