@@ -147,7 +147,7 @@ def test_data_that_are_not_there(tm, elsewhere):
 
 
 def test_no_credentials(tm, elsewhere):
-    told(tm, elsewhere, "secrets: no value for MY_TOKEN", "Export it", secrets=["MY_TOKEN"])
+    told(tm, elsewhere, "secrets: no value for MY_TOKEN", "export it", secrets=["MY_TOKEN"])
     del tm.env["AWS_ACCESS_KEY_ID"], tm.env["AWS_SECRET_ACCESS_KEY"]
     verbs = (VERBS[0], VERBS[2])
     told(tm, elsewhere, "no AWS credentials", "aws configure", providers=["aws"], verbs=verbs)

@@ -86,15 +86,17 @@ class OpenHome:
         from trainmaster.control.checks import preflight
         from trainmaster.executors.capacity import detect_capacity
 
-        preflight.check_parts(recipe)
-        preflight.check_data_parts(recipe)
-        preflight.check_directories(recipe)
-        preflight.check_urls(recipe)
-        preflight.check_volumes(recipe, self.home.store_url)
-        preflight.check_notify(recipe, environ)
-        is_here = capabilities_of(recipe.provider).is_here
-        notes = preflight.check_machine(recipe, detect_capacity()) if is_here else []
-        self.secrets_of(recipe, environ)
+        is_here, notes = capabilities_of(recipe.provider).is_here, list[str]()
+        preflight.check_all(
+            lambda: preflight.check_parts(recipe),
+            lambda: preflight.check_data_parts(recipe),
+            lambda: preflight.check_directories(recipe),
+            lambda: preflight.check_urls(recipe),
+            lambda: preflight.check_volumes(recipe, self.home.store_url),
+            lambda: preflight.check_notify(recipe, environ),
+            lambda: notes.extend(preflight.check_machine(recipe, detect_capacity()) if is_here else ()),
+            lambda: self.secrets_of(recipe, environ),
+        )
         return notes + preflight.data_notes(recipe)
 
     def check_inputs(
@@ -114,12 +116,25 @@ class OpenHome:
             UsageError: naming each key at fault.
         """
         from trainmaster.control.checks.inputs import check_inputs
-        from trainmaster.control.checks.preflight import check_names, check_notify
+        from trainmaster.control.checks.preflight import check_all, check_names, check_notify
 
-        check_names(recipe)
-        check_notify(recipe, environ)
-        values, is_ours = self.secrets_of(recipe, environ), self.team is None
-        return check_inputs(recipe, self.home, environ, values, measures=measures, asks_urls=is_ours)
+        notes: list[str] = []
+        values: dict[str, dict[str, str]] = {}
+
+        def look() -> None:
+            # Without a secret no URL is asked: it would refuse us for that.
+            is_ours = self.team is None and len(values) == len(recipe.experiments)
+            notes.extend(
+                check_inputs(recipe, self.home, environ, values, measures=measures, asks_urls=is_ours)
+            )
+
+        check_all(
+            lambda: check_names(recipe),
+            lambda: check_notify(recipe, environ),
+            lambda: values.update(self.secrets_of(recipe, environ)),
+            look,
+        )
+        return notes
 
     def secrets_of(
         self, recipe: Recipe, environ: Mapping[str, str], kept: Mapping[str, str] | None = None

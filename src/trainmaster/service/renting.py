@@ -16,7 +16,7 @@ from trainmaster.cluster.renting.plan import ClusterPlan, capped, dearest_usd_pe
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
 from trainmaster.cluster.renting.requirements import Pick
 from trainmaster.control.checks.inputs import missing_scripts
-from trainmaster.control.checks.preflight import check_parts, data_notes
+from trainmaster.control.checks.preflight import check_all, check_parts, data_notes
 from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S, Meter, saving_limit_usd
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.run_clusters import check_provider
@@ -223,10 +223,15 @@ def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> l
         UsageError: something is not there, cannot be had, or this machine or the budget do not suffice.
     """
     probe = with_fewest(with_versions(service, recipe))
-    notes = [*service.check_inputs(probe, environ), *_scripts(probe)]
+    notes: list[str] = []
+    checks: list[Callable[[], object]] = [
+        lambda: notes.extend(service.check_inputs(probe, environ)),
+        lambda: notes.extend(_scripts(probe)),
+    ]
     if capabilities_of(recipe.provider).is_here:
-        return notes + service.check(probe, environ)
-    check_parts(probe)
+        check_all(*checks, lambda: notes.extend(service.check(probe, environ)))
+        return notes
+    check_all(*checks, lambda: check_parts(probe))
     candidate_offers = candidate_offers_of(recipe, service.home, environ, datetime.now(UTC).date())
     plans = capped(probe, plan_clusters(probe, _available(candidate_offers)))
     _check_total(probe, plans)

@@ -318,6 +318,12 @@ class Recipe(Noun):
             problems.add(next(node for node in nodes if node), path, f"{error.args[0]}{hint}")
         return RecipeError(self.file, problems.in_order())
 
+    def written(self, path: Path) -> str:
+        """The value of a key as it was written there, or for all experiments; empty if there is none."""
+        root = self.tree()
+        node = below(root, path) or below(root, path[2:])
+        return "" if node is None else node.text
+
     @property
     def secret_files(self) -> tuple[FilePath, ...]:
         """Files with values of secrets: they are no part of the code."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from trainmaster.control.checks.preflight import check_machine
+from trainmaster.control.checks.preflight import check_all, check_machine
 from trainmaster.executors import containers
 from trainmaster.executors.capacity import NodeCapacity
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import RecipeError, UsageError
 
 MACHINE = NodeCapacity(cores=4, memory_bytes=8_000_000_000, gpus=("GPU-a", "GPU-b"))
 
@@ -26,7 +26,8 @@ def recipe(**experiment: Any) -> Recipe:
     ("hardware", "workers", "words"),
     [
         ({"cpus": 2}, 3, "hardware.cpus: 2 for each of 3 members, this machine has 4"),
-        ({"memory": "9GB"}, 1, "hardware.memory: 9.0 GB, this machine has 8.0 GB"),
+        ({"memory": "9GB"}, 1, "hardware.memory: 9GB, this machine has 8.0 GB"),
+        ({"memory": "9GiB"}, 1, "hardware.memory: 9GiB, this machine has 7.5 GiB"),
         ({"gpus": 3}, 3, "hardware.gpus: 1 for each of 3 members, this machine has 2"),
         ({"gpus": 1}, 3, "hardware.gpus: 1 for each of 3 members, this machine has 2"),
     ],
@@ -39,6 +40,26 @@ def test_a_gang_that_can_never_fit_is_refused(hardware: dict[str, Any], workers:
 def test_a_task_that_can_never_fit_is_refused() -> None:
     with pytest.raises(UsageError, match=r"hardware\.gpus: 3, this machine has 2"):
         check_machine(recipe(hardware={"gpus": 3}), MACHINE)
+
+
+def test_all_that_a_machine_has_not_is_told_with_its_lines() -> None:
+    with pytest.raises(RecipeError) as caught:
+        check_machine(recipe(hardware={"gpus": 3, "memory": "64GiB"}), MACHINE)
+    assert [mistake.key_path for mistake in caught.value.mistakes] == [
+        "experiments.train.hardware.gpus",
+        "experiments.train.hardware.memory",
+    ]
+
+
+def test_each_refusal_is_told_once() -> None:
+    def refuse(*words: str) -> None:
+        raise UsageError(*words)
+
+    with pytest.raises(UsageError) as caught:
+        check_all(
+            lambda: refuse("a", "Do b."), lambda: None, lambda: refuse("a", "Do b."), lambda: refuse("c")
+        )
+    assert caught.value.args[0].splitlines() == ["a. Do b.", "c"]
 
 
 def test_what_a_machine_has_is_shared_by_the_workers_here_as_on_nodes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 from trainmaster.artifacts.code_tree import CodeTree, NotSent, not_sent_note
 from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.control.checks.preflight import (
+    check_all,
     check_data_parts,
     check_directories,
     check_urls,
@@ -63,7 +64,7 @@ def check_inputs(
         UsageError: naming all that is not there, each with its key; nothing was started.
     """
     not_sent: list[NotSent] = []
-    _all(
+    check_all(
         lambda: check_data_parts(recipe),
         lambda: check_directories(recipe),
         lambda: not_sent.extend(not_sent_of(recipe, home)),
@@ -77,7 +78,7 @@ def check_inputs(
             check_store(home)
         except UsageError as error:
             notes.append(f"a run would be refused: {one_line(error)}")
-    _all(
+    check_all(
         *([] if measures else [lambda: check_store(home)]),
         lambda: check_volumes(recipe, home.store_url),
         *([lambda: notes.extend(_check_answers(recipe, home, values, here=here))] if asks_urls else []),
@@ -131,20 +132,6 @@ def check_store(home: Home) -> None:
             store.check_writable()
     except (PublishError, UsageError) as error:
         raise UsageError(f"TRAINMASTER_STORE: {error.args[0]}", error.hint) from error
-
-
-def _all(*checks: Callable[[], None]) -> None:
-    """Make all checks, and tell everything that they refuse in one go."""
-    refusals = []
-    for check in checks:
-        try:
-            check()
-        except UsageError as error:
-            refusals.append(error)
-    if len(refusals) == 1:
-        raise refusals[0]
-    if refusals:
-        raise UsageError("\n".join(map(one_line, refusals)))
 
 
 def not_sent_of(recipe: Recipe, home: Home) -> list[NotSent]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,9 +12,35 @@ from trainmaster.executors.capacity import NodeCapacity
 from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import DataSource, Experiment, Recipe
-from trainmaster.spec.errors import MissingPartError, TrainmasterError, UsageError
+from trainmaster.spec.errors import MissingPartError, RecipeError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.redaction import has_secret
 from trainmaster.spec.roles import is_requirements
+
+
+def check_all(*checks: Callable[[], object]) -> None:
+    """Make all checks, and tell everything that they refuse in one go, each once.
+
+    Raises:
+        UsageError: what one refuses, or a line for each mistake.
+    """
+    refusals = []
+    for check in checks:
+        try:
+            check()
+        except UsageError as error:
+            refusals.append(error)
+    if len(refusals) == 1:
+        raise refusals[0]
+    of_recipe = [error for error in refusals if isinstance(error, RecipeError)]
+    if refusals and len(of_recipe) == len(refusals):
+        mistakes = {mistake: None for each in of_recipe for mistake in each.mistakes}
+        in_order = sorted(mistakes, key=lambda mistake: (mistake.file, mistake.line, mistake.column))
+        raise RecipeError(of_recipe[0].file, in_order)
+    lines: dict[str, None] = {}
+    for each in refusals:
+        lines |= dict.fromkeys([one_line(each)] if each.hint else each.args[0].splitlines())
+    if lines:
+        raise UsageError("\n".join(lines))
 
 
 def check_parts(recipe: Recipe) -> None:
@@ -349,6 +375,7 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
     from trainmaster.executors.containers import shared_bytes
 
     notes = []
+    mistakes: list[tuple[tuple[str, ...], TrainmasterError]] = []
     cores, memory_bytes = machine.cores, machine.memory_bytes
     for experiment in recipe.experiments.values():
         name, hardware = experiment.name, experiment.hardware
@@ -363,27 +390,24 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
                 "root makes it larger, or `container`"
             )
         each = f" for each of {len(members)} members" if len(members) > 1 else ""
+        where = ("experiments", name, "hardware")
+        wanted = {}
         if hardware.cpus and slots_of(experiment) > cores:
-            raise UsageError(
-                f"experiments.{name}.hardware.cpus: {slots_per_member(experiment)}{each}, "
-                f"this machine has {cores}",
-                "Ask for less, or use another provider.",
-            )
+            wanted["cpus"] = f"{slots_per_member(experiment)}{each}, this machine has {cores}"
         if hardware.memory_bytes and hardware.memory_bytes > memory_bytes:
-            raise UsageError(
-                f"experiments.{name}.hardware.memory: {hardware.memory_bytes / 1e9:.1f} GB, "
-                f"this machine has {memory_bytes / 1e9:.1f} GB",
-                "Ask for less, or use another provider.",
-            )
+            said = recipe.written((*where, "memory")) or f"{hardware.memory_bytes / 1e9:.1f} GB"
+            unit, unit_bytes = ("GiB", 1 << 30) if "i" in said else ("GB", 10**9)
+            wanted["memory"] = f"{said}, this machine has {memory_bytes / unit_bytes:.1f} {unit}"
         if sum(gpus) > len(machine.gpus):
-            raise UsageError(
-                f"experiments.{name}.hardware.gpus: {max(gpus)}{each}, this machine has {len(machine.gpus)}",
-                "Ask for less, or use another provider.",
-            )
+            wanted["gpus"] = f"{max(gpus)}{each}, this machine has {len(machine.gpus)}"
+        hint = "Ask for less, or use another provider."
+        mistakes += [((*where, key), UsageError(text, hint)) for key, text in wanted.items()]
         if experiment.workers and experiment.workers > cores and len(experiment.tasks(recipe.seed)) > cores:
             notes.append(
                 f"{name}: workers: {experiment.workers} is more than this machine's {cores} slots; capped"
             )
+    if mistakes:
+        raise recipe.refused(mistakes)
     return notes
 
 

@@ -188,7 +188,7 @@ def resume(
         notes = opened.check(recipe, environ)
     except UsageError as error:
         if row["state"] == State.DONE and opened.replicas.is_forgotten(row):
-            hint = f"{error.hint} The values that {run} was started with are not kept any more."
+            hint = f"{error.hint} The values that {run} was started with are not kept any more.".strip()
             raise UsageError(error.args[0], hint) from error
         raise
     if not capabilities_of(recipe.provider).is_here and not is_driven(row, opened.database.clock_s()):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.control.task.environment import read_secrets
 from trainmaster.db import sealed as rows
 from trainmaster.service.driving.encryption import SealingKey
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,28 +109,30 @@ def secrets_of(
     """
     values: dict[str, dict[str, str]] = {}
     missing: list[str] = []
+    mistakes: list[tuple[tuple[str, ...], TrainmasterError]] = []
+    where = f"Export it, or add a line NAME=VALUE to {home.secrets_file} (chmod 600)."
     for name, experiment in recipe.experiments.items():
         if team is None:
             values[name], absent = read_secrets(
                 experiment.secrets, environ, home.secrets_file, recipe.env_files
             )
+            if absent:
+                wrong = UsageError(f"no value for {', '.join(absent)}", where)
+                mistakes.append((("experiments", name, "secrets"), wrong))
         else:
             assert database is not None, "who works for a team has opened it"
             own = TeamSecrets(database, home.root, environ).values(team, experiment.secrets)
             before = {key: value for key, value in (kept or {}).items() if key in experiment.secrets}
             values[name] = {**before, **own}
             absent = [] if kept is not None else [key for key in experiment.secrets if key not in own]
-        missing += [secret for secret in absent if secret not in missing]
-    if missing and team is not None:
+            missing += [secret for secret in absent if secret not in missing]
+    if missing:
         raise UsageError(
             f"secrets: team {team} has no {', '.join(missing)}",
             "A manager puts it there: PUT /api/v1/secrets/NAME, or the page Team.",
         )
-    if missing:
-        raise UsageError(
-            f"secrets: no value for {', '.join(missing)}",
-            f"Export it, or add a line NAME=VALUE to {home.secrets_file} (chmod 600).",
-        )
+    if mistakes:
+        raise recipe.refused(mistakes)
     return values
 
 
