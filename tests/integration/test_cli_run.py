@@ -241,8 +241,15 @@ def test_check_shows_where_a_sampler_will_choose(tm):
         search={"metric": "loss", "goal": "min", "sampler": "tpe"},
     )
     lines = [json.loads(line) for line in tm.call("check", recipe, "--tasks").out.splitlines()]
-    assert [line["parameters"] for line in lines] == [None, None]
-    assert lines[0]["command"] == "echo {{lr}}"
+    assert lines == [
+        {
+            "experiment": "main",
+            "tasks": 2,
+            "parameters": None,
+            "why": "tpe chooses them as it goes",
+            "command": "echo {{lr}}",
+        }
+    ]
 
 
 def test_a_small_run_loads_nothing_for_machines_elsewhere_nor_for_data(tm):

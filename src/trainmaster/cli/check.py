@@ -46,7 +46,13 @@ def check(
         for name in found.order():
             experiment = found.experiments[name]
             space = experiment.tasks(found.seed)
-            for number in range(experiment.summary()["tasks"]):
+            count = experiment.summary()["tasks"]
+            if count and experiment.search is not None and space.parameters(0) is None:
+                why = f"{experiment.search.sampler} chooses them as it goes"
+                line = {"experiment": name, "tasks": count, "parameters": None, "why": why}
+                sys.stdout.write(json.dumps({**line, "command": experiment.command}) + "\n")
+                continue
+            for number in range(count):
                 values = space.parameters(number)
                 line = {
                     "experiment": name,

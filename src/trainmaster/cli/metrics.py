@@ -47,7 +47,8 @@ def export(
     run = client.resolve(run)
     reports = client.metrics(run)
     if not reports:
-        say(f"{run} has reported nothing yet; docs/how/metrics.md says how tasks do")
+        how = "with trainmaster.report(step=10, loss=0.5), or by printing `step 10 loss 0.5`"
+        say(f"{run} has reported nothing yet; tasks do {how}")
     if to_csv == "-":
         write_csv(reports, sys.stdout)
         return

@@ -95,13 +95,21 @@ def get(
 
     from trainmaster.cli.opening import open_client
     from trainmaster.service import fetch
+    from trainmaster.spec.errors import UsageError
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # half a download is taken away again
     if "://" not in uri and not Path(uri).expanduser().exists():
         client = open_client()
         if "@" in uri:
             uri = client.registry.version(uri)["model"]
-        fetched = client.fetch_model(uri, directory)
+        try:
+            fetched = client.fetch_model(uri, directory)
+        except UsageError as error:  # of several models the command for each, to be copied
+            names = error.hint.partition("Name one of them: ")[2].removesuffix(" ...")
+            if not names:
+                raise
+            lines = [f"  trainmaster models get {name} {directory}" for name in names.split(", ")]
+            raise UsageError(error.args[0], "\n".join(("Name one of them:", *lines))) from error
         files, total_bytes = fetched.files, fetched.total_bytes
     else:
         manifest = fetch(uri, directory)

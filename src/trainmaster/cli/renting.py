@@ -91,6 +91,8 @@ def show_quote(made: Quote, show: Callable[[str], None]) -> None:
 
 
 def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
+    from trainmaster.service import capabilities_of
+
     show(f"{one.name}: {one.cluster.words()}, {_count(one.cluster.workers, 'worker')}{_at_once(one)}")
     if one.time_s and one.cost_usd:
         show(f"  time {_span(one.time_s)}   cost {_dollars(one.cost_usd)}")
@@ -107,7 +109,13 @@ def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
     if one.measurements:
         similar = f", {one.similar} of them of other versions of this code" if one.similar else ""
         rests = _count(one.measurements, "measurement")
-        show(f"  rests on {rests}{similar}; {_count(one.candidates, 'cluster')} compared")
+        is_here = capabilities_of(one.cluster.worker.provider).is_here
+        compared = (
+            _count(one.candidates, "way") + " to run it here"
+            if is_here
+            else _count(one.candidates, "cluster")
+        )
+        show(f"  rests on {rests}{similar}; {compared} compared")
     if (following := one.next_measurement) is not None:
         many = _count(following.workers, "worker")
         what = f"{many} on {following.instance} for {duration(following.seconds)}"
@@ -136,7 +144,7 @@ def explain(made: Quote, show: Callable[[str], None]) -> None:
                 f"  {each.name}",
                 "#" * round(_BAR * each.time_s.p50 / middle) if middle else "",
                 f"{duration(each.time_s.p5)} to {duration(each.time_s.p95)}",
-                f"{each.doubt:.0%}",
+                f"{round(each.doubt, 2) + 0.0:.0%}",  # never -0%
             ]
             for each in one.phases
         ]

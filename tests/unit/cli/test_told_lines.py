@@ -1,0 +1,48 @@
+"""What single verbs tell, with a client that answers at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.advisor.quote.quote import ExplainedPhase, Interval
+from trainmaster.cli import metrics, models, opening
+from trainmaster.cli.renting import explain
+from trainmaster.service.models.model_names import find_model
+from trainmaster.spec.errors import UsageError
+
+
+def test_of_several_models_the_commands_are_told(monkeypatch):
+    rows = [{"experiment": "main", "task": task, "uri": f"file:///s/{task}"} for task in (0, 1)]
+    monkeypatch.setattr("trainmaster.db.queries.models", lambda *_: rows)
+
+    def fetch(name, _directory):
+        return find_model(None, name, run="r-1")
+
+    monkeypatch.setattr(opening, "open_client", lambda: SimpleNamespace(fetch_model=fetch))
+    with pytest.raises(UsageError) as caught:
+        models.get("latest", Path("model"))
+    assert caught.value.hint.splitlines() == [
+        "Name one of them:",
+        "  trainmaster models get r-1/main/0 model",
+        "  trainmaster models get r-1/main/1 model",
+    ]
+
+
+def test_a_run_without_metrics_is_told_how_tasks_report(monkeypatch, capsys):
+    client = SimpleNamespace(resolve=lambda run: run, metrics=lambda _: [])
+    monkeypatch.setattr(opening, "open_client", lambda: client)
+    metrics.export("r-1", to_csv="-")
+    assert "trainmaster.report(step=10, loss=0.5)" in capsys.readouterr().err
+
+
+def test_no_share_of_the_doubt_is_less_than_nothing():
+    span = Interval(1.0, 1.0, 2.0)
+    phases = [ExplainedPhase("staging", span, -0.001), ExplainedPhase("steps", span, 1.001)]
+    told: list[str] = []
+    one = SimpleNamespace(name="main", phases=phases, more_measuring=None)
+    explain(SimpleNamespace(experiments={"main": one}), told.append)
+    assert "-0%" not in told[0]
+    assert " 0%" in told[0]
