@@ -184,6 +184,11 @@ class AttemptPlace:
         return self.directory / "restored.json"
 
     @property
+    def shown(self) -> Path:
+        """Up to which byte of the first member's log a driver has shown it."""
+        return self.directory / "shown"
+
+    @property
     def members(self) -> Path:
         """Output directories of the members that are not rank 0."""
         return self.directory / "members"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 #: What shows a run has things to tell that wait for a while.
 _TOLD_EVERY_S = 1.0
+#: Of what a task has written while nothing drove it, so much is shown at most.
+_MOST_UNSEEN_BYTES = 64 << 10
 
 
 class RunWatcher:
@@ -169,6 +172,14 @@ def is_lost(change: TaskChange) -> bool:
     return closes.reason is EndReason.PREEMPTED or not members or any(each["lost"] for each in members)
 
 
+def _shown_until(file: Path, end: int) -> int:
+    """How far the last driver has shown a log; its end if that is unknown."""
+    try:
+        return min(int(file.read_text()), end)
+    except (OSError, ValueError):  # it was killed while it wrote that
+        return end
+
+
 class Echo:
     """Shows what the first member of each task writes, for runs of a few tasks."""
 
@@ -186,8 +197,11 @@ class Echo:
         if self.enabled and session.lease.token > 1:  # somebody has driven it before
             for row in service.database.live_task_rows(session.run):
                 key = (row["experiment"], row["number"], row["attempt"])
-                log = self._home.attempt(self._run, *key).directory, self._first[row["experiment"]]
-                self._offsets[key] = line_start(*log, log_end(*log))
+                place = self._home.attempt(self._run, *key)
+                log = place.directory, self._first[row["experiment"]]
+                end = log_end(*log)
+                begin = max(_shown_until(place.shown, end), end - _MOST_UNSEEN_BYTES, 0)
+                self._offsets[key] = line_start(*log, begin)
 
     def lines(self, experiment: str, task: int, attempt: int, *, final: bool = False) -> list[str]:
         """New whole lines; with ``final`` also a last one without its end."""
@@ -199,6 +213,9 @@ class Echo:
             place.directory, self._first[experiment], self._offsets.get(key, 0)
         )
         *whole, rest = (self._partial.pop(key, b"") + data).split(b"\n")
+        if data:
+            with suppress(OSError):  # another driver may go on with it
+                place.shown.write_text(str(self._offsets[key] - len(rest)))
         if final and rest:
             whole.append(rest)
         else:

@@ -14,6 +14,7 @@ from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.db.changes import ClosedAttempt, ExperimentChange, Note, TaskChange
 from trainmaster.service.driving.run_watcher import (
     AttemptEnded,
+    Echo,
     ExperimentMoved,
     MoreFailures,
     RunWatcher,
@@ -114,3 +115,23 @@ def test_only_what_ended_with_its_machine_waits_for_what_that_says(reason, lost,
     closes = ClosedAttempt(1, EndReason(reason), "data.v was no longer there", 1.0, 2.0, None, members)
     change = TaskChange("a", 0, 2, State.RECOVERING, State.ACQUIRING, opens=True, closes=closes)
     assert is_lost(change) is waits
+
+
+@pytest.mark.parametrize(("known", "shown"), [("4", ["two", "three"]), ("", []), (None, [])])
+def test_what_was_written_while_nothing_drove_it_is_shown(tmp_path, known, shown):
+    place = AttemptPlace(tmp_path / "main" / "0" / "1")
+    place.directory.mkdir(parents=True)
+    place.log("worker-0").write_text("one\ntwo\nthree\n")
+    if known is not None:
+        place.shown.write_text(known)
+    home = SimpleNamespace(attempt=lambda *_: place)
+    rows = [{"experiment": "main", "number": 0, "attempt": 1}]
+    database = SimpleNamespace(live_task_rows=lambda _: rows)
+    recipe = Recipe.from_dict({"name": "r", "experiments": {"main": {"command": "true"}}})
+    session = SimpleNamespace(run="r", recipe=recipe, lease=SimpleNamespace(token=2))
+    service = SimpleNamespace(home_of=lambda _: home, database=database)
+    assert Echo(service, session).lines("main", 0, 1) == shown
+    with place.log("worker-0").open("a") as log:
+        log.write("four\nfi")
+    assert Echo(service, session).lines("main", 0, 1) == (["four"] if shown else [])
+    assert Echo(service, session).lines("main", 0, 1) == []
