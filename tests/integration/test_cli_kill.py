@@ -245,6 +245,30 @@ def test_what_goes_on_says_from_where_and_nothing_old_again(tm):
     assert f"main/0: goes on from step {shown[2][0]}" in third.err
 
 
+def test_what_a_task_did_undriven_is_shown_and_counted(tm):
+    """It has no checkpoint: interrupted and resumed, it begins again."""
+    command = 'for i in $(seq 30); do echo "step $i loss 0.5"; sleep 0.1; done; touch $NOTES/done; %s'
+    first = tm.start("run", tm.task(command % "until [ -e $NOTES/go ]; do sleep 0.05; done", grace="5s"))
+    run = first.run_id()
+    tm.until(lambda: len(steps_in(first.err)) > 5)
+    first.kill()
+    tm.until((tm.notes / "done").exists)
+    second = tm.start("resume", run)
+    tm.until(lambda: 30 in steps_in(second.err))
+    assert steps_in(second.err) == list(range(steps_in(second.err)[0], 31))
+    assert steps_in(second.err)[0] <= steps_in(first.err)[-1] + 2, (
+        "the driver may have died before it said a line"
+    )
+    assert tm.status(run)["seconds"] > 2.5
+    second.send(signal.SIGINT)
+    second.wait(130)
+    third = tm.start("resume", run)
+    tm.until(lambda: "begins again without a checkpoint" in third.err)
+    assert "goes on from" not in third.err
+    (tm.notes / "go").touch()
+    third.wait(0)
+
+
 def test_a_driver_that_is_stopped_is_told_of(tm):
     call = tm.start("run", tm.task("touch $NOTES/up; until [ -e $NOTES/go ]; do sleep 0.05; done"))
     run = call.run_id()

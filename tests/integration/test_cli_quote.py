@@ -307,14 +307,26 @@ def test_the_fewest_workers_need_not_share_the_batch_evenly(tm):
     assert quote(tm, recipe).json["cluster"]["worker"]["processes"] == 5
 
 
-def test_a_run_that_was_interrupted_did_not_keep_its_quote(tm):
+def test_a_run_that_was_interrupted_says_nothing_of_its_quote(tm):
     recipe = training(tm)
     quote(tm, recipe)
     call = tm.start("run", recipe, "--yes", "--json")
     tm.until(lambda: "estimate" in call.err, "an estimate")
     call.send(signal.SIGINT)
     call.wait(130)
-    assert tm.status(tm.runs()[0]["run"])["quote"]["kept"] is False
+    run = tm.runs()[0]["run"]
+    said = tm.status(run)["quote"]
+    assert (said["kept"], said["outside"], said["ended_by_hand"]) == (None, None, True)
+    assert "neither kept nor broken" in tm.call("status", run).out
+    ended = tm.call("resume", run, "--json").json
+    assert (ended["reason"], ended["quote"]["kept"], ended["quote"]["ended_by_hand"]) == (
+        "SUCCEEDED",
+        None,
+        True,
+    )
+    score = tm.call("score", "--json").json["estimate"]
+    assert (score["runs"], score["ended_by_hand"], score["coverage"]["of"]) == (0, 1, 0)
+    assert " 1 " in tm.call("score").out
 
 
 def test_a_run_measures_first_where_it_is_asked_to(tm):

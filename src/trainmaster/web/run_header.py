@@ -92,7 +92,7 @@ class RunHeader:
         if quoted and time_s:
             kept = "in it" if quoted["kept"] is None else "kept" if quoted["kept"] else "not kept"
             if is_over and quoted["kept"] is None:
-                kept = "not judged"
+                kept = "not judged" + ", ended by hand" * quoted.get("ended_by_hand", False)
             interval = f"{duration(time_s['p5'])} to {duration(time_s['p95'])}"
             if is_paid:
                 interval += f", {usd(cost['p5'])} to {usd(cost['p95'])}"

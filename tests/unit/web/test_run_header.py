@@ -17,8 +17,9 @@ def counts(total=1, **of):
     return {"tasks": {"total": total, "running": 0, "waiting": 0, **of}}
 
 
-def status(seconds, experiments=None, cost=FREE, kept=None, quote=True, **more):
-    promised = {"quote": {"time_s": QUOTED, "cost_usd": cost, "kept": kept}} if quote else {}
+def status(seconds, experiments=None, cost=FREE, kept=None, quote=True, by_hand=False, **more):
+    said = {"time_s": QUOTED, "cost_usd": cost, "kept": kept, "ended_by_hand": by_hand}
+    promised = {"quote": said} if quote else {}
     found = {"state": "RUNNING", "seconds": seconds, "cost_usd": 0.5, "driver": {"pid": 1}}
     return {**found, "experiments": experiments or {"train": counts(running=1)}, **promised, **more}
 
@@ -58,6 +59,7 @@ def test_what_just_began_is_not_extrapolated():
         (70.0, {"state": "DONE", "kept": True}, "kept", False),
         (150.0, {"state": "DONE", "kept": False}, "not kept", True),
         (150.0, {"state": "DONE"}, "not judged", False),
+        (150.0, {"state": "DONE", "by_hand": True}, "not judged, ended by hand", False),
     ],
 )
 def test_a_quote_is_kept_or_not_and_waiting_is_not_being_late(seconds, more, said, is_beyond):
