@@ -413,7 +413,10 @@ class QuoteTracker:
         if found.cost_usd.p95:
             within += f" and costs at most {dollars(found.cost_usd.p95)}"
         words = told_in_full(found.time_s, found.cost_usd)
-        return [Note(f"quote: {words}; it is kept if the run {within}{score}", topic=QUOTE_BOUND)]
+        then = f"it is kept if the run {within}"
+        if self._database.was_cancelled(self._run):
+            then = "the run was ended by hand before, so it is not judged"
+        return [Note(f"quote: {words}; {then}{score}", topic=QUOTE_BOUND)]
 
     def _compare(self, forecast: QuoteRecord) -> list[Note]:
         """Tell when the forecast leaves the quote, and when it comes back."""

@@ -227,6 +227,14 @@ def test_nothing_is_bound_while_it_waits_for_slots(tmp_path):
     assert [line.split(":")[0] for line in world.look(90)] == ["estimate"]
 
 
+def test_a_run_that_was_ended_by_hand_before_is_not_said_to_be_judged(tmp_path):
+    world = World(tmp_path, steps=400)
+    world.database.by_hand = True
+    (line,) = world.look(150, step_s=0.5)
+    assert "not judged" in line
+    assert "it is kept if" not in line
+
+
 def test_a_run_of_twenty_seconds_gets_a_binding_quote(tmp_path):
     world = World(tmp_path, steps=100)
     (line,) = world.look(12, every_s=0.5, step_s=0.2)
