@@ -287,11 +287,11 @@ def _acquire(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Lease | 
     """
     row, now, worked_until = opened.database.run_row(run), time.time(), None
     if not row["can_move"]:
-        opened.home_of(run)
-    if row["state"] in (State.RUNNING, State.STOPPING) and capabilities_of(row["provider"]).is_here:
-        from trainmaster.executors import _journal  # its last driver may have been killed
+        home = opened.home_of(run)
+        if row["state"] in (State.RUNNING, State.STOPPING) and capabilities_of(row["provider"]).is_here:
+            from trainmaster.executors import _journal  # its last driver may have been killed
 
-        worked_until = _journal.worked_until(str(opened.home_of(run).root.resolve()), run, now)
+            worked_until = _journal.worked_until(str(home.root.resolve()), run, now)
     lease = opened.database.acquire(run, now, worked_until)
     if lease is not None:
         with _released_on_error(opened, lease):
