@@ -247,9 +247,15 @@ class Trainmaster:
         found = result.json
         optional = {"message", "labels", "note"}
         if "quote" in found:
-            assert {"kind", "time_s", "cost_usd", "measurements", "kept", "outside"} == found[
-                "quote"
-            ].keys(), found
+            assert {
+                "kind",
+                "time_s",
+                "cost_usd",
+                "measurements",
+                "kept",
+                "outside",
+                "ended_by_hand",
+            } == found["quote"].keys(), found
         keys = {"run", "state", "reason", "seconds", "cost_usd", "experiments", "models"}
         assert (
             keys
