@@ -18,10 +18,12 @@ from trainmaster.db import Database, NewQuoteRow, Note
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told, told_in_full
 from trainmaster.service.quotes.steadiness import (
+    NARROW,
     has_trained,
     is_at_its_end,
     is_upset,
     matters,
+    may_wait,
     share_done,
     waits,
 )
@@ -339,6 +341,7 @@ class QuoteTracker:
         known = {name: self._known.of(name) for name in run_state.experiments}
         elapsed = self._elapsed(now) - run_state.queue_wait.waited_s(now)
         self._busy = True
+        widest = NARROW if self._may_wait(run_state, progress, now) else float("inf")
 
         beside = self._beside(run_state, now)
         devices = {name: self._device(name) for name in run_state.experiments}
@@ -355,13 +358,25 @@ class QuoteTracker:
                         self._recipe, now, elapsed, doing, known, devices, self._slots, rented, beside
                     )
                     promise = QuoteRecord(kind, now, *found)
-                    late = kind == "binding" and not matters(promise.time_s.p50, elapsed)
-                    self._done.put(NotKnown() if late else promise)
+                    time_s = promise.time_s
+                    is_apt = matters(time_s.p50, elapsed) and time_s.p95 <= widest * time_s.p50
+                    self._done.put(promise if is_apt or kind != "binding" else NotKnown())
                 except Exception as error:  # noqa: BLE001 - told where it is collected
                     self._done.put(error)
                 time.sleep(_REST * (time.thread_time() - begun_s))
 
         threading.Thread(target=work, name="forecast", daemon=True).start()
+
+    def _may_wait(
+        self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
+    ) -> bool:
+        """Whether more is soon known of all that trains, and nothing has ended yet."""
+        if any(experiment.ended for experiment in run_state.experiments.values()):
+            return False
+        tasks = [task for task in run_state.live_tasks() if task.started_at is not None]
+        return all(
+            may_wait(now - (task.started_at or now), self._share(task, progress, now)) for task in tasks
+        )
 
     def _beside(self, run_state: RunState, now: float) -> Mapping[str, Beside]:
         """What of each experiment is no training, and how far it is."""

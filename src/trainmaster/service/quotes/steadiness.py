@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 BINDING_AFTER_S: Final = 10.0
 _SHORT_AFTER_S: Final = 3.0
 _SHORT_SHARE: Final = 1 / 6
+#: Of a short run a quote that is still so wide, greatest by median, is put off: each second makes it narrower.
+NARROW: Final = 1.25
+_SHARE_TO_WAIT_FOR: Final = 0.4
 #: A quote of less says nothing that its reader could still use.
 LEAST_LEFT_S: Final = 5.0
 LEAST_LEFT_SHARE: Final = 0.1
@@ -70,6 +73,19 @@ def has_trained(trained_s: float, share: float | None) -> bool:
     return trained_s >= BINDING_AFTER_S or (
         trained_s >= _SHORT_AFTER_S and share is not None and share >= _SHORT_SHARE
     )
+
+
+def may_wait(trained_s: float, share: float | None) -> bool:
+    """Whether a quote that is still wide may be put off: the run has trained for less than 10 s and two fifths.
+
+    >>> may_wait(4.0, 0.2), may_wait(4.0, 0.5), may_wait(10.0, 0.2), may_wait(4.0, None)
+    (True, False, False, False)
+
+    Args:
+        trained_s: since its members started.
+        share: of its work that is done; None if unknown.
+    """
+    return trained_s < BINDING_AFTER_S and share is not None and share < _SHARE_TO_WAIT_FOR
 
 
 def share_done(found: TaskProgress) -> float | None:

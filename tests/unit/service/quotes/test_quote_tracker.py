@@ -235,11 +235,14 @@ def test_a_run_that_was_ended_by_hand_before_is_not_said_to_be_judged(tmp_path):
     assert "it is kept if" not in line
 
 
-def test_a_run_of_twenty_seconds_gets_a_binding_quote(tmp_path):
-    world = World(tmp_path, steps=100)
-    (line,) = world.look(12, every_s=0.5, step_s=0.2)
+@pytest.mark.parametrize("step_s", [0.2, 0.7])
+def test_a_run_of_twenty_seconds_gets_a_binding_quote_as_soon_as_it_is_narrow(tmp_path, step_s):
+    world = World(tmp_path, steps=int(20 / step_s))
+    (line,) = world.look(12, every_s=0.5, step_s=step_s)
     assert line.startswith("quote: ")
-    assert QuoteRecord.of_row(world.database.rows[0]).holds(20.5, 0.0)
+    bound = QuoteRecord.of_row(world.database.rows[0])
+    assert bound.holds(20.5, 0.0)
+    assert bound.time_s.p95 <= 1.25 * bound.time_s.p50
 
 
 def test_nothing_is_bound_while_its_setup_is_made_and_that_is_counted(tmp_path):
