@@ -1,5 +1,7 @@
 """Forecasts of what is under way."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.quote.forecast import Doing, RunningTask, forecast, remaining_s
 from trainmaster.advisor.quote.timing import DRAWS, Timing
 from trainmaster.spec.hardware import Hardware
+from trainmaster.spec.log_normal import LogNormal
 
 
 def on_own_machine(found, *, tasks=1, steps=None, slots=2):
@@ -56,6 +59,17 @@ def test_more_done_leaves_less(share, more):
     first = remaining_s(timing, one, Doing(running=(RunningTask(10, share),)))
     then = remaining_s(timing, one, Doing(running=(RunningTask(10, min(share + more, 1.0)),)))
     assert (then <= first + 1e-9).all()
+
+
+def test_what_a_pruner_ends_is_not_waited_for():
+    timing, one = training()
+    few = replace(timing, workload=replace(timing.workload, trained=LogNormal(0.25, 0.3)))
+    whole, part = (middle(each.training_s(one)) for each in (timing, few))
+    assert part == pytest.approx(whole / 4, rel=0.05)
+    survivor = middle(remaining_s(few, one, Doing(running=(RunningTask(100, 0.4),))))
+    assert survivor == pytest.approx(0.4 * whole + 0.5, rel=0.05), "it comes as far again"
+    at_end = middle(remaining_s(few, one, Doing(running=(RunningTask(100, 0.9),))))
+    assert at_end == pytest.approx(0.1 * whole + 0.5, rel=0.05)
 
 
 def test_tasks_without_steps_are_over_when_they_should_be():

@@ -6,6 +6,7 @@ import pytest
 from trainmaster.service.runs.curves import thinned
 from trainmaster.spec.errors import UsageError
 from trainmaster.sweeps import Curve, Goal, Trial, TrialState, pruner_class
+from trainmaster.sweeps.pruner import Pruner, share_trained
 from trainmaster.sweeps.trial import MAX_POINTS
 
 
@@ -16,6 +17,23 @@ def trial(number, values, state=TrialState.RUNNING, first=1):
 
 def make(name, goal=Goal.MAX, **options):
     return pruner_class(name)(goal, {key: str(value) for key, value in options.items()})
+
+
+class Patient(Pruner):
+    """Ends nothing."""
+
+    def verdict(self, trial, others, judged=-math.inf):
+        return ""
+
+
+def test_the_share_that_is_trained_is_what_the_pruner_lets_live():
+    assert share_trained(Patient(Goal.MIN, {}), 9, 100, 2) == 1.0
+    asha = [share_trained(make("asha", min_steps=10), trials, 640, 2) for trials in (6, 12, 24, 1000)]
+    assert asha == sorted(asha, reverse=True), "the more trials, the less of each"
+    assert 0.05 < asha[-1] < asha[0] < 0.6
+    assert share_trained(make("hyperband", min_steps=10), 24, 640, 2) > asha[2], "it hedges"
+    least = share_trained(make("asha", Goal.MIN, min_steps=10), 24, 640, 2)
+    assert least == pytest.approx(asha[2], abs=0.15), "whichever values are better"
 
 
 def test_asha_keeps_the_best_quarter_at_a_rung():

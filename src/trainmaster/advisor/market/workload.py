@@ -9,6 +9,7 @@ from trainmaster.advisor.market.phases import PhaseHistory
 from trainmaster.spec import Experiment, Strategy
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.hardware import Hardware
+from trainmaster.spec.log_normal import LogNormal
 
 #: Most workers that are considered where the recipe sets no limit.
 MOST_WORKERS = 64
@@ -49,6 +50,7 @@ class Workload:
         latency_ms: between the machines, one way, as the recipe says; None is as it was measured.
         own_servers: the recipe says what machines its parameter servers are to have.
         once: phases that are no training, in their order.
+        trained: share of its steps that a pruner lets its tasks make; None: all of them.
         prepared_in: provider and region of images from which machines start with ``setup`` and ``container``.
     """
 
@@ -69,6 +71,7 @@ class Workload:
     own_servers: bool = False
     latency_ms: float | None = None
     once: tuple[PhaseHistory, ...] = ()
+    trained: LogNormal | None = None
     prepared_in: frozenset[tuple[str, str]] = frozenset()
 
     @classmethod

@@ -95,7 +95,8 @@ def remaining_s(timing: Timing, one: Candidates, doing: Doing) -> Floats:
     training = _copies(timing.training_s(one))
     has_steps = timing.knowledge.model is not None
     tail = _copies(timing.tail_s())
-    begun = [_left(task, training, tail, each, has_steps) for each in doing.running]
+    trained = _copies(timing.trained)
+    begun = [_left(task, training, tail, each, has_steps, trained) for each in doing.running]
     slots = max(float(one.at_once[0]), len(begun), 1.0)
     longest = np.max(begun, axis=0) if begun else np.zeros(DRAWS)
     if not waiting:
@@ -200,13 +201,19 @@ def forecast_rented(
     return interval(time_s), interval(cost)
 
 
-def _left(task: Floats, training: Floats, tail: Floats, running: RunningTask, has_steps: bool) -> Floats:
-    """(DRAWS,) seconds that one running task still takes."""
+def _left(
+    task: Floats, training: Floats, tail: Floats, running: RunningTask, has_steps: bool, trained: Floats
+) -> Floats:
+    """(DRAWS,) seconds that one running task still takes.
+
+    What a pruner has let live beyond the usual share comes as far again, and no further than its end.
+    """
     if running.share is None and not has_steps:
         return np.maximum(task - running.elapsed_s, _LEFT * task)
     if not running.share:  # it still starts
         return np.maximum(task - running.elapsed_s, training + tail)
-    return training * (1 - min(running.share, 1.0)) + tail
+    share = min(running.share, 1.0)
+    return training / trained * np.minimum(1 - share, np.maximum(trained - share, share)) + tail
 
 
 def _copies(values: Floats) -> Floats:

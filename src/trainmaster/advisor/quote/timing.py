@@ -129,7 +129,7 @@ class Timing:
 
     def at_least_s(self, some: Candidates) -> Floats:
         """(m,) what no time is below, as the parameter servers' processors need it."""
-        return self._served_s(some) * self._waves(some)
+        return self._served_s(some) * self._waves(some) * self.trained.min()
 
     def alike(self, some: Candidates, *, alone: bool = False) -> Equivalence:
         """Which candidates take the same time in every draw.
@@ -227,7 +227,13 @@ class Timing:
             credit_s = _draw(beliefs.NIC_CREDIT_S, self._normal(7)) / self._waves(some)
             worker, server = sent_mbit(theta, shapes, model.context)
             total = slowed(total, (some.steps * worker, some.steps * server), cards, credit_s)
-        return np.asarray(total + self._pauses(some, step), dtype=float)
+        return np.asarray((total + self._pauses(some, step)) * self.trained, dtype=float)
+
+    @cached_property
+    def trained(self) -> Floats:
+        """(S, 1) share of its steps that a task makes on average: a pruner ends hopeless ones."""
+        trained = self.workload.trained
+        return np.ones((1, 1)) if trained is None else np.minimum(_draw(trained, self._normal(8)), 1.0)
 
     def _served_s(self, some: Candidates) -> Floats:
         known = None if self.own_machine else self.knowledge.server_work_s
@@ -241,7 +247,9 @@ class Timing:
 
     def _paused_s(self, some: Candidates) -> Floats:
         """(S, m) seconds of a task that validation and checkpoints take."""
-        return np.zeros((1, 1)) if self.knowledge.model is None else self._pauses(some, self.step_s(some))
+        if self.knowledge.model is None:
+            return np.zeros((1, 1))
+        return np.asarray(self._pauses(some, self.step_s(some)) * self.trained, dtype=float)
 
     def _pauses(self, some: Candidates, step: Floats) -> Floats:
         seen = self.knowledge.pause_s

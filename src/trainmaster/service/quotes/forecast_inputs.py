@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.cluster.renting.requirements import Needs
 from trainmaster.control.task.gangs import slots_of
+from trainmaster.service.quotes.worker_counts import workload_of
 from trainmaster.spec import Experiment, Recipe
 
 if TYPE_CHECKING:
@@ -90,7 +91,6 @@ def forecast_inputs(
     Raises:
         NotKnown: too little was measured.
     """
-    from trainmaster.advisor.market.workload import Workload
     from trainmaster.advisor.model.knowledge import Knowledge
     from trainmaster.advisor.quote.forecast import RentedPart, forecast, forecast_rented, remaining_s
     from trainmaster.advisor.quote.supply import own_cluster, own_load, own_timing
@@ -105,13 +105,13 @@ def forecast_inputs(
         experiment, device = recipe.experiments[name], devices[name]
         same, similar = measured[name]
         learnt = Knowledge.of(same, similar, {device.offer: device}, {}, recipe.seed)
-        workload = Workload.of(experiment, recipe.seed)
+        room = slots if rented is None else rented.slots(name)
+        workload = workload_of(experiment, recipe.seed, at_once=max(room // slots_of(experiment), 1))
         if learnt is not None and learnt.model is not None and not workload.has_length:
             learnt = learnt.as_whole_tasks()
         if learnt is None:
             raise NotKnown(name)
         points += learnt.points
-        room = slots if rented is None else rented.slots(name)
         timing = own_timing(workload, learnt, here, room, 100 * number)
         # On this machine `workers` are slots, elsewhere they are machines, and those are all to be used.
         spread = workload.spread if rented is None else None

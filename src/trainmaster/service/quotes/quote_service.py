@@ -24,7 +24,7 @@ from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
 from trainmaster.service.quotes.phases import phases_of, waited_for
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
-from trainmaster.service.quotes.worker_counts import allowed_workers, with_workers
+from trainmaster.service.quotes.worker_counts import allowed_workers, with_workers, workload_of
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import MeasurementNeeded, UsageError
@@ -460,9 +460,7 @@ def _has_length(experiment: Experiment, known: Knowledge) -> bool:
 
 
 def _workload(recipe: Recipe, experiment: Experiment, options: QuoteOptions) -> Workload:
-    from trainmaster.advisor.market.workload import Workload
-
-    found = Workload.of(experiment, recipe.seed, options.max_workers)
+    found = workload_of(experiment, recipe.seed, options.max_workers)
     return found if options.latency_ms is None else replace(found, latency_ms=options.latency_ms)
 
 

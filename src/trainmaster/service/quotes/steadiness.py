@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BINDING_AFTER_S: Final = 10.0
 _SHORT_AFTER_S: Final = 3.0
 _SHORT_SHARE: Final = 1 / 6
-#: Of a short run a quote that is still so wide, greatest by median, is put off: each second makes it narrower.
+#: Of a short run a quote that is wider than this (p95 by median) is put off: each second makes it narrower.
 NARROW: Final = 1.25
 _SHARE_TO_WAIT_FOR: Final = 0.4
 #: A quote of less says nothing that its reader could still use.
@@ -76,7 +76,7 @@ def has_trained(trained_s: float, share: float | None) -> bool:
 
 
 def may_wait(trained_s: float, share: float | None) -> bool:
-    """Whether a quote that is still wide may be put off: the run has trained for less than 10 s and two fifths.
+    """Whether a quote that is still wide may be put off: until 10 s of training, or two fifths of it.
 
     >>> may_wait(4.0, 0.2), may_wait(4.0, 0.5), may_wait(10.0, 0.2), may_wait(4.0, None)
     (True, False, False, False)

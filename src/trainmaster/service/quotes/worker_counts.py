@@ -3,13 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.spec import Experiment, Hardware, Recipe
 from trainmaster.spec.objective import Objective
 
 if TYPE_CHECKING:
+    from trainmaster.advisor.market.workload import Workload
     from trainmaster.advisor.quote.quote import Quote
+
+#: How much the share of a sweep that a pruner lets train differs from what is expected (log): early values do
+#: not quite tell which trials are better.
+_PRUNED_SPREAD: Final = 0.35
+#: Trials side by side, where that is not known yet.
+_AT_ONCE: Final = 2
+
+
+def workload_of(
+    experiment: Experiment, seed: int, max_workers: int | None = None, at_once: int = _AT_ONCE
+) -> Workload:
+    """What an experiment has to do, and how much of it its pruner leaves to do.
+
+    Args:
+        experiment: of the recipe.
+        seed: the recipe's.
+        max_workers: workers of one task at most, from the command line.
+        at_once: tasks that run side by side.
+
+    Raises:
+        UsageError: no number of workers can share the global batch evenly.
+    """
+    from trainmaster.advisor.market.workload import Workload
+    from trainmaster.spec.log_normal import LogNormal
+
+    found = Workload.of(experiment, seed, max_workers)
+    steps = next(iter(found.lengths.values())).steps
+    if experiment.search is None or experiment.search.pruner is None or not steps or found.tasks < 2:
+        return found
+    from trainmaster.sweeps import make_pruner
+    from trainmaster.sweeps.pruner import share_trained
+
+    pruner = make_pruner(experiment.search)
+    if pruner is None:
+        return found
+    share = share_trained(pruner, found.tasks, steps, at_once)
+    return replace(found, trained=LogNormal(share, _PRUNED_SPREAD) if share < 1 else None)
 
 
 def allowed_workers(experiment: Experiment) -> list[int]:
