@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from trainmaster.api.remote.connection import ServerUnreachableError, fingerprint_of
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 #: The home of who names none; its servers are kept with the user's configuration.
@@ -194,6 +193,8 @@ def certificate(url: str) -> Certificate | None:
     Raises:
         UnreachableError: the server does not answer.
     """
+    from trainmaster.api.remote.connection import ServerUnreachableError
+
     parts = urlsplit(url)
     if parts.scheme != "https" or not parts.hostname:
         return None
@@ -210,6 +211,8 @@ def certificate(url: str) -> Certificate | None:
 
 
 def _seen(where: tuple[str, int], context: ssl.SSLContext) -> str:
+    from trainmaster.api.remote.connection import fingerprint_of
+
     with (
         socket.create_connection(where, _WITHIN_S) as plain,
         context.wrap_socket(plain, server_hostname=where[0]) as secured,
