@@ -222,7 +222,7 @@ def test_what_is_filled_in_is_in_the_recipe_and_never_lost(server, browser):
     page.get_by_label("Name of the runs").fill("at-once")
     page.get_by_role("button", name="Quote it first").click()  # sooner than they are written into the recipe
     page.wait_for_url("**/quotes/*")
-    page.get_by_role("button", name="Back to the recipe").click()
+    page.get_by_role("link", name="Back to the recipe").click()
     recipe = page.locator("#recipe")
     assert "name: at-once" in recipe.input_value()
     assert "python first.py" in recipe.input_value()
@@ -269,7 +269,7 @@ def test_what_is_filled_in_is_in_the_recipe_and_never_lost(server, browser):
     page.get_by_label("Token").fill(server.token)
     page.get_by_role("button", name="Log in").click()
     page.wait_for_url("**/quotes/*")
-    page.get_by_role("button", name="Back to the recipe").click()
+    page.get_by_role("link", name="Back to the recipe").click()
     assert "name: kept" in recipe.input_value()
     _scala_opt(page, server, width)
 
@@ -307,7 +307,7 @@ def _scala_opt(page, server, width):
     check_page(page, "/quotes/NAME without traffic", width)
     most = page.locator("[name=max_usd]").input_value()
     assert measures.inner_text().endswith(f"at most ${most}"), "what is agreed to is what is shown"
-    page.get_by_role("button", name="Back to the recipe").click()
+    page.get_by_role("link", name="Back to the recipe").click()
     page.wait_for_url("**/change")
     assert Recipe.from_text(page.locator("#recipe").input_value()).objective == recipe.objective
 
@@ -336,7 +336,6 @@ def test_a_phone_uploads_has_quoted_trains_and_deploys_and_the_model_is_asked_by
 
     page.goto(server.url + "/new")
     page.get_by_label("Name of the runs").fill("line")
-    page.get_by_label("Main script").fill("train.py")
     page.locator("#file").set_input_files(tmp_path / "train.py")
     page.get_by_text("train.py is sent.").wait_for()
     page.get_by_role("tab", name="Data").click()
@@ -347,7 +346,7 @@ def test_a_phone_uploads_has_quoted_trains_and_deploys_and_the_model_is_asked_by
     page.get_by_role("tab", name="Recipe").click()
     until(lambda: "provider: local" in page.locator("#recipe").input_value(), "the recipe is written", 240)
     page.get_by_role("button", name="Quote it first").click()
-    page.get_by_role("button", name="Go on with what is quoted").click()
+    page.get_by_role("link", name="Go on with what is quoted").click()
     page.get_by_role("button", name="Run it").click()
     page.wait_for_url("**/runs/line-*")
     page.locator("#part .state", has_text="succeeded").first.wait_for()
@@ -503,7 +502,7 @@ def _walk(browser, server, tm, width, height, scheme):
         page.goto(server.url + path)
         check_page(page, path, width)
     page.goto(f"{server.url}/quotes/{quote}")
-    goes_on = page.get_by_role("button", name="Go on with what is quoted")
+    goes_on = page.get_by_role("link", name="Go on with what is quoted")
     assert goes_on.bounding_box()["y"] + goes_on.bounding_box()["height"] <= height, "R4"
     page.goto(f"{server.url}/runs/{serving}")
     page.get_by_role("button", name="End it").click()  # asks first

@@ -113,7 +113,9 @@ def first_recipe(directory: Path, script: str | None, *, may_run: bool, name: st
     """
     others: list[str] = []
     if script is None:
-        script, *others = _scripts(directory)
+        if not (scripts := scripts_in(directory)):
+            raise UsageError(f"{directory}: there is no Python script", "Name one: trainmaster init SCRIPT.")
+        script, *others = scripts
     path = directory / script
     try:
         tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
@@ -136,12 +138,8 @@ def first_recipe(directory: Path, script: str | None, *, may_run: bool, name: st
     return found
 
 
-def _scripts(directory: Path) -> list[str]:
-    """Scripts that may be meant, the likeliest first.
-
-    Raises:
-        UsageError: there is none.
-    """
+def scripts_in(directory: Path) -> list[str]:
+    """Scripts that may be meant, the likeliest first."""
     ranked = []
     for path in sorted([*directory.glob("*.py"), *directory.glob("*/*.py")]):
         name = str(path.relative_to(directory))
@@ -151,8 +149,6 @@ def _scripts(directory: Path) -> list[str]:
         starts = "__main__" in source or "add_argument" in source or "configurator.py" in source
         likely = next((at for at, word in enumerate(_LIKELY) if path.stem.startswith(word)), len(_LIKELY))
         ranked.append((likely, not starts, len(Path(name).parts), name))
-    if not ranked:
-        raise UsageError(f"{directory}: there is no Python script", "Name one: trainmaster init SCRIPT.")
     best = sorted(ranked)
     return [each[-1] for each in best if not each[1]] or [each[-1] for each in best]
 

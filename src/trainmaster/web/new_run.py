@@ -6,6 +6,7 @@ The recipe of a run that asks a registered model about the files of a volume.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -22,11 +23,14 @@ from trainmaster.api.rest.state import Runs, ServerState, State, Submitter
 from trainmaster.artifacts.code_sources import as_git
 from trainmaster.control.attempt.data_sources import BUILT_IN
 from trainmaster.control.checks.framework_notes import framework_notes
+from trainmaster.db.ledger import ALL
 from trainmaster.providers.capabilities import BUILT_IN as PROVIDERS
 from trainmaster.providers.loading import NAMED as CATALOGUES
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.endpoints.serving_recipe import must_be_servable, package_for, serving_recipe
+from trainmaster.service.first_recipe import scripts_in
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
+from trainmaster.service.teams.team_budget import OWNER, Budgets
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_volumes import TeamVolumes
 from trainmaster.service.uploads.code_uploads import CodeUploads
@@ -86,6 +90,9 @@ def batch_recipe(model: str, files: str, provider: str = "", model_files: Iterab
 router = APIRouter(include_in_schema=False)
 STRATEGIES: Final = ("allreduce", "ps-async", "ps-sync")
 FRAMEWORKS: Final = ("pytorch", "tensorflow", "jax", "mpi", "ray", "spark", "mxnet", "plain")
+#: A main script that is looked for in the code; others are the user's own affair.
+_SCRIPT: Final = re.compile(r"(?!.*\.\.)\w[\w./-]*\.py")
+_ALSO: Final = 3
 SAMPLERS: Final = ("random", "grid", "qmc", "tpe", "cmaes")
 
 
@@ -211,8 +218,8 @@ def make_recipe(request: Request, state: State, caller: Submitter, form: Filled)
     mistake: TrainmasterError | None = None
     notes: list[str] = []
     try:
-        form = form.merged()
-        notes = framework_notes(state.submissions.read(caller, form.request()), state.environ)
+        form, notes = _merged(state, caller, form)
+        notes += framework_notes(state.submissions.read(caller, form.request()), state.environ)
     except TrainmasterError as error:
         mistake = error
     if is_part(request):
@@ -270,13 +277,43 @@ def _with_code(
     request: Request, state: ServerState, caller: Caller, form: NewRunPage, code: str, sent: str
 ) -> Response:
     mistake: TrainmasterError | None = None
+    notes: list[str] = []
     form = form.model_copy(update={"code": "", "digest": code})
     try:
-        form = form.merged()
+        form, notes = _merged(state, caller, form)
         state.submissions.read(caller, form.request())
     except TrainmasterError as error:
         mistake = error
-    return show_form(request, state, caller, form, mistake, sent=sent)
+    return show_form(request, state, caller, form, mistake, sent=sent, notes=notes)
+
+
+def _merged(state: ServerState, caller: Caller, form: NewRunPage) -> tuple[NewRunPage, list[str]]:
+    """What was filled in, in the recipe; of code that has just come the likeliest script is the main one.
+
+    Returns:
+        The page, and what is to be said of the script.
+
+    Raises:
+        UsageError: see `NewRunPage.merged`.
+    """
+    was = RecipeForm.model_validate_json(form.was).digest if form.was else ""
+    form = form.merged()
+    if not form.digest or not _SCRIPT.fullmatch(form.main):
+        return form, []
+    try:
+        code = CodeUploads(state.service.home, caller.team).find(form.digest)
+    except TrainmasterError:  # who reads the recipe says it
+        return form, []
+    if (code / form.main).is_file():
+        return form, []
+    first, *others = [*scripts_in(code), ""]
+    if not first:
+        return form, [f"The code that was sent has no `{form.main}`."]
+    if was == form.digest:  # somebody has named it since
+        return form, [f"The code that was sent has no `{form.main}`; it has `{first}`."]
+    form = form.model_copy(update={"main": first}).merged()
+    also = ", ".join(f"`{each}`" for each in others[:_ALSO] if each)
+    return form, [f"`{first}` is run; write another Main script if that should be {also}."] if also else []
 
 
 @router.post("/new/quote")
@@ -309,7 +346,7 @@ def _sent(
 ) -> Response:
     """Does it with what was filled in last. Our script is told where to go, or what is wrong."""
     try:
-        form = form.merged()
+        form, _ = _merged(state, caller, form)
         answer = act(form)
     except TrainmasterError as error:
         if is_part(request):
@@ -328,13 +365,17 @@ def show_form(
     mistake: TrainmasterError | None = None,
     http: int = 200,
     sent: str = "",
+    notes: Sequence[str] = (),
 ) -> Response:
     """The page, with what is filled in, and which code was ``sent``."""
     if not form.was:
         form = form.model_copy(update={"was": form.fields().model_dump_json()})
+    database = state.service.database
+    budgets = Budgets(database.read, database.clock_s())
     choices: dict[str, Any] = {
         "sent": sent or ("Code was sent." if form.digest else ""),
         "is_shared": state.submissions.is_shared(caller),
+        "has_budget": any(budgets[whose].monthly_usd is not None for whose in (caller.team or OWNER, ALL)),
         "providers": _providers(state, caller),
         "policies": POLICIES,
         "catalogues": [name for name in CATALOGUES if name != "local"],
@@ -343,7 +384,7 @@ def show_form(
         "frameworks": FRAMEWORKS,
         "samplers": SAMPLERS,
     }
-    return page(request, "new.html", http, form=form, **choices, **_checked(mistake))
+    return page(request, "new.html", http, form=form, **choices, **_checked(mistake, notes))
 
 
 def _providers(state: ServerState, caller: Caller) -> list[str]:

@@ -71,6 +71,7 @@ class QuoteFigure:
         x, y: of the median that is quoted.
         x_low, x_high, y_low, y_high: its interval of 90 %.
         then: from where to where its time is after the next measurement; None if unknown.
+        is_free: nothing of it costs anything: there is no price to draw.
         width, height, left, right, top, bottom: of the drawing, and of what is within its axes.
     """
 
@@ -85,6 +86,7 @@ class QuoteFigure:
     y_low: float
     y_high: float
     then: tuple[float, float] | None
+    is_free: bool
     width: int
     right: int
     height: int = HEIGHT
@@ -131,9 +133,15 @@ class QuoteFigure:
             y.at(cost_usd["p5"]),
             y.at(cost_usd["p95"]),
             None if then_s is None else (x.at(then_s["p5"]), x.at(then_s["p95"])),
+            max(costs) == 0,
             width,
             width - _RIGHT,
         )
+
+    @property
+    def then_y(self) -> float:
+        """Where the interval after the measurement is drawn: beside the other one, and above the axis."""
+        return self.y + 9 if self.y + 9 < self.bottom - 4 else self.y - 9
 
     @property
     def proposed(self) -> list[ParetoPoint]:
@@ -284,14 +292,9 @@ def cancel(name: str, state: State, caller: Submitter) -> Response:
     return redirect(f"/quotes/{name}")
 
 
-@router.post("/quotes/{name}/change")
+@router.get("/quotes/{name}/change")
 def change(
-    request: Request,
-    name: str,
-    state: State,
-    caller: Submitter,
-    experiment: Annotated[str, Form()] = "",
-    index: Annotated[int, Form()] = -1,
+    request: Request, name: str, state: State, caller: Submitter, experiment: str = "", index: int = -1
 ) -> Response:
     """Its recipe, with the cluster that was taken, and the most that it may cost."""
     ask = state.quotes.ask_of(caller, QUOTE, name)

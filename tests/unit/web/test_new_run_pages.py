@@ -14,6 +14,7 @@ from trainmaster.control.task.layout import Home
 from trainmaster.db import quote_requests as rows
 from trainmaster.service import Service
 from trainmaster.service.quotes.quote_requests import QUOTE
+from trainmaster.service.teams.team_budget import set_budget
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 with warnings.catch_warnings():
@@ -27,6 +28,7 @@ from trainmaster.service.users.caller import caller
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.web.pages import add_pages
+from trainmaster.web.quotes import QuoteFigure
 from trainmaster.web.recommend import workers_figure
 
 RENTED = """\
@@ -235,6 +237,43 @@ def test_code_is_sent_as_a_plain_form(state, browser):
         assert send("a.py", b"1", **headers).status_code == status
 
 
+@pytest.mark.parametrize(
+    ("files", "typed", "main", "said"),
+    [
+        ({"train.py": "1"}, "main.py", "train.py", ""),
+        ({"a.py": "1", "b.py": "if __name__ == '__main__': 1"}, "main.py", "b.py", ""),
+        ({"fit.py": "1", "lib.py": "1"}, "main.py", "fit.py", "should be <code>lib.py</code>"),
+        ({"main.py": "1", "train.py": "1"}, "main.py", "main.py", ""),
+        ({"notes.txt": "1"}, "main.py", "main.py", "sent has no <code>main.py</code>"),
+        ({"train.py": "1"}, "../main.py", "../main.py", ""),
+    ],
+)
+def test_of_code_that_has_come_a_script_is_the_main_one(state, browser, tmp_path, files, typed, main, said):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    code = CodeUploads(state.service.home, None).add_directory(tmp_path)
+    first = asked(browser, "/new/recipe", main=typed)
+    sent = {**first["fields"], "was": first["was"], "recipe": first["recipe"], "digest": code}
+    found = asked(browser, "/new/recipe", **sent)
+    assert f"command: python {main}" in found["recipe"].replace('"', "")
+    assert said in found["checked"]
+    named = {**found["fields"], "was": found["was"], "recipe": found["recipe"], "main": "own.py"}
+    again = asked(browser, "/new/recipe", **named)
+    assert again["fields"]["main"] == "own.py", "somebody has named it since"
+    assert "sent has no <code>own.py</code>" in again["checked"]
+
+
+def test_who_has_no_budget_is_not_asked_to_wait_for_it(tmp_path):
+    with server(tmp_path) as state:
+        app = make_app(state)
+        add_pages(app)
+        token = state.access.create_token("me", ["read", "run"])["token"]
+        me = TestClient(app, headers={"authorization": f"Bearer {token}"})
+        assert "Wait until" not in me.get("/new").text
+        set_budget(state.service.database, None, {"monthly_usd": 9.0}, 1e9)
+        assert "Wait until it fits in the budget" in me.get("/new").text
+
+
 @pytest.fixture
 def shared(tmp_path):
     with server(tmp_path) as found:
@@ -289,16 +328,36 @@ def test_a_quote_is_a_picture_from_which_a_cluster_is_taken(state, browser):
     assert page.index("Go on with what is quoted") < page.index("<table"), "the button is on the first screen"
     assert page.count("Take it") == 1
     assert "style=" not in page
-    taken = browser.post(f"{place}/change", data={"experiment": "train", "index": "0"}).text
+    taken = browser.get(f"{place}/change?experiment=train&index=0").text
     assert "instance: p4.24xlarge" in recipe_of(taken)
     assert "workers: 1" in recipe_of(taken)
     assert 'name="max_usd" inputmode="decimal" value="10.0' in taken
-    same = browser.post(f"{place}/change").text
+    same = browser.get(f"{place}/change").text
     assert recipe_of(same) == RENTED
     assert 'value="2.50"' in same or 'value="2.51"' in same
     for field in ('name="main" value="train.py"', 'name="steps" value="1000"', 'name="workers" value="auto"'):
         assert field in same, "what is changed there is written into the recipe, with all of these"
-    assert browser.post(f"{place}/change", data={"experiment": "train", "index": "9"}).status_code == 404
+    assert browser.get(f"{place}/change?experiment=train&index=9").status_code == 404
+
+
+def test_a_quote_that_costs_nothing_has_no_prices(state, browser):
+    free = json.loads(json.dumps(answer()).replace("30.0", "0.0"))
+    one = free["experiments"]["train"]
+    nothing = {"p5": 0.0, "p50": 0.0, "p95": 0.0}
+    one |= {"cluster": cluster("local", 1, 0.0), "cost_usd": nothing}
+    one["pareto"] = [{"cluster": one["cluster"], "time_s": 3600.0, "cost_usd": 0.0}]
+    one["next_measurement"] = None
+    free["total"]["cost_usd"] = nothing
+    place = browser.post("/new/quote", data={"recipe": RENTED}).headers["location"]
+    end = {"answer": json.dumps(free), "error": None}
+    rows.end(state.service.database, rows.named(place.rpartition("/")[2]), 1e12, **end)
+    page = browser.get(place).text
+    assert "nothing is rented" in page
+    assert "$0" not in page
+    assert "<figure" not in page
+    assert "beaten in both" not in page, "there is one"
+    figure = QuoteFigure.of({**answer()["experiments"]["train"], "cost_usd": {**nothing, "p95": 9.0}})
+    assert figure.then_y < figure.y, "above the axis and its labels"
 
 
 def test_unknown_traffic_is_measured_by_a_button_under_a_cap_and_once(tmp_path, monkeypatch):
@@ -375,7 +434,7 @@ def test_a_quote_that_failed_says_why_and_another_teams_is_not_there(state, brow
     place = browser.post("/new/quote", data={"recipe": RENTED}).headers["location"]
     browser.post(f"{place}/cancel")
     assert "it was cancelled" in browser.get(place).text
-    assert recipe_of(browser.post(f"{place}/change").text) == RENTED
+    assert recipe_of(browser.get(f"{place}/change").text) == RENTED
     with_other = caller("ann", "red", ["read", "run"])
 
     with pytest.raises(NotFoundError):

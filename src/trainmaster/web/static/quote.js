@@ -8,6 +8,6 @@ for (const kind of ["mouseover", "focusin"]) document.addEventListener(kind, eve
 });
 document.addEventListener("click", event => {
   const point = event.target.closest?.(".point"), row = point?.closest(".quote-choices").querySelector(`tr[data-point="${point.dataset.point}"]`);
-  const form = row?.querySelector("form");
-  if (form) form.requestSubmit(); else row?.scrollIntoView({block: "nearest"});
+  const take = row?.querySelector("a");
+  if (take) take.click(); else row?.scrollIntoView({block: "nearest"});
 });
