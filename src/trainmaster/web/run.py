@@ -79,6 +79,7 @@ def show(request: Request, run: str, state: State, caller: Reader, found: Runs) 
         tasks=max((each["tasks"]["total"] for each in counts), default=0),
         models=models,
         model=_best_model(status, models["models"]) if is_over else None,
+        has_servers=state.service.database.is_shared,
         has_notebooks=state.submissions.may_use_machine(caller),
     )
 

@@ -179,7 +179,7 @@ class Failure:
         error: what the script said last: the exception, or what is known.
         how: how it ended, such as ``exit code 1``; may be empty.
         where: of the script: ``train.py, line 5``; may be empty.
-        task: which one. lines: the end of its log.
+        task: which one. lines: the end of its log, without the error.
     """
 
     error: str
@@ -197,6 +197,9 @@ class Failure:
         where = ""
         if own and error != task.message:
             where = f"{own[-1]['file'].rsplit('/', 1)[-1]}, line {own[-1]['line']}"
+        told = lines.rstrip().splitlines()
+        if told and told[-1].strip() == error:
+            lines = "\n".join(told[:-1])
         return cls(error, how, where, task, lines)
 
 

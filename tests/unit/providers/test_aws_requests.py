@@ -193,6 +193,7 @@ def test_why_it_is_gone() -> None:
     )
     node = node_of(told, user="admin", key=Path("k"))
     assert "its lease was over" in node.reason
+    assert "Client." not in node.reason, "EC2's code says nothing more"
     assert node.ended_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
     bare = node_of({"InstanceId": "i-2", "State": {"Name": "terminated"}}, user="u", key=Path("k"))
     assert (bare.ended_at, bare.started_at) == (None, 0.0)

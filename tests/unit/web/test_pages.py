@@ -238,6 +238,8 @@ def test_a_part_of_the_list_is_its_rows(site):
 def test_a_run_shows_its_graph_cap_and_best(site):
     text = site.page("/runs/digits-1")
     assert text.count('class="node s-') == 3
+    assert 'class="here" aria-hidden="true">✓ digits-1</span>' in text
+    assert 'data-here="✓ digits-1"' in text
     assert text.count('class="edge"') == 3
     assert "of $9.00" in text
     assert "1.025 (lr=0.1, kind=&lt;i&gt;)" in text
@@ -293,6 +295,12 @@ def test_tasks_that_were_pruned_are_told_and_their_end_is_told_once(tmp_path):
         database.execute("UPDATE run SET submitted_by = NULL WHERE id = 'digits-3'")
     text = site.page("/runs/digits-3")
     assert "0 of 6 succeeded, 6 pruned" in text
+    assert "at step 9" not in text
+    with contextlib.closing(sqlite3.connect(tmp_path / "trainmaster.db")) as database, database:
+        words = "loss 0.5 at step 9 is number 2 of 5, only the best one goes on"
+        database.execute("UPDATE task SET message = ?, metrics = '{\"step\":9}'", [words])
+    assert site.page("/runs/digits-3/tasks").count("at step 9") == 2 * 6, "in the row, and where one points"
+    assert "Only the server that" not in text
     assert "by ann" not in text, "it was begun by the command line of this home"
     events = re.findall(r"</time> (.*?)</li>", site.page("/runs/digits-3/history"))
     told = [event.split() for event in events if event.startswith("tune/0 ")]

@@ -96,5 +96,6 @@ def test_a_failure_is_the_exception_and_where_in_the_script_it_was():
     found = Failure.of(task, LOG)
     assert (found.error, found.how) == ("KeyError: 'missing_key'", "exit code 1")
     assert found.where == "train.py, line 5", "of the own code"
+    assert found.lines.endswith("d['missing_key']"), "the error stands above it"
     killed = Failure.of(TaskLine("train", 0, 1, "OOM", "killed: out of memory", {}), LOG)
     assert (killed.error, killed.how, killed.where) == ("killed: out of memory", "", "")

@@ -159,11 +159,8 @@ def _reason(instance: Mapping[str, Any]) -> str:
     code, message = str(told.get("Code") or ""), str(told.get("Message") or "")
     if state_of(instance) in ("stopping", "stopped"):
         return "it was stopped"
-    if plain := _REASONS.get(code):
-        return f"{plain} ({code})"
-    return (
-        message or code or str(instance.get("StateTransitionReason") or "it is ending, EC2 does not say why")
-    )
+    known = _REASONS.get(code) or message or code or str(instance.get("StateTransitionReason") or "")
+    return known or "it is ending, EC2 does not say why"
 
 
 def notices_of(answer: Mapping[str, Any]) -> dict[str, float]:

@@ -158,6 +158,7 @@ function open() {
   on("log", write);
   on("state", said => {
     if (said.events.length && part) refresh();
+    if (said.run.state === "DONE" && $("none")) $("none").textContent = "It has reported no metrics.";
     if (said.run.state === "DONE") { of.over = "1"; setTimeout(close, 3000); }
   });
   source.onerror = () => { link.textContent = "The connection is lost; trying again."; };

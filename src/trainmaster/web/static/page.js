@@ -74,9 +74,10 @@ function localize() {
 }
 // What is seen of a tab that is not looked at: how it stands, in its title and its icon.
 function told() {
-  const said = document.querySelector("[data-tab]"), icon = document.querySelector("link[rel=icon]");
+  const said = document.querySelector("[data-tab]"), here = document.querySelector(".here"), icon = document.querySelector("link[rel=icon]");
   if (!said) return;
   if (document.title !== said.dataset.tab) document.title = said.dataset.tab;
+  if (here.textContent !== said.dataset.here) here.textContent = said.dataset.here;
   icon.dataset.plain ??= icon.href;
   const wanted = icon.dataset[said.dataset.icon] ?? icon.dataset.plain;
   if (icon.getAttribute("href") !== wanted) icon.href = wanted;
