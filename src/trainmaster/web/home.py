@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Runs, state_of
+from trainmaster.service.runs.overview import SHOWN
 from trainmaster.web.rendering import is_part, page, redirect
 
 router = APIRouter(include_in_schema=False)
@@ -23,6 +24,7 @@ def home(request: Request, found: Runs) -> Response:
         request,
         "home_part.html" if is_part(request) else "home.html",
         seen=seen,
+        succeeded=found.page(SHOWN, state="SUCCEEDED")["runs"],
         has_runs=has_runs,
         server=state_of(request).url_for(request),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Final
 from urllib.parse import urlencode
 
@@ -17,6 +18,17 @@ from trainmaster.web.rendering import PAGE_ROWS, page
 router = APIRouter(include_in_schema=False)
 _SORTS: Final = {"price": "price", "price-per-cpu": "price per CPU", "price-per-gpu": "price per GPU"}
 _SORTS_MORE: Final = {"cpus": "CPUs", "memory": "memory", "gpus": "GPUs", "region": "region"}
+
+
+def old(as_of: datetime.date, today: datetime.date) -> str:
+    """How old a price is that is older than a year; else empty.
+
+    >>> day = datetime.date(2026, 11, 26)
+    >>> old(datetime.date(2020, 6, 30), day), old(datetime.date(2025, 3, 2), day), old(day, day)
+    ('6 years old', '1 year old', '')
+    """
+    years = (today - as_of).days // 365
+    return f"{years} year{'' if years == 1 else 's'} old" if years else ""
 
 
 @router.get("/offers")
@@ -64,6 +76,8 @@ def offers(
         "offers.html",
         422 if problem else 200,
         found=found,
+        old=old,
+        today=datetime.datetime.now(datetime.UTC).date(),
         offers=() if found is None else found.offers[(number - 1) * PAGE_ROWS :],
         more=urlencode({**chosen, "number": number + 1}) if is_more else "",
         wanted=wanted,

@@ -58,7 +58,7 @@ def runs(
     except UsageError as error:  # who looks for runs mends what was written, where it stands
         if not where or is_part(request):
             raise
-        problem, table = str(error), RunTable([], 0, 1, 1, (), (), {}, {}, {})
+        problem, table = str(error), RunTable([], 0, 1, 1, (), (), {}, {}, {}, {})
     ids = [each["run"] for each in table.runs]
     return page(
         request,

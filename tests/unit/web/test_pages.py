@@ -229,6 +229,10 @@ def test_labels_and_conditions_are_there_to_look_for_runs(site):
     assert "labels" not in site.service.brief("digits-1")
 
 
+def test_home_has_what_succeeded_last(site):
+    assert re.search(r'id="succeeded">.*href="/runs/digits-1"', site.page("/"), re.DOTALL)
+
+
 def test_a_part_of_the_list_is_its_rows(site):
     rows = site.browser.get("/runs", headers={"hx-request": "true"}).text
     assert rows.count("<tr data-run=") == 2
@@ -264,6 +268,15 @@ def test_what_waits_is_said_to_wait_and_what_is_no_number_is_said(tmp_path):
     assert "digits-2" in site.page("/runs?state=WAITING")
     waiting = site.page("/runs/digits-2")
     assert 's-run">' not in waiting
+    with contextlib.closing(sqlite3.connect(tmp_path / "trainmaster.db")) as database, database:
+        mine = "SELECT id FROM experiment WHERE run_id = 'digits-2'"
+        own = '{"train_loss":0.7,"val_loss":0.5}'
+        database.execute(f"UPDATE task SET metrics = ? WHERE experiment_id IN ({mine})", [own])
+        database.execute("UPDATE run SET submitted_by = NULL WHERE id = 'digits-2'")
+    site.run("digits-3", "[0.1, 0.2, 0.4]", 3.0)
+    listed = site.page("/runs")
+    assert '<td class="v n" data-label=""><span class="dim">val_loss</span> 0.5</td>' in listed
+    assert "command line" in listed
     assert "<b>waits</b> for 2 cores" in waiting
     assert "loss is NaN" in site.page("/runs/digits-1")
     curves = {curve["key"]: curve for curve in site.metrics("digits-1") if curve["task"] == 0}
@@ -370,6 +383,7 @@ def test_offers_are_filtered_and_come_a_page_at_a_time(site):
     assert text.count("<tr>") == 51
     assert re.search(r"As of\">\d{4}-\d\d-\d\d<", text)
     assert "number=2" in text
+    assert "old</span>" in site.page("/offers?provider=gcp&spot=yes"), "of 2020"
     assert site.page("/offers?provider=aws&cpus=4&sort=price&number=2") != text
     assert "are numbers" in site.page("/offers?cpus=many", 422)
 

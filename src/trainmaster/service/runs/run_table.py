@@ -51,6 +51,7 @@ class RunTable:
         columns: that are shown, in order.
         offered: all that may be shown.
         values: by run and column.
+        instead: by run without a value in the usual columns that say how good it is: its own metric.
         why: by run that failed, for people.
         done: by run that goes on: tasks that are done, all tasks, and the share of the work if it is known.
     """
@@ -62,6 +63,7 @@ class RunTable:
     columns: tuple[str, ...]
     offered: tuple[str, ...]
     values: Mapping[str, Mapping[str, Any]]
+    instead: Mapping[str, tuple[str, Any]]
     why: Mapping[str, str]
     done: Mapping[str, tuple[int, int, float | None]]
 
@@ -82,6 +84,7 @@ def run_table(database: Database, which: RunFilter, wish: TableWish) -> RunTable
         run: {column: _shown(column, *pair) for column, pair in its.items()}
         for run, its in column_values(database, ids, columns).items()
     }
+    instead = {} if wish.columns else _instead(database, ids, offered, columns, values)
     for run in runs:
         for name, value in run.get("labels", {}).items():
             values.setdefault(run["run"], {})[f"label:{name}"] = value
@@ -95,6 +98,7 @@ def run_table(database: Database, which: RunFilter, wish: TableWish) -> RunTable
         columns,
         offered,
         values,
+        instead,
         why_failed(database, failed),
         progress(database, going_on),
     )
@@ -114,6 +118,26 @@ def _usual(offered: tuple[str, ...], found: Mapping[str, int], runs: int) -> tup
     return tuple(
         each for each in offered if each.startswith("metric:") and 2 * found[each] >= runs
     )[:USUAL_COLUMNS]  # fmt: skip
+
+
+def _instead(
+    database: Database,
+    ids: list[str],
+    offered: tuple[str, ...],
+    columns: tuple[str, ...],
+    values: Mapping[str, Mapping[str, Any]],
+) -> dict[str, tuple[str, Any]]:
+    """A run whose loss has another name is not one without a loss; names with ``train`` come last."""
+    good = [each for each in offered if each.startswith("metric:") and says_how_good(each)]
+    if not columns or columns[0] not in good:
+        return {}
+    lacking = [run for run in ids if not values.get(run, {}).keys() & {*good}]
+    own = sorted({*good} - {*columns}, key=lambda each: ("train" in each, good.index(each)))[:MOST_COLUMNS]
+    return {
+        run: next((each.partition(":")[2], _shown(each, *its[each])) for each in own if each in its)
+        for run, its in column_values(database, lacking, own).items()
+        if its
+    }
 
 
 def _shown(column: str, least: Any, most: Any) -> Any:  # noqa: ANN401 - of a metric or parameter
