@@ -75,3 +75,12 @@ def test_sudo_is_root_or_says_what_to_do(tmp_path: Path, is_root: bool, sudo: st
     )
     assert ((tmp_path / "done").exists(), done.returncode == 0) == (not said, not said), done.stderr
     assert re.search(said, done.stderr)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_root_runs_as_the_user_that_sudo_names() -> None:
+    script = f"{AS_ROOT}\nsudo -u nobody id -un; sudo -n -u root -- id -un; sudo id -un"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["nobody", "root", "root"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,7 +79,7 @@ class PhaseHistory:
         if stays and self.name in _LASTING and (self.is_there or (self.is_there is None and mine)):
             return NOTHING
         found = (STAYING if stays else RENTED)[self.name]
-        others = _typical({each.content: [] for each in self.seen if each.content != self.content}, self.seen)
+        others = _typical(each for each in self.seen if each.content != self.content)
         if others:
             found = LogNormal(found.median, found.spread, 2.0).learnt(others)
             found = LogNormal(found.median, max(found.spread, _OTHER_CONTENT))
@@ -138,9 +138,12 @@ def machines_belief(
     return LogNormal(prior.median, prior.spread, 0.3).learnt(own)
 
 
-def _typical(contents: Mapping[str, object], seen: Sequence[Seen]) -> list[float]:
-    """Of each of these contents the usual time."""
-    return [_middle([each.seconds for each in seen if each.content == content]) for content in contents]
+def _typical(seen: Iterable[Seen]) -> list[float]:
+    """Of each content the usual time."""
+    contents: dict[str, list[float]] = {}
+    for each in seen:
+        contents.setdefault(each.content, []).append(each.seconds)
+    return [_middle(seconds) for seconds in contents.values()]
 
 
 def _middle(seconds: Sequence[float]) -> float:

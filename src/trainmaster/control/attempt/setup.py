@@ -32,11 +32,12 @@ _FINDS_VENV: Final = "import sys; print('%d.%d' % sys.version_info[:2]); import 
 AS_ROOT: Final = r"""
 sudo() {
   if [[ $EUID == 0 ]]; then
+    local user=root
     while [[ ${1-} == -* ]]; do
-      case $1 in -u|-g|-p|-C|-D|-h|-R|-T) shift ;; --) shift; break ;; esac
+      case $1 in -u) user=$2; shift ;; -g|-p|-C|-D|-h|-R|-T) shift ;; --) shift; break ;; esac
       shift
     done
-    env "$@"
+    if [[ $user == root ]]; then env "$@"; else runuser -u "$user" -- env "$@"; fi
   elif ! type -P sudo >/dev/null; then
     echo "sudo: there is no sudo on $HOSTNAME; have $1 run there by root, or take a container that has it" >&2
     return 1
