@@ -53,6 +53,7 @@ ENTRIES: Final = [
     Entry(r"wandb", By.ROW, "made of metrics, from where the rows of `sink_cursor` say"),
     Entry(rf"{_TASK}/{_MEMBER}\.log(\.\d+)?", By.REPLICA, "what a member, or Ansible, has said"),
     Entry(rf"{_TASK}/{_MEMBER}\.metrics\.jsonl", By.REPLICA, "what a member reports"),
+    Entry(rf"{_TASK}/shown", By.REPLICA, "how far a driver has shown the first member's log"),
     Entry(rf"{_TASK}/samples\.jsonl(\.\d+)?", By.REPLICA, "what members use of their machines"),
     Entry(rf"{_TASK}/places\.json", By.REPLICA, "on which machines members are"),
     Entry(rf"{_TASK}/restored\.json", By.REPLICA, "what the attempt has begun with"),
@@ -87,9 +88,8 @@ def check(run_directory: Path) -> dict[str, list[str]]:
         The files by pattern.
     """
     found = by_entry(run_directory)
-    assert found.get("", []) == [], (
-        "carried by nothing: a row, or a line in tests/integration/run_directory.py"
-    )
+    lost = found.get("", [])
+    assert lost == [], f"{lost}: carried by nothing: a row, or a line in tests/integration/run_directory.py"
     replicated = {path for entry in ENTRIES if entry.by is By.REPLICA for path in found.get(entry.path, ())}
     places = [run_directory / "inputs", *run_directory.glob("tasks/*/*/*")]
     sent = {f"{place.relative_to(run_directory)}/{name}" for place in places for name, _, _ in _files(place)}

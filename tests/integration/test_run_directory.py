@@ -122,6 +122,7 @@ WRITERS = {
     "service/driving/background.py": ["control.log"],
     "service/driving/driver.py": ["control.log"],
     "service/driving/replicas.py": ["code/x", "worker-0.log"],
+    "service/driving/run_watcher.py": ["shown"],
     "service/driving/sessions.py": ["code/x"],
     "service/quotes/profiling.py": ["code/x"],
     "service/sinks/feeding.py": ["wandb/"],
