@@ -1,4 +1,4 @@
-"""`until`: a training ends in order as soon as its metric is good enough."""
+"""`until` and `target`: a training ends in order as soon as its metric is good enough."""
 
 from __future__ import annotations
 
@@ -49,3 +49,14 @@ def test_a_wrong_expression_is_refused_before_anything_begins(tm):
     message = tm.refused(tm.recipe(RECIPE.replace(">= 0.5", "=> 0.5")))
     assert "recipe.yaml:5:21: experiments.main.until" in message
     assert "'=>' is no comparison" in message
+
+
+def test_a_target_ends_it_too(tm):
+    script = SCRIPT.replace('"@OUTPUT@"', '__import__("os").environ["TRAINMASTER_OUTPUT_DIR"]')
+    tm.write("train.py", script)
+    recipe = tm.recipe(RECIPE.replace("until: accuracy >= 0.5", "target: {metric: accuracy, at_least: 0.5}"))
+    found = tm.run(recipe)
+    main = found["experiments"]["main"]
+    assert (found["reason"], main["until"]["reached"]) == ("SUCCEEDED", 1)
+    assert main["message"] == "target accuracy >= 0.5: accuracy is 0.99 at step 1"
+    assert len(found["models"]) == 1

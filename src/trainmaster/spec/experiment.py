@@ -42,7 +42,7 @@ from trainmaster.spec.roles import Roles
 from trainmaster.spec.search import Search
 from trainmaster.spec.serve import Serve, check_serve, lift_command
 from trainmaster.spec.task_space import MAX_TASKS, TaskSpace
-from trainmaster.spec.until import Until, read_until
+from trainmaster.spec.until import Target, Until, read_until
 
 
 class Batch(Noun):
@@ -152,6 +152,7 @@ class Experiment(Noun):
         epochs: passes over the data.
         examples: size of the data.
         until: what ends the training early, such as ``accuracy >= 0.97``; see `ends_at`.
+        target: the same, foretold from its curve.
         parameters: what the command's ``{{name}}`` can be.
         samples: how many tasks to draw; None for the whole product.
         search: what chooses parameters, and by which metric.
@@ -188,6 +189,7 @@ class Experiment(Noun):
     epochs: Annotated[int | None, Key("epochs", integer(1))] = None
     examples: Annotated[int | None, Key("examples", integer(1))] = None
     until: Annotated[str | None, Key("until", read_until)] = None
+    target: Annotated[Target | None, Key("target", noun(Target))] = None
     parameters: Annotated[dict[str, Parameter], Key("parameters", _PARAMETERS)] = Field(default={})
     samples: Annotated[int | None, Key("samples", integer(1, MAX_TASKS))] = None
     search: Annotated[Search | None, Key("search", noun(Search))] = None
@@ -255,16 +257,19 @@ class Experiment(Noun):
     @property
     def ends_at(self) -> Until | None:
         """What ends its training early; None if nothing does."""
+        if self.target is not None:
+            return self.target.until
         return Until.of(self.until) if self.until else None
 
     @property
     def until_caveat(self) -> str:
-        """What ``until`` means for its time, in words; empty without."""
-        if self.until is None:
+        """What ``until`` or ``target`` means for its time, in words; empty without."""
+        ends_at = self.ends_at
+        if ends_at is None:
             return ""
         if self.builtin_values().get("steps"):
-            return f"{self.name} ends at {self.until}: its time and cost are upper bounds"
-        return f"{self.name} ends at {self.until}: its time is that of its tasks in earlier runs"
+            return f"{self.name} ends at {ends_at}: its time and cost are upper bounds"
+        return f"{self.name} ends at {ends_at}: its time is that of its tasks in earlier runs"
 
     def tasks(self, seed: int) -> TaskSpace:
         """All tasks, none of them stored; of a service those that there may be at once.
@@ -395,6 +400,7 @@ class Experiment(Noun):
                 name: source.model_dump(mode="json", exclude_none=True) for name, source in self.data.items()
             },
             **({} if self.until is None else {"until": self.until}),
+            **({} if self.target is None else {"target": self.target.model_dump(exclude_none=True)}),
             "retries": self.retries,
             "timeout_s": self.timeout_s,
             **({} if self.serve is None else {"serve": self.serve.model_dump(mode="json")}),

@@ -138,6 +138,9 @@ def check_experiment(values: dict[str, Any], node: YamlNode, path: Path, problem
     if is_mpi and "slurm" in values.get("aliases", ()):
         message = "slurm with mpi: Open MPI would look for a Slurm; leave it out"
         problems.add(node.entries["aliases"], (*path, "aliases"), message)
+    if {"until", "target"} <= set(node.entries):
+        message = "`until` and `target` both end the training; leave one of them out"
+        problems.add(node.entries["target"], (*path, "target"), message)
     for name in values.get("secrets", ()):
         if name in values.get("env", {}):
             where = node.entries["env"].keys[name]
@@ -229,7 +232,7 @@ def _check_batch(values: dict[str, Any], node: YamlNode, path: Path, problems: P
         return
     if distributed.is_flexible:
         missing = [] if "batch" in node.entries else ["`batch`"]
-        if not {"steps", "epochs", "examples", "until"} & set(node.entries):
+        if not {"steps", "epochs", "examples", "until", "target"} & set(node.entries):
             missing.append("a length (`steps`, or `epochs` and `examples`)")
         if missing:
             where = node.entries["distributed"]

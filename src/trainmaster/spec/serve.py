@@ -42,7 +42,7 @@ MOST_REPLICAS: Final = 1000
 #: What a service cannot have: its tasks do not end, and are all alike.
 NOT_FOR_SERVICES: Final = (
     "parameters", "samples", "search", "distributed", "require", "promote", "timeout", "silence", "steps",
-    "epochs", "examples", "batch", "until", "profile", "retries",
+    "epochs", "examples", "batch", "until", "target", "profile", "retries",
 )  # fmt: skip
 
 

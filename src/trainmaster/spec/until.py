@@ -1,16 +1,16 @@
-"""`Until`: what ends a training early, a bound of one metric."""
+"""`Until`: what ends a training early, a bound of one metric; `Target`: one whose time is foretold."""
 
 from __future__ import annotations
 
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
 
 from trainmaster.spec.node import Kind, YamlNode, place
 from trainmaster.spec.parameter import format_value
-from trainmaster.spec.reading import Path, Problems, ReportedMistake, takes, text
+from trainmaster.spec.reading import Key, Noun, Path, Problems, ReportedMistake, number, takes, text
 
 _RIGHT: Final = "write METRIC OP NUMBER, such as accuracy >= 0.97"
 _HOLDS: Final[Mapping[str, Callable[[float, float], bool]]] = {
@@ -30,11 +30,13 @@ class Until:
         metric: name of a reported metric.
         op: ``>=``, ``<=``, ``>`` or ``<``.
         value: the bound.
+        key: of the recipe that says so.
     """
 
     metric: str
     op: str
     value: float
+    key: str = field(default="until", compare=False)
 
     @classmethod
     def of(cls, words: str) -> Until:
@@ -78,7 +80,7 @@ class Until:
         found, step = metrics.get(self.metric), metrics.get("step")
         value = format_value(found) if isinstance(found, int | float) else ""
         at = f" at step {format_value(step)}" if isinstance(step, int | float) else ""
-        return f"until {self}: {self.metric} is {value}{at}" if value else f"until {self}: it held"
+        return f"{self.key} {self}: {self.metric} is {value}{at}" if value else f"{self.key} {self}: it held"
 
     def missed(self, metrics: Mapping[str, object]) -> str:
         """Why a training was not ended early, by the last values that it reported; empty if they end it.
@@ -91,14 +93,60 @@ class Until:
         if self.metric in metrics:
             last = metrics[self.metric]
             shown = format_value(last) if isinstance(last, int | float) else "no number"
-            return f"until {self} was not reached: the last {self.metric} is {shown}"
+            return f"{self.key} {self} was not reached: the last {self.metric} is {shown}"
         names = ", ".join(sorted(metrics)[:10])
         found = f"reported are {names}" if names else "nothing is reported"
-        return f"until {self} was never looked at: {self.metric} is not reported; {found}"
+        return f"{self.key} {self} was never looked at: {self.metric} is not reported; {found}"
 
     def __str__(self) -> str:
         """As a recipe has it."""
         return f"{self.metric} {self.op} {format_value(self.value)}"
+
+
+class Target(Noun):
+    """A bound of a metric that ends the training, and whose time is foretold from its curve.
+
+    Attributes:
+        metric: name of a reported metric.
+        at_least: the value to reach from below.
+        at_most: the value to reach from above; exactly one is given.
+    """
+
+    metric: Annotated[
+        str,
+        Key("metric", text("write a metric's name"), required="name the metric, such as metric: accuracy"),
+    ]
+    at_least: Annotated[float | None, Key("at_least", number())] = None
+    at_most: Annotated[float | None, Key("at_most", number())] = None
+    one_of = ("at_least", "at_most")
+
+    @classmethod
+    def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
+        """Check keys against each other."""
+        given = [name for name in cls.one_of if name in node.entries]
+        if len(given) != 1:
+            found = "both of at_least and at_most" if given else "no value to reach"
+            right = "write at_least: N (more is better) or at_most: N (less is better)"
+            problems.add(node, path, f"{found}; {right}")
+
+    @property
+    def until(self) -> Until:
+        """What ends the training."""
+        if self.at_least is not None:
+            return Until(self.metric, ">=", self.at_least, "target")
+        assert self.at_most is not None
+        return Until(self.metric, "<=", self.at_most, "target")
+
+
+def stored_end(experiment: Mapping[str, Any]) -> Until | None:
+    """What ends the training of an experiment that was stored as JSON; None if nothing does.
+
+    >>> print(stored_end({"target": {"metric": "loss", "at_most": 0.1}}), stored_end({"until": "acc > 1"}))
+    loss <= 0.1 acc > 1
+    """
+    if target := experiment.get("target"):
+        return Target.model_validate(target).until
+    return Until.of(experiment["until"]) if experiment.get("until") else None
 
 
 def read_until(node: YamlNode, path: Path, problems: Problems) -> str:

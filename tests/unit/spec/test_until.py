@@ -1,4 +1,4 @@
-"""`until`: a bound of a metric, and what is said of a wrong one."""
+"""`until` and `target`: a bound of a metric, and what is said of a wrong one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError
-from trainmaster.spec.until import Until
+from trainmaster.spec.until import Until, stored_end
 
 RECIPE = "name: r\nexperiments:\n  train:\n    until: {}\n    command: python train.py\n"
 
@@ -67,3 +67,44 @@ def test_why_it_ended_nothing():
     assert until.missed({}) == (
         "until accuracy >= 0.9 was never looked at: accuracy is not reported; nothing is reported"
     )
+
+
+def _with_target(target: str, more: str = "") -> Recipe:
+    return Recipe.from_text(
+        f"name: r\nexperiments:\n  train:\n    target: {target}\n{more}    command: python train.py\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "until"),
+    [
+        ("{metric: accuracy, at_least: 0.92}", Until("accuracy", ">=", 0.92)),
+        ("{metric: val_loss, at_most: 0.1}", Until("val_loss", "<=", 0.1)),
+    ],
+)
+def test_a_target_ends_a_training_as_until_does(target, until):
+    recipe = _with_target(target)
+    found = recipe.experiments["train"]
+    assert found.ends_at == until
+    assert found.summary()["target"]["metric"] == until.metric
+    assert stored_end(found.model_dump(mode="json")) == until
+    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
+    assert found.ends_at.reached({until.metric: until.value, "step": 4}).startswith(f"target {until}: ")
+
+
+@pytest.mark.parametrize(
+    ("target", "more", "line", "said"),
+    [
+        ("{metric: accuracy}", "", 4, "no value to reach; write at_least: N"),
+        ("{metric: accuracy, at_least: 1, at_most: 2}", "", 4, "both of at_least and at_most"),
+        ("{at_least: 0.9}", "", 4, "no `metric`; name the metric"),
+        ("{metric: a, at_least: high}", "", 4, "'high'"),
+        ("accuracy >= 0.9", "", 4, "write a mapping with the keys metric, at_least, at_most"),
+        ("{metric: a, at_least: 1}", "    until: a > 1\n", 4, "both end the training"),
+    ],
+)
+def test_a_wrong_target_is_told_with_its_line(target, more, line, said):
+    with pytest.raises(RecipeError) as caught:
+        _with_target(target, more)
+    (mistake,) = caught.value.mistakes
+    assert (mistake.line, said in mistake.message) == (line, True), mistake

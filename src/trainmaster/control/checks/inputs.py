@@ -99,8 +99,8 @@ def _script_notes(recipe: Recipe) -> Iterator[str]:
         known = f"{experiment.command}\n{pattern or ''}\n{text}"
         if until is not None and text and until.metric not in known:
             yield (
-                f"experiments.{name}.until: neither the command nor the code names {until.metric}; it ends "
-                f"nothing unless that is reported: trainmaster.report({until.metric}=...), or metrics.pattern"
+                f"experiments.{name}.{until.key}: neither the command nor the code names {until.metric}; it "
+                f"ends nothing unless that is reported: trainmaster.report({until.metric}=...), or metrics.pattern"
             )
         is_staged = any(source.stage == "hdfs" for source in experiment.data.values())
         if is_staged and "hdfs://" in known and "TRAINMASTER_OUTPUT_HDFS" not in known:

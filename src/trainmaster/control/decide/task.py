@@ -150,7 +150,8 @@ def _running(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list
             timeout_s = None if has_reached else policy.timeout_s
             outcome = classify(seen.gang, timeout_s, policy.helpers, policy.timeout_name, policy.memory_bytes)
             if has_reached and outcome.reason is EndReason.PREEMPTED:  # it was we who stopped it
-                outcome = Outcome(EndReason.UNTIL, seen.reached or f"until {policy.until}: it held")
+                found = policy.until.reached({}) if policy.until is not None else ""
+                outcome = Outcome(EndReason.UNTIL, seen.reached or found)
             elif task.end_reason is EndReason.TIMEOUT and outcome.reason is not EndReason.SUCCEEDED:
                 what = f"stopped after {format_duration(policy.silence_s or 0.0)} without a sign of work"
                 outcome = Outcome(

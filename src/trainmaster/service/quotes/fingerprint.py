@@ -150,8 +150,8 @@ def fingerprint_of(recipe: Recipe, experiment: Experiment, code: CodeFingerprint
         exact["roles"] = experiment.roles.model_dump(
             mode="json", exclude=set() if experiment.roles.variables else {"variables"}
         )
-    if experiment.until is not None and not experiment.builtin_values().get("steps"):
-        exact["until"] = experiment.until  # where a length is known, only steps are measured
+    if experiment.ends_at is not None and not experiment.builtin_values().get("steps"):
+        exact["until"] = str(experiment.ends_at)  # where a length is known, only steps are measured
     named = [word for word in words if os.path.normpath(word) in code.files]
     common["command"] = named or [_NUMBER.sub("N", word) for word in words]
     numbers = {name: value for name, value in _numbers(experiment, recipe, words) if math.isfinite(value)}

@@ -24,6 +24,7 @@ from trainmaster.spec.facts import Approval, AwaitedApproval
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.topics import GATE_SAID, MODEL_PROMOTED, NOT_PROMOTED
+from trainmaster.spec.until import stored_end
 
 if TYPE_CHECKING:
     from trainmaster.control.task.layout import RunFiles
@@ -102,10 +103,10 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
         shown["tasks"] = _tasks(experiment, of_it)
         if saving := sum(found["tasks"] for found in of_it if found["state"] in _SAVING):
             shown["saving"] = saving
-        until = stored.get(experiment["name"], {}).get("until")
+        until = stored_end(stored.get(experiment["name"], {}))
         if until is not None:
             ended = sum(found["tasks"] for found in of_it if found["reason"] == EndReason.UNTIL)
-            shown["until"] = {"condition": until, "reached": ended}
+            shown["until"] = {"condition": str(until), "reached": ended}
         search = searches.get(experiment["name"])
         if search is not None:
             from trainmaster.service.runs.search_results import best_tasks
