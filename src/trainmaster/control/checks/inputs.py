@@ -100,7 +100,8 @@ def _script_notes(recipe: Recipe) -> Iterator[str]:
         if until is not None and text and until.metric not in known:
             yield (
                 f"experiments.{name}.{until.key}: neither the command nor the code names {until.metric}; it "
-                f"ends nothing unless that is reported: trainmaster.report({until.metric}=...), or metrics.pattern"
+                "ends nothing unless that is reported: "
+                f"trainmaster.report({until.metric}=...), or metrics.pattern"
             )
         is_staged = any(source.stage == "hdfs" for source in experiment.data.values())
         if is_staged and "hdfs://" in known and "TRAINMASTER_OUTPUT_HDFS" not in known:
