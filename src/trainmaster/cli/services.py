@@ -40,7 +40,10 @@ def serve(
     command: Annotated[
         str, typer.Option(help="What answers at {{port}}, instead of what knows the model's format.")
     ] = "",
-    health: Annotated[str, typer.Option(help="Path of the command's health check.")] = "",
+    health: Annotated[
+        str,
+        typer.Option(help="The command's health check: a path, or '{path: /generate, body: {inputs: hi}}'."),
+    ] = "",
     code: Annotated[
         Path | None,
         typer.Option(

@@ -10,7 +10,10 @@ from pathlib import Path
 from trainmaster.inference.errors import ModelError
 from trainmaster.inference.model_servers import SCRIPT, served_file
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import RecipeError, UsageError
+from trainmaster.spec.node import compose
+from trainmaster.spec.reading import Problems, noun
+from trainmaster.spec.serve import HealthCheck, Serve
 
 _COMMAND = "python -m trainmaster.inference --port {{port}} --name "
 _READY = "/v2/health/ready"
@@ -35,7 +38,7 @@ def serving_recipe(
         replicas: how many answer.
         provider: of machines; empty for the machine that drives, whose Python has what it has.
         command: that answers; empty for the inference server that knows the model's format.
-        health: path of its health check; empty for that server's, or ``/``.
+        health: of its command, as recipes have it: a path, or a mapping in one line; empty for that server's, or ``/``.
         code: directory where it works, with its own ``serve.py`` or what the command needs; empty for none.
         model_files: paths in the model, which say what a machine needs to read it.
 
@@ -61,14 +64,30 @@ def serving_recipe(
     lines += ["experiments:", "  serve:"]
     if not command and provider and not capabilities_of(provider).is_here:
         lines.append(f"    setup: pip install {package_for(model_files)}")
+    asked, may_take_s = _health(health or ("/" if command else _READY))
     lines += [
         "    serve:",
         f"      command: {json.dumps(command or _COMMAND + name)}",
-        f"      health: {json.dumps(health or ('/' if command else _READY))}",
+        f"      health: {json.dumps(asked)}",
+        *([f"      hang: {2 * may_take_s}s"] if may_take_s >= Serve.model_fields["hang_s"].default else []),
         f"      model: {model}",
         f"      replicas: {replicas}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _health(text: str) -> tuple[object, float]:
+    """A health check of the command line as recipes have it, and how long after one the next has ended (s).
+
+    >>> _health("/ready"), _health("{path: /generate, body: {inputs: hi}, every: 3s}")
+    (('/ready', 7.0), ({'path': '/generate', 'body': {'inputs': 'hi'}, 'every': '3s'}, 8.0))
+    """
+    node, problems = compose(text, "--health"), Problems()
+    with problems.goes_on():
+        found = noun(HealthCheck)(node, (), problems)
+    if problems.mistakes:
+        raise RecipeError("--health", problems.in_order())
+    return node.data, found.timeout_s + found.every_s
 
 
 def must_be_servable(model_files: Iterable[str], code: Path | None = None) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.service.endpoints.serving_recipe import must_be_servable
-from trainmaster.spec.errors import UsageError
+from trainmaster.service.endpoints.serving_recipe import must_be_servable, serving_recipe
+from trainmaster.spec import read_recipe
+from trainmaster.spec.errors import RecipeError, UsageError
 
 
 @pytest.mark.parametrize("name", ["serve.py", "any.onnx", "any.skops", "saved_model.pb"])
@@ -34,3 +35,29 @@ def test_a_script_beside_the_code_serves_any_model(tmp_path):
         must_be_servable(["net.pt"], tmp_path)
     (tmp_path / "serve.py").touch()
     must_be_servable(["net.pt"], tmp_path)
+
+
+def test_a_health_check_is_what_recipes_take(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    asked = "{path: /generate, body: {inputs: hi}, timeout: 30s, every: 10s}"
+    file.write_text(serving_recipe("digits@3", command="serve {{port}}", health=asked))
+    serve = read_recipe(file).experiments["serve"].serve
+    assert (serve.health.asks, serve.health.body) == ("POST /generate", '{"inputs": "hi"}')
+    assert (serve.health.timeout_s, serve.hang_s) == (30.0, 80.0)  # it takes longer than replicas may hang
+    file.write_text(serving_recipe("digits@3", command="serve {{port}}", health="/ready"))
+    assert read_recipe(file).experiments["serve"].serve.hang_s == 30.0
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("ready", "--health:1:1: path: the text 'ready'; write a path such as /healthz"),
+        ("{pth: /ready}", "--health:1:2: pth: unknown key 'pth'; did you mean 'path'?"),
+        ("{path: /ready", "--health:1:"),
+        ("[/ready]", "--health:1:1: a list"),
+    ],
+)
+def test_a_wrong_health_check_is_said_where_it_stands(asked, said):
+    with pytest.raises(RecipeError) as refused:
+        serving_recipe("digits@3", command="serve {{port}}", health=asked)
+    assert str(refused.value).startswith(said)
