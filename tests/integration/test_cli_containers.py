@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from private_engines import IMAGE, NO_BASH, NO_PYTHON, NoEngineError, PrivateEngine
 
+from trainmaster.executors.containers import shared_bytes
+
 pytestmark = pytest.mark.container
 
 
@@ -77,6 +79,7 @@ def test_a_task_finds_the_same_inside(tm, engine):
     tm.write("data/numbers", "1 2 3\n")
     tm.write("train.py", "import os; print('python of', os.sys.prefix)")
     tm.env |= {"OF_THE_CALLER": "1", "TOKEN": "battery staple"}
+    more = (shared_bytes() >> 20) + 1  # MiB: than this machine has
     recipe = task(
         tm,
         """
@@ -92,7 +95,9 @@ def test_a_task_finds_the_same_inside(tm, engine):
         touch "$HOME/written" in-the-working-directory
         read -r line || echo "nothing to read"
         echo complaint >&2
+        python3 -c 'import os; found = os.statvfs("/dev/shm"); print("shared", found.f_frsize * found.f_blocks)'
         """,
+        hardware={"shm_size": f"{more}MiB"},
         parameters={"lr": ["it's; $HOME\n*"]},
         env={"WORD": 'a "b" $c \\ ü\nd'},
         secrets=["TOKEN"],
@@ -104,7 +109,7 @@ def test_a_task_finds_the_same_inside(tm, engine):
     assert "word a \"b\" $c \\ ü\nd, secret staple, lr it's; $HOME\n*, quoted it's; $HOME\n*\n" in log
     assert f"user {os.getuid()}:{os.getgid()}, process worker-0\n" in log
     code = tm.home / "runs" / summary["run"] / "code"
-    assert f"{code}\npython of /usr/local\n1 2 3\n1 2 3\nnothing to read\ncomplaint\n" in log
+    assert f"{code}\npython of /usr/local\n1 2 3\n1 2 3\nnothing to read\ncomplaint\nshared {more << 20}\n" in log
     (model,) = summary["models"]
     assert model["metrics"] == {"step": 1, "loss": 0.5}
     tm.call("models", "get", model["uri"], tm.root / "got")
