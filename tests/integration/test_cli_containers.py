@@ -95,7 +95,7 @@ def test_a_task_finds_the_same_inside(tm, engine):
         touch "$HOME/written" in-the-working-directory
         read -r line || echo "nothing to read"
         echo complaint >&2
-        python3 -c 'import os; found = os.statvfs("/dev/shm"); print("shared", found.f_frsize * found.f_blocks)'
+        python3 -c 'import os; at = os.statvfs("/dev/shm"); print("shared", at.f_frsize * at.f_blocks)'
         """,
         hardware={"shm_size": f"{more}MiB"},
         parameters={"lr": ["it's; $HOME\n*"]},
@@ -109,7 +109,10 @@ def test_a_task_finds_the_same_inside(tm, engine):
     assert "word a \"b\" $c \\ ü\nd, secret staple, lr it's; $HOME\n*, quoted it's; $HOME\n*\n" in log
     assert f"user {os.getuid()}:{os.getgid()}, process worker-0\n" in log
     code = tm.home / "runs" / summary["run"] / "code"
-    assert f"{code}\npython of /usr/local\n1 2 3\n1 2 3\nnothing to read\ncomplaint\nshared {more << 20}\n" in log
+    assert (
+        f"{code}\npython of /usr/local\n1 2 3\n1 2 3\nnothing to read\ncomplaint\nshared {more << 20}\n"
+        in log
+    )
     (model,) = summary["models"]
     assert model["metrics"] == {"step": 1, "loss": 0.5}
     tm.call("models", "get", model["uri"], tm.root / "got")

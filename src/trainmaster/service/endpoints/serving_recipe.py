@@ -38,7 +38,7 @@ def serving_recipe(
         replicas: how many answer.
         provider: of machines; empty for the machine that drives, whose Python has what it has.
         command: that answers; empty for the inference server that knows the model's format.
-        health: of its command, as recipes have it: a path, or a mapping in one line; empty for that server's, or ``/``.
+        health: as recipes have it, a path or a mapping in one line; empty for that server's, or ``/``.
         code: directory where it works, with its own ``serve.py`` or what the command needs; empty for none.
         model_files: paths in the model, which say what a machine needs to read it.
 
