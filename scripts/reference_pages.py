@@ -1,4 +1,4 @@
-"""Pages of the site that are made of the code: verbs with all that they take, and the keys of a recipe."""
+"""Pages of the docs that are made of the code: verbs with all that they take, and the keys of a recipe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-CLI: Final = Path(__file__).resolve().parents[1] / "docs/cli.md"
+DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 #: Between these the table of verbs stands in that page.
 _TABLE: Final = re.compile(
     r"(?<=<!-- verbs: python scripts/reference_pages.py -->\n\n).*?(?=\n<!-- end -->)", re.DOTALL
@@ -67,7 +67,7 @@ def _row(name: str, verb: Any) -> str:  # noqa: ANN401 - Click's own type
 def cli_page() -> str:
     """The page of the command line with its table as it is now."""
     found = table()
-    return _TABLE.sub(lambda _: found, CLI.read_text())
+    return _TABLE.sub(lambda _: found, (DOCS / "cli.md").read_text())
 
 
 def verbs() -> Iterator[str]:
@@ -77,8 +77,9 @@ def verbs() -> Iterator[str]:
     from trainmaster.cli.app import app
 
     yield "# Verbs and options\n"
-    yield "All that the command line takes, as `--help` says it. [The command line](cli.md) says more.\n"
+    yield "Every verb with all that it takes, as `--help` says it. [The command line](cli.md) says more.\n"
     yield "```console\n$ trainmaster run --help\n```\n"
+    yield "Written by `scripts/reference_pages.py`."
     yield from _verbs("trainmaster", typer.main.get_command(app), 2)
 
 
@@ -86,16 +87,21 @@ def _verbs(name: str, command: Any, depth: int) -> Iterator[str]:  # noqa: ANN40
     for word, verb in getattr(command, "commands", {}).items():
         if verb.hidden:
             continue
-        yield f"{'#' * depth} `{name} {word}`\n"
-        yield _text(verb.help) + "\n"
+        yield f"\n{'#' * depth} `{name} {word}`\n"
+        yield _text(verb.help)
         if taken := [each for each in verb.params if each.name != "help"]:
-            yield "| takes | |\n|---|---|"
+            yield "\n| takes | |\n|---|---|"
             for each in taken:
                 is_option = each.param_type_name == "option"
                 names = ", ".join((*each.opts, *each.secondary_opts)) if is_option else each.name.upper()
-                yield f"| `{names}` | {_text(each.help)} |"
-            yield ""
+                shown = f"Default: `{each.default}`." if _is_said(each.default) else ""
+                yield f"| `{names}` | {' '.join(filter(None, (_text(each.help), shown)))} |"
         yield from _verbs(f"{name} {word}", verb, min(depth + 1, 4))
+
+
+def _is_said(default: object) -> bool:
+    """Whether it is worth a word: a number, or a text that is the same on every machine."""
+    return not isinstance(default, bool) and isinstance(default, int | float | str) and default != ""
 
 
 def keys() -> Iterator[str]:
@@ -107,35 +113,56 @@ def keys() -> Iterator[str]:
     yield "Every key with what it takes, as `trainmaster schema` gives it to editors."
     yield "[The recipe](recipe.md) explains them.\n"
     yield "```console\n$ trainmaster schema -o recipe.schema.json\n```\n"
+    yield "Written by `scripts/reference_pages.py`.\n"
     for title, part in (("Recipe", schema), *schema["$defs"].items()):
-        if properties := part.get("properties"):
+        if properties := _keys_of(part):
             yield f"## {title}\n\n| key | takes | |\n|---|---|---|"
             for key, each in properties.items():
-                yield f"| `{key}` | {_kind(each)} | {_text(each.get('description', ''))} |"
+                yield f"| `{key}` | {_kind(each, schema['$defs'])} | {_text(each.get('description', ''))} |"
             yield ""
 
 
-def _kind(schema: Mapping[str, Any]) -> str:
-    """What a key takes, in a few words."""
+def _kind(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
+    """What a key takes, in a few words; `parts` are those that have a table."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
+        part = parts[name]
+        others = [each for each in part.get("anyOf") or part.get("oneOf") or () if "properties" not in each]
+        here = f"[{name}](#{name.lower()})" if _keys_of(part) else ""
+        return " or ".join(filter(None, (here, *dict.fromkeys(_kind(each, parts) for each in others))))
     if "const" in schema or "enum" in schema:
         return ", ".join(f"`{json.dumps(each)}`" for each in schema.get("enum", [schema.get("const")]))
     if several := schema.get("anyOf") or schema.get("oneOf"):
-        return " or ".join(dict.fromkeys(map(_kind, several)))
+        return " or ".join(dict.fromkeys(_kind(each, parts) for each in several))
     kinds = schema.get("type", "anything")
     kinds = [kinds] if isinstance(kinds, str) else [each for each in kinds if each != "boolean"]
     if "string" in kinds:
         return "text"
     of = schema.get("items") or schema.get("additionalProperties")
-    inside = f" of {_kind(of)}" if isinstance(of, dict) else ""
+    inside = f" of {_kind(of, parts)}" if isinstance(of, dict) else ""
     return " or ".join({"array": "list", "object": "map"}.get(each, each) for each in kinds) + inside
+
+
+def _keys_of(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys of a part of the schema, also of one that is a text or a mapping."""
+    inside = [each for each in part.get("anyOf") or part.get("oneOf") or () if "properties" in each]
+    found: Mapping[str, Any] = part.get("properties") or (inside[0]["properties"] if inside else {})
+    return found
 
 
 def _text(text: str | None) -> str:
     return re.sub(r"\s+", " ", text or "").replace("|", "\\|").replace("[", "\\[").strip()
 
 
+def pages() -> dict[str, str]:
+    """Each page by its name, as it is now."""
+    return {
+        "cli.md": cli_page(),
+        "verbs.md": "\n".join(verbs()) + "\n",
+        "keys.md": "\n".join(keys()).rstrip() + "\n",
+    }
+
+
 if __name__ == "__main__":
-    CLI.write_text(cli_page())
+    for page, text in pages().items():
+        (DOCS / page).write_text(text)

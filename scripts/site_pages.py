@@ -1,6 +1,6 @@
 """A hook of the site's build: CONTRIBUTING.md and its like lie beside docs/, and are pages of it, too.
 
-So are the results of the benchmarks, and two pages that are made of the code; and what assistants read.
+So are the results of the benchmarks, and what assistants read.
 """
 
 import posixpath
@@ -21,9 +21,6 @@ def on_files(files: Files, config: Any) -> Files:  # noqa: ANN401 - MkDocs's own
     """Add the pages."""
     for name in PAGES:
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
-    made = runpy.run_path(str(ROOT / "scripts/reference_pages.py"))
-    for name in ("verbs", "keys"):
-        files.append(File.generated(config, f"{name}.md", content="\n".join(made[name]())))
     llms = runpy.run_path(str(ROOT / "scripts/llms.py"))
     short = llms["short"](config["nav"], config["site_description"])
     files.append(File.generated(config, "llms.txt", content=short))

@@ -37,8 +37,17 @@ CELL_MOST = 200
 WORDS_MOST = 1600  # 1,500, and room for who adds a paragraph
 #: Looked things up in, not read.
 REFERENCE = {
-    "advisor-numbers.md", "architecture.md", "cli.md", "dependencies.md", "end-reasons.md", "migrate.md",
-    "recipe.md", "rest.md",
+    "advisor-numbers.md", "architecture.md", "cli.md", "dependencies.md", "end-reasons.md", "keys.md",
+    "migrate.md", "recipe.md", "rest.md", "verbs.md",
+}  # fmt: skip
+#: Variables by which processes of ours tell each other something, and examples.
+OURS = {
+    f"TRAINMASTER_{name}"
+    for name in (
+        "ATTEMPT_ID", "AWS_INSIDE_VPC", "CLAIMS", "DATA_DATA", "DATA_FILES", "DATA_MODEL", "HOME_ID",
+        "IMAGE_JAX", "KEYS_EXPIRE", "MESSAGE_ID", "NODE_FILE", "PARAM_SLURM_ARRAY_TASK_ID",
+        "RAY_CLIENT_PORT", "RAY_HOST", "RAY_MEMBERS_HERE", "ROLES", "ROLES_CALL", "SETUP",
+    )
 }  # fmt: skip
 #: Pages whose names of files must be those of the tree.
 ABOUT_CODE = [page for page in PAGES if page.parent in (DOCS / "development", DOCS / "extend")] + [
@@ -247,9 +256,21 @@ def test_every_page_is_in_the_navigation():
     assert [page for page in pages if not re.search(rf" {re.escape(page)}$", text, re.MULTILINE)] == []
 
 
-def test_verbs_are_those_of_the_command_line():
-    page = runpy.run_path(str(ROOT / "scripts/reference_pages.py"))["cli_page"]()
-    assert (DOCS / "cli.md").read_text() == page, "python scripts/reference_pages.py writes it"
+@pytest.mark.parametrize("page", ["cli.md", "verbs.md", "keys.md"])
+def test_verbs_options_and_keys_are_those_of_the_code(page):
+    made = runpy.run_path(str(ROOT / "scripts/reference_pages.py"))["pages"]()
+    assert (DOCS / page).read_text() == made[page], "python scripts/reference_pages.py writes it"
+
+
+def test_every_variable_is_explained():
+    """What the code reads or sets stands on a page, but for what processes of ours tell each other."""
+    source = "".join(path.read_text() for path in PACKAGE.rglob("*.py") if "testing" not in path.parts)
+    named = set(re.findall(r"\bTRAINMASTER(?:_[A-Z]+)+\b(?!_)", source))
+    pages = (DOCS / "variables.md").read_text() + (DOCS / "tasks.md").read_text()
+    told = set(re.findall(r"\bTRAINMASTER(?:_[A-Z]+)+\b", pages))
+    ends = tuple(re.findall(r"`(_[A-Z_]+)`", pages))  # `TRAINMASTER_AWS_IMAGE`, `_USER`
+    assert [name for name in sorted(named - told - OURS) if not name.endswith(ends)] == []
+    assert sorted(OURS - named) == [], "the code has these no longer"
 
 
 @pytest.mark.parametrize(
