@@ -126,7 +126,7 @@ crossings: install
 
 # The rules of all pages, in both sizes, light and dark, with 5,000 runs: `make test` has a part of it.
 pages: install
-	@TRAINMASTER_PAGES=all $(BIN)/python -m pytest -v tests/integration/test_pages_rules.py
+	@TRAINMASTER_PAGES=all $(BIN)/python -m pytest -v tests/integration/test_pages_*.py
 
 # Every page at 1440x900 and 390x844, light and dark, in screenshots/: to be looked at.
 screenshots: install

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import socket
 import sqlite3
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 LONG = "a-name-of-a-hundred-characters-" + "x" * 69
 WAITS = {"waits_for": "2 cores that digits has", "place": 1}
 RECIPE = "name: digits\nexperiments:\n  train: {command: 'true', steps: 2000}\n"
+LOG_LINE = "2026-11-26 12:00:00 INFO step {0} of a long run, and a word of it\n"
 #: State, reason, and what its task says of every tenth run; the others have succeeded.
 STATES = {
     0: ("RUNNING", None, ""),
@@ -65,6 +69,56 @@ class SeededSite:
         self._thread.start()
         while not self._server.started:
             time.sleep(0.01)
+
+    def large(self, run: str, tasks: int, reports: int, keys: Sequence[str], lines: int = 0) -> None:
+        """Add a run that succeeded, whose tasks have reported much.
+
+        Args:
+            run: its id.
+            tasks: how many.
+            reports: of each task, one a step.
+            keys: what is in each report.
+            lines: of each task's log.
+        """
+        from trainmaster.db import AcceptedRun, ClosedAttempt, RunChange, Submission, TaskChange
+        from trainmaster.spec import Recipe
+        from trainmaster.spec.states import EndReason, State
+
+        home, database, ends, now = (
+            self.service.home,
+            self.service.database,
+            EndReason.SUCCEEDED,
+            time.time() - 2 * 86400,
+        )
+        recipe = Recipe.from_text(RECIPE, directory=home.root)
+        new = AcceptedRun(
+            run, "digits", recipe.model_dump_json(), "r.yaml", "local", str(home.root), home.store_url,
+            [("train", tasks)], home=str(home.root), home_id=home.identity(),
+            submission=Submission("ann", None),
+        )  # fmt: skip
+        lease = database.create_run(new, now)
+        changes: list[Any] = []
+        for number in range(tasks):
+            place = home.attempt(run, "train", number, 1)
+            place.make_directories(["worker-0"])
+            place.log("worker-0").write_text("".join(LOG_LINE.format(line) for line in range(lines)))
+            with place.metrics("worker-0").open("w") as file:
+                for step in range(1, reports + 1):
+                    value = (1 + number % 7) / step + 0.01 * math.sin(step * 7.1)
+                    file.write(json.dumps({"step": step, **dict.fromkeys(keys, value)}) + "\n")
+            fields = {"parameters": {"lr": 0.01 * (number + 1)}, "metrics": dict.fromkeys(keys, 0.5)}
+            closes = ClosedAttempt(1, ends, "", now, now + 40, None, "[]")
+            begins = TaskChange(
+                "train", number, 1, State.WAITING, State.RUNNING, creates=True, opens=True, fields=fields
+            )
+            stops = TaskChange("train", number, 1, State.RUNNING, State.STOPPING, ends)
+            changes += [
+                begins,
+                stops,
+                TaskChange("train", number, 1, State.STOPPING, State.DONE, ends, closes=closes),
+            ]
+        database.commit(lease, [*changes, RunChange(State.WAITING, State.DONE, ends)], now + 40)
+        database.release(lease, now + 40)
 
     def stop(self) -> None:
         """End it."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from datetime import datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from learning import needs
@@ -38,6 +40,10 @@ TARGETS = """all => all.filter(each => each.checkVisibility()).map(each => [each
 def site(tmp_path_factory):
     pytest.importorskip("fastapi", reason="the extra `server` is not installed")
     found = SeededSite(tmp_path_factory.mktemp("pages"), 5000 if IS_ALL else 120)
+    keys = ["loss", "accuracy", *(f"layer_{number:02d}/grad_norm" for number in range(48))]
+    found.large("wide", 1, 20_000 if IS_ALL else 200, keys, 200_000 if IS_ALL else 2_000)
+    found.large("long", 1, 1_000_000 if IS_ALL else 10_000, ["loss"])
+    found.large("tasks", 200, 50, ["loss"])
     yield found
     found.stop()
 
@@ -167,3 +173,317 @@ def test_colours_are_tokens():
     for file in (PAGES / "app.css", PAGES / "new.css"):
         rules = re.sub(r":root \{[^}]*\}", "", file.read_text())
         assert not re.findall(r"#[0-9a-fA-F]{3,8}\b(?![^{]*\{)", rules), file.name
+
+
+#: Distances of what is seen, as computed; of a margin that is "auto" nothing is known: those above and below.
+GAPS = """() => {
+  const seen = [...document.querySelectorAll("main, main *")];
+  const mine = seen.filter(each => each.checkVisibility() && !each.closest("svg, .u-wrap"));
+  const sides = ["Top", "Right", "Bottom", "Left"].map(side => "padding" + side);
+  const keys = [...sides, "rowGap", "columnGap", "marginTop", "marginBottom"];
+  const of = each => keys.map(key => [getComputedStyle(each)[key], key, each.tagName, each.className]);
+  const known = [0, 4, 8, 12, 16, 24, 32, 48, 80], found = mine.flatMap(of);
+  const isOff = ([value]) => value !== "normal" && !known.includes(Math.abs(parseFloat(value)));
+  return [...new Set(found.filter(isOff).map(each => each.join(" ")))].slice(0, 5);
+}"""
+#: Pressed is told: what has changed on the page within 200 ms, and when.
+WATCH = """() => {
+  window.changed = null;
+  const at = performance.now(), note = what => { window.changed ??= [what, performance.now() - at]; };
+  const all = {subtree: true, childList: true, attributes: true, characterData: true};
+  new MutationObserver(found => note(found[0].type + " " + found[0].attributeName)).observe(document, all);
+  for (const kind of ["invalid", "focusin", "toggle"]) addEventListener(kind, () => note(kind), true);
+}"""
+PRESSED = "main button:visible, main summary:visible, main a.button:visible"
+MOVED = """window.moved = 0;
+new PerformanceObserver(list => { for (const each of list.getEntries()) window.moved += each.value; })
+  .observe({type: "layout-shift", buffered: true})"""
+#: A time of day or a zone outside of `<time>`: pages have none, but in what a person or a script has written.
+BARE_TIMES = r"""() => {
+  const found = [], walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const text = walker.currentNode.textContent.trim(), its = walker.currentNode.parentElement;
+    const isFree = its.closest("time, pre, textarea, option, script, code, template");
+    if (/\b\d\d:\d\d\b|\bUTC\b/.test(text) && !isFree) found.push(text.slice(0, 80));
+  }
+  return found;
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("size", SIZES if IS_ALL else ["desk"])
+def test_gaps_are_seven_and_the_first_button_is_on_the_first_screen(browser, site, size):
+    """R2, R4."""
+    page, wrong = opened(browser, site, size), {}
+    for path in PATHS:
+        page.goto(site.url + path)
+        gaps, main = page.evaluate(GAPS), page.locator("main .main:visible")
+        low = main.first.bounding_box() if main.count() else None
+        if gaps or (low and low["y"] + low["height"] > SIZES[size][1]):
+            wrong[path] = gaps, low
+    page.context.close()
+    assert not wrong
+
+
+@pytest.mark.browser
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("is_online", [True, False] if IS_ALL else [False])
+def test_a_press_is_answered_within_200_ms_whatever_the_server_does(browser, site, is_online):
+    """R9: nothing is silent, also where the server answers never, or the network is away."""
+    page, silent = opened(browser, site), {}
+    for path in PATHS if IS_ALL else ("/runs", f"/runs/{LONG}", "/notifications"):
+        page.goto(site.url + path)
+        count = min(page.locator(PRESSED).count(), 12)
+        for number in range(count):
+            if page.url != site.url + path or number:
+                page.goto(site.url + path)
+            if not is_online:
+                page.context.set_offline(True)
+            else:
+                page.route("**/*", lambda route: None)  # never answered
+            button = page.locator(PRESSED).nth(number)
+            name = button.evaluate("each => each.outerHTML.slice(0, 90)")
+            page.evaluate(WATCH)
+            button.evaluate("each => each.click()")
+            page.wait_for_timeout(250)
+            changed = page.evaluate("window.changed === undefined ? ['left', 0] : window.changed")
+            if changed is None or changed[1] > (1000 if not IS_ALL else 200):
+                silent.setdefault(path, []).append((name, changed))
+            page.unroute_all()
+            page.context.set_offline(False)
+    page.context.close()
+    assert not silent
+
+
+@pytest.mark.browser
+def test_what_is_of_before_says_so_and_a_failed_curve_says_why_without_a_jump(browser, site):
+    """R8: loading, stale and failed regions; what comes late moves nothing."""
+    page = opened(browser, site)
+    page.clock.install()
+    page.goto(site.url + "/runs")
+    page.route("**/runs", lambda route: route.fulfill(status=500, body="no"))
+    page.clock.run_for(5_100)
+    said = page.locator("#stale")
+    said.wait_for()
+    assert re.match(r"As of \d\d:\d\d:\d\d: the server cannot be reached; trying again\.", said.inner_text())
+    assert "is-stale" in (page.locator("#rows").get_attribute("class") or "")
+    page.unroute_all()
+    page.clock.run_for(5_100)
+    said.wait_for(state="hidden")
+    page.context.close()
+
+    page = opened(browser, site)
+    page.add_init_script(MOVED)
+    answers = iter([500, 200])
+
+    def late(route):
+        page.wait_for_timeout(300)
+        (route.fulfill(status=500, body="no") if next(answers, 200) == 500 else route.continue_())
+
+    page.route("**/api/v1/runs/*/metrics?*", late)
+    page.goto(site.url + "/runs/wide")
+    page.get_by_text("the server does not answer; trying again").first.wait_for()
+    page.locator(".chart canvas").first.wait_for()
+    assert page.evaluate("window.moved") < 0.05
+    page.context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata", "Europe/Berlin"])
+def test_times_are_those_of_the_reader_with_their_zone(browser, site, zone):
+    """R11."""
+    page, bare, zoned = opened(browser, site, timezone_id=zone), {}, set()
+    for path in (*PATHS, f"/runs/{LONG}/history") if IS_ALL else ("/runs", "/", f"/runs/{LONG}/history"):
+        page.goto(site.url + path)
+        if found := page.evaluate(BARE_TIMES):
+            bare[path] = found
+        titles = page.locator("time").evaluate_all("all => all.map(each => [each.title, each.dateTime])")
+        for title, at in titles:
+            zoned.add(title.split()[-1])
+            assert at.endswith("Z")
+            wanted = datetime.fromisoformat(at).astimezone(ZoneInfo(zone)).strftime("%H:%M:%S")
+            assert wanted in title
+    page.context.close()
+    assert not bare
+    assert zoned
+    assert not zoned & {"UTC", "Z"}
+
+
+@pytest.mark.browser
+def test_back_and_reload_keep_what_was_chosen_marked_and_sorted_and_the_scroll(browser, site):
+    """R13; what was typed into New run, and the log-in: tests/integration/test_server.py."""
+    page = opened(browser, site)
+    page.goto(site.url + "/runs?sort=-cost&page=2&where=digits")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    page.evaluate("scrollTo(0, 500)")
+    scroll, rows = (
+        page.evaluate("scrollY"),
+        page.locator("#rows tr").evaluate_all("all => all.map(each => each.dataset.run)"),
+    )
+    page.locator("#rows tr .run a").nth(30).click()
+    page.wait_for_url("**/runs/digits-*")
+    page.go_back()
+    page.wait_for_url("**/runs?*")
+    assert page.locator("#rows tr").evaluate_all("all => all.map(each => each.dataset.run)") == rows
+    page.wait_for_function("was => Math.abs(scrollY - was) < 60", arg=scroll)
+    assert page.locator("#marked").inner_text() == "1 marked"
+    page.reload()
+    assert page.locator("#marked").inner_text() == "1 marked"
+    assert page.locator("#find").input_value() == "digits"
+    page.goto(site.url + "/runs/wide")
+    page.locator("#tools [name=smooth]").fill("0.6")
+    page.locator("#tools [name=log]").check()
+    page.reload()
+    assert (
+        page.locator("#tools [name=smooth]").input_value(),
+        page.locator("#tools [name=log]").is_checked(),
+    ) == ("0.6", True)
+    page.goto(site.url + "/runs/tasks/tasks")
+    page.locator(".tasks th a").nth(2).click()
+    page.wait_for_url("**by=*")
+    first, address = page.locator(".tasks tbody tr").first.inner_text(), page.url
+    page.locator(".tasks tbody a").first.click()
+    page.wait_for_url(lambda url: url != address)
+    page.go_back()
+    page.wait_for_url(address)
+    assert page.locator(".tasks tbody tr").first.inner_text() == first
+    page.goto(site.url + "/notifications")
+    page.get_by_label("Send to").fill("https://hooks.example/1")
+    page.context.set_offline(True)
+    page.get_by_role("button", name="Add").click()
+    page.get_by_text("Not sent: you are offline.").wait_for()
+    page.context.set_offline(False)
+    assert page.get_by_label("Send to").input_value() == "https://hooks.example/1"
+    page.context.close()
+
+
+#: Of states and keys in forced colours: a word, and a mark that is drawn though all colours are the system's.
+FORCED = """() => [...document.querySelectorAll(".state, .key")].filter(each => {
+  if (!each.checkVisibility()) return false;
+  const mark = getComputedStyle(each, "::before");
+  const isShape = !each.matches(".state") || mark.clipPath !== "none" || mark.borderStyle !== "none";
+  return !each.textContent.trim() || mark.forcedColorAdjust !== "none" || !isShape;
+}).map(each => each.outerHTML.slice(0, 100))"""
+MOVES = """() => [...document.querySelectorAll("*")].filter(each => {
+  const has = getComputedStyle(each);
+  return parseFloat(has.transitionDuration) > 0 || has.animationName !== "none";
+}).map(each => each.outerHTML.slice(0, 100)).slice(0, 5)"""
+#: Of a style of the whole page, by name.
+TOKENS = (
+    "names => names.map(each => getComputedStyle(document.documentElement).getPropertyValue(each).trim())"
+)
+STATE_OF = "row => [row.querySelector('.state').textContent.trim(), row.dataset.run]"
+
+
+@pytest.mark.browser
+def test_nothing_is_told_by_colour_or_movement_alone(browser, site):
+    """R20, and R6: a state is the same word in the list, on its page and in the title of the tab."""
+    page, wrong = opened(browser, site), {}
+    for path in ("/", "/runs", f"/runs/{LONG}", "/runs/tasks", "/notifications"):
+        page.emulate_media(reduced_motion="reduce", forced_colors="active", contrast="more")
+        page.goto(site.url + path)
+        if found := [*page.evaluate(FORCED), *page.evaluate(MOVES)]:
+            wrong[path] = found
+        here = page.locator("header [aria-current]").evaluate_all(
+            "all => all.map(each => getComputedStyle(each).textDecorationLine)"
+        )
+        if set(here) - {"underline"}:
+            wrong[path, "here"] = here
+    page.emulate_media(reduced_motion="no-preference", forced_colors="none", contrast="more")
+    page.goto(site.url + "/runs")
+    line, dim = page.evaluate(TOKENS, ["--line", "--dim"])
+    page.goto(site.url + "/runs")
+    words = dict(page.locator("#rows tr").evaluate_all(f"all => all.map({STATE_OF})"))
+    for word, run in words.items():
+        page.goto(f"{site.url}/runs/{run}")
+        assert page.locator("#part .state").inner_text() == word
+        mark = {"succeeded": "✓", "running": "●", "waiting": "○", "cancelled": "–"}.get(word, "✕")
+        assert page.title().startswith(mark), word
+    page.context.close()
+    assert not wrong
+    assert line in ("var(--dim)", dim)
+    assert {"succeeded", "running", "waiting", "failed", "cancelled", "out of memory"} <= set(words)
+
+
+#: 390x844, 1.6 Mbit/s, 150 ms, a processor four times slower.
+SLOW = {"offline": False, "latency": 150, "downloadThroughput": 200_000, "uploadThroughput": 200_000}
+PAINTED = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+LAST = """() => Math.max(...["navigation", "resource"].flatMap(kind => performance.getEntriesByType(kind))
+  .filter(each => !each.name.includes("/stream")).map(each => each.responseEnd))"""
+
+
+@pytest.mark.browser
+@pytest.mark.timeout(600)
+def test_a_slow_phone_gets_a_page_with_its_data_in_100_kB(browser, site, capsys):
+    """R16. Times are asserted by `make pages` alone: a busy machine is no slow phone."""
+    page, seen = opened(browser, site, "phone"), {}
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Network.enable")
+    devtools.send("Network.setCacheDisabled", {"cacheDisabled": True})
+    loaded = []
+    devtools.on("Network.loadingFinished", lambda event: loaded.append(event["encodedDataLength"]))
+    if IS_ALL:
+        devtools.send("Network.emulateNetworkConditions", SLOW)
+        devtools.send("Emulation.setCPUThrottlingRate", {"rate": 4})
+    for path in (
+        "/",
+        "/runs",
+        "/new",
+        f"/runs/{LONG}",
+        "/runs/wide",
+        "/runs/tasks",
+        "/runs/long",
+        "/runs/wide/logs",
+        "/models",
+    ):
+        page.goto("about:blank")
+        loaded.clear()
+        page.goto(site.url + path, wait_until="load")
+        if "/runs/" in path and path.count("/") == 2 and path != f"/runs/{LONG}":
+            page.locator(".chart canvas").first.wait_for(timeout=60_000)
+        page.wait_for_timeout(300)
+        seen[path] = round(sum(loaded) / 1000), round(page.evaluate(PAINTED) or 0), round(page.evaluate(LAST))
+    page.context.close()
+    with capsys.disabled():
+        print("\nkB, first paint and last byte in ms:", seen)
+    assert not {path: found for path, found in seen.items() if found[0] > 100}
+    assert not IS_ALL or not {
+        path: found
+        for path, found in seen.items()
+        if found[1] > 1000 or (found[2] > 1500 and path != "/runs/long")
+    }
+
+
+@pytest.mark.browser
+def test_a_printed_run_has_its_recipe_exact_times_and_no_buttons(browser, site):
+    """R18."""
+    page = opened(browser, site)
+    page.goto(site.url + "/runs/wide")
+    page.locator(".chart canvas").first.wait_for()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert (
+        page.locator("header:visible, main button:visible, .sections:visible, .chart-tools:visible").count()
+        == 0
+    )
+    assert "command" in page.get_by_role("region", name="Recipe").inner_text()
+    assert all("20" in each for each in page.locator("time:visible").all_inner_texts())
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    assert not page.get_by_role("region", name="Recipe").is_visible()
+    page.context.close()
+
+
+def test_gaps_in_style_sheets_are_seven():
+    for file in ("app.css", "run.css", "new.css", "quote.css"):
+        text = re.sub(r"/\*.*?\*/", "", (PAGES / file).read_text(), flags=re.DOTALL)
+        for said in re.finditer(
+            r"(?<![\w-])(?:(?:margin|padding)(?:-\w+)?|(?:row-|column-)?gap):\s*([^;}]+)", text
+        ):
+            for value, unit in re.findall(r"(-?[\d.]+)(px|rem)", said[1]):
+                assert abs(float(value) * (1 if unit == "px" else 16)) in {0, 4, 8, 12, 16, 24, 32, 48}, (
+                    file,
+                    said[0],
+                )

@@ -57,7 +57,7 @@ def offers(
         wishes = OfferFilter(
             gpu=gpu or None,
             cpus=float(cpus) if cpus else None,
-            memory_bytes=int(float(memory_gb) * 1e9) if memory_gb else None,
+            memory_bytes=int(float(memory_gb) * 2**30) if memory_gb else None,
             max_price_usd_per_hour=float(max_price) if max_price else None,
             region=region or None,
             provider=provider or None,

@@ -18,7 +18,7 @@ from trainmaster.web.axes import FigureAxis, Tick, time_unit_s
 from trainmaster.web.rendering import duration, number, page
 
 router = APIRouter(include_in_schema=False)
-_WIDTH: Final = 420
+_WIDTH: Final = 360
 _HEIGHT: Final = 260
 _LEFT: Final = 62
 _BOTTOM: Final = 44
@@ -103,12 +103,18 @@ def _answered(request: Request, asked: RecommendForm, answer: Callable[[Wish], d
         figure=figure,
         rules=RULES,
         columns=",".join(COLUMNS),
+        time=_time,
     )
 
 
 def _amount(text: str) -> float | None:
     """Nothing is none."""
     return float(text) if text.strip() else None
+
+
+def _time(seconds: float) -> str:
+    """In words; below ten seconds with its fractions."""
+    return duration(seconds) if seconds >= 10 else f"{number(float(seconds))} s"
 
 
 def workers_figure(candidates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -136,6 +142,6 @@ def workers_figure(candidates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         }
         for place, each in enumerate(ordered)
     ]
-    ticks = [Tick(y.at(value), duration(value) if most_s > 10 else f"{number(value)} s") for value in y.ticks]
+    ticks = [Tick(y.at(value), _time(value)) for value in y.ticks]
     sizes = {"width": _WIDTH, "height": _HEIGHT, "left": _LEFT, "right": _WIDTH - _SIDE}
     return {"ticks": ticks, "bars": bars, "bottom": _HEIGHT - _BOTTOM, **sizes}

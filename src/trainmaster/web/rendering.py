@@ -45,21 +45,24 @@ def usd(amount: float | None) -> str:
     return dollars(amount) if 0 < amount < 0.1 else f"${amount:,.2f}"
 
 
-def when(at: float | None, shown: str = "%Y-%m-%d %H:%M UTC") -> str:
-    """Unix seconds as date and time; page.js shows it in the reader's zone.
+def when(at: float | None, clock: str = "%H:%M") -> str:
+    """Unix seconds as date and time, as long as page.js shows it in the reader's zone: nothing moves then.
 
     >>> print(when(0.0), when(None), when(1e17))
-    <time datetime="1970-01-01T00:00:00Z">1970-01-01 00:00 UTC</time> – –
+    <time datetime="1970-01-01T00:00:00Z">Thu, Jan 1, 1970, 00:00<span class="zone"> UTC</span></time> – –
     """
     if at is None or not at < _LAST_S:
         return "–"
-    date = datetime.datetime.fromtimestamp(at, datetime.UTC)
-    return Markup('<time datetime="{}">{}</time>').format(f"{date:%Y-%m-%dT%H:%M:%SZ}", date.strftime(shown))
+    date, today = datetime.datetime.fromtimestamp(at, datetime.UTC), datetime.datetime.now(datetime.UTC)
+    year = "" if date.year == today.year else f"{date.year}, "
+    day = "" if date.date() == today.date() else f"{date:%a, %b} {date.day}, {year}"
+    said = Markup('<time datetime="{}">{}<span class="zone"> UTC</span></time>')
+    return said.format(f"{date:%Y-%m-%dT%H:%M:%SZ}", day + date.strftime(clock))
 
 
 def exactly(at: float) -> str:
     """The same, with seconds."""
-    return when(at, "%Y-%m-%d %H:%M:%S UTC")
+    return when(at, "%H:%M:%S")
 
 
 def size(bytes_: float) -> str:

@@ -295,8 +295,8 @@ def test_what_waits_is_said_to_wait_and_what_is_no_number_is_said(tmp_path):
 
 def test_times_say_what_they_are_to_the_browser_and_events_are_exact(site):
     history = site.page("/runs/digits-1/history")
-    assert '<time datetime="1970-01-01T00:00:10Z">1970-01-01 00:00:10 UTC</time>' in history
-    assert '<time datetime="1970-01-01T00:00:01Z">1970-01-01 00:00 UTC</time>' in site.page("/runs")
+    assert '<time datetime="1970-01-01T00:00:10Z">Thu, Jan 1, 1970, 00:00:10<span' in history
+    assert '<time datetime="1970-01-01T00:00:01Z">Thu, Jan 1, 1970, 00:00<span' in site.page("/runs")
     assert "SUCCEEDED" not in history[history.index('<ol class="events"') :]
     assert "/page.js" in history
 
@@ -340,7 +340,7 @@ def test_what_was_used_is_told_as_rates(site):
 def test_history_has_attempts_and_checkpoints(site):
     text = site.page("/runs/digits-1/history")
     assert "tune/5, 1" in text
-    assert "/checkpoints/digits-1/tune/0/000001" in text
+    assert "file:" not in text, "no path of the server's disk for who does not own it"
     (found,) = site.browser.get("/api/v1/runs/digits-1/checkpoints").json()["checkpoints"]
     assert (found["experiment"], found["task"], found["checkpoint"]) == ("tune", 0, 1)
     assert len(site.browser.get("/api/v1/runs/digits-1/attempts?limit=4").json()["attempts"]) == 4

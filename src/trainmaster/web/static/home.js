@@ -4,5 +4,5 @@ const part = document.getElementById("home");
 setInterval(async () => {
   if (document.hidden || part.contains(document.activeElement)) return;
   const answer = await fetch("/", {headers: {"HX-Request": "true"}}).catch(() => null);
-  if (answer?.ok) part.innerHTML = await answer.text();
+  if (isAnswered(answer, part)) part.innerHTML = await answer.text();
 }, 10000);

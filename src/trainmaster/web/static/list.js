@@ -4,7 +4,7 @@ const rows = document.getElementById("rows"), bar = document.getElementById("bar
 async function look() {
   if (document.hidden) return;
   const answer = await fetch(location.href, {headers: {"HX-Request": "true"}}).catch(() => null);
-  if (!answer?.ok) return;
+  if (!isAnswered(answer, rows)) return;
   const table = new DOMParser().parseFromString(`<table><tbody>${await answer.text()}</tbody></table>`, "text/html");
   const known = new Map([...rows.rows].map(row => [row.dataset.run, row])), wanted = [...table.querySelectorAll("tr[data-run]")];
   for (const run of wanted.map(row => row.dataset.run).concat([...known.keys()])) if (!wanted.some(row => row.dataset.run === run)) known.get(run)?.remove();

@@ -76,7 +76,12 @@ async function load(keys) {
     const place = wanted => steps[values.reduce((best, value, i) => value !== null && (best < 0 || Math.abs(value - wanted) < Math.abs(values[best] - wanted)) ? i : best, -1)];
     tell(key, id, curve.last, curve.least, curve.greatest, {min: place(curve.least), max: place(curve.greatest)});
   }
-  else if (!answer) { keys.forEach(key => early.delete(key)); setTimeout(see, 3000); return; }
+  else {
+    // What has no curve yet says why, and is asked for again.
+    for (const key of keys) { early.delete(key); charts.say(key, answer?.status === 401 ? "you are logged out: load the page again" : "the server does not answer; trying again"); }
+    setTimeout(see, 3000);
+    return;
+  }
   for (const key of keys) {
     const missed = early.get(key);
     early.set(key, null);
@@ -153,7 +158,7 @@ let source = null;
 function open() {
   if (source || document.hidden) return;
   source = new EventSource(`/api/v1/runs/${run}/stream?tail=${box ? 16384 : 65536}${open.last ? "&after=" + open.last : ""}`);
-  const on = (kind, act) => source.addEventListener(kind, event => { open.last = event.lastEventId; link.textContent = ""; act(JSON.parse(event.data)); });
+  const on = (kind, act) => source.addEventListener(kind, event => { open.last = event.lastEventId; link.textContent = ""; part?.classList.remove("is-stale"); stale(""); act(JSON.parse(event.data)); });
   on("point", at => { if (charts) { take(at); charts.draw(); if (part) progress(at); } });
   on("log", write);
   on("state", said => {
@@ -161,7 +166,7 @@ function open() {
     if (said.run.state === "DONE" && $("none")) $("none").textContent = "It has reported no metrics.";
     if (said.run.state === "DONE") { of.over = "1"; setTimeout(close, 3000); }
   });
-  source.onerror = () => { link.textContent = "The connection is lost; trying again."; };
+  source.onerror = () => { link.textContent = `The connection is lost; this is as of ${asOf()}, trying again.`; part?.classList.add("is-stale"); };
 }
 function close() { source?.close(); source = null; }
 // How far one task is of its steps, between two looks at the whole.

@@ -24,7 +24,6 @@ tabs.forEach((tab, i) => {
     choose(next); tabs[next].focus();
   });
 });
-for (const each of document.querySelectorAll(".no-script")) each.hidden = true;
 const asked = tabs.findIndex(tab => tab.hash === location.hash);
 choose(document.querySelector("#checked li") || document.getElementById("recipe").defaultValue.split("\n").length > 6 ? tabs.length - 1 : Math.max(0, asked));
 

@@ -1,4 +1,22 @@
 "use strict";
+// What a page shows is of before as long as the server does not answer: it says so, and since when.
+let answeredAt = new Date();
+function stale(text, part = null) {
+  let said = document.getElementById("stale");
+  if (!text) answeredAt = new Date();
+  part?.classList.toggle("is-stale", Boolean(text));
+  if (!said && !text) return;
+  if (!said) {
+    said = document.querySelector("main").insertAdjacentElement("afterbegin", document.createElement("p"));
+    said.id = "stale"; said.className = "stale note"; said.setAttribute("role", "status");
+  }
+  said.hidden = !text; said.textContent = text;
+}
+const asOf = () => answeredAt.toLocaleTimeString([], {hourCycle: "h23"});
+const isAnswered = (answer, part) => {
+  stale(answer?.ok ? "" : answer?.status === 401 ? `As of ${asOf()}: you are logged out. Load the page again to log in.` : `As of ${asOf()}: the server cannot be reached; trying again.`, part);
+  return answer?.ok;
+};
 // What every page has: questions before what cannot be undone, the menu, times in the reader's zone. Names are in a block: pages have scripts of their own.
 {
 addEventListener("submit", event => {
@@ -82,6 +100,29 @@ function told() {
   const wanted = icon.dataset[said.dataset.icon] ?? icon.dataset.plain;
   if (icon.getAttribute("href") !== wanted) icon.href = wanted;
 }
+// A press is answered at once: what was pressed is busy until the answer is there; offline it says so, and nothing is lost.
+const busy = (button, is) => { if (is) button?.setAttribute("aria-busy", "true"); else button?.removeAttribute("aria-busy"); };
+addEventListener("submit", event => {
+  if (event.defaultPrevented) return;
+  if (!navigator.onLine) { event.preventDefault(); stale("Not sent: you are offline. What you have written stays here."); return; }
+  busy(event.submitter, true);
+});
+addEventListener("click", event => {
+  const link = event.target.closest?.("a.button");
+  if (link && !event.defaultPrevented && !link.download && !link.target && !/\.zip$|^\/api\//.test(link.pathname) && !(event.ctrlKey || event.metaKey || event.shiftKey)) busy(link, true);
+});
+addEventListener("pageshow", () => { for (const each of document.querySelectorAll(".button[aria-busy], button[aria-busy]")) busy(each, false); });
+// Printed is what is folded, and when it was exactly.
+let folded = [];
+addEventListener("beforeprint", () => {
+  folded = [...document.querySelectorAll("main details:not(.menu):not([open])")];
+  for (const each of folded) each.open = true;
+  for (const each of document.querySelectorAll("time[title]")) { each.dataset.short = each.textContent; each.textContent = each.title; }
+});
+addEventListener("afterprint", () => {
+  for (const each of folded) each.open = false;
+  for (const each of document.querySelectorAll("time[data-short]")) each.textContent = each.dataset.short;
+});
 function seen() { localize(); told(); }
 seen();
 new MutationObserver(seen).observe(document.body, {childList: true, subtree: true});
