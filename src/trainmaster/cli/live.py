@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trainmaster.cli.output import duration
+from trainmaster.cli.output import duration, phases_text
 from trainmaster.cli.watching import PlainDisplay, best_lines, task_text
 from trainmaster.service.driving.run_news import RunView
 
@@ -65,6 +65,7 @@ class LiveDisplay(PlainDisplay):
             )
         lines = [Text(f"  {task.experiment}/{task.task}  {task_text(task)}") for task in view.tasks]
         lines += [Text(f"  {line}") for line in best_lines(view)]
+        lines += [Text(f"  {phases}")] if (phases := phases_text(view.course)) else []
         elapsed = duration(now - self._started_at)
         state = "QUEUED" if view.is_queued else view.state
         return Group(Text(f"{view.run}  {state}  {elapsed}", style="dim"), table, *lines)

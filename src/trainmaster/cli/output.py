@@ -122,6 +122,51 @@ def quote_text(quote: dict[str, Any]) -> str:
     return f"{word}: {span}, {amount}{end}"
 
 
+def phases_text(summary: Mapping[str, Any]) -> str:
+    """What a run has done, does and has still to do, in one line; empty if nothing of that is known.
+
+    >>> setup = {"phase": "setup", "state": "done", "seconds": 40.0, "late_s": 10.0, "expected_s": None}
+    >>> span = {"p5": 20, "p50": 25, "p95": 30}
+    >>> steps = {"phase": "steps", "state": "now", "seconds": 5.0, "late_s": 0.0, "expected_s": span}
+    >>> back = {**steps, "phase": "saving", "state": "ahead", "seconds": 0.0}
+    >>> phases_text({"seconds": 45.0, "phases": {"train": [setup, steps, back]}, "ends": {"time_s": span}})
+    'setup 40.0 s (late by 10.0 s), now steps 5.0 s of 25.0 s (20.0 s to 30.0 s), then saving'
+    """
+    found = []
+    experiments = [(name, lines) for name, lines in summary.get("phases", {}).items() if lines]
+    for name, lines in experiments:
+        is_over = summary["experiments"][name]["state"] == "DONE" if "experiments" in summary else False
+        if len(experiments) > 1 and is_over:
+            continue
+        parts = [_phase_text(each) for each in lines if each["state"] != "ahead"]
+        ahead = ", ".join(each["phase"] for each in lines if each["state"] == "ahead")
+        if parts:
+            words = ", ".join([*parts, *([f"then {ahead}"] if ahead and not is_over else [])])
+            found.append(f"{name}: {words}" if len(experiments) > 1 else words)
+    if found and (left := left_text(summary)):
+        found.append(left)
+    return "; ".join(found)
+
+
+def left_text(summary: Mapping[str, Any]) -> str:
+    """When a run ends as things stand; empty if unknown, or beyond what was foretold."""
+    if "ends" not in summary or "queued" in summary:
+        return ""
+    gone_s = summary["seconds"] - summary.get("queued_s", 0.0)
+    left = {name: summary["ends"]["time_s"][name] - gone_s for name in ("p5", "p50", "p95")}
+    if left["p50"] <= 0:
+        return ""
+    return f"ends in {duration(left['p50'])} ({duration(max(left['p5'], 0.0))} to {duration(left['p95'])})"
+
+
+def _phase_text(each: Mapping[str, Any]) -> str:
+    is_now, span = each["state"] == "now", each["expected_s"]
+    words = f"{'now ' * is_now}{each['phase']} {duration(each['seconds'])}"
+    if is_now and span:
+        words += f" of {span_text(span)}"
+    return words + (f" (late by {duration(each['late_s'])})" if each["late_s"] else "")
+
+
 def span_text(time_s: Mapping[str, float]) -> str:
     """An interval of seconds."""
     return f"{duration(time_s['p50'])} ({duration(time_s['p5'])} to {duration(time_s['p95'])})"

@@ -22,6 +22,7 @@ from trainmaster.cli.output import (
     duration,
     metrics_text,
     model_text,
+    phases_text,
     print_json,
     queue_text,
     quote_text,
@@ -188,6 +189,8 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
         show(f"  and {bill(summary['kept_usd'])} for the machines that it keeps warm, until now")
     if "quote" in summary:
         show(f"  {quote_text(summary['quote'])}")
+    if phases := phases_text(summary):
+        show(f"  phases: {phases}")
     if start := summary.get("workflow"):
         show(f"  started by workflow {start['workflow']}: {start['trigger']}, {start['cause']}")
     rows = []

@@ -353,6 +353,15 @@ class Database:
         """The quotes of a run in the order in which they were made."""
         return self.read(quote_rows.quotes_query(run))
 
+    def put_forecast(self, run: str, data: str) -> None:
+        """Keep how far a run is, as JSON."""
+        self._transactions.write(lambda connection, _: quote_rows.put_forecast(connection, run, data))
+
+    def forecast_of(self, run: str) -> str | None:
+        """How far a run is, as JSON; None if that was never kept."""
+        rows = self.read(quote_rows.forecast_query(run))
+        return rows[0]["data"] if rows else None
+
     def judged_quotes(self) -> Sequence[RowMapping]:
         """Quotes of the newest runs that have ended, with the run's provider, recipe and tasks."""
         return self.read(quote_rows.judged_query())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -16,6 +16,8 @@ from trainmaster.spec.states import EndReason, State
 #: Older measurements of the same thing are of little interest.
 MEASUREMENTS = 100
 _PHASES = "phase:"
+#: Kind of the row that has how far a run is: no promise, and nothing is judged by it.
+FORECAST: Final = "forecast"
 #: Runs that quotes are judged by: older ones were quoted by an older model.
 JUDGED_RUNS = 1000
 
@@ -160,9 +162,23 @@ def measurements_query(
     )
 
 
+def put_forecast(connection: Connection, run: str, data: str) -> None:
+    """Write how far a run is, and when it will end: the last word counts. Safe to repeat."""
+    mine = (t.quote.c.run_id == run, t.quote.c.kind == FORECAST)
+    if connection.execute(t.quote.update().where(*mine).values(data=storable(data))).rowcount == 0:
+        new = NewQuoteRow(run, None, FORECAST, 0.0, storable(data))
+        connection.execute(t.quote.insert().values(asdict(new)))
+
+
+def forecast_query(run: str) -> sa.Select[Any]:
+    """What was written last of how far a run is."""
+    return sa.select(t.quote.c.data).where(t.quote.c.run_id == run, t.quote.c.kind == FORECAST)
+
+
 def quotes_query(run: str) -> sa.Select[Any]:
     """Quotes of a run in the order in which they were made."""
-    return sa.select(t.quote).where(t.quote.c.run_id == run).order_by(t.quote.c.made_at, t.quote.c.id)
+    mine = sa.select(t.quote).where(t.quote.c.run_id == run, t.quote.c.kind != FORECAST)
+    return mine.order_by(t.quote.c.made_at, t.quote.c.id)
 
 
 def cancelled_query(run: str) -> sa.Select[Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.control.loop.recording import Where
-from trainmaster.providers.capabilities import HOST, measured_name
+from trainmaster.providers.capabilities import HOST, capabilities_of, measured_name
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.phases import Waited
@@ -52,11 +52,12 @@ class ClusterCosts(Protocol):
 
     Attributes:
         provider: whose.
-        waited: how long earlier runs waited for its machines.
+        waited: how long earlier runs waited for its machines. gave_back_s: what giving these back took.
     """
 
     provider: str
     waited: Sequence[Waited]
+    gave_back_s: Sequence[float]
 
     @property
     def ready_at(self) -> float | None:
@@ -71,6 +72,10 @@ class ClusterCosts(Protocol):
         """Those that there are, and those still to come."""
         ...
 
+    def expected(self, cluster: ClusterFacts) -> Sequence[tuple[str, tuple[float, float, float]]]:
+        """Seconds that waiting for a cluster, and giving it back, take: p5, p50 and p95 of each phase."""
+        ...
+
 
 class RecordedClusterCosts:
     """See `ClusterCosts`.
@@ -80,6 +85,7 @@ class RecordedClusterCosts:
         records: gives the present records.
         waited: how long earlier runs waited.
         phases: what comes beside the training, by experiment.
+        gave_back_s: what giving machines back took.
     """
 
     def __init__(
@@ -88,8 +94,10 @@ class RecordedClusterCosts:
         records: Callable[[], Sequence[ClusterRecord]],
         waited: Sequence[Waited] = (),
         phases: Mapping[str, ExperimentPhases] | None = None,
+        gave_back_s: Sequence[float] = (),
     ) -> None:
         self.provider = provider
+        self.gave_back_s = gave_back_s
         self._phases = phases or {}
         self.waited = waited
         self._records = records
@@ -111,6 +119,15 @@ class RecordedClusterCosts:
     def clusters(self) -> Sequence[ClusterFacts]:
         """See `ClusterCosts`."""
         return [_facts(record, self._phases) for record in self._records()]
+
+    def expected(self, cluster: ClusterFacts) -> Sequence[tuple[str, tuple[float, float, float]]]:
+        """See `ClusterCosts`."""
+        from trainmaster.advisor.market.phases import machines_belief
+
+        can = capabilities_of(self.provider)
+        wait = machines_belief(can.provisioning_s, self.waited, self.provider, cluster.machine)
+        back = can.giving_back_s.learnt(self.gave_back_s)
+        return [("machines", wait.quantiles), ("giving back", back.quantiles)]
 
 
 def where_in(costs: ClusterCosts, experiment: str) -> Where:

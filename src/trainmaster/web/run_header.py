@@ -52,6 +52,8 @@ class RunHeader:
         left_s: until its end; None if unknown. work_s: since its beginning, without waiting.
         quote: the quoted time and whether it is or was kept; empty without one. is_beyond: it was not.
         bar: None where nothing is known, and of what waits or is over.
+        phase: what it does, if that is no step, and what is late; empty if there is nothing to say.
+        is_late: something is.
     """
 
     share: float | None
@@ -62,6 +64,8 @@ class RunHeader:
     quote: str
     is_beyond: bool
     bar: ProgressBar | None
+    phase: str = ""
+    is_late: bool = False
 
     @classmethod
     def of(
@@ -80,7 +84,9 @@ class RunHeader:
         quoted = status.get("quote")
         time_s = quoted["time_s"] if quoted and quoted["time_s"]["p95"] else None
         left_s = None
-        if not is_over and share is not None and share >= _LEAST_SHARE and work_s >= _LEAST_S:
+        if "ends" in status and (ends_s := status["ends"]["time_s"]["p50"] - work_s) > 0:
+            left_s = ends_s
+        elif not is_over and share is not None and share >= _LEAST_SHARE and work_s >= _LEAST_S:
             left_s = work_s * (1 - share) / share
         elif not is_over and time_s and work_s < time_s["p95"]:
             left_s = max(0.0, time_s["p50"] - work_s)
@@ -100,7 +106,9 @@ class RunHeader:
         waits = "queued" in status or not status.get("driver")
         bar = None if is_over or waits else _bar(work_s, left_s, share, time_s)
         of_one = next(iter(steps.values())) if len(steps) == 1 and _total(status) == 1 else None
-        return cls(share, words, of_one, left_s, work_s, said, is_beyond or said.endswith("not kept"), bar)
+        is_beyond = is_beyond or said.endswith("not kept")
+        phase, is_late = ("", False) if is_over else _phase(status.get("phases", {}))
+        return cls(share, words, of_one, left_s, work_s, said, is_beyond, bar, phase, is_late)
 
     @property
     def whole(self) -> int | None:
@@ -116,6 +124,22 @@ class RunHeader:
     def left(self) -> str:
         """What is left, for people; empty if unknown."""
         return "" if self.left_s is None else f"about {duration(self.left_s)} left"
+
+
+def _phase(phases: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[str, bool]:
+    """What goes on that is no step, with by how much it is late; of several experiments that of the first.
+
+    >>> setup = {"phase": "setup", "state": "now", "seconds": 60.0, "late_s": 20.0}
+    >>> _phase({"train": [setup]}), _phase({"train": [{**setup, "phase": "steps", "late_s": 0.0}]})
+    (('setup for 1m00s, 20 s late', True), ('', False))
+    """
+    for lines in phases.values():
+        for each in lines:
+            if each["state"] != "now" or (each["phase"] == "steps" and not each["late_s"]):
+                continue
+            late = f", {duration(each['late_s'])} late" if each["late_s"] else ""
+            return f"{each['phase']} for {duration(each['seconds'])}{late}", bool(late)
+    return "", False
 
 
 def _total(status: Mapping[str, Any]) -> int:

@@ -125,11 +125,19 @@ def test_machines_that_are_not_there_yet_are_waited_for_and_paid_for_then():
 
 
 class Store:
+    forecast = None
+
     def __init__(self, *rows):
         self.rows = list(rows)
 
     def was_cancelled(self, _run):
         return False
+
+    def forecast_of(self, _run):
+        return self.forecast
+
+    def put_forecast(self, _run, data):
+        self.forecast = data
 
     def quotes_of(self, _run):
         return self.rows

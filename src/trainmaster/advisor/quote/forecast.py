@@ -56,12 +56,13 @@ class Beside:
     """What of an experiment is no training, on the machines that it has.
 
     Attributes:
-        before: what comes before its first members start. after: what comes after its last ones have ended.
+        before: what comes before its first members start, by the phase's name. after: what comes after its
+            last ones have ended.
         since_s: how long it is under way; None: not begun.
         is_over: members have started.
     """
 
-    before: tuple[LogNormal, ...] = ()
+    before: tuple[tuple[str, LogNormal], ...] = ()
     after: LogNormal = NOTHING
     since_s: float | None = None
     is_over: bool = False
@@ -71,7 +72,7 @@ class Beside:
         rng = np.random.default_rng((7, seed))
         before, after = (
             sum((b.median * np.exp(b.spread * rng.standard_normal(DRAWS)) for b in some), np.zeros(DRAWS))
-            for some in (self.before, (self.after,))
+            for some in ([belief for _, belief in self.before], [self.after])
         )
         if self.is_over:
             return np.asarray(after)

@@ -172,7 +172,8 @@ class RunFollower:
             for name, found in status["experiments"].items()
             if found.get("top")
         }
-        return RunView(status["run"], State(status["state"]), "queued" in status, tuple(views), tasks, best)
+        state, is_queued = State(status["state"]), "queued" in status
+        return RunView(status["run"], state, is_queued, tuple(views), tasks, best, status)
 
 
 def follow_logs(

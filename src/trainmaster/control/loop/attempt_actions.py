@@ -289,6 +289,7 @@ class AttemptActions:
             owner=self.owner,
             is_foreign=self.is_foreign,
             facts=self.facts,
+            doing=_unheard if task is None else partial(setattr, task, "doing"),
         )
 
     def _served(self, experiment: Experiment, number: int) -> Experiment:
@@ -320,6 +321,10 @@ class AttemptActions:
     ) -> dict[str, dict[str, str]]:
         gang = gang_of(context.experiment, LOOPBACK, ports, addresses)
         return gang_environments(context, gang)
+
+
+def _unheard(_: str) -> None:
+    """Of what an ended attempt does, nothing is told."""
 
 
 def _chooses_port(experiment: Experiment) -> bool:

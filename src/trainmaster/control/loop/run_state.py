@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from trainmaster.control.decide.queue_wait import QueueWait
 from trainmaster.db.changes import (
@@ -51,6 +52,7 @@ class Task:
         parameters: what it was planned with.
         parent: number of the task whose last checkpoint its first attempt starts from.
         started_at: Unix seconds, start of the present attempt's members.
+        doing: the part of its staging that is under way, as `TaskContext.timed` calls it; never recorded.
     """
 
     experiment: str
@@ -73,6 +75,7 @@ class Task:
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
     parent: int | None = None
     started_at: float | None = None
+    doing: str = ""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -170,6 +173,7 @@ class RunState:
 
     Attributes:
         queue_wait: whether it waits for what other runs hold; the loop looks after it.
+        course: its phases and when it ends, as ``status --json`` has them; empty where none are followed.
     """
 
     run: str
@@ -178,6 +182,7 @@ class RunState:
     reason: EndReason | None = None
     message: str = ""
     queue_wait: QueueWait = field(default_factory=QueueWait)
+    course: Mapping[str, Any] = field(default_factory=dict)
 
     def live_tasks(self) -> list[Task]:
         """All tasks with a row that are not DONE."""
@@ -293,7 +298,7 @@ def tally(
 
 
 # Columns of the store that a Task mirrors; the others are written and forgotten.
-_MIRRORED = frozenset(Task.__slots__) - {"experiment", "number", "state", "attempt", "message"}
+_MIRRORED = frozenset(Task.__slots__) - {"experiment", "number", "state", "attempt", "message", "doing"}
 
 
 def _set_fields(task: Task, fields: Mapping[str, object]) -> None:

@@ -58,6 +58,7 @@ class TaskContext:
         is_foreign: others have sent its recipe: this machine fetches no URL for it.
         facts: what was found out of the run.
         took: how long parts of its staging took, until now.
+        doing: is told which part is under way.
     """
 
     home: Home
@@ -83,6 +84,7 @@ class TaskContext:
     is_foreign: bool = False
     facts: RunFacts = field(default_factory=RunFacts)
     took: list[Took] = field(default_factory=list)
+    doing: Callable[[str], None] = lambda _: None
 
     @contextmanager
     def timed(self, phase: str, part: str) -> Iterator[Callable[[bool], None]]:
@@ -97,9 +99,11 @@ class TaskContext:
 
         found: list[bool] = []
         begun = time.monotonic()
+        self.doing(phase)
         yield found.append
         took_s = time.monotonic() - begun
         self.took.append(Took(phase, part_hash(part), took_s, all(found)))
+        self.doing("")
 
     @property
     def checkpoints(self) -> CheckpointSeries:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster.db.changes import Note
@@ -123,6 +123,7 @@ class RunView:
     Attributes:
         is_queued: it waits for what other runs hold.
         best: of each search its metric, and the best tasks: ``task``, ``value``, ``parameters``.
+        course: its phases and when it ends, as ``status --json`` has them; empty where none are followed.
     """
 
     run: str
@@ -131,6 +132,7 @@ class RunView:
     experiments: tuple[ExperimentView, ...]
     tasks: tuple[TaskView, ...]
     best: Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]]
+    course: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

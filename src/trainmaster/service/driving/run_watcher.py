@@ -157,6 +157,7 @@ def run_view(
             for key, found in islice(progress.items(), MAX_SHOWN_TASKS)
         ),
         dict(standings.best()),
+        run_state.course,
     )
 
 

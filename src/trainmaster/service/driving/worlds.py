@@ -194,7 +194,8 @@ def world_of_machines(
             meter.publishing.most_bytes = max(sizes, default=0.0)
         phases = phases_of(opened.of_team(row["team"]), recipe, environ, code)
         waited = waited_for(database, recipe.provider)
-        costs = RecordedClusterCosts(recipe.provider, executor.records, waited, phases)
+        gave_back_s = database.gave_back_s(recipe.provider)
+        costs = RecordedClusterCosts(recipe.provider, executor.records, waited, phases, gave_back_s)
         yield World(
             executor=executor,
             machine=machine,

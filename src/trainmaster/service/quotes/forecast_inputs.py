@@ -18,10 +18,29 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.measurement import Measurement
     from trainmaster.advisor.quote.forecast import Beside, Doing
     from trainmaster.advisor.quote.quote import Interval
+    from trainmaster.control.measure.run_phases import Span
     from trainmaster.service.cluster_costs import ClusterFacts
 
 #: By experiment: of the very same job, and of similar ones.
 Measured = Mapping[str, tuple[Sequence["Measurement"], Sequence["Measurement"]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Of a run, as things stand.
+
+    Attributes:
+        time_s, cost_usd: of the whole run.
+        measurements: how many that rests on.
+        training: by experiment that has not ended, p5, p50 and p95 of its phases from the first member on.
+        left_s: of each such experiment, until its members have ended.
+    """
+
+    time_s: Interval
+    cost_usd: Interval
+    measurements: int
+    training: Mapping[str, Mapping[str, Span]]
+    left_s: Mapping[str, float]
 
 
 class NotKnown(Exception):  # noqa: N818 - it is no error
@@ -74,8 +93,8 @@ def forecast_inputs(
     slots: int,
     rented: RentedNow | None = None,
     beside: Mapping[str, Beside] | None = None,
-) -> tuple[Interval, Interval, int]:
-    """Time and cost of a whole run, and how many measurements that rests on.
+) -> Forecast:
+    """What a whole run will take and cost.
 
     Args:
         recipe: of the run.
@@ -93,11 +112,13 @@ def forecast_inputs(
     """
     from trainmaster.advisor.model.knowledge import Knowledge
     from trainmaster.advisor.quote.forecast import RentedPart, forecast, forecast_rented, remaining_s
+    from trainmaster.advisor.quote.quantiles import interval
     from trainmaster.advisor.quote.supply import own_cluster, own_load, own_timing
     from trainmaster.providers import load_catalogue
 
     here = load_catalogue("local", today=datetime.fromtimestamp(now, UTC).date())
-    left, load = {}, {}
+    left, load, left_s = {}, {}, {}
+    training: dict[str, dict[str, Span]] = {}
     points = 0
     for number, (name, (is_over, how_far)) in enumerate(doing.items()):
         if is_over:
@@ -119,12 +140,15 @@ def forecast_inputs(
         nodes = 1 if rented is None else rented.nodes(experiment)
         one = own_cluster(timing, room, min(workload.lengths), max(at_once, 1), nodes)
         left[name] = remaining_s(timing, one, how_far)
+        left_s[name] = float(interval(left[name]).p50)
+        found = {phase: interval(drawn) for phase, drawn in timing.phases_s(one).items()}
+        training[name] = {phase: (each.p5, each.p50, each.p95) for phase, each in found.items()}
         if beside is not None and name in beside:
             left[name] = left[name] + beside[name].left_s(number)
         load[name] = float(own_load(workload, one, room)[0])
     after = {name: recipe.experiments[name].depends_on for name in left}
     if rented is None:
-        return (*forecast(elapsed_s, left, after, 0.0, load), points)
+        return Forecast(*forecast(elapsed_s, left, after, 0.0, load), points, training, left_s)
     parts = [
         RentedPart(each.experiments, each.usd_per_hour, each.is_there, each.machine)
         for each in rented.clusters
@@ -139,4 +163,4 @@ def forecast_inputs(
         rented.waited,
         rented.gave_back_s,
     )
-    return time_s, cost_usd, points
+    return Forecast(time_s, cost_usd, points, training, left_s)

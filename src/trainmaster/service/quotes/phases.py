@@ -65,7 +65,7 @@ class ExperimentPhases:
             for n, each in enumerate(self.histories)
             if each.name not in saved
         }
-        before = tuple(belief for (name, _), belief in beliefs.items() if name != "saving")
+        before = tuple((name, belief) for (name, _), belief in beliefs.items() if name != "saving")
         after = [belief for (name, _), belief in beliefs.items() if name == "saving"]
         return Beside(before, after[0])
 

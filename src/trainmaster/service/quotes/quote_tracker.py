@@ -38,8 +38,11 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.forecast import Beside, Doing
     from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
+    from trainmaster.control.measure.run_phases import Span
     from trainmaster.service.cluster_costs import ClusterCosts
+    from trainmaster.service.quotes.forecast_inputs import Forecast
     from trainmaster.service.quotes.history import History
+    from trainmaster.service.quotes.phase_watch import PhaseWatch
 
 #: A binding quote is made at the latest when steady steps were measured for so long, or for such a share.
 ENOUGH_S: Final = 30.0
@@ -55,6 +58,9 @@ _YOUNG_S: Final = 30.0
 _WARN_AFTER_S: Final = 60.0
 #: Of more tasks the newest say all that there is to say.
 _MOST_LIVE: Final = 100
+#: While nothing is bound yet, and of runs that are over before, nothing of their phases is told.
+_FORECAST_SOON_S: Final = 15.0
+_SHORT_S: Final = 3.0
 #: A forecast that has grown by so much since it was told is told again.
 _WORSE: Final = 1.2
 
@@ -132,11 +138,14 @@ class QuoteTracker:
         self._score = score
         self._beside_here = beside
         self._staging_since: dict[str, float] = {}
+        self._watch: PhaseWatch | None = None
         self._promised = promised
         self._cores: int | None = None
         self._other = ""
         self._known = _Measured()
         self._binding: QuoteRecord | None = None
+        self._estimate: QuoteRecord | None = None
+        self._forecast_at = 0.0
         self._begun = self._is_upset = False
         self._estimated = False
         self._told: tuple[float, float] | None = None
@@ -147,7 +156,7 @@ class QuoteTracker:
         #: Warnings are given once, and never for services: they do not train.
         self._warned = {name for name, each in recipe.experiments.items() if each.serve is not None}
         self._next_at = 0.0
-        self._done: queue.SimpleQueue[QuoteRecord | Exception] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[QuoteRecord, Forecast] | Exception] = queue.SimpleQueue()
         self._busy = False
 
     def look(
@@ -164,6 +173,9 @@ class QuoteTracker:
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> list[Note]:
         lines = self._collect(run_state, now)
+        if self._watch is not None or self._costs is not None or self._elapsed(now) > _SHORT_S:
+            lines += self._phases(now).look(run_state, progress, now)
+            run_state.course = self._phases(now).told(run_state, now)
         if self._busy or now < self._next_at or run_state.state is not State.RUNNING:
             return lines
         if not self._begun:
@@ -187,7 +199,52 @@ class QuoteTracker:
             self._think("forecast", run_state, progress, now)
         elif self._is_time(run_state, progress, now):
             self._think("binding", run_state, progress, now)
+        elif now >= self._forecast_at and all(
+            self._is_known(each.name) or each.state is State.DONE for each in run_state.experiments.values()
+        ):
+            self._forecast_at = now + _FORECAST_SOON_S
+            self._think("forecast", run_state, progress, now)
         return lines
+
+    def _phases(self, now: float) -> PhaseWatch:
+        """What follows the phases of the run; most runs are over before they need it."""
+        if self._watch is None:
+            from trainmaster.service.quotes.phase_watch import PhaseWatch
+
+            steps = {name for name, each in self._recipe.experiments.items() if each.serve is None}
+            self._watch = PhaseWatch(
+                self._database,
+                self._run,
+                self._lengthless | (set(self._recipe.experiments) - steps),
+                self._has_machines,
+                self._expected,
+                self._elapsed,
+            )
+        return self._watch
+
+    def _has_machines(self, name: str) -> bool:
+        if self._costs is None:
+            return True
+        return any(each.is_there for each in self._costs.clusters() if name in each.experiments)
+
+    def _expected(self) -> dict[str, list[tuple[str, Span]]]:
+        """What is expected of all phases but the training, by experiment; of that what was estimated, too."""
+        found = {
+            name: [(phase, belief.quantiles) for phase, belief in (*one.before, ("saving", one.after))]
+            for name, one in self._beside_of().items()
+        }
+        if self._costs is not None:
+            for cluster in self._costs.clusters():
+                for name in cluster.experiments:
+                    found.setdefault(name, []).extend(self._costs.expected(cluster))
+        for spans in found.values():
+            if len(found) == 1 and self._estimate is not None:
+                spans += [
+                    (phase, (span["p5"], span["p50"], span["p95"]))
+                    for phase, span in self._estimate.phases.items()
+                    if phase not in dict(spans)
+                ]
+        return {name: [each for each in spans if each[1][2] > 0] for name, spans in found.items()}
 
     def _tell_upset(self) -> list[Note]:
         if self._binding is None or self._is_upset:
@@ -203,7 +260,7 @@ class QuoteTracker:
         self._estimated = self._costs is not None
         for row in self._database.quotes_of(self._run):
             self._estimated = True
-            promise = QuoteRecord.of_row(row)
+            promise = self._estimate = QuoteRecord.of_row(row)
             self._other = promise.other or self._other
             if row["kind"] == "binding":
                 self._binding = promise
@@ -348,7 +405,8 @@ class QuoteTracker:
         rented = None
         if self._costs is not None:
             costs = self._costs
-            rented = RentedNow(costs.provider, costs.spent_usd(now), costs.clusters(), costs.waited)
+            spent_usd, waited, gave_back_s = costs.spent_usd(now), costs.waited, costs.gave_back_s
+            rented = RentedNow(costs.provider, spent_usd, costs.clusters(), waited, gave_back_s)
 
         def work() -> None:
             with _one_thinks:
@@ -357,10 +415,10 @@ class QuoteTracker:
                     found = forecast_inputs(
                         self._recipe, now, elapsed, doing, known, devices, self._slots, rented, beside
                     )
-                    promise = QuoteRecord(kind, now, *found)
+                    promise = QuoteRecord(kind, now, found.time_s, found.cost_usd, found.measurements)
                     time_s = promise.time_s
                     is_apt = matters(time_s.p50, elapsed) and time_s.p95 <= widest * time_s.p50
-                    self._done.put(promise if is_apt or kind != "binding" else NotKnown())
+                    self._done.put((promise, found) if is_apt or kind != "binding" else NotKnown())
                 except Exception as error:  # noqa: BLE001 - told where it is collected
                     self._done.put(error)
                 time.sleep(_REST * (time.thread_time() - begun_s))
@@ -380,10 +438,7 @@ class QuoteTracker:
 
     def _beside(self, run_state: RunState, now: float) -> Mapping[str, Beside]:
         """What of each experiment is no training, and how far it is."""
-        if self._costs is None:
-            found = dict(self._beside_here())
-        else:
-            found = {name: one for each in self._costs.clusters() for name, one in each.beside().items()}
+        found = self._beside_of()
         for name, experiment in run_state.experiments.items():
             tasks = experiment.live.values()
             has_begun = bool(experiment.ended) or any(task.started_at is not None for task in tasks)
@@ -392,6 +447,12 @@ class QuoteTracker:
                 since_s = None if since is None else now - since
                 found[name] = replace(found[name], is_over=has_begun, since_s=since_s)
         return found
+
+    def _beside_of(self) -> dict[str, Beside]:
+        """What of each experiment is no training, on the machines that it has."""
+        if self._costs is None:
+            return dict(self._beside_here())
+        return {name: one for each in self._costs.clusters() for name, one in each.beside().items()}
 
     def _collect(self, run_state: RunState, now: float) -> list[Note]:
         try:
@@ -405,8 +466,19 @@ class QuoteTracker:
             return []
         if isinstance(found, Exception):
             raise found
-        if found.kind == "forecast":
-            return self._compare(found)
+        promise, forecast = found
+        watch = self._phases(now)
+        if promise.kind != "forecast":
+            watch.expect({name: each.items() for name, each in forecast.training.items()})
+        watch.forecast(promise.time_s, promise.cost_usd, forecast.left_s, promise.made_at)
+        if promise.kind == "forecast":
+            return [] if self._binding is None else self._compare(promise)
+        if len(watch.courses) == 1:
+            promise = replace(promise, phases=next(iter(watch.courses.values())).spans())
+        return self._promise(promise, run_state, now)
+
+    def _promise(self, found: QuoteRecord, run_state: RunState, now: float) -> list[Note]:
+        """Write down what is quoted, and tell it."""
         new = NewQuoteRow(self._run, None, found.kind, found.made_at, found.as_json())
         most = None if self._costs is None else most_usd(found.cost_usd.p95, self._recipe)
         self._database.add_quote(new, most)

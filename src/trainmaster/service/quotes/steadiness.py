@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.spec.states import State
@@ -34,6 +34,18 @@ _BEGUN_AGAIN: Final = frozenset(
 def is_upset(run_state: RunState, progress: Progresses) -> bool:
     """Whether something has to begin again, and does not train steadily yet: a machine was lost, say."""
     return any(_begins_again(task, progress) for task in run_state.live_tasks())
+
+
+def begins_again(tasks: Sequence[Task], progress: Progresses) -> bool:
+    """Whether all that is under way of an experiment has to begin again."""
+    return bool(tasks) and all(_begins_again(task, progress) for task in tasks)
+
+
+def is_saving(experiment: ExperimentState) -> bool:
+    """Whether all that is left of an experiment is being saved."""
+    is_last = sum(experiment.ended.values()) + len(experiment.live) == experiment.total
+    states = {task.state for task in experiment.live.values()}
+    return is_last and bool(states) and states <= {State.SAVING, State.STOPPING}
 
 
 def waits(run_state: RunState) -> bool:

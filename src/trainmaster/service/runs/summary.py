@@ -39,6 +39,8 @@ SILENT_S = 10.0
 _PAGE = 1000
 #: What the owner of a home has begun there, or sent to its server without an account.
 OWN_AT_HOME: Final = (None, "owner")
+#: Of shorter runs on this machine no phases are followed.
+_FOLLOWED_S: Final = 3.0
 _SAVING = (State.SAVING, State.RECOVERING)
 #: Of what people are shown beside it: running tasks, tasks that did not succeed, notes.
 _RUNNING, _BAD, _NOTES = 10, 5, 4
@@ -131,6 +133,7 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
         for m in queries.models(database, run, limit=MAX_SHOWN_MODELS)
     ]
     now = database.clock_s()
+    driven_s = run_seconds(row, now)
     quote = quote_summary(database, run)
     # What is not published lies where it was made: a replica has none of it.
     unsaved = unsaved_summary(database, files if isinstance(files, Home) else None, run)
@@ -146,9 +149,10 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
         **({"message": row["message"]} if row["message"] else {}),
         **({"trimmed_at": row["trimmed_at"]} if row["trimmed_at"] else {}),
         **({} if row["state"] == State.DONE else {"driver": driver(row, now)}),
-        "seconds": round(run_seconds(row, now), 3),
+        "seconds": round(driven_s, 3),
         **({"queued_s": round(queued_s, 3)} if (queued_s := queued_seconds(row, now)) else {}),
         **_queued(row, now),
+        **_phases(database, row, driven_s),
         "cost_usd": row["cost_usd"],
         **_described(row),
         **_bound(row, is_shared=database.is_shared),
@@ -160,6 +164,15 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
         **({"services": _services(database, services)} if services else {}),
         **({"unsaved": unsaved} if unsaved else {}),
     }
+
+
+def _phases(database: Database, row: RowMapping, driven_s: float) -> dict[str, Any]:
+    """What is under way, what is late and when it ends; empty of what is over too soon to be followed."""
+    if driven_s < _FOLLOWED_S:
+        return {}
+    from trainmaster.service.runs.phase_summary import phase_summary
+
+    return phase_summary(database, row, driven_s)
 
 
 def _services(database: Database, rows: Sequence[RowMapping]) -> list[dict[str, Any]]:

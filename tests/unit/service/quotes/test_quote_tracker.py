@@ -25,12 +25,19 @@ BEGAN = 1000.0
 
 
 class Store:
+    forecast = None
     """Remembers what was promised."""
 
     def __init__(self, *rows, state=State.RUNNING):
         self.rows = list(rows)
         self.state = state
         self.by_hand = False
+
+    def forecast_of(self, _run):
+        return self.forecast
+
+    def put_forecast(self, _run, data):
+        self.forecast = data
 
     def quotes_of(self, _run):
         return self.rows
@@ -249,7 +256,7 @@ def test_nothing_is_bound_while_its_setup_is_made_and_that_is_counted(tmp_path):
     point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
     seen = Measurement(point, duration_s=200.0)
     world = World(tmp_path, histories=history(seen, seen))
-    world.tracker._beside_here = lambda: {"main": Beside((LogNormal(500.0, 0.1),))}
+    world.tracker._beside_here = lambda: {"main": Beside((("setup", LogNormal(500.0, 0.1)),))}
     task = world.run_state.experiments["main"].live[0]
     task.state, task.started_at = State.STAGING, None
     world.progress.clear()

@@ -1,0 +1,163 @@
+"""`PhaseWatch`: follows the phases of a run that is driven here, keeps them, and tells which one is late."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.control.measure.run_phases import AGAIN, Course, Sight, Span
+from trainmaster.db import Note
+from trainmaster.service.quotes.steadiness import begins_again, is_saving
+from trainmaster.spec.errors import StoreError
+from trainmaster.spec.states import State
+from trainmaster.spec.units import format_duration
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.quote.quote import Interval
+    from trainmaster.control.loop.run_state import ExperimentState, RunState
+    from trainmaster.control.measure.progress import TaskProgress
+    from trainmaster.db import Database
+
+Spans = Iterable[tuple[str, Span]]
+
+
+class PhaseWatch:
+    """Of one run.
+
+    Args:
+        database: keeps them.
+        run: its id.
+        stepless: experiments that show no steps, or none that are to be counted.
+        has_machines: whether those of an experiment are there.
+        expected: what is expected of an experiment's phases, before anything of it was seen.
+        elapsed: for how long the run has been driven at a Unix time.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        run: str,
+        stepless: Iterable[str],
+        has_machines: Callable[[str], bool],
+        expected: Callable[[], Mapping[str, Spans]],
+        elapsed: Callable[[float], float],
+    ) -> None:
+        self._database = database
+        self._run = run
+        self._stepless = frozenset(stepless)
+        self._has_machines = has_machines
+        self._told: set[tuple[str, str]] = set()
+        stored = json.loads(database.forecast_of(run) or "{}")
+        self._ends: dict[str, Any] = stored.get("ends", {})
+        self.courses = {name: Course.of_dict(each) for name, each in stored.get("courses", {}).items()}
+        self._elapsed = elapsed
+        for name, spans in expected().items():
+            if name not in self.courses:
+                self.courses[name] = Course().expecting(spans)
+
+    def expect(self, spans: Mapping[str, Spans]) -> None:
+        """More is known of what is to be expected of an experiment's phases."""
+        for name, found in spans.items():
+            self.courses[name] = self.courses.get(name, Course()).expecting(found)
+
+    def forecast(self, time_s: Interval, cost_usd: Interval, left_s: Mapping[str, float], at: float) -> None:
+        """When the run will end, as things stand.
+
+        Args:
+            time_s: of the whole run.
+            cost_usd: of the whole run.
+            left_s: until the last step of each experiment.
+            at: Unix seconds when that was so.
+        """
+        at = self._elapsed(at)
+        self._ends = {"time_s": time_s.as_dict(), "cost_usd": cost_usd.as_dict(), "at": at}
+        for name, left in left_s.items():
+            self.courses[name] = replace(self.courses.get(name, Course()), left_s=left, left_at=at)
+        self._keep()
+
+    def told(self, run_state: RunState, now: float) -> dict[str, Any]:
+        """How far it is, as ``status --json`` has it."""
+        at = self._elapsed(now)
+        phases = {name: [line.as_dict() for line in each.lines(at)] for name, each in self.courses.items()}
+        found = {"seconds": at - run_state.queue_wait.waited_s(now), "phases": phases}
+        return found | ({"ends": self._ends} if self._ends else {})
+
+    def look(
+        self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
+    ) -> list[Note]:
+        """What is late, once for each phase."""
+        has_moved = False
+        for name, experiment in run_state.experiments.items():
+            before = self.courses.get(name, Course())
+            phase = self._sight(run_state, experiment, progress).phase
+            if phase != before.now:
+                self.courses[name] = before.seen(phase, self._since(phase, experiment, progress, now))
+                has_moved = True
+        if has_moved:
+            self._keep()
+        return [note for name in self.courses for note in self._late(name, now)]
+
+    def _sight(
+        self,
+        run_state: RunState,
+        experiment: ExperimentState,
+        progress: Mapping[tuple[str, int], TaskProgress],
+    ) -> Sight:
+        name, tasks = experiment.name, list(experiment.live.values())
+        found = [progress[task.key] for task in tasks if task.key in progress]
+        traces = [each.trace for each in found if each.trace is not None]
+        has_ended = bool(experiment.ended)
+        return Sight(
+            waits=run_state.queue_wait.is_told or experiment.state is State.WAITING,
+            has_machines=has_ended or self._has_machines(name),
+            staging=next((task.doing or "staging" for task in tasks if task.state is State.STAGING), ""),
+            has_started=has_ended or any(task.started_at is not None for task in tasks),
+            has_steps=has_ended
+            or name in self._stepless
+            or any(trace.first_at is not None for trace in traces),
+            is_again=not has_ended and begins_again(tasks, progress),
+            is_saving=is_saving(experiment),
+            is_over=experiment.state is State.DONE,
+        )
+
+    def _since(
+        self,
+        phase: str,
+        experiment: ExperimentState,
+        progress: Mapping[tuple[str, int], TaskProgress],
+        now: float,
+    ) -> float:
+        """When a phase has begun, as near as that is known."""
+        before = self.courses.get(experiment.name, Course())
+        tasks = experiment.live.values()
+        if phase == "steps" and experiment.name not in self._stepless:
+            traces = [each.trace for task in tasks if (each := progress.get(task.key)) is not None]
+            seen = [trace.first_at for trace in traces if trace is not None and trace.first_at is not None]
+        elif phase in ("first step", "steps"):
+            seen = [task.started_at for task in tasks if task.started_at is not None]
+        else:
+            seen = []
+        first = before == Course(expected=before.expected)  # it has done so from the beginning
+        begun = [*map(self._elapsed, seen)] or [0.0] * first
+        return max(min([self._elapsed(now), *begun]), before.since)
+
+    def _late(self, name: str, now: float) -> Iterable[Note]:
+        """What takes too long now, but for steps: of these the quote tells."""
+        course = self.courses[name]
+        if course.now in ("", "steps", AGAIN) or (name, course.now) in self._told:
+            return
+        for line in course.lines(self._elapsed(now)):
+            if line.state == "now" and line.late_s and line.span is not None:
+                self._told.add((name, line.phase))
+                took, most = format_duration(line.seconds), format_duration(line.span[2])
+                yield Note(
+                    f"{name}: {line.phase} is late: {took} until now, expected were at most {most}", name
+                )
+
+    def _keep(self) -> None:
+        data = {"courses": {name: each.as_dict() for name, each in self.courses.items()}, "ends": self._ends}
+        with suppress(StoreError):  # the run matters more
+            self._database.put_forecast(self._run, json.dumps(data))

@@ -1,0 +1,109 @@
+"""Phases of a run that is driven here: kept, gone on with, told once when they are late."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from trainmaster.advisor.quote.quote import Interval
+from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
+from trainmaster.service.quotes.phase_watch import PhaseWatch
+from trainmaster.spec.facts import AwaitedApproval
+from trainmaster.spec.states import State
+
+BEGAN = 1000.0
+
+
+class Store:
+    data = None
+
+    def forecast_of(self, _run):
+        return self.data
+
+    def put_forecast(self, _run, data):
+        self.data = data
+
+
+class World:
+    """One task of a run that has been driven for 100 s before."""
+
+    def __init__(self, store=None, earlier_s=0.0):
+        self.store = store or Store()
+        self.task = Task("train", 0, State.STAGING, attempt=1)
+        experiment = ExperimentState("train", (), 1, 1, State.RUNNING, live={0: self.task}, created=1)
+        self.run_state = RunState("r", {"train": experiment}, State.RUNNING)
+        self.progress = {}
+        self.has_machines = False
+        self.watch = PhaseWatch(
+            self.store,
+            "r",
+            (),
+            lambda _: self.has_machines,
+            lambda: {"train": [("machines", (5, 6, 8)), ("setup", (5, 6, 8)), ("steps", (20, 25, 30))]},
+            lambda now: earlier_s + now - BEGAN,
+        )
+
+    def look(self, at):
+        return [note.message for note in self.watch.look(self.run_state, self.progress, BEGAN + at)]
+
+    @property
+    def course(self):
+        return self.watch.courses["train"]
+
+    def step(self, at):
+        self.task.state, self.task.started_at = State.RUNNING, BEGAN + at - 2
+        self.progress["train", 0] = SimpleNamespace(trace=SimpleNamespace(first_at=BEGAN + at))
+
+
+def test_phases_follow_each_other_and_what_is_late_is_told_once():
+    world = World()
+    assert world.look(2) == world.look(7) == []
+    world.has_machines, world.task.doing = True, "setup"
+    assert world.look(8) == world.look(15) == []
+    assert world.look(20) == ["train: setup is late: 12.0 s until now, expected were at most 8.0 s"]
+    assert world.look(21) == []
+    world.step(30)
+    assert world.look(31) == []
+    assert world.course.now == "steps"
+    assert dict(world.course.took) == {"machines": 8.0, "setup": 22.0}
+    assert world.course.since == 30.0
+
+
+def test_waiting_for_others_is_no_phase():
+    world = World()
+    world.has_machines = True
+    world.look(1)
+    world.run_state.queue_wait.place, world.run_state.queue_wait.is_told = AwaitedApproval(("train",)), True
+    assert world.look(2) == world.look(900) == []
+    assert world.course.now == ""
+    world.run_state.queue_wait.is_told = False
+    world.look(901)
+    assert (world.course.now, dict(world.course.took)) == ("staging", {"staging": 2.0})
+
+
+def test_another_driver_goes_on_and_what_nothing_drove_does_not_count():
+    world = World()
+    world.look(6)
+    later = World(world.store, earlier_s=7.0)
+    later.look(2)
+    (machines,) = [line for line in later.course.lines(9.0) if line.state == "now"]
+    assert (machines.phase, machines.seconds, machines.late_s) == ("machines", 9.0, 0.0)
+
+
+def test_a_machine_that_is_lost_is_a_phase_of_its_own():
+    world = World()
+    world.has_machines = True
+    world.step(3)
+    world.look(4)
+    world.task.state, world.task.attempt = State.RECOVERING, 1
+    assert world.look(10) == []
+    assert world.course.now == "interruptions"
+
+
+def test_a_forecast_is_kept_with_what_is_left_of_the_steps():
+    world = World()
+    world.has_machines = True
+    world.step(3)
+    world.look(4)
+    world.watch.forecast(Interval(40, 50, 60), Interval(0, 0, 0), {"train": 60.0}, BEGAN + 4)
+    (steps,) = [line for line in World(world.store).course.lines(4.0) if line.state == "now"]
+    assert steps.late_s == 31.0
