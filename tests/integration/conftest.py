@@ -260,7 +260,10 @@ class Trainmaster:
         assert (
             keys
             <= found.keys()
-            <= keys | optional | {"quote", "unsaved", "driver", "queued", "queued_s", "bound_to", "services"}
+            <= keys
+            | optional
+            | {"quote", "unsaved", "driver", "queued", "queued_s", "bound_to", "services"}
+            | {"phases", "late", "ends"}
         ), found
         assert isinstance(found["seconds"], int | float)
         assert found["seconds"] >= 0

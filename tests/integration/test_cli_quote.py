@@ -281,7 +281,7 @@ def test_a_forecast_beyond_the_quote_is_told(tm):
     assert shown["quote"]["kept"] is False
     assert (shown["late"]["experiment"], shown["late"]["phase"]) == ("main", "steps")
     assert [each["state"] for each in shown["phases"]["main"]] == ["done"] * len(shown["phases"]["main"])
-    assert "late by" in tm("status", ended["run"]).out
+    assert "late by" in tm.call("status", ended["run"]).out
 
 
 def test_what_is_wrong_anyway_is_said_before_anything_is_measured(tm):

@@ -191,7 +191,8 @@ class World:
                 self.progress["main", 0].metrics["step"] = step
             lines += [note.message for note in self.tracker.look(self.run_state, self.progress, now)]
             until(lambda: not self.tracker._busy or not self.tracker._done.empty(), "its quote")
-        return lines
+        self.late = [line for line in lines if " is late: " in line]
+        return [line for line in lines if line not in self.late]
 
 
 def test_a_binding_quote_names_dollars_and_counts_the_wait(tmp_path):
@@ -200,6 +201,7 @@ def test_a_binding_quote_names_dollars_and_counts_the_wait(tmp_path):
     assert len(lines) == 1
     assert lines[0].startswith("quote: ")
     assert "and costs at most $0." in lines[0]
+    assert [line.split(":")[:2] for line in world.late] == [["main", " machines is late"]]
     promise = QuoteRecord.of_row(world.database.rows[0])
     assert promise.kind == "binding"
     assert promise.made_at >= READY + 10

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.market.phases import Waited
     from trainmaster.advisor.model.devices import Device
     from trainmaster.advisor.model.measurement import Measurement
+    from trainmaster.advisor.model.shapes import Floats
     from trainmaster.advisor.quote.forecast import Beside, Doing
     from trainmaster.advisor.quote.quote import Interval
     from trainmaster.control.measure.run_phases import Span
@@ -33,14 +34,14 @@ class Forecast:
         time_s, cost_usd: of the whole run.
         measurements: how many that rests on.
         training: by experiment that has not ended, p5, p50 and p95 of its phases from the first member on.
-        left_s: of each such experiment, until its members have ended.
+        left_s: of each such experiment, until its members have ended: p5, p50 and p95.
     """
 
     time_s: Interval
     cost_usd: Interval
     measurements: int
     training: Mapping[str, Mapping[str, Span]]
-    left_s: Mapping[str, float]
+    left_s: Mapping[str, Span]
 
 
 class NotKnown(Exception):  # noqa: N818 - it is no error
@@ -117,6 +118,11 @@ def forecast_inputs(
     from trainmaster.providers import load_catalogue
 
     here = load_catalogue("local", today=datetime.fromtimestamp(now, UTC).date())
+
+    def span(drawn: Floats) -> Span:
+        found = interval(drawn)
+        return found.p5, found.p50, found.p95
+
     left, load, left_s = {}, {}, {}
     training: dict[str, dict[str, Span]] = {}
     points = 0
@@ -140,9 +146,8 @@ def forecast_inputs(
         nodes = 1 if rented is None else rented.nodes(experiment)
         one = own_cluster(timing, room, min(workload.lengths), max(at_once, 1), nodes)
         left[name] = remaining_s(timing, one, how_far)
-        left_s[name] = float(interval(left[name]).p50)
-        found = {phase: interval(drawn) for phase, drawn in timing.phases_s(one).items()}
-        training[name] = {phase: (each.p5, each.p50, each.p95) for phase, each in found.items()}
+        left_s[name] = span(left[name])
+        training[name] = {phase: span(drawn) for phase, drawn in timing.phases_s(one).items()}
         if beside is not None and name in beside:
             left[name] = left[name] + beside[name].left_s(number)
         load[name] = float(own_load(workload, one, room)[0])

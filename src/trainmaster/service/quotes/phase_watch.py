@@ -63,7 +63,15 @@ class PhaseWatch:
         for name, found in spans.items():
             self.courses[name] = self.courses.get(name, Course()).expecting(found)
 
-    def forecast(self, time_s: Interval, cost_usd: Interval, left_s: Mapping[str, float], at: float) -> None:
+    def forecast(
+        self,
+        time_s: Interval,
+        cost_usd: Interval,
+        left_s: Mapping[str, Span],
+        at: float,
+        *,
+        is_promised: bool = False,
+    ) -> None:
         """When the run will end, as things stand.
 
         Args:
@@ -71,11 +79,16 @@ class PhaseWatch:
             cost_usd: of the whole run.
             left_s: until the last step of each experiment.
             at: Unix seconds when that was so.
+            is_promised: from now on this is what is expected of what trains.
         """
         at = self._elapsed(at)
         self._ends = {"time_s": time_s.as_dict(), "cost_usd": cost_usd.as_dict(), "at": at}
         for name, left in left_s.items():
-            self.courses[name] = replace(self.courses.get(name, Course()), left_s=left, left_at=at)
+            course = replace(self.courses.get(name, Course()), left_s=left[1], left_at=at)
+            if is_promised and course.now == "steps":
+                took = course.took.get("steps", 0.0) + at - course.since
+                course = course.expecting([("steps", (took + left[0], took + left[1], took + left[2]))])
+            self.courses[name] = course
         self._keep()
 
     def told(self, run_state: RunState, now: float) -> dict[str, Any]:

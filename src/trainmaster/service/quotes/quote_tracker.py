@@ -468,9 +468,11 @@ class QuoteTracker:
             raise found
         promise, forecast = found
         watch = self._phases(now)
-        if promise.kind != "forecast":
+        if promise.kind == "estimate":
             watch.expect({name: each.items() for name, each in forecast.training.items()})
-        watch.forecast(promise.time_s, promise.cost_usd, forecast.left_s, promise.made_at)
+        is_promised = promise.kind == "binding"
+        found_at = promise.made_at
+        watch.forecast(promise.time_s, promise.cost_usd, forecast.left_s, found_at, is_promised=is_promised)
         if promise.kind == "forecast":
             return [] if self._binding is None else self._compare(promise)
         if len(watch.courses) == 1:

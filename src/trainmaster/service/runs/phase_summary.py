@@ -37,7 +37,11 @@ def phase_summary(database: Database, row: RowMapping, driven_s: float) -> dict[
             end_s = row["earlier_s"] + max(row["ended_at"] - row["session_at"], 0.0)
             course = course.seen("", end_s).seen(_BACK if _BACK in course.expected else "", end_s)
             course = course if row["closed_at"] is None else course.seen("", driven_s)
-        lines = list(course.lines(driven_s))
+        lines = [
+            line
+            for line in course.lines(driven_s)
+            if row["ended_at"] is None or line.state != "ahead"  # too short to be seen
+        ]
         phases[name] = [line.as_dict() for line in lines]
         late += [(line.late_s, {"experiment": name, **line.as_dict()}) for line in lines if line.late_s]
     found: dict[str, Any] = {"phases": phases}

@@ -104,6 +104,10 @@ def test_a_forecast_is_kept_with_what_is_left_of_the_steps():
     world.has_machines = True
     world.step(3)
     world.look(4)
-    world.watch.forecast(Interval(40, 50, 60), Interval(0, 0, 0), {"train": 60.0}, BEGAN + 4)
+    world.watch.forecast(Interval(40, 50, 60), Interval(0, 0, 0), {"train": (50, 60, 70)}, BEGAN + 4)
     (steps,) = [line for line in World(world.store).course.lines(4.0) if line.state == "now"]
     assert steps.late_s == 31.0
+    (left, at) = {"train": (50, 60, 70)}, BEGAN + 4
+    world.watch.forecast(Interval(40, 50, 60), Interval(0, 0, 0), left, at, is_promised=True)
+    assert world.course.expected["steps"] == (51, 61, 71)
+    assert not any(line.late_s for line in world.course.lines(4.0))
