@@ -51,12 +51,29 @@ def test_a_wrong_expression_is_refused_before_anything_begins(tm):
     assert "'=>' is no comparison" in message
 
 
-def test_a_target_ends_it_too(tm):
-    script = SCRIPT.replace('"@OUTPUT@"', '__import__("os").environ["TRAINMASTER_OUTPUT_DIR"]')
-    tm.write("train.py", script)
-    recipe = tm.recipe(RECIPE.replace("until: accuracy >= 0.5", "target: {metric: accuracy, at_least: 0.5}"))
-    found = tm.run(recipe)
+def test_a_target_ends_it_too_and_is_foretold(tm):
+    script = """
+        import pathlib, time
+        import trainmaster
+        for step in range(1, 600):
+            trainmaster.report(step=step, accuracy=1 - 0.8 * step**-0.5)
+            if step >= 20:
+                pathlib.Path("@NOTES@").write_text("there")
+                while not pathlib.Path("@GO@").exists():
+                    time.sleep(0.05)
+            time.sleep(0 if step < 20 else 0.02)
+    """
+    there, go = tm.work / "there", tm.work / "go"
+    tm.write("train.py", script.replace("@NOTES@", str(there)).replace("@GO@", str(go)))
+    recipe = tm.recipe(RECIPE.replace("until: accuracy >= 0.5", "target: {metric: accuracy, at_least: 0.9}"))
+    run = tm.start("run", recipe, "--json")
+    run.until(there.exists, "20 reports")
+    run.until(lambda: "to accuracy >= 0.9: at step " in tm.call("status", "latest").out, "a forecast")
+    picture = tm.work / "fan.svg"
+    tm.call("status", "latest", "--plot", picture)
+    assert picture.stat().st_size > 1000
+    go.touch()
+    found = run.wait(code=0).json
     main = found["experiments"]["main"]
     assert (found["reason"], main["until"]["reached"]) == ("SUCCEEDED", 1)
-    assert main["message"] == "target accuracy >= 0.5: accuracy is 0.99 at step 1"
-    assert len(found["models"]) == 1
+    assert main["message"].startswith("target accuracy >= 0.9: accuracy is 0.9 at step 6")

@@ -332,6 +332,9 @@ class EmbeddedClient:
     ) -> list[dict[str, Any]]:
         return list(self._service.metrics(run, experiment, task))
 
+    def targets(self, run: str) -> list[dict[str, Any]]:
+        return self._service.targets(run)
+
     def curves(self, run: str, keys: Sequence[str] = (), points: int = 200) -> list[dict[str, Any]]:
         from trainmaster.service.teams.team_runs import TeamRuns
 

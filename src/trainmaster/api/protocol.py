@@ -51,9 +51,8 @@ class ClientProtocol(Protocol):
     """Whatever users do with runs, by their ids: `EmbeddedClient` answers from a home, REST from a server.
 
     What goes in and out can travel as JSON: strings, numbers, frozen models; what takes long is a `Stream`.
-    Not here, as they are of the user's own machine: ``check`` (reads files), ``predict`` and ``doctor``,
-    ``models get`` of a URI and ``volume push, get, ls, cat, gc, fsck, mount`` of one (the same), ``lab``, the
-    completion of shells, and the driver process ``_drive``.
+    Not here, as they are of the user's own machine: ``check``, ``predict``, ``doctor``, ``models get`` and
+    ``volume push, get, ls, cat, gc, fsck, mount`` of a URI, ``lab``, completion, and the driver ``_drive``.
 
     Raises:
         NotFoundError: (every method) there is no such run.
@@ -255,6 +254,9 @@ class ClientProtocol(Protocol):
 
     def picture(self, run: str) -> RunPicture:
         """What a picture of it shows: its searches, and the curves of its other experiments."""
+
+    def targets(self, run: str) -> list[dict[str, Any]]:
+        """When its running tasks come to their targets: a dictionary per task, as REST has it."""
 
     def curves(self, run: str, keys: Sequence[str] = (), points: int = 200) -> list[dict[str, Any]]:
         """What its tasks reported, thinned: a dictionary per experiment, task and metric, as REST has it.

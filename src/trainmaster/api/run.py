@@ -190,6 +190,15 @@ class Run:
         if follow and self.state is not State.DONE:
             raise self._undriven()
 
+    def targets(self) -> list[dict[str, Any]]:
+        """When its running tasks come to their ``target``, by their curves.
+
+        Returns:
+            ``experiment``, ``task``, ``metric``, ``condition``, ``step``, ``value``, ``chance``, ``steps``
+            and ``left_s`` (p5, p50, p95; None: never), ``fan`` and ``words``.
+        """
+        return self._client.targets(self.id)
+
     def metrics(self, experiment: str | None = None, task: int | None = None) -> list[dict[str, Any]]:
         """What its tasks have reported: a dictionary per report, in order, as `pandas.DataFrame` takes them.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -32,19 +32,25 @@ def curves_inches(experiments: Sequence[ExperimentCurves]) -> tuple[float, float
     return width * max(columns, 1.5), (height + 0.3) * sum(rows for rows, _ in shapes) + 0.4
 
 
-def draw_curves(experiments: Sequence[ExperimentCurves], figure: Figure | SubFigure) -> None:
+def draw_curves(
+    experiments: Sequence[ExperimentCurves],
+    figure: Figure | SubFigure,
+    targets: Sequence[Mapping[str, Any]] = (),
+) -> None:
     """Draw the curves of a run's tasks.
 
     Args:
         experiments: see `run_curves`; at least one.
         figure: an empty one.
+        targets: see `TargetForecast`; each is a fan.
     """
     shapes = [_shape(len(experiment.metrics)) for experiment in experiments]
     heights = [rows for rows, _ in shapes]
     columns = max(columns for _, columns in shapes)
     places = figure.subfigures(len(experiments), 1, squeeze=False, height_ratios=heights)
     for experiment, (rows, _), place in zip(experiments, shapes, places[:, 0], strict=True):
-        _draw(experiment, place, rows, columns)
+        mine = [target for target in targets if target["experiment"] == experiment.name]
+        _draw(experiment, place, rows, columns, mine)
 
 
 def _shape(panels: int) -> tuple[int, int]:
@@ -53,7 +59,13 @@ def _shape(panels: int) -> tuple[int, int]:
     return math.ceil(panels / columns), columns
 
 
-def _draw(experiment: ExperimentCurves, figure: Any, rows: int, columns: int) -> None:  # noqa: ANN401 - a SubFigure
+def _draw(
+    experiment: ExperimentCurves,
+    figure: Any,  # noqa: ANN401 - a SubFigure
+    rows: int,
+    columns: int,
+    targets: Sequence[Mapping[str, Any]],
+) -> None:
     tasks, metrics = experiment.tasks, experiment.metrics
     figure.suptitle(_title(experiment), fontsize="medium")
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True).flat
@@ -70,6 +82,10 @@ def _draw(experiment: ExperimentCurves, figure: Any, rows: int, columns: int) ->
                 axes.plot([task.number], task.metrics[metric].values, "o", color=colour, markersize=5)
             else:
                 _line(axes, task, task.metrics[metric], colour, smooth=len(tasks) <= _MAX_NAMED)
+        for target in targets:
+            if target["metric"] == metric and target["fan"] and not points:
+                number = target["task"]
+                _fan(axes, target, next(c for t, c in zip(tasks, colours, strict=True) if t.number == number))
         axes.set_title(metric, fontsize="medium")
         axes.tick_params(labelbottom=True)  # of every row, though they share it
         axes.set_xlabel("task" if points else experiment.axis)
@@ -82,6 +98,14 @@ def _draw(experiment: ExperimentCurves, figure: Any, rows: int, columns: int) ->
         used[0].legend(fontsize="small")
     else:
         _scale(figure, used, tasks)
+
+
+def _fan(axes: Axes, target: Mapping[str, Any], colour: Any) -> None:  # noqa: ANN401 - what matplotlib takes
+    """How a curve goes on, p5 to p95, and what it is to come to."""
+    steps, low, middle, high = zip(*target["fan"], strict=True)
+    axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+    axes.plot(steps, middle, ":", color=colour, linewidth=1.2)
+    axes.axhline(target["aim"], color=_BAD, linewidth=0.8, linestyle="--")
 
 
 def _title(experiment: ExperimentCurves) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,13 @@ _FORMATS = (".svg", ".png", ".pdf")
 _MAX_TICKS = 12
 
 
-def draw_run(run: str, searches: list[SearchResults], curves: list[ExperimentCurves], file: Path) -> None:
+def draw_run(
+    run: str,
+    searches: list[SearchResults],
+    curves: list[ExperimentCurves],
+    file: Path,
+    targets: Sequence[Mapping[str, Any]] = (),
+) -> None:
     """Draw the searches of a run, and the curves of the tasks of its other experiments.
 
     Args:
@@ -30,6 +36,7 @@ def draw_run(run: str, searches: list[SearchResults], curves: list[ExperimentCur
         searches: see `Service.search_results`.
         curves: see `run_curves`; of the experiments without a search.
         file: its suffix tells the format.
+        targets: what its tasks train for, and how their curves go on; see `TargetForecast`.
 
     Raises:
         MissingPartError: matplotlib is not installed.
@@ -53,7 +60,7 @@ def draw_run(run: str, searches: list[SearchResults], curves: list[ExperimentCur
         size = (15.0, 4.6 * len(searches))
         parts.append((size, lambda place: _draw_searches(searches, place)))
     if curves:
-        parts.append((curves_inches(curves), lambda place: draw_curves(curves, place)))
+        parts.append((curves_inches(curves), lambda place: draw_curves(curves, place, targets)))
     heights = [height for (_, height), _ in parts]
     figure = Figure(layout="constrained", figsize=(max(width for (width, _), _ in parts), sum(heights)))
     places = figure.subfigures(len(parts), 1, squeeze=False, height_ratios=heights)[:, 0]

@@ -114,7 +114,7 @@ def _plot(client: ClientProtocol, run: str | None, file: Path) -> None:
     check_format(file)
     found = client.resolve(run)
     picture = client.picture(found)
-    draw_run(found, picture.searches, picture.curves, file)
+    draw_run(found, picture.searches, picture.curves, file, client.targets(found))
     say(f"drawn: {file}")
 
 
@@ -210,6 +210,9 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
     for name, experiment in summary["experiments"].items():
         if experiment.get("usage"):
             show(f"  {name} used: {usage_text(experiment['usage'])}")
+    if summary["state"] != "DONE" and any("until" in each for each in summary["experiments"].values()):
+        for target in client.targets(run):
+            show(f"  {target['words']}")
     seen = client.highlights(run)
     for task in seen.running:
         metrics = metrics_text(task.metrics) or "no metrics yet"

@@ -248,6 +248,13 @@ class Service(OpenHome):
 
         return run_curves(self.database, self.files_if_here(run) or self.home, run)
 
+    def targets(self, run: str) -> list[dict[str, Any]]:
+        """When its tasks come to their targets; see `TargetForecast`."""
+        from trainmaster.service.runs.targets import target_forecasts
+
+        found = target_forecasts(self.database, self.files_if_here(run) or self.home, run)
+        return [each.as_json() for each in found]
+
     def metrics(self, run: str, experiment: str | None, task: int | None) -> Iterator[dict[str, Any]]:
         """What the tasks of a run have reported, a dictionary per line; see `reported`."""
         from trainmaster.service.runs.curves import reported

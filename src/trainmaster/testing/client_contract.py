@@ -170,6 +170,7 @@ class ClientContract(ContractHome):
         def refusals(who: ClientProtocol) -> list[str]:
             asked = (
                 lambda: who.picture("none"),
+                lambda: who.targets("none"),
                 lambda: who.resolve("job"),
                 lambda: who.resolve("no/such run"),
                 lambda: who.brief("none"),
@@ -227,6 +228,7 @@ class ClientContract(ContractHome):
         assert [row["loss"] for row in client.metrics(run, "main", 0)] == [1, 0.5]
         assert client.picture(run).curves == at_home.picture(run).curves
         assert client.picture(run).searches == []
+        assert client.targets(run) == at_home.targets(run) == []
         assert client.events(run) == at_home.events(run)
         assert client.events(run, client.events(run)[-1].id) == []
         shown = [asdict(model) for model in client.models()]

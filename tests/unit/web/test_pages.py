@@ -440,3 +440,38 @@ def test_models_have_a_column_for_each_metric_and_counters_are_none(site):
 
 def test_members_are_not_sent_to_a_shell(site):
     assert "trainmaster" not in re.search(r"<main.*</main>", site.page("/runs/none", 404), re.S)[0]
+
+
+def test_when_a_target_is_reached_is_on_the_page_and_in_rest(site):
+    text = """\
+name: aims
+experiments:
+  train: {steps: 400, target: {metric: loss, at_most: 0.1}, command: python train.py}
+"""
+    service, recipe = site.service, Recipe.from_text(text)
+    new = AcceptedRun(
+        "aims-1", "aims", recipe.model_dump_json(), "r.yaml", "local", str(service.home.root / "code"),
+        service.home.store_url, [("train", 1)], home=str(service.home.root), home_id=service.home.identity(),
+        submission=Submission("ann", None),
+    )  # fmt: skip
+    lease = service.database.create_run(new, 1.0)
+    place = service.home.attempt("aims-1", "train", 0, 1)
+    place.make_directories(["worker-0"])
+    rows = [{"step": step, "loss": step**-0.5} for step in range(2, 50, 2)]
+    place.metrics("worker-0").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    begins = TaskChange("train", 0, 1, State.WAITING, State.RUNNING, creates=True, opens=True)
+    service.database.commit(lease, [begins, RunChange(State.WAITING, State.RUNNING)], 2.0)
+    try:
+        assert '<p id="targets"' in site.page("/runs/aims-1")
+        (told,) = site.browser.get("/api/v1/runs/aims-1/targets").json()["targets"]
+        assert (told["condition"], told["aim"], told["step"]) == ("loss <= 0.1", 0.1, 48)
+        assert told["steps"]["p50"] == pytest.approx(100, rel=0.25)
+        assert told["words"].startswith("train/0 to loss <= 0.1: at step ")
+        assert all(len(row) == 4 for row in told["fan"])
+        summary = site.browser.get("/api/v1/runs/aims-1").json()
+        assert summary["experiments"]["train"]["until"]["condition"] == "loss <= 0.1"
+    finally:
+        service.database.commit(lease, [RunChange(State.RUNNING, State.DONE, EndReason.CANCELLED)], 3.0)
+        service.database.release(lease, 4.0)
+    assert site.browser.get("/api/v1/runs/aims-1/targets").json() == {"targets": []}
+    assert '<p id="targets"' not in site.page("/runs/aims-1")

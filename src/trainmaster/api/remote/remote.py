@@ -323,6 +323,9 @@ class RemoteClient:
 
         return RunPicture.from_json(self._to.get(f"/runs/{quoted(run)}/picture"))
 
+    def targets(self, run: str) -> list[dict[str, Any]]:
+        return list(self._to.get(f"/runs/{quoted(run)}/targets")["targets"])
+
     def curves(self, run: str, keys: Sequence[str] = (), points: int = 200) -> list[dict[str, Any]]:
         found = self._to.get(f"/runs/{quoted(run)}/metrics", keys=",".join(keys) or None, points=points)
         return list(found["metrics"])

@@ -63,6 +63,12 @@ def searches(run: str, runs: Runs) -> dict[str, list[dict[str, Any]]]:
     return {"searches": runs.details(run).searches()}
 
 
+@router.get("/runs/{run}/targets")
+def targets(run: str, runs: Runs) -> dict[str, list[dict[str, Any]]]:
+    """When its running tasks come to their targets, by their curves: step, seconds, and a fan to draw."""
+    return {"targets": runs.targets(run)}
+
+
 @router.get("/runs/{run}/picture")
 def picture(run: str, runs: Runs) -> dict[str, list[dict[str, Any]]]:
     """What a picture of it shows: its searches with their trials, and the curves of its other experiments."""

@@ -239,5 +239,12 @@ def attempt_reports(experiment: Experiment, place: AttemptPlace) -> Iterator[Met
     yield from metrics.finish()
 
 
+def read_curves(experiment: Experiment, places: Iterable[AttemptPlace]) -> dict[str, Curve]:
+    """What the attempts at one task reported, by metric."""
+    curves: dict[str, Curve] = {}
+    _read(experiment, places, curves)
+    return curves
+
+
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

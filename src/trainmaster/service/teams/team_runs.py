@@ -296,6 +296,11 @@ class TeamRuns:
         self.row(run)
         return self._service.metrics(run, experiment, task)
 
+    def targets(self, run: str) -> list[dict[str, Any]]:
+        """When its tasks come to their targets."""
+        self.row(run)
+        return self._service.targets(run)
+
     def picture(self, run: str) -> RunPicture:
         """What a picture of it shows."""
         from trainmaster.service.runs.run_picture import RunPicture

@@ -56,7 +56,7 @@ class Charts {
         holder.appendChild(document.createElement("h3")).textContent = key;
       }
       const title = holder.querySelector("h3"), part = name => Object.assign(title.appendChild(document.createElement("span")), {className: name});
-      this.charts.set(key, {holder, said: part("dim"), bad: part("note"), at: part("at"), legend: null, series: new Map(), first: [], hidden: new Set(), since: new Map(), plot: null, stale: true});
+      this.charts.set(key, {holder, said: part("dim"), bad: part("note"), at: part("at"), legend: null, series: new Map(), first: [], hidden: new Set(), since: new Map(), fans: new Map(), plot: null, stale: true});
     }
     return this.charts.get(key);
   }
@@ -77,6 +77,11 @@ class Charts {
   prefer(key, names) {
     const found = this.chart(key);
     if (found.first.join() !== names.join()) Object.assign(found, {first: names, stale: true});
+  }
+  // How a line goes on: step, p5, p50 and p95 each. A key has at most a few.
+  foretell(key, name, fan) {
+    const found = this.chart(key);
+    if (JSON.stringify(found.fans.get(name)) !== JSON.stringify(fan)) { found.fans.set(name, fan); Object.assign(found, {stale: true, names: null}); }
   }
   // How all are drawn from now on: `smooth` (a weight below 1), `log`.
   set(options) {
@@ -147,6 +152,16 @@ class Charts {
         series.push({...look, width: at < 0 ? 1 : smooth ? 1 : 2, alpha: smooth && at >= 0 ? 0.35 : 1});
         if (smooth && at >= 0) { tables.push([xs, fit(smoothed(ys, smooth))]); series.push({...look, width: 2}); }
       }
+      const bands = [];
+      for (const [name, fan] of this.x === "step" ? found.fans : []) {
+        const at = first.indexOf(name), stroke = COLORS[Math.max(at, 0)];
+        if (!names.includes(name)) continue;
+        bands.push({series: [tables.length + 3, tables.length + 1], fill: `${stroke}33`});
+        for (const place of [1, 2, 3]) {
+          tables.push([fan.map(each => each[0]), fit(fan.map(each => each[place]))]);
+          series.push({label: `${name} p${[5, 50, 95][place - 1]}`, stroke, width: place === 2 ? 1 : 0, dash: [3, 4], spanGaps: true, points: {show: false}});
+        }
+      }
       const data = tables.length ? uPlot.join(tables) : [[]], wanted = JSON.stringify([names, first, smooth, isLog]);
       if (found.plot && found.names === wanted) { found.plot.setData(data); continue; }
       found.plot?.destroy();
@@ -154,7 +169,7 @@ class Charts {
       const axis = {stroke: css("--dim"), font: "12px system-ui, sans-serif", grid: {stroke: css("--line"), width: 1}, ticks: {stroke: css("--line"), width: 1, size: 4}};
       found.plot = new uPlot({...this.size(found.holder), padding: [8, 16, 0, 0], scales: {x: {time: this.time, ...(this.time ? {range: around} : {})}, y: isLog ? {distr: 3} : {}},
         axes: [{...axis, size: 28, ...(this.time ? {space: 80, values: (_, all) => all.map(clock)} : {incrs: WHOLE})}, {...axis, size: 56, values: (_, all) => all.map(value => value === null ? "" : shown(value))}],
-        series: [{label: this.x}, ...series], legend: {show: false}, cursor: {y: false, drag: {x: true, y: false}, sync: {key: this.time ? "time" : "all", scales: ["x", null]}},
+        series: [{label: this.x}, ...series], bands, legend: {show: false}, cursor: {y: false, drag: {x: true, y: false}, sync: {key: this.time ? "time" : "all", scales: ["x", null]}},
         hooks: {draw: [plot => this.mark(plot, found.since)], setCursor: [plot => this.point(found, plot)]}}, data, found.holder);
       this.tell(found, all, Math.min(all.length, MOST), first);
     }

@@ -154,6 +154,21 @@ function refresh() {
     }
   }, 500 + 1500 * Math.random());
 }
+// How the curves go on of tasks that train for a target, now and then: it is worth some work.
+async function foretell() {
+  const said = $("targets");
+  if (!said || of.over === "1") return;
+  if (!document.hidden) {
+    const answer = await fetch(`/api/v1/runs/${run}/targets`).catch(() => null);
+    if (answer?.ok) {
+      const {targets} = await answer.json();
+      for (const each of targets) if (each.fan.length) charts.foretell(each.metric, label(each), each.fan);
+      said.textContent = targets.map(each => each.words).join("; ");
+      charts.draw();
+    }
+  }
+  setTimeout(foretell, 15000);
+}
 let source = null;
 function open() {
   if (source || document.hidden) return;
@@ -184,6 +199,7 @@ document.addEventListener("visibilitychange", () => document.hidden ? close() : 
 open();
 if (charts) {
   tools();
+  foretell();
   for (const fold of document.querySelectorAll(".chart-group")) fold.addEventListener("toggle", see);
   addEventListener("scroll", see, {passive: true});
   see();

@@ -1,0 +1,213 @@
+"""When will the metric be there: `forecast_curve` against a last value and a power law by least squares.
+
+`python benchmarks/time_to_accuracy.py` prints JSON. Of each of the 200 curves of `learning_curves.py` a
+quarter is shown, and two targets are asked for: a share, drawn, of what the rest gains, .2 to 1.25 of it.
+The prior is learnt from one half of the families and the other half is scored, then the other way round.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+import time
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from common import options, report
+from learning_curves import FAMILIES, FILE
+
+from trainmaster.advisor.model.learning_curve import (
+    PRIOR,
+    WIDE,
+    CurvePrior,
+    _Scale,
+    forecast_curve,
+    posterior_of,
+)
+
+#: Every second family, so that each half has networks and trees, and of metrics each kind.
+HALVES = (tuple(FAMILIES)[::2], tuple(FAMILIES)[1::2])
+CUTS = (0.1, 0.25, 0.5)
+
+
+def curves() -> list[dict[str, Any]]:
+    return json.loads(FILE.read_text())
+
+
+def more_is_better(curve: dict[str, Any]) -> bool:
+    return curve["metric"] == "accuracy"
+
+
+def targets(curve: dict[str, Any], shown: int, each: int = 2) -> list[float]:
+    """That are not reached by what is shown."""
+    rng = random.Random(f"{curve['family']} {curve['number']}")
+    best = max if more_is_better(curve) else min
+    now, end = best(curve["values"][:shown]), best(curve["values"])
+    wanted = [now + rng.uniform(0.2, 1.25) * (end - now) for _ in range(each)]
+    return [aim for aim in wanted if best(aim, now) != now]
+
+
+def truth(curve: dict[str, Any], aim: float) -> float:
+    """Step at which it is reached; infinite if it is not."""
+    sign = 1 if more_is_better(curve) else -1
+    return next(
+        (s for s, v in zip(curve["at"], curve["values"], strict=True) if sign * (v - aim) >= 0), math.inf
+    )
+
+
+def power_law(curve: dict[str, Any], shown: int, aim: float) -> tuple[float, float, float]:
+    """p5, p50 and p95 of the step, by e = c + a s^-b; the interval from the linearised fit's covariance."""
+    from scipy.optimize import curve_fit
+
+    at, values = np.array(curve["at"][:shown], float), np.array(curve["values"][:shown])
+    sign = -1 if more_is_better(curve) else 1
+    unit = at[-1]
+
+    def law(s: Any, c: float, a: float, b: float) -> Any:
+        return c + sign * a * s**-b
+
+    begin = (values[-1], abs(values[0] - values[-1]) + 1e-6, 0.5)
+    try:
+        found, covariance = curve_fit(
+            law, at / unit, values, begin, bounds=([-np.inf, 0, 0.01], [np.inf, np.inf, 5]), maxfev=5000
+        )
+        drawn = np.random.default_rng(1).multivariate_normal(found, covariance, 400)
+    except (RuntimeError, ValueError, np.linalg.LinAlgError):
+        return (math.inf,) * 3
+
+    def reached(c: Any, a: Any, b: Any) -> Any:
+        with np.errstate(all="ignore"):
+            s = (np.maximum(sign * (aim - c), 0) / np.maximum(a, 1e-12)) ** (-1 / np.clip(b, 0.01, 9))
+        return unit * np.where(np.isfinite(s), np.maximum(s, 1), np.inf)
+
+    p5, p95 = (float(q) for q in np.quantile(reached(*drawn.T), (0.05, 0.95), method="lower"))
+    return p5, float(reached(*found)), p95
+
+
+def learnt(some: list[dict[str, Any]], cuts: tuple[float, ...] = CUTS) -> CurvePrior:
+    """The prior that whole curves teach, as they look from where a share of them is known."""
+    form, theta, rises, weight = [], [], [], []
+    for curve in some:
+        at, values = np.array(curve["at"], float), np.array(curve["values"])
+        scale = _Scale.of(values, values[-1], more_is_better=more_is_better(curve))
+        found = posterior_of(at / at[-1], scale.left(values), WIDE, np.random.default_rng(3))
+        some_of = np.random.default_rng(4).choice(len(found.weight), 300, p=found.weight)
+        for cut in cuts:
+            p = found.particles
+            here = type(p)(p.form[some_of], p.theta[some_of].copy(), p.rises[some_of])
+            level = here.log_shape(np.array([cut]))[:, 0]
+            floor = np.exp(-np.log1p(np.exp(-here.theta[:, 2])) - level).clip(1e-4, 1 - 1e-4)
+            here.theta[:, 0] -= math.log(cut)
+            here.theta[:, 2] = np.log(floor / (1 - floor))
+            here.theta[:, 3] += 1.5 * math.log(cut) - level
+            form.append(here.form), theta.append(here.theta), rises.append(here.rises)
+            weight.append(np.full(len(here.form), 1.0))
+    form, theta, rises, weight = (np.concatenate(x) for x in (form, theta, rises, weight))
+    means, spreads, weights = [], [], []
+    for kind in range(3):
+        w = weight * (form == kind)
+        w_rise = w * rises
+        mean = w @ theta / w.sum()
+        sd = np.sqrt(w @ (theta - mean) ** 2 / w.sum())
+        mean[3] = (w_rise @ theta[:, 3] + 30 * WIDE.means[kind][3]) / (w_rise.sum() + 30)
+        sd[3] = math.sqrt(
+            (w_rise @ (theta[:, 3] - mean[3]) ** 2 + 30 * WIDE.spreads[kind][3] ** 2) / (w_rise.sum() + 30)
+        )
+        weights.append(float(w.sum() / weight.sum()))
+        means.append(tuple(round(float(x), 2) for x in mean))
+        spreads.append(tuple(round(float(x), 2) for x in sd))
+    return CurvePrior(
+        (*(round(w, 2) for w in weights[:2]), round(1 - sum(round(w, 2) for w in weights[:2]), 2)),
+        tuple(means),
+        tuple(spreads),
+        round(float(rises.mean()), 2),
+    )
+
+
+def scored(rows: list[dict[str, Any]], who: str) -> dict[str, Any]:
+    """How one did."""
+    reached = [row for row in rows if math.isfinite(row["truth"])]
+    errors = [min(abs(row[who][1] / row["truth"] - 1), 9.0) for row in reached]
+    left = [
+        min(abs((row[who][1] - row["shown"]) / (row["truth"] - row["shown"]) - 1), 9.0) for row in reached
+    ]
+    inside = [row[who][0] <= row["truth"] <= row[who][2] for row in reached]
+    open_ended = [row[who][2] > row["end"] for row in rows if not math.isfinite(row["truth"])]
+    cap = [4 * row["end"] for row in reached]
+    widths = [min(row[who][2], c) / min(row[who][0], c) for row, c in zip(reached, cap, strict=True)]
+    scores = []
+    for row in rows:  # interval score of log time, never is four times the curve
+        most = 4 * row["end"]
+        low, high = (math.log(min(row[who][n], most)) for n in (0, 2))
+        true = (
+            math.log(row["truth"])
+            if math.isfinite(row["truth"])
+            else max(min(high, math.log(most)), math.log(row["end"]))
+        )
+        scores.append(high - low + 20 * (max(low - true, 0) + max(true - high, 0)))
+    return {
+        "median_error": round(statistics.median(errors), 3),
+        "median_error_of_what_is_left": round(statistics.median(left), 3),
+        "within_25_percent": round(statistics.mean(e <= 0.25 for e in errors), 3),
+        "coverage": round(statistics.mean([*inside, *open_ended]), 3),
+        "coverage_reached": round(statistics.mean(inside), 3),
+        "coverage_censored": round(statistics.mean(open_ended), 3) if open_ended else None,
+        "median_p95_by_p5": round(statistics.median(widths), 2),
+        "interval_score": round(statistics.mean(scores), 2),
+    }
+
+
+def main() -> None:
+    args = options(__doc__, share=25, prior="learnt")
+    every = curves()
+    rows: list[dict[str, Any]] = []
+    took = []
+    for held, other in (HALVES, HALVES[::-1]):
+        prior = (
+            learnt([c for c in every if c["family"] in other])
+            if args.prior == "learnt"
+            else {"wide": WIDE, "shipped": PRIOR}[args.prior]
+        )
+        for curve in (c for c in every if c["family"] in held):
+            shown = len(curve["at"]) * args.share // 100
+            for aim in targets(curve, shown):
+                began = time.process_time()
+                found = forecast_curve(
+                    curve["at"][:shown],
+                    curve["values"][:shown],
+                    aim,
+                    more_is_better=more_is_better(curve),
+                    prior=prior,
+                )
+                took.append(time.process_time() - began)
+                last = curve["at"][shown - 1]
+                rows.append(
+                    {
+                        "family": curve["family"],
+                        "truth": truth(curve, aim),
+                        "shown": last,
+                        "end": curve["at"][-1],
+                        "ours": tuple(found.quantile(q) for q in (0.05, 0.5, 0.95)),
+                        "power law": power_law(curve, shown, aim),
+                        "last value": (math.inf,) * 3,
+                    }
+                )
+    result: dict[str, Any] = {
+        "curves": len(every),
+        "targets": len(rows),
+        "reached": sum(math.isfinite(row["truth"]) for row in rows),
+        "cpu_ms_each": round(1000 * statistics.median(took), 1),
+        **{who: scored(rows, who) for who in ("ours", "power law", "last value")},
+        "families": {
+            name: scored([row for row in rows if row["family"] == name], "ours") for name in FAMILIES
+        },
+        "prior_of_all": asdict(learnt(every)),
+    }
+    report("time_to_accuracy", result)
+
+
+if __name__ == "__main__":
+    main()
