@@ -22,6 +22,7 @@ SCRIPTS = (
     "search",
     "quote_speed",
     "quotes_kept",
+    "time_to_accuracy",
     "simulation",
     "failures",
     "volumes/push",
