@@ -410,9 +410,11 @@ def by_phase(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     for each in records:
         told = (each.get("quotes", {}).get("estimate") or {}).get("phases") or {}
-        truth = {name: part["seconds"] for name, part in (each.get("phases") or {}).items()}
-        for name, belief in told.items():
-            found[name].append((truth.get(name, 0.0), belief["p50"], belief["p95"]))
+        lines = next(iter((each.get("phases") or {}).values()), [])
+        truth = {part["phase"]: part["seconds"] for part in lines}
+        for name, belief in told.items() if lines else ():
+            if name not in ("pauses", "end of the tasks"):  # of what was seen they are part of the steps
+                found[name].append((truth.get(name, 0.0), belief["p50"], belief["p95"]))
     return {
         name: {
             "runs": len(rows),

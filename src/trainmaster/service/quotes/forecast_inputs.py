@@ -11,6 +11,7 @@ from trainmaster.cluster.renting.requirements import Needs
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.service.quotes.worker_counts import workload_of
 from trainmaster.spec import Experiment, Recipe
+from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.phases import Waited
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.shapes import Floats
     from trainmaster.advisor.quote.forecast import Beside, Doing
     from trainmaster.advisor.quote.quote import Interval
+    from trainmaster.control.loop.run_state import ExperimentState
+    from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.control.measure.run_phases import Span
     from trainmaster.service.cluster_costs import ClusterFacts
 
@@ -169,3 +172,20 @@ def forecast_inputs(
         rented.gave_back_s,
     )
     return Forecast(time_s, cost_usd, points, training, left_s)
+
+
+def doing_of(
+    experiment: ExperimentState, progress: Mapping[tuple[str, int], TaskProgress], now: float
+) -> Doing:
+    """How far an experiment is."""
+    from trainmaster.advisor.quote.forecast import Doing, RunningTask
+    from trainmaster.service.quotes.steadiness import share_done
+
+    running = []
+    for task in experiment.live.values():
+        if task.started_at is None or task.state is State.WAITING:
+            continue
+        found = progress.get(task.key)
+        share = None if found is None else share_done(found)
+        running.append(RunningTask(max(now - task.started_at, 0.0), share))
+    return Doing(sum(experiment.ended.values()), tuple(running))

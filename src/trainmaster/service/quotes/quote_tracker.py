@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.loop.recording import Where
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.devices import Device
     from trainmaster.advisor.model.measurement import Measurement
     from trainmaster.advisor.quote.forecast import Beside, Doing
-    from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
+    from trainmaster.control.loop.run_state import RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.control.measure.run_phases import Span
     from trainmaster.service.cluster_costs import ClusterCosts
@@ -172,7 +173,7 @@ class QuoteTracker:
     def _look(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> list[Note]:
-        lines = self._collect(run_state, now)
+        lines = self._collect(run_state, progress, now)
         if self._watch is not None or self._costs is not None or self._elapsed(now) > _SHORT_S:
             lines += self._phases(now).look(run_state, progress, now)
             run_state.course = self._phases(now).told(run_state, now)
@@ -389,10 +390,10 @@ class QuoteTracker:
         self, kind: str, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> None:
         """Let a thread work out what is to be expected, from a copy of how far everything is."""
-        from trainmaster.service.quotes.forecast_inputs import NotKnown, RentedNow, forecast_inputs
+        from trainmaster.service.quotes.forecast_inputs import NotKnown, RentedNow, doing_of, forecast_inputs
 
         doing: dict[str, tuple[bool, Doing]] = {
-            name: (experiment.state is State.DONE, _doing(experiment, progress, now))
+            name: (experiment.state is State.DONE, doing_of(experiment, progress, now))
             for name, experiment in run_state.experiments.items()
         }
         known = {name: self._known.of(name) for name in run_state.experiments}
@@ -454,7 +455,9 @@ class QuoteTracker:
             return dict(self._beside_here())
         return {name: one for each in self._costs.clusters() for name, one in each.beside().items()}
 
-    def _collect(self, run_state: RunState, now: float) -> list[Note]:
+    def _collect(
+        self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
+    ) -> list[Note]:
         try:
             found = self._done.get_nowait()
         except queue.Empty:
@@ -474,7 +477,8 @@ class QuoteTracker:
         found_at = promise.made_at
         watch.forecast(promise.time_s, promise.cost_usd, forecast.left_s, found_at, is_promised=is_promised)
         if promise.kind == "forecast":
-            return [] if self._binding is None else self._compare(promise)
+            why = partial(self._drift, run_state, progress, now)
+            return [] if self._binding is None else self._compare(promise, why)
         if len(watch.courses) == 1:
             promise = replace(promise, phases=next(iter(watch.courses.values())).spans())
         return self._promise(promise, run_state, now)
@@ -507,7 +511,7 @@ class QuoteTracker:
             then = "the run was ended by hand before, so it is not judged"
         return [Note(f"quote: {words}; {then}{score}", topic=QUOTE_BOUND)]
 
-    def _compare(self, forecast: QuoteRecord) -> list[Note]:
+    def _compare(self, forecast: QuoteRecord, why: Callable[[], str]) -> list[Note]:
         """Tell when the forecast leaves the quote, and when it comes back."""
         assert self._binding is not None
         time_s, cost_usd = forecast.time_s.p50, forecast.cost_usd.p50
@@ -529,9 +533,22 @@ class QuoteTracker:
         ] * dear
         words = (
             f"it will {' and '.join(what)} than quoted: {told_in_full(forecast.time_s, forecast.cost_usd)}; "
-            f"quoted were at most {' and '.join(most)}. {self._choices()}"
+            f"quoted were at most {' and '.join(most)}{why()}. {self._choices()}"
         )
         return [Note(words, topic=QUOTE_IN_DANGER)]
+
+    @staticmethod
+    def _drift(run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float) -> str:
+        """What makes steps slower than they were; empty if none are."""
+        from trainmaster.control.measure.drift import drift_of
+
+        for (name, number), found in progress.items():
+            task = run_state.experiments[name].live.get(number)
+            if task is None or task.started_at is None or found.trace is None:
+                continue
+            if told := drift_of(found.trace, found.directory, task.started_at, now):
+                return f"; {told}"
+        return ""
 
     def _choices(self) -> str:
         """What the user can do about it."""
@@ -580,18 +597,3 @@ class QuoteTracker:
         from trainmaster.providers.capabilities import HOST
 
         return Device("", 1.0, HOST)
-
-
-def _doing(
-    experiment: ExperimentState, progress: Mapping[tuple[str, int], TaskProgress], now: float
-) -> Doing:
-    from trainmaster.advisor.quote.forecast import Doing, RunningTask
-
-    running = []
-    for task in experiment.live.values():
-        if task.started_at is None or task.state is State.WAITING:
-            continue
-        found = progress.get(task.key)
-        share = None if found is None else share_done(found)
-        running.append(RunningTask(max(now - task.started_at, 0.0), share))
-    return Doing(sum(experiment.ended.values()), tuple(running))

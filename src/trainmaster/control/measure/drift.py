@@ -1,0 +1,126 @@
+"""`Pace`: how steps of a task go in a part of its time; `why_slower`: what two of these say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.executors.usage import node_samples, read_usage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmaster.advisor.model.step_trace import StepTrace
+
+#: Steps that take by less longer are as they were; and what one looks at now, in seconds.
+_SLOWER: Final = 1.15
+_NOW_S: Final = 30.0
+#: Of each cause, by how much what it shows in must have changed.
+_MORE_WORK: Final = 1.2
+_MORE_MS: Final = 1.0
+_BUSY: Final = 0.3
+#: A member that sends less a step waits for no network card.
+_MUCH_BYTES: Final = 1e5
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Of the workers of one task, by member where it says so.
+
+    Attributes:
+        step_s: of one step.
+        cpu_s: of processors per step, the mean of the members. sent_bytes: per step; None if unknown.
+        round_trip_ms: between the machines, the worst; None if there is one machine, or if unknown.
+        others: share of a node's processors that others keep busy, by node, as far as known.
+        members: how many there are.
+    """
+
+    step_s: float
+    cpu_s: float
+    sent_bytes: float | None = None
+    round_trip_ms: float | None = None
+    others: Mapping[str, float] | None = None
+    members: int = 1
+
+
+def why_slower(before: Pace, now: Pace) -> str:
+    """What makes steps take longer than before, and what to do; empty if they do not.
+
+    >>> why_slower(Pace(1.0, 0.9), Pace(1.05, 0.9))
+    ''
+
+    Args:
+        before: as the steps went first.
+        now: as they go.
+    """
+    if now.step_s < _SLOWER * before.step_s:
+        return ""
+    drift = f"a step takes {now.step_s:.3g} s, not {before.step_s:.3g} s"
+    if now.cpu_s > _MORE_WORK * before.cpu_s:
+        return f"{drift}, as it computes more: that is the script's own, no other machine helps"
+    trip, was = now.round_trip_ms, before.round_trip_ms
+    if trip is not None and was is not None and trip - was > _MORE_MS and trip > 2 * was:
+        told = f"packets between its machines take {trip:.3g} ms, not {was:.3g} ms"
+        return f"{drift}, as {told}: machines in one zone are nearer to each other"
+    known = before.others or {}
+    others = {node: share - known.get(node, 0.0) for node, share in (now.others or {}).items()}
+    if others and max(others.values()) > _BUSY:
+        node = max(others, key=lambda name: others[name])
+        told = f"something else keeps {100 * others[node]:.0f} % of {node} busy"
+        return f"{drift}, as {told}: end that, or replace {node}"
+    if now.members == 1:
+        return f"{drift}, and it computes no more: it waits for its data, or its machine has used its credits"
+    if now.sent_bytes is not None and now.sent_bytes > _MUCH_BYTES:
+        rate, had = now.sent_bytes / now.step_s / 1e6, now.sent_bytes / before.step_s / 1e6
+        told = f"members send {rate:.3g} MB/s, not {had:.3g}"
+        return f"{drift}, and they compute no more: the network carries less ({told}), or one machine is slow"
+    return f"{drift}, and members compute no more and send little: one of its machines is slow"
+
+
+def pace_of(trace: StepTrace, directory: Path, started_at: float, begin: float, end: float) -> Pace | None:
+    """How steps went between two moments; None if too little of that is known.
+
+    Args:
+        trace: of the task's steps.
+        directory: of its attempt.
+        started_at: Unix seconds: when its members were started.
+        begin: Unix seconds.
+        end: Unix seconds.
+    """
+    steps = trace.steps_at(end) - trace.steps_at(begin)
+    found = read_usage(directory, begin - started_at, end - started_at)
+    used = [usage for name, usage in found.items() if name.startswith("worker-") and usage.seconds > 1.0]
+    if steps < 1 or not used:
+        return None
+    step_s = (end - begin) / steps
+    sent = [usage.bytes_sent / usage.seconds for usage in used if usage.bytes_sent is not None]
+    trips = [usage.round_trip_ms for usage in used if usage.round_trip_ms is not None]
+    return Pace(
+        step_s,
+        sum(usage.cpu_share for usage in used) / len(used) * step_s,
+        sum(sent) / len(sent) * step_s if sent else None,
+        max(trips, default=None),
+        _others(directory, begin, end),
+        len(used),
+    )
+
+
+def drift_of(trace: StepTrace, directory: Path, started_at: float, now: float) -> str:
+    """`why_slower` of a task that runs: its last 30 s, or last third, against its first."""
+    if trace.first_at is None or trace.last_at is None or trace.last_at - trace.first_at < 3.0:
+        return ""
+    part_s = min(_NOW_S, (trace.last_at - trace.first_at) / 3)
+    first = pace_of(trace, directory, started_at, trace.first_at, trace.first_at + part_s)
+    last = pace_of(trace, directory, started_at, now - part_s, now)
+    return "" if first is None or last is None else why_slower(first, last)
+
+
+def _others(directory: Path, begin: float, end: float) -> dict[str, float]:
+    """Share of each node that is busy, as its samples say."""
+    found = {}
+    for node, rows in node_samples(directory).items():
+        busy = [row["cpu_percent"] for row in rows if begin <= row["time"] <= end and "cpu_percent" in row]
+        if busy:
+            found[node] = sum(busy) / len(busy) / 100
+    return found

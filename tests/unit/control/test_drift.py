@@ -1,0 +1,49 @@
+"""What makes steps slower: a table of what was seen before, and what is seen now."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from trainmaster.advisor.model.step_trace import StepTrace
+from trainmaster.control.measure.drift import Pace, drift_of, why_slower
+
+GANG = Pace(1.0, 0.8, 1e6, 0.2, {"a": 0.8, "b": 0.8}, 2)
+ALONE = Pace(1.0, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        (GANG, {"step_s": 1.1}, ""),
+        (GANG, {"step_s": 0.5}, ""),
+        (GANG, {"step_s": 2.0, "cpu_s": 1.6}, "computes more"),
+        (GANG, {"step_s": 2.0, "round_trip_ms": 10.0}, "take 10 ms, not 0.2 ms"),
+        (GANG, {"step_s": 2.0, "round_trip_ms": 0.5}, "network carries less (members send 0.5 MB/s, not 1)"),
+        (GANG, {"step_s": 2.0, "others": {"a": 0.8, "b": 1.2}}, "keeps 40 % of b busy"),
+        (GANG, {"step_s": 2.0}, "network carries less"),
+        (GANG, {"step_s": 2.0, "sent_bytes": 1e3}, "one of its machines is slow"),
+        (GANG, {"step_s": 2.0, "sent_bytes": None, "round_trip_ms": None, "others": None}, "is slow"),
+        (ALONE, {"step_s": 2.0}, "waits for its data"),
+        (ALONE, {"step_s": 2.0, "cpu_s": 1.7}, "computes more"),
+    ],
+)
+def test_what_makes_steps_slower(before, now, words):
+    told = why_slower(before, replace(before, **now))
+    assert words in told
+    assert bool(told) == bool(words)
+
+
+def test_what_a_task_has_left_says_that_it_waits(tmp_path):
+    trace, rows = StepTrace(0.5), []
+    for second in range(90):
+        trace.add(1000.0 + second, second if second < 45 else 45 + (second - 45) // 3)
+        cpu_s = 0.9 * min(second, 45) + 0.3 * max(second - 45, 0)
+        used = {"cpu_seconds": cpu_s, "peak_rss_bytes": 1, "seconds": float(second)}
+        rows.append(json.dumps({"member": "worker-0", "time": 1000.0 + second, **used}))
+    (tmp_path / "samples.jsonl").write_text("\n".join(rows) + "\n")
+    told = drift_of(trace, tmp_path, 1000.0, 1089.0)
+    assert "it waits for its data" in told
+    assert told.startswith("a step takes 3")
