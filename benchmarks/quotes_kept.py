@@ -325,7 +325,8 @@ class Bench:
     def _truth(self, run: str) -> dict[str, Any]:
         with contextlib.closing(sqlite3.connect(self.home / "trainmaster.db")) as connection:
             query = (
-                "select kind, data, time_s, cost_usd, kept, made_at from quote where run_id = ? order by id"
+                "select kind, data, time_s, cost_usd, kept, made_at from quote "
+                "where run_id = ? and kind != 'forecast' order by id"
             )
             rows = connection.execute(query, (run,)).fetchall()
             reason, created = connection.execute(
