@@ -3,6 +3,8 @@
 import pytest
 
 from trainmaster.control.loop.loading import shape_of
+from trainmaster.control.loop.run_state import RECORDED
+from trainmaster.db import tables
 from trainmaster.spec import read_recipe
 
 SEARCH = "    search: {metric: loss, goal: min}\n"
@@ -25,3 +27,7 @@ def test_the_model_that_is_judged_is_the_one_that_is_promoted(tmp_path, keys, ra
     assert (shape.promotes.metric, shape.promotes.smallest) == ranked
     assert shape.promotes.gate == shape.gate
     assert (shape.gate.requirement.goal, shape.gate.requirement.line) == (goal, 5)
+
+
+def test_all_that_is_recorded_of_a_task_is_a_column():
+    assert set(RECORDED) <= set(tables.task.c.keys())

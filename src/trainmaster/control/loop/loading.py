@@ -10,7 +10,7 @@ from typing import Any
 
 from trainmaster.control.decide.queue_wait import QueueWait
 from trainmaster.control.decide.task import Policy
-from trainmaster.control.loop.run_state import ExperimentState, FirstBad, RunState, Task
+from trainmaster.control.loop.run_state import RECORDED, ExperimentState, FirstBad, RunState, Task
 from trainmaster.control.task.gangs import checkpoints_of, helpers_of
 from trainmaster.db import Database, queries
 from trainmaster.db.changes import Promotion
@@ -201,7 +201,7 @@ def load_policies(recipe: Recipe) -> dict[str, Policy]:
 
 
 def _task(row: Mapping[Any, Any]) -> Task:
-    columns = {name: row[name] for name in Task.__slots__}
+    columns = {name: row[name] for name in RECORDED}
     lists = {name: json.loads(row[name]) for name in JSON_COLUMNS}
     lists["bad_checkpoints"] = tuple(lists["bad_checkpoints"])
     state, end_reason = State(row["state"]), _reason(row["end_reason"])

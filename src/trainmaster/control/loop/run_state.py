@@ -297,8 +297,10 @@ def tally(
     }
 
 
+#: What of a Task the store has.
+RECORDED = tuple(name for name in Task.__slots__ if name != "doing")
 # Columns of the store that a Task mirrors; the others are written and forgotten.
-_MIRRORED = frozenset(Task.__slots__) - {"experiment", "number", "state", "attempt", "message", "doing"}
+_MIRRORED = frozenset(RECORDED) - {"experiment", "number", "state", "attempt", "message"}
 
 
 def _set_fields(task: Task, fields: Mapping[str, object]) -> None:
