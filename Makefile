@@ -122,7 +122,7 @@ real-aws: install
 
 # Every framework x machine x fault x driver, what a run has in it x who drives it, and the minute of a hand-over: hours.
 crossings: install
-	@TRAINMASTER_CROSSINGS=all $(BIN)/python -m pytest -v tests/integration/lab/test_lab_crossings.py tests/integration/lab/test_lab_elsewhere.py tests/integration/lab/test_lab_hand_over.py
+	@TRAINMASTER_CROSSINGS=all $(BIN)/python -m pytest -v tests/integration/lab/test_lab_crossings.py tests/integration/lab/test_lab_elsewhere.py tests/integration/lab/test_lab_hand_over.py tests/integration/lab/test_lab_real_aws.py
 
 # The rules of all pages, in both sizes, light and dark, with 5,000 runs: `make test` has a part of it.
 pages: install

@@ -17,6 +17,8 @@ pytest.importorskip("ray", reason="ray is not installed")
 
 from renter import Renter
 
+from trainmaster.testing.waits import until
+
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 EXAMPLE = Path(__file__).parents[3] / "examples" / "tf-ps"
 SUM = """
@@ -207,4 +209,4 @@ def test_killed_while_hosts_are_made_nodes(renter: Renter, owner: Any, tmp_path:
     found = renter.start("resume", run, "--json", TRAINMASTER_HOSTS=str(path)).end()
     assert found["reason"] == "SUCCEEDED"
     assert renter.starts(run) == [(1, 0)]
-    assert "supervisor" not in processes_on_hosts(owner)
+    until(lambda: "supervisor" not in processes_on_hosts(owner), "nothing of it stays")
