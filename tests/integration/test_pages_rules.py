@@ -476,6 +476,23 @@ def test_a_printed_run_has_its_recipe_exact_times_and_no_buttons(browser, site):
     page.context.close()
 
 
+@pytest.mark.browser
+def test_what_is_wrong_is_told_at_its_field_and_there_is_one_budget(browser, site):
+    page = opened(browser, site, "phone")
+    page.goto(site.url + "/new")
+    page.get_by_role("tab", name="Model").click()
+    page.get_by_label("Steps").fill("many")
+    budget = page.get_by_label("Costs at most, US dollars")
+    budget.fill("0.50")
+    page.get_by_role("button", name="Run it").click()
+    page.get_by_text("Not sent: what is marked is wrong.").wait_for()
+    wrong = page.locator("[aria-invalid=true]")
+    assert wrong.get_attribute("name") == "steps"
+    assert "write a whole number" in page.locator(".at-field").inner_text()
+    assert page.locator("#recipe").input_value().count("0.50") == 1
+    page.context.close()
+
+
 def test_gaps_in_style_sheets_are_seven():
     for file in ("app.css", "run.css", "new.css", "quote.css"):
         text = re.sub(r"/\*.*?\*/", "", (PAGES / file).read_text(), flags=re.DOTALL)

@@ -10,6 +10,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -43,6 +44,7 @@ from trainmaster.web.recipe_form import (
     Typed,
     key_of,
     mistakes_of,
+    wrong_fields,
     new_key,
     unix_lines,
     without_triggers,
@@ -140,6 +142,9 @@ class NewRunPage(RecipeForm):
             raise UsageError(
                 f"{self.max_usd!r} is no amount of US dollars", "Write one, such as 20."
             ) from None
+        if most_usd is None and self.budget:
+            with suppress(ValueError):  # what it cannot be is said where the recipe is read
+                most_usd = float(self.budget.lstrip("$"))
         return RunRequest(self.recipe, self.digest or None, None, most_usd, wait=bool(self.wait))
 
     def ask(self) -> QuoteAsk:
@@ -233,7 +238,8 @@ def _as_json(
     """What the page becomes."""
     checked = part("checked.html", **_checked(mistake, notes))
     fields = form.model_dump(include=set(RecipeForm.model_fields))
-    return JSONResponse({"recipe": form.recipe, "was": form.was, "fields": fields, "checked": checked}, http)
+    told = {"checked": checked, "wrong": wrong_fields(mistake)}
+    return JSONResponse({"recipe": form.recipe, "was": form.was, "fields": fields, **told}, http)
 
 
 @router.post("/new/git")

@@ -32,6 +32,21 @@ def mistakes_of(error: Exception | None) -> list[str]:
     return [str(error)]
 
 
+#: The field of a key of the recipe, by its last part, where they are not called the same.
+_FIELD_OF: Final = {"total": "budget", "global": "batch", "command": "main", "data": "source"}
+
+
+def wrong_fields(error: Exception | None) -> dict[str, str]:
+    """What is wrong with which field of the form, without the lines of a recipe."""
+    found: dict[str, str] = {}
+    for mistake in error.mistakes if isinstance(error, RecipeError) else ():
+        key = mistake.key_path.rpartition(".")[2]
+        name = _FIELD_OF.get(key, key)
+        if name in RecipeForm.model_fields:
+            found.setdefault(name, mistake.message)
+    return found
+
+
 def new_key() -> str:
     """For a form that is shown."""
     return secrets.token_hex(16)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import UsageError
-from trainmaster.web.recipe_form import RecipeForm, with_cluster
+from trainmaster.spec.errors import RecipeError, UsageError
+from trainmaster.web.recipe_form import RecipeForm, with_cluster, wrong_fields
 
 
 def read(form, tmp_path):
@@ -161,6 +161,15 @@ def test_aliases_are_values_of_their_own_and_what_cannot_be_read_is_not_lost():
     for broken in ("name: [", "- a", "3"):
         with pytest.raises(UsageError):
             RecipeForm(name="x").written(broken, RecipeForm())
+
+
+def test_a_mistake_is_told_at_its_field_without_a_line():
+    text = "name: x\nbudget: {total: $abc}\nexperiments: {t: {command: ls, batch: {global: q}, odd: 1}}\n"
+    with pytest.raises(RecipeError) as error:
+        Recipe.from_text(text)
+    found = wrong_fields(error.value)
+    assert found.keys() == {"budget", "batch"}
+    assert found["batch"] == "the text 'q'; write a whole number of at least 1"
 
 
 def test_an_empty_form_is_a_recipe(tmp_path):

@@ -46,6 +46,11 @@ function show(answer) {
   for (const [name, value] of Object.entries(answer.fields)) set(name, value);
   set("recipe", answer.recipe); set("was", answer.was);
   document.getElementById("checked").innerHTML = answer.checked;
+  for (const note of form.querySelectorAll(".at-field")) { note.previousElementSibling.removeAttribute("aria-invalid"); note.remove(); }
+  for (const [name, text] of Object.entries(answer.wrong)) {
+    form.elements[name].setAttribute("aria-invalid", "true");
+    form.elements[name].insertAdjacentElement("afterend", Object.assign(document.createElement("span"), {className: "note at-field", textContent: text}));
+  }
   keep();
 }
 let due = null, again = null, pending = null, is_sending = false;
@@ -76,7 +81,8 @@ function restore() {
 }
 document.getElementById("start-over").addEventListener("click", () => keep(true));
 form.addEventListener("input", () => { keep(); if (!pending) said.textContent = ""; });
-fields.addEventListener("change", later);
+form.addEventListener("change", event => { if (fields.contains(event.target) || event.target.name === "budget") later(); });
+form.elements.budget.addEventListener("input", () => { set("max_usd", ""); document.getElementById("cap")?.remove(); });
 recipe.addEventListener("input", later);
 
 // A press is answered at once. What could not be sent is kept and sent when the server can be reached, or after the log-in.
@@ -114,8 +120,10 @@ async function attempt(path) {
   if (to) { keep(true); return location.assign(to); }
   if (answer.headers.get("content-type").startsWith("application/json")) {
     show(await answer.json());
-    choose(tabs.length - 1);
-    return say("Not sent: the recipe says what is wrong.");
+    const field = form.querySelector("[aria-invalid]"), at = panels.findIndex(panel => panel.contains(field));
+    if (!field || at >= 0) choose(field ? at : tabs.length - 1);
+    field?.focus();
+    return say(field ? "Not sent: what is marked is wrong." : "Not sent: the recipe says what is wrong.");
   }
   const html = await answer.text(), shown = new DOMParser().parseFromString(html, "text/html").querySelector("main");
   if (answer.ok) { sessionStorage.removeItem(PLACE); document.open(); document.write(html); return document.close(); }
