@@ -44,10 +44,10 @@ from trainmaster.web.recipe_form import (
     Typed,
     key_of,
     mistakes_of,
-    wrong_fields,
     new_key,
     unix_lines,
     without_triggers,
+    wrong_fields,
 )
 from trainmaster.web.rendering import is_part, page, part, redirect
 from trainmaster.web.workflows import begin

@@ -46,10 +46,12 @@ function show(answer) {
   for (const [name, value] of Object.entries(answer.fields)) set(name, value);
   set("recipe", answer.recipe); set("was", answer.was);
   document.getElementById("checked").innerHTML = answer.checked;
-  for (const note of form.querySelectorAll(".at-field")) { note.previousElementSibling.removeAttribute("aria-invalid"); note.remove(); }
+  for (const note of form.querySelectorAll(".at-field")) note.remove();
+  for (const field of form.querySelectorAll("[aria-invalid]")) for (const key of ["aria-invalid", "aria-describedby"]) field.removeAttribute(key);
   for (const [name, text] of Object.entries(answer.wrong)) {
-    form.elements[name].setAttribute("aria-invalid", "true");
-    form.elements[name].insertAdjacentElement("afterend", Object.assign(document.createElement("span"), {className: "note at-field", textContent: text}));
+    const field = form.elements[name], id = `wrong-${name}`;
+    field.setAttribute("aria-invalid", "true"); field.setAttribute("aria-describedby", id);
+    (field.closest("label") ?? field).insertAdjacentElement("afterend", Object.assign(document.createElement("p"), {id, className: "note at-field", textContent: text}));
   }
   keep();
 }
