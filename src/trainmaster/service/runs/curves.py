@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -31,6 +35,11 @@ _WORDS_WITH_GOAL = _SMALLER_IS_BETTER | {
 }
 #: Of an experiment with more tasks so many are drawn, evenly chosen: more lines hide each other.
 MAX_TASKS = 200
+#: Reading more takes seconds: what was found is kept until a file changes, so many curves of all runs.
+_LONG_BYTES = 1 << 20
+_MOST_KEPT = 128
+_kept: OrderedDict[tuple[object, ...], tuple[str, dict[str, Curve]]] = OrderedDict()
+_lock = threading.Lock()
 #: Of a task that reports more metrics, the first ones: of results first.
 MAX_METRICS = 8
 
@@ -118,9 +127,9 @@ def run_curves(database: Database, files: RunFiles, run: str) -> list[Experiment
         tasks = []
         for row in (rows[index] for index in _evenly(len(rows))):
             bad = row["state"] == State.DONE and row["reason"] not in FINISHED
-            curves: dict[str, Curve] = {}
-            places = (files.attempt(run, name, row["number"], n) for n in range(1, row["attempt"] + 1))
-            axis = _read(experiment, places, curves) or axis
+            places = [files.attempt(run, name, row["number"], n) for n in range(1, row["attempt"] + 1)]
+            own_axis, curves = _kept_or_read(experiment, places)
+            axis = own_axis or axis
             if curves:
                 curves = {key: curves[key] for key in in_order(curves)}
                 tasks.append(TaskCurves(row["number"], json.loads(row["parameters"]), bad, curves))
@@ -207,6 +216,37 @@ def _evenly(count: int) -> Iterable[int]:
     if count <= MAX_TASKS:
         return range(count)
     return (index * count // MAX_TASKS for index in range(MAX_TASKS))
+
+
+def _kept_or_read(experiment: Experiment, places: Sequence[AttemptPlace]) -> tuple[str, dict[str, Curve]]:
+    """What `_read` finds; of long files what it found the last time, as long as no file has changed."""
+    key, size = _files_of(places)
+    with _lock:
+        if key in _kept:
+            _kept.move_to_end(key)
+            return _kept[key]
+    curves: dict[str, Curve] = {}
+    found = _read(experiment, places, curves), curves
+    if size > _LONG_BYTES:
+        with _lock:
+            _kept[key] = found
+            while sum(len(each) for _, each in _kept.values()) > _MOST_KEPT and len(_kept) > 1:
+                _kept.popitem(last=False)
+    return found
+
+
+def _files_of(places: Sequence[AttemptPlace]) -> tuple[tuple[object, ...], int]:
+    """All files of some attempts with their sizes and times; how many bytes they have."""
+    found: list[object] = []
+    total = 0
+    for place in places:
+        with suppress(OSError), os.scandir(place.directory) as entries:
+            for entry in sorted(entries, key=lambda each: each.name):
+                if entry.is_file(follow_symlinks=False):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((entry.path, status.st_ino, status.st_size, status.st_mtime_ns))
+                    total += status.st_size
+    return tuple(found), total
 
 
 def _read(experiment: Experiment, places: Iterable[AttemptPlace], curves: dict[str, Curve]) -> str:
