@@ -2,12 +2,14 @@
 
 import contextlib
 import os
+import signal
 import time
 from pathlib import Path
 
 import pytest
 
 from trainmaster.executors.base import Capacity, GangRequest, MemberRequest, Phase
+from trainmaster.executors.gangs.node_program import AGENT_PROGRAM, HEAD_PROGRAM
 from trainmaster.testing.executor_contract import until
 
 RUN = "gangs-0"
@@ -102,13 +104,28 @@ def raylet_pid(node):
     return pid
 
 
-def agent_pid(node):
-    """Of the process that speaks with the node's supervisor."""
-    found = processes_of(node, "ray::NodeActor")
+def programs_of(node, program):
+    """Processes of a program of ours that speaks with a driver."""
+    found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             command = entry.read_bytes()
-            if b"ssh.agent_program" in command and os.fsencode(f'"{node.home}"') in command:
+            if program.encode() in command and os.fsencode(f'"{node.home}"') in command:
                 found.append(int(entry.parent.name))
-    (pid,) = found
+    return found
+
+
+def agent_pid(node):
+    """Of the process that speaks with the node's supervisor."""
+    (pid,) = processes_of(node, "ray::NodeActor") + programs_of(node, AGENT_PROGRAM)
     return pid
+
+
+def lose_gateway(cluster):
+    """What places gangs ends: a thread of ours, and with Ray what speaks with it."""
+    gateway = cluster._gateway
+    for pid in programs_of(cluster.nodes[0], HEAD_PROGRAM):
+        os.kill(pid, signal.SIGKILL)
+    if cluster.head is None:
+        gateway.end()
+    until(lambda: gateway.is_over, "it has ended")

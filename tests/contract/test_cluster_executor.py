@@ -19,10 +19,8 @@ class TestNodesExecutor(ExecutorContract):
         return connect
 
     def lose_supervisor(self, executor: Executor) -> None:
-        """And the gateway, where the queue is; it may be a thread of ours."""
-        pids = {executor.supervisor_pid, supervisor_pid(self.cluster.nodes[0])} - {os.getpid()}
-        if self.cluster.head is None:
-            self.cluster._gateway.end()
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        until(lambda: not any(alive(pid) for pid in pids), "both are dead")
+        """And what places gangs, where the queue is: a thread of ours."""
+        self.cluster._gateway.end()
+        pid = supervisor_pid(self.cluster.nodes[0])
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not alive(pid), "it is dead")

@@ -2,13 +2,12 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from engine_bench import fields, only_ray, processes_of
+from engine_bench import fields, lose_gateway, only_ray, processes_of
 
 from trainmaster.executors.base import GangRequest, MemberRequest, Phase
 from trainmaster.executors.gangs.executor import NodesExecutor
@@ -155,8 +154,7 @@ def test_cannot_start_on_one_node(bench):
     assert not any(alive(member.pid) for member in (first, third))
 
 
-@only_ray
-def test_gateway_killed(bench, three):
+def test_what_places_gangs_is_lost(bench, three):
     gang = bench.gang("0", *["echo $$ >> pids; until [ -e go ]; do sleep 0.02; done; exit 0"] * 3)
     held = bench.gang("1", "touch never", hold=True)
     bench.executor.submit([gang, held])
@@ -164,7 +162,7 @@ def test_gateway_killed(bench, three):
     until(lambda: all(member.pid for member in bench.wait(gang, Phase.RUNNING).members), "all have started")
     before = bench.wait(gang, Phase.RUNNING)
     bench.wait(held, Phase.GRANTED)
-    os.kill(bench.executor.supervisor_pid, signal.SIGKILL)
+    lose_gateway(three)
     after = bench.wait(gang, Phase.RUNNING)
     assert [member.pid for member in after.members] == [member.pid for member in before.members]
     bench.wait(held, Phase.UNKNOWN)
@@ -172,6 +170,21 @@ def test_gateway_killed(bench, three):
     assert [member.exit_code for member in bench.wait(gang).members] == [0, 0, 0]
     assert len((bench.directory / "pids").read_text().split()) == 3
     assert not (bench.directory / "never").exists()
+
+
+@only_ray
+def test_without_a_driver_nothing_waits_for_a_dead_peer(bench, three):
+    save = "trap 'echo saved; exit 0' TERM; while :; do sleep 0.02; done"
+    gang = bench.gang("0", save, "until [ -e fail ]; do sleep 0.02; done; exit 3", save)
+    bench.executor.submit([gang])
+    pids = [member.pid for member in bench.all_started(gang).members]
+    bench.executor.close()
+    three._gateway.end()
+    (bench.directory / "fail").touch()
+    until(lambda: not any(map(alive, pids)), "their nodes have ended the others", patience_s=20.0)
+    bench.executor = bench.open()
+    members = bench.wait(gang).members
+    assert [(member.exit_code, member.stopped) for member in members] == [(0, True), (3, False), (0, True)]
 
 
 DRIVER = """

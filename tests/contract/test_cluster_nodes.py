@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from engine_bench import Bench, agent_pid, only_ray, processes_of, raylet_pid
+from engine_bench import Bench, agent_pid, lose_gateway, only_ray, processes_of, programs_of, raylet_pid
 
 from trainmaster.executors.base import Phase
 from trainmaster.executors.gangs.executor import NodesExecutor
+from trainmaster.executors.gangs.node_program import HEAD_PROGRAM
 from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.testing.executor_contract import alive, until
@@ -98,7 +99,7 @@ def test_a_gang_goes_on_without_a_dispensable_member(bench, three, is_switched_o
     os.kill(raylet_pid(node), signal.SIGKILL)
     try:
         until(is_told, "the loss is told", patience_s=8.0)
-        os.kill(bench.executor.supervisor_pid, signal.SIGKILL)  # the next one knows it from its records
+        lose_gateway(three)  # the next one knows it from its records
         until(is_told, "of a machine that was just switched off the next one has to hear that it is lost")
         for _ in range(5):
             now = seen()
@@ -191,7 +192,7 @@ def test_head_lost(short_lived, tmp_path, engine):
         gang, waits = bench.gang("0", *[LOOP] * 2), bench.gang("1", *["true"] * 3)
         bench.executor.submit([gang, waits])
         pids = [member.pid for member in bench.all_started(gang).members]
-        for pid in (bench.executor.supervisor_pid, *processes_of(short_lived.head)):
+        for pid in (*programs_of(short_lived.head, HEAD_PROGRAM), *processes_of(short_lived.head)):
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(ExecutorError):
             bench.wait(gang)

@@ -85,6 +85,9 @@ class GangSchedule:
             self._connect()
             self._look()
             world.require()
+        if self.gangs.is_away:
+            self.gangs.begin_anew()
+        self._connect()
         for request in self._requests:
             self.gangs.stop(request.attempt, 5.0)
         world.pass_time(world.now + _REST_S)
@@ -100,6 +103,9 @@ class GangSchedule:
 
     def _look(self) -> None:
         """Nothing waits for what has been decided for long."""
+        if self.gangs.is_away:
+            self._granted.clear()
+            return
         for attempt in self._granted.keys() - self.gangs.gangs.keys():
             del self._granted[attempt]  # it was given up, and may be submitted again
         for attempt, gang in self.gangs.gangs.items():
@@ -147,7 +153,7 @@ class GangSchedule:
         """Let something go wrong."""
         world, rng = self.world, self.world.rng
         links = [link for link in self.gangs.links.values() if not link.is_dead]
-        kind = rng.choice(("end", "end", "off", "supervisor", "break", "cut", "anew", "stop"))
+        kind = rng.choice(("end", "end", "off", "supervisor", "break", "cut", "anew", "away", "stop"))
         if not links or (len(links) == 1 and kind in ("end", "off")):
             return
         link = rng.choice(links)
@@ -164,6 +170,8 @@ class GangSchedule:
             link.cut_until = max(link.cut_until, world.now + rng.choice((1.0, 10.0, 40.0)))
         elif kind == "anew":
             self.gangs.begin_anew()
+        elif kind == "away":
+            self.gangs.leave(rng.choice((5.0, 25.0, 80.0)))
         else:
             attempt = rng.choice(self._requests).attempt
             self.gangs.stop(attempt, rng.choice((0.0, 5.0)))

@@ -17,10 +17,14 @@ from typing import Any, Final, cast
 from trainmaster.executors.base import GangRequest, GangStatus, MemberStatus, Phase
 from trainmaster.executors.gang_client import gang_message, status_of
 from trainmaster.executors.gangs.life import Command, Fate, Gang, Part, Step
+from trainmaster.executors.gangs.unattended import Unattended, parts_of
 from trainmaster.testing.simulated_node import Client, Ending, SimulatedNode
 from trainmaster.testing.simulated_world import World
 
 _ANY_SLOTS: Final = 1 << 30
+#: So long a node waits for its driver before it looks after its gangs, and then looks so often.
+_PATIENCE_S: Final = 15.0
+_TEND_S: Final = 2.0
 #: How long a message takes; the last is one of a connection that was just lost.
 _DELAYS_S: Final = (0.0, 0.001, 0.01, 0.01, 0.1, 2.0)
 
@@ -94,7 +98,7 @@ class Link:
             self._gangs.later(lambda: self._perform(generation), self)
 
     def _perform(self, generation: int) -> None:
-        if self.is_dead or generation != self._generation:
+        if self.is_dead or generation != self._generation or self._gangs.is_away:
             return
         if not self.is_attached or self not in self.host.clients:
             self.attach()
@@ -164,6 +168,7 @@ class SimulatedGangs:
         self.clients: list[Client] = []
         self.epoch = 0
         self.token = 0
+        self.is_away = False
         self.won: dict[str, bool] = {}
         self.held: set[str] = set()
         self._rng = Random(f"{world.seed}/gangs")  # noqa: S311 - a schedule that replays, not a secret
@@ -173,6 +178,7 @@ class SimulatedGangs:
         self._requests: dict[str, GangRequest] = {}
         self._endings: dict[str, dict[str, Ending]] = {}
         self._parts: dict[str, tuple[Gang, Part]] = {}
+        self._records: dict[str, dict[str, Any]] = {}
         self._told: dict[str, dict[str, MemberStatus]] = {}
         self._stopped: set[str] = set()
         self._turns = 0
@@ -183,7 +189,7 @@ class SimulatedGangs:
 
     def submit(self, client: Client, request: GangRequest) -> None:
         """Queue a gang that is not known."""
-        if request.attempt not in self.gangs:
+        if request.attempt not in self.gangs and not self.is_away:
             self._requests[request.attempt] = request
             message = json.loads(json.dumps(gang_message(request)))
             self.gangs[request.attempt] = Gang(message, "", cast("Any", client))
@@ -192,12 +198,12 @@ class SimulatedGangs:
 
     def launch(self, attempt: str) -> None:
         """Start a gang that is GRANTED."""
-        if (gang := self.gangs.get(attempt)) is not None:
+        if (gang := self.gangs.get(attempt)) is not None and not self.is_away:
             self._perform(gang, gang.launch({}))
 
     def stop(self, attempt: str, grace_s: float) -> None:
         """Un-queue a gang or end its processes."""
-        if (gang := self.gangs.get(attempt)) is not None:
+        if (gang := self.gangs.get(attempt)) is not None and not self.is_away:
             self._stopped.add(attempt)
             self._perform(gang, gang.stop(grace_s, self.world.now))
 
@@ -243,6 +249,8 @@ class SimulatedGangs:
     def lost(self, link: Link) -> None:
         """It is known that a node is dead."""
         self.links.pop(link.place.key, None)
+        if self.is_away:
+            return  # the next driver learns it
         for gang in list(self.gangs.values()):
             gone = [part for part in gang.parts if part.key == link.place.key and not part.over]
             for part in gone:
@@ -256,8 +264,58 @@ class SimulatedGangs:
         self.links[key].host.kill_supervisor()
         self.links[key].break_off()
 
+    def leave(self, away_s: float) -> None:
+        """The driver is gone for a while: nodes look after their gangs, with what is recorded there."""
+        if self.is_away:
+            return
+        self.world.note(f"the driver is away for {away_s:.0f} s")
+        self.is_away = True
+        self.clients.clear()
+        self._records = {
+            part.name: json.loads(json.dumps({**gang.record("", ""), "group": ""}))
+            for gang in self.gangs.values()
+            for part in gang.parts
+        }
+        rules: dict[str, Unattended] = {key: Unattended() for key in self.links}
+        for link in self.links.values():
+            link.commands.clear()
+            link.break_off()
+        back_at = self.world.now + away_s
+        self.world.after(_PATIENCE_S, lambda: self._tend(rules, back_at))
+        self.world.after(away_s, lambda: self.begin_anew() if self.is_away else None)
+
+    def _tend(self, rules: Mapping[str, Unattended], back_at: float) -> None:
+        """Each node asks the others, and Ray which are dead."""
+        if self.world.now >= back_at or not self.is_away:
+            return
+        for link in self.links.values():
+            link.host.drop_client(link)  # what waits for its driver never starts
+        reached = {
+            key: link
+            for key, link in self.links.items()
+            if not link.is_dead and link.host.is_up and link.cut_until <= self.world.now
+        }
+        for key, link in reached.items():
+            own = {
+                name: record
+                for name, record in self._records.items()
+                if [name, key] in [[part[0], part[1][0]] for part in record["parts"]]
+            }
+            seen: dict[str, GangStatus | None] = {}
+            for node, names in parts_of(own).items():
+                if node not in self.links:
+                    seen.update(dict.fromkeys(names))
+                elif node in reached:
+                    seen.update((name, reached[node].host.status(name)) for name in names)
+            for command in rules[key].orders(own, seen, self.world.now):
+                self.judge_stop(command)
+                link.host.stop(command["attempt"], command["grace_s"])
+            self._judge_left(link, rules[key].gangs)
+        self.world.after(_TEND_S, lambda: self._tend(rules, back_at))
+
     def begin_anew(self) -> None:
         """The gateway was killed; the next one knows what is recorded, and asks the nodes."""
+        self.is_away = False
         self.world.note("the gateway begins anew")
         self.epoch += 1
         self.clients.clear()
@@ -312,7 +370,7 @@ class SimulatedGangs:
             self._took(status)
 
     def _took(self, status: GangStatus) -> None:
-        if status.attempt in self._parts:
+        if status.attempt in self._parts and not self.is_away:
             gang, part = self._parts[status.attempt]
             if part.took(status, self.world.now):
                 self._after(gang)
@@ -396,7 +454,7 @@ class SimulatedGangs:
             self.grant()
 
     def _press(self, gang: Gang) -> None:
-        if self.gangs.get(gang.attempt) is gang:  # not one of a gateway that was killed
+        if self.gangs.get(gang.attempt) is gang and not self.is_away:  # not one of a gateway that was killed
             self._perform(gang, gang.press())
 
     def _announce(self, attempt: str) -> None:
@@ -438,6 +496,14 @@ class SimulatedGangs:
         led = [name for name in self.living(gang.attempt) if gang.essential[name]]
         if led and self.world.now < gang.kill_at:
             self.world.fail(f"{part.name} is asked to end while {', '.join(led)} may need it")
+
+    def _judge_left(self, link: Link, gangs: Mapping[str, Gang]) -> None:
+        """Without a driver, too, nothing waits for a peer that is known to be dead."""
+        for own, gang in gangs.items():
+            part = link.host.gangs.get(own)
+            late = gang.kill_at is not None and self.world.now > gang.kill_at + 2 * _TEND_S
+            if late and part is not None and part.phase is Phase.RUNNING and not part.orphaned:
+                self.world.fail(f"{own} waits for what is dead")
 
     def _judge_told(self, gang: Gang) -> None:
         """How a member ended, once the driver has heard it, never changes."""

@@ -46,8 +46,7 @@ class Agent:
     """Speaks JSON with a gateway, of which ``token`` is the one that is served; called from threads.
 
     Args:
-        node: the supervisor's ``home``, and ids of ``gpus``; ``leased`` and ``token``, the run and the lease
-            of the driver that its gateway serves, if that is one alone: earlier ones are then refused.
+        node: the supervisor's ``home``, and ids of ``gpus``.
     """
 
     def __init__(self, node: Mapping[str, Any]) -> None:
@@ -64,13 +63,20 @@ class Agent:
         self._queued: set[str] = set()
         self._unrecorded: dict[str, str] = {}
         self._asked_at = time.monotonic()
+        self._is_left = False
         self._told_at = 0.0
         self._error = ""
         self._wake_in, self._wake_out = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
-    def attach(self, token: str, attempts: Sequence[str]) -> list[Any]:
+    def attach(self, token: str, attempts: Sequence[str], leased: str = "", lease: int = 0) -> list[Any]:
         """Serve this gateway from now on; what an earlier one held (but had not started) is dropped.
+
+        Args:
+            token: of the gateway.
+            attempts: parts that it asks for.
+            leased: the run of its driver.
+            lease: token of that driver's lease; supervisors refuse earlier ones.
 
         Returns:
             Statuses of the parts that were asked for, and of those that have a record here; the records of
@@ -78,11 +84,7 @@ class Agent:
         """
         with self._lock:
             self._detach()
-            connection = SupervisorConnection(Path(self._node["home"]))
-            client = GangClient(connection)
-            # The gateway decides whose turn it is: to the supervisor all gangs are those of one run.
-            capacity = Capacity(_ANY_SLOTS, tuple(self._node["gpus"]))
-            client.open("cluster", capacity, {}, self._node.get("token", 0), self._node.get("leased", ""))
+            client, connection = self._open(lease, leased)
             client.output()
             records = self._records.load()
             asked = list(dict.fromkeys([*attempts, *records]))
@@ -93,6 +95,7 @@ class Agent:
                 if each.phase is Phase.UNKNOWN and each.attempt not in attempts
             )
             self._client, self._connection, self._token, self._error = client, connection, token, ""
+            self._is_left = False
             self._asked_at = time.monotonic()
             self._wake()
             rows = [row_of(status) for status in statuses]
@@ -110,11 +113,38 @@ class Agent:
             client.stop(attempt, 0.0)
         return client.observe(attempts)
 
+    def _open(self, lease: int = 0, leased: str = "") -> tuple[GangClient, SupervisorConnection]:
+        connection = SupervisorConnection(Path(self._node["home"]))
+        client = GangClient(connection)
+        # The gateway decides whose turn it is: to the supervisor all gangs are those of one run.
+        client.open("cluster", Capacity(_ANY_SLOTS, tuple(self._node["gpus"])), {}, lease, leased)
+        return client, connection
+
     def detach(self, token: str) -> None:
         """The gateway ends."""
         with self._lock:
             if token == self._token:
                 self._detach()
+                self._is_left = True
+
+    def unattended(self) -> dict[str, Message] | None:
+        """Records of gangs by their parts here, if no gateway is there (and none is about to be)."""
+        with self._lock:
+            has_left = self._is_left or time.monotonic() - self._asked_at > PATIENCE_S
+            return self._records.load() if self._client is None and has_left else None
+
+    def statuses(self, parts: Sequence[str], commands: Sequence[Message] = ()) -> list[Any]:
+        """Of parts here, after commands of one who looks after them while no gateway is there."""
+        with self._lock:
+            client = self._client or self._open()[0]
+            try:
+                if self._client is None:
+                    for command in commands:
+                        client.send(command)
+                return [row_of(status) for status in client.observe(list(parts))]
+            finally:
+                if client is not self._client:
+                    client.close()
 
     def do(self, token: str, commands: Sequence[Message]) -> list[Any]:
         """Carry out commands in their order.

@@ -134,9 +134,9 @@ class Engine(Protocol):
         """The way to a node's agent, which is started if there is none."""
 
     def reservations(
-        self, ready: Callable[[str, list[str]], None], rooms: Callable[[], Sequence[LiveNode]], /
+        self, ready: Callable[..., None], rooms: Callable[[], Sequence[LiveNode]], /
     ) -> Reservations:
         """Where there is room for gangs, on nodes that can be reached, which ``rooms`` gives.
 
-        ``ready`` is told the attempt and the node of each bundle.
+        ``ready`` is told the attempt and the node of each bundle; thirdly, perhaps, why it can have no room.
         """

@@ -1,4 +1,4 @@
-"""What drivers speak to: `Gateway`, the loop around the `Scheduler` of a cluster's gangs.
+"""What a driver speaks to: `Gateway`, the loop around the `Scheduler` of a cluster's gangs, in a thread.
 
 They speak to it as they do to a supervisor. What an earlier gateway has left is found on the nodes: their
 supervisors never noticed that it ended, and their agents have records of the gangs.
@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import socket
+import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.executors.gangs.clients import GatewayClient
 from trainmaster.executors.gangs.scheduler import Scheduler
+from trainmaster.executors.wire import encode
+from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,11 +26,13 @@ if TYPE_CHECKING:
     from trainmaster.executors.gangs.engine import Engine
     from trainmaster.executors.wire import Message
 
-#: Without drivers and gangs it stays so long: starting it takes a second or two.
-IDLE_S: Final = 300.0
-SETTLE_S: Final = 15.0
+log = logging.getLogger(__name__)
+
+#: A driver that hangs up comes back at once, or not at all.
+_IDLE_S: Final = 5.0
 #: So often drivers hear from us, so that they notice when they do not.
 _BEAT_S: Final = 2.0
+_LOOK_S: Final = 5.0
 _PARTING_S: Final = 3.0
 
 
@@ -35,27 +42,15 @@ class Gateway:
     Args:
         engine: knows the nodes.
         fences: refuses earlier drivers.
-        note: writes a line to the log.
+        lease: the run of the driver, and the token of its lease.
         settle_s: nodes that do not answer within this time after a start are taken to be unreachable.
-        idle_s: without drivers, and without gangs if it ``stays`` for them, it ends after so long.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        fences: Fences,
-        note: Callable[[str], None],
-        settle_s: float = SETTLE_S,
-        idle_s: float = IDLE_S,
-        *,
-        stays: bool = True,
-    ) -> None:
+    def __init__(self, engine: Engine, fences: Fences, lease: tuple[str, int], settle_s: float) -> None:
         self._engine = engine
         self._fences = fences
-        self._note = note
+        self._lease = lease
         self._settle_s = settle_s
-        self._idle_s = idle_s
-        self._stays = stays
         self._clients: set[GatewayClient] = set()
         self._wanted = asyncio.Event()
         self._idle_since = time.monotonic()
@@ -68,13 +63,13 @@ class Gateway:
         self._ended.set()
 
     async def run(self, serve: Callable[[], Awaitable[None]]) -> None:
-        """Serve until no client is connected and no gang runs, or `end`.
+        """Serve until no client is connected, or `end`.
 
         Args:
             serve: begins to call `accept`, when it is known what an earlier gateway has left.
         """
         loop = asyncio.get_running_loop()
-        self.scheduler = Scheduler(self._engine, self._clients, loop, self._note)
+        self.scheduler = Scheduler(self._engine, self._clients, loop, log.info, self._lease)
         self.scheduler.wake = self._wanted.set
         nodes = self.scheduler.nodes
         await nodes.look()
@@ -84,6 +79,7 @@ class Gateway:
             for wait in late:
                 wait.cancel()
         self.scheduler.settle()
+        self._idle_since = time.monotonic()
         await serve()
         tasks = [
             asyncio.ensure_future(each)
@@ -101,6 +97,8 @@ class Gateway:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(_BEAT_S)
+            if time.monotonic() - self.scheduler.nodes.looked_at > 2 * _BEAT_S:
+                continue  # the engine says nothing, so we know nothing
             for client in self._clients:
                 if client.full:
                     continue
@@ -114,9 +112,9 @@ class Gateway:
         while True:
             self._wanted.clear()
             wait_s = self.scheduler.tick()
-            if self._clients or (self._stays and self.scheduler.busy):
+            if self._clients:
                 self._idle_since = time.monotonic()
-            elif time.monotonic() - self._idle_since > self._idle_s:
+            elif time.monotonic() - self._idle_since > _IDLE_S:
                 self._ended.set()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), min(wait_s or 1.0, 1.0))
@@ -127,7 +125,7 @@ class Gateway:
         self._clients.add(client)
         teller = asyncio.create_task(client.tell(self.scheduler.row))
         try:
-            await client.listen(self._handle, self._note)
+            await client.listen(self._handle, log.info)
         finally:
             teller.cancel()
             self._clients.discard(client)
@@ -190,3 +188,68 @@ class Gateway:
                 client.send({"plan": [attempt, gang.directory, list(gang.essential)]})
         rows = [self.scheduler.row(attempt) for attempt in message["attempts"]]
         client.send_rows("gangs", rows, reply="observe", id=message["id"])
+
+
+class DriverGateway:
+    """A `Gateway` in a thread of the driver's; see there.
+
+    Attributes:
+        run: of the driver.
+        lease: token of the driver's lease.
+        is_over: it has ended, or is about to.
+    """
+
+    def __init__(self, engine: Engine, fences: Fences, lease: tuple[str, int], settle_s: float) -> None:
+        self.run, self.lease = lease
+        self.is_over = False
+        self._loop = asyncio.new_event_loop()  # the thread closes it
+        self._gateway = Gateway(engine, fences, lease, settle_s)
+        self._streams: asyncio.Queue[socket.socket] = asyncio.Queue()
+        self._serving: set[asyncio.Task[None]] = set()
+        self._has_begun = threading.Event()
+        threading.Thread(target=self._work, name="gateway", daemon=True).start()
+
+    def connect(self) -> socket.socket:
+        """The driver's end of a new stream."""
+        ours, theirs = socket.socketpair()
+        try:
+            self._loop.call_soon_threadsafe(self._streams.put_nowait, theirs)
+        except RuntimeError:  # it has just ended: the driver dials again
+            theirs.close()
+        return ours
+
+    def end(self) -> None:
+        """Serve no more; what runs goes on."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._gateway.end)
+
+    def _work(self) -> None:
+        refusal = b""
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # ends its tasks, too
+            try:
+                runner.run(self._gateway.run(self._serve))
+            except ExecutorError as error:  # the driver is hung up on, and dials anew
+                log.info("what places tasks has ended: %s", error)
+                refusal = encode({"reply": "error", "error": Exception.__str__(error)})
+            except Exception:  # a thread has no caller
+                log.exception("what places tasks has ended")
+            self.is_over = True
+        while not self._streams.empty():
+            with self._streams.get_nowait() as stream, contextlib.suppress(OSError):
+                stream.sendall(refusal)
+
+    def look(self) -> None:
+        """Have it see at once which nodes there are."""
+        if self._has_begun.is_set() and not self.is_over:
+            look = self._gateway.scheduler.nodes.look()
+            with contextlib.suppress(TimeoutError, RuntimeError):
+                asyncio.run_coroutine_threadsafe(look, self._loop).result(_LOOK_S)
+
+    async def _serve(self) -> None:
+        self._has_begun.set()
+        self._serving.add(asyncio.create_task(self._accept()))
+
+    async def _accept(self) -> None:
+        while True:
+            reader, writer = await asyncio.open_connection(sock=await self._streams.get())
+            self._serving.add(asyncio.create_task(self._gateway.accept(reader, writer)))

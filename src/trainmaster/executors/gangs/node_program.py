@@ -22,8 +22,10 @@ from typing import Any
 
 from trainmaster.executors._processes import kept_environment
 
-#: An agent that is a process of its own; what it is told has the home of its node.
-AGENT_PROGRAM = "trainmaster.executors.ssh.agent_program"
+#: An agent that is a process of its own, and what speaks with Ray. What they are told has their node's home.
+AGENT_PROGRAM = "trainmaster.executors.gangs.agent_program"
+HEAD_PROGRAM = "trainmaster.executors.ray.head"
+_PROGRAMS = (AGENT_PROGRAM.encode(), HEAD_PROGRAM.encode())
 _START_TIMEOUT_S = 60.0
 #: On a busy machine Ray sometimes gives up on its own raylet.
 _TRIES = 2
@@ -142,10 +144,8 @@ def _try(directory: Path, request: dict[str, Any]) -> tuple[int, str]:
 
 
 def stop(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
-    """End Ray, the gateway and, if asked, the supervisor with all members; remove what they left."""
+    """End Ray, what speaks with it, and, if asked, the supervisor with all members; remove what they left."""
     ended = []
-    if _end_holder(directory / "gateway" / "lock", str(directory)):
-        ended.append("gateway")
     if _end_session(directory / "ray.pid"):
         ended.append("ray")
     if _end_agents(request["home"]):
@@ -158,13 +158,15 @@ def stop(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _end_agents(home: str) -> bool:
-    """End what speaks with the supervisor of a home, and is no child of Ray's."""
+    """End what speaks with the supervisor of a home, or with Ray, and is no child of Ray's."""
     mark = json.dumps(home).encode()
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
-            if AGENT_PROGRAM.encode() in command and mark in command:
+            if mark in command and any(
+                program.encode() in command for program in (AGENT_PROGRAM, HEAD_PROGRAM)
+            ):
                 found.append(int(entry.name))
     for pid in found:
         _signal(pid, signal.SIGKILL)

@@ -64,9 +64,16 @@ class Link:
     """
 
     def __init__(
-        self, node: LiveNode, agent: NodeAgent, listener: Listener, files: Files, note: Callable[[str], None]
+        self,
+        node: LiveNode,
+        agent: NodeAgent,
+        listener: Listener,
+        files: Files,
+        note: Callable[[str], None],
+        lease: tuple[str, int],
     ) -> None:
         self.node = node
+        self._lease = lease
         self.since: float | None = None
         self.attached = asyncio.Event()
         self._listener = listener
@@ -123,7 +130,7 @@ class Link:
         asked = self._listener.attempts_on(self.node)
         async with asyncio.timeout(_ATTACH_S):
             await self._agent.connect()
-            rows, records = await self._agent.call("attach", token, asked)
+            rows, records = await self._agent.call("attach", token, asked, *self._lease)
         statuses = [status_of(row) for row in rows]
         self._token = token
         unsent = self._keep_unsent({each.attempt for each in statuses if each.phase is not Phase.UNKNOWN})
@@ -185,12 +192,29 @@ class Link:
 class Nodes:
     """All nodes that live.
 
+    Args:
+        engine: knows them.
+        listener: is told what happens there.
+        files: what members write.
+        note: writes a line to the log.
+        lease: the run of the driver, and the token of its lease.
+
     Attributes:
         links: by the node's key.
+        looked_at: monotonic time in seconds when the engine was heard last.
     """
 
-    def __init__(self, engine: Engine, listener: Listener, files: Files, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        listener: Listener,
+        files: Files,
+        note: Callable[[str], None],
+        lease: tuple[str, int],
+    ) -> None:
         self.links: dict[str, Link] = {}
+        self.looked_at = 0.0
+        self._lease = lease
         self._engine = engine
         self._listener = listener
         self._files = files
@@ -226,6 +250,7 @@ class Nodes:
     async def look(self) -> None:
         """Ask the engine once which nodes are alive."""
         seen = {node.node_id: node for node in await self._engine.alive()}
+        self.looked_at = time.monotonic()
         for key, link in list(self.links.items()):
             if link.node.node_id not in seen:
                 del self.links[key]
@@ -235,7 +260,7 @@ class Nodes:
         for node in seen.values():
             if node.key not in self.links:
                 self.links[node.key] = Link(
-                    node, self._engine.agent(node), self._listener, self._files, self._note
+                    node, self._engine.agent(node), self._listener, self._files, self._note, self._lease
                 )
 
     async def watch(self) -> None:

@@ -169,14 +169,14 @@ class Placing:
                 gang.place(plan.places([node_queue.node]))
                 self._start(gang, "", node_queue.name)
                 return
-        try:
-            self._reservations.take(gang.attempt, plan, self._nodes.alive)
-        except (ValueError, TypeError) as error:  # labels that the engine does not take
-            self._refuse(gang, f"no room can be asked for: {error}")
+        self._reservations.take(gang.attempt, plan, self._nodes.alive)
 
-    def _placed(self, attempt: str, node_ids: list[str]) -> None:
-        """Its reservation is there."""
+    def _placed(self, attempt: str, node_ids: list[str], refusal: str = "") -> None:
+        """Its reservation is there, or refused, such as labels that the engine does not take."""
         gang = self._gangs[attempt]
+        if refusal:
+            self._refuse(gang, f"no room can be asked for: {refusal}")
+            return
         by_id = {node.node_id: node for node in self._nodes.rooms}
         plan = self._unplan(gang)
         if plan is None or not all(each in by_id for each in node_ids):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
+from trainmaster.executors.fences import Fences
 from trainmaster.executors.gangs.engine import ClusterNode
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.spec.launcher_names import ENGINES
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
-    from trainmaster.executors.gangs.engine import Opener, Runner
+    from trainmaster.executors.gangs.engine import Engine, Opener, Runner
+    from trainmaster.executors.gangs.gateway import DriverGateway
+
+log = logging.getLogger(__name__)
 
 _RECORD = "cluster.json"
 _PARALLEL = 32
@@ -43,6 +48,8 @@ class RecordedCluster(ABC):
         has_head: it stands and falls with its first node.
         packages: what nodes are sent for it beside Trainmaster, as pip takes it.
         imports: what a node must then be able to import, as `RuntimePackage` is tried with it.
+        settle_s: a node of an earlier driver that cannot be reached may have gangs that only it knows: it is
+            waited for until the machine is given up, which takes a minute.
     """
 
     def __init__(self, directory: Path, nodes: Sequence[ClusterNode], run: Runner, stream: Opener) -> None:
@@ -51,8 +58,10 @@ class RecordedCluster(ABC):
         self.used: dict[str, list[int]] = {}
         self._run = run
         self._open = stream
+        self._gateway: DriverGateway | None = None
 
     has_head: ClassVar[bool] = False
+    settle_s: ClassVar[float] = 75.0
     packages: ClassVar[tuple[str, ...]] = ()
     imports: ClassVar[tuple[str, ...]] = ()
 
@@ -79,15 +88,33 @@ class RecordedCluster(ABC):
         """
 
     @abstractmethod
+    def engine(self) -> Engine:
+        """What says which nodes are alive, and how each is reached, on behalf of one driver of a run.
+
+        Raises:
+            ExecutorError: the cluster cannot be reached.
+        """
+
     def connect(self, hello: Mapping[str, Any]) -> socket.socket:
-        """A stream to what places gangs, which is started if there is none.
+        """A stream to what places gangs, which begins in this process for the first driver of a run.
 
         Args:
             hello: what will be said first.
 
         Raises:
-            ExecutorError: it cannot be reached.
+            ExecutorError: the cluster cannot be reached.
         """
+        from trainmaster.executors.gangs.gateway import DriverGateway
+
+        run, lease = hello["run"], hello.get("token", 0)
+        gateway = self._gateway
+        if gateway is not None and (gateway.run != run or gateway.lease < lease):
+            gateway.end()
+            gateway = None
+        if gateway is None or gateway.is_over:
+            fences = Fences(str(self.directory / "fences.json"), log.info)
+            gateway = self._gateway = DriverGateway(self.engine(), fences, (run, lease), self.settle_s)
+        return gateway.connect()
 
     @property
     def head(self) -> ClusterNode | None:

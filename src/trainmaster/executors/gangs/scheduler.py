@@ -30,6 +30,7 @@ class Scheduler:
         clients: those that are connected.
         loop: for what is to be done later.
         note: writes a line to the log.
+        lease: the run of the driver, and the token of its lease.
     """
 
     def __init__(
@@ -38,13 +39,14 @@ class Scheduler:
         clients: set[GatewayClient],
         loop: asyncio.AbstractEventLoop,
         note: Callable[[str], None],
+        lease: tuple[str, int] = ("", 0),
     ) -> None:
         self.gangs: dict[str, Gang] = {}
         self._parts: dict[str, tuple[Gang, Part]] = {}
         self.files = Files(
             self._parts, clients, self._tell, self._announce, lambda part: part.node_id in self.nodes.alive
         )
-        self.nodes = Nodes(engine, self, self.files, note)
+        self.nodes = Nodes(engine, self, self.files, note, lease)
         self._clients = clients
         self._loop = loop
         self._note = note
@@ -334,7 +336,8 @@ class Scheduler:
 
     def settle(self) -> None:
         """The nodes were asked: what is on others is lost, and what none has heard of never started."""
-        self._placing.remove_others(self.gangs)
+        if not self.is_refused:
+            self._placing.remove_others(self.gangs)
         alive = self.nodes.alive
         found, self._found = self._found or {}, None
         for gang in list(self.gangs.values()):

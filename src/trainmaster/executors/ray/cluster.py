@@ -6,25 +6,25 @@ SSH. What was started is recorded on the driver before it is started: a driver t
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
-import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from trainmaster.executors.gangs.engine import ClusterNode, Opener, Runner
+from trainmaster.executors.gangs.node_program import HEAD_PROGRAM
 from trainmaster.executors.gangs.recorded_cluster import RecordedCluster, recorded
 from trainmaster.executors.ray.commands import (
     PORT_COUNT,
     check,
     cluster_address,
     environment,
-    gateway_directory,
     head_command,
     worker_command,
 )
+from trainmaster.executors.ray.engine import RayEngine
 from trainmaster.executors.ray.start import STARTED
 from trainmaster.executors.ray.tls import AUTHORITY_FILE, Authority
 from trainmaster.spec.errors import ExecutorError
@@ -41,6 +41,7 @@ class RayCluster(RecordedCluster):
     """
 
     has_head = True
+    settle_s = 15.0  # Ray says sooner which nodes are dead
     packages = ("ray",)
     imports = ("ray/_raylet.so",)
     # What is `used` are ports that were taken at an address, the last ones last: Ray's own connections to
@@ -84,7 +85,7 @@ class RayCluster(RecordedCluster):
 
     @property
     def head(self) -> ClusterNode:
-        """Where the cluster's own processes and the gateway run."""
+        """Where the cluster's own processes run."""
         return self.nodes[0]
 
     def runs(self, node: ClusterNode) -> bool:
@@ -113,23 +114,14 @@ class RayCluster(RecordedCluster):
         for name in (_TOKEN, AUTHORITY_FILE):
             (self.directory / name).unlink(missing_ok=True)
 
-    def connect(self, _hello: Mapping[str, Any]) -> socket.socket:
-        """A stream to the gateway on the head, which is started if there is none.
+    def engine(self) -> RayEngine:
+        """See `RecordedCluster.engine`; what speaks with Ray is started on the head.
 
         Raises:
             ExecutorError: the head cannot be reached.
         """
-        return self._open(self.head, self.gateway_command())
-
-    def gateway_command(self) -> list[str]:
-        """What to run on the head so that its standard input and output speak with the gateway."""
-        return [
-            self.head.python,
-            "-m",
-            "trainmaster.executors.ray.relay",
-            "gateway",
-            gateway_directory(self.head),
-        ]
+        about = {"home": self.head.home, "directory": self.head.directory}
+        return RayEngine(self._open(self.head, [self.head.python, "-m", HEAD_PROGRAM, json.dumps(about)]))
 
     def _start_workers(self, nodes: Sequence[ClusterNode]) -> None:
         if nodes:

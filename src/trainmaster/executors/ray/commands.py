@@ -74,11 +74,6 @@ def node_file(node: ClusterNode) -> str:
     return f"{node.directory}/node.json"
 
 
-def gateway_directory(node: ClusterNode) -> str:
-    """Where the head's gateway has its socket, lock and log."""
-    return f"{node.directory}/gateway"
-
-
 def authentication(directory: str, *, tls: bool) -> dict[str, str]:
     """What every process needs that speaks to the cluster.
 

@@ -1,7 +1,7 @@
 """A node's `Agent` at the other end of an SSH channel: one JSON frame per call on standard input.
 
-``python -m trainmaster.executors.ssh.agent_program NODE``, with what `Agent` takes as JSON. It ends with its
-stream, or when its gateway has not asked for anything for a while; supervisor and members go on.
+``python -m trainmaster.executors.gangs.agent_program NODE``, with what `Agent` takes as JSON. It ends with
+its stream, or when its driver has not asked for anything for a while; supervisor and members go on.
 """
 
 from __future__ import annotations
@@ -24,14 +24,21 @@ if TYPE_CHECKING:
     from trainmaster.executors.wire import Message
 
 _THREADS = 4
+_LAST_S = 0.1
 _READ_BYTES = 1 << 20
 
 
 class AgentProgram:
-    """Answers calls from threads: one waits for news while others hand over commands."""
+    """Answers calls from threads: one waits for news while others hand over commands.
 
-    def __init__(self, agent: Agent) -> None:
+    Args:
+        agent: whose methods are called.
+        threads: most calls at a time.
+    """
+
+    def __init__(self, agent: object, threads: int = _THREADS) -> None:
         self._agent = agent
+        self._threads = threads
         self._lock = threading.Lock()
 
     def serve(self) -> None:
@@ -40,16 +47,20 @@ class AgentProgram:
         poll = select.poll()
         poll.register(0, select.POLLIN)
         heard_at = time.monotonic()
-        with ThreadPoolExecutor(_THREADS) as pool:
+        with ThreadPoolExecutor(self._threads) as pool:
             while time.monotonic() - heard_at < PATIENCE_S:
                 if not poll.poll(int(PATIENCE_S * 1000)):
                     break
-                data = os.read(0, _READ_BYTES)
+                try:
+                    data = os.read(0, _READ_BYTES)
+                except OSError:  # the connection was reset
+                    data = b""
                 if not data:
                     break
                 heard_at = time.monotonic()
                 for call in splitter.feed(data):
                     pool.submit(self._answer, call)
+            time.sleep(_LAST_S)  # what came last is still done
             os._exit(0)  # a thread may wait for news
 
     def _answer(self, call: Message) -> None:
