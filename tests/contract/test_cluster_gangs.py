@@ -214,6 +214,8 @@ while True:
 
 
 def test_driver_killed_and_adopted(bench, three, engine):
+    bench.executor.close()
+    three._gateway.end()  # without leases, two drivers would take the nodes from each other
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(three.directory), str(bench.directory), engine]
     )
@@ -225,7 +227,8 @@ def test_driver_killed_and_adopted(bench, three, engine):
         driver.kill()
         driver.wait()
     gang, held = bench.gang("0", "", "", ""), bench.gang("1", "")
-    bench.connect = lambda: NodesExecutor(type(three).find(three.directory, *HERE))  # as another driver does
+    found = type(three).find(three.directory, *HERE)
+    bench.connect = lambda: NodesExecutor(found)  # as another driver does
     executor = bench.open()
     executor.submit([])
     bench.wait(held, Phase.UNKNOWN, executor)
@@ -236,6 +239,7 @@ def test_driver_killed_and_adopted(bench, three, engine):
     assert len((bench.directory / "pids").read_text().split()) == 3, "nothing was started again"
     executor.forget([gang.attempt])
     executor.close()
+    found._gateway.end()
 
 
 def test_copies_of_what_members_write(bench, tmp_path):

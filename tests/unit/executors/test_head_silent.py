@@ -1,18 +1,17 @@
 """The driver's end of a cluster whose head says nothing more; the test is the gateway."""
 
 import base64
-import contextlib
-import socket
 import threading
 import time
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
 
 from trainmaster.executors.base import Capacity, GangRequest, MemberRequest, Phase
 from trainmaster.executors.gangs import executor as executor_module
+from trainmaster.executors.gangs.clients import GatewayClient
 from trainmaster.executors.gangs.executor import NodesExecutor
-from trainmaster.executors.wire import PROTOCOL, Splitter, encode
 from trainmaster.spec.errors import ExecutorError
 
 RUN = ["r/a/0/1", "RUNNING", [["worker-0", 7, 1.0, None, None, None, False, False, False, ""]], {}, 1.0, None]
@@ -24,41 +23,47 @@ class Gateway:
 
     def __init__(self):
         self.head = SimpleNamespace(key="n0")
-        self.ends = []
+        self.is_dead = False
+        self.silent_s = 0.0
         self.heard = []
         self.early = []
+        self.clients = []
 
     def connect(self, _hello):
-        if self.ends and self.ends[-1] is None:
+        if self.is_dead:
             raise ExecutorError("nobody answers")
-        ours, theirs = socket.socketpair()
-        self.ends.append(theirs)
-        threading.Thread(target=self.listen, args=(theirs,), daemon=True).start()
-        return ours
+        return self
 
-    def listen(self, end):
-        splitter = Splitter()
-        with contextlib.suppress(OSError):  # the test is over
-            while data := end.recv(65536):
-                for message in splitter.feed(data):
-                    self.heard.append(message)
-                    if message["do"] == "open":
-                        welcome = {"reply": "open", "protocol": PROTOCOL, "pid": 5}
-                        end.sendall(b"".join(map(encode, [*self.early, welcome, *self.early])))
-                    elif message["do"] == "part":
-                        end.sendall(encode({"reply": "part", "id": message["id"]}))
+    def open(self, hello):
+        self.clients.append(GatewayClient(None, hello, None))
+        for message in self.early:
+            self.say(message)
+        opened = Future()
+        opened.set_result(self.clients[-1])
+        return opened
+
+    def tell(self, _client, message):
+        if self.is_dead:
+            raise RuntimeError("Event loop is closed")
+        self.heard.append(message)
+
+    def deliver(self, _timeout_s):
+        self.heard.append({"do": "deliver"})
+
+    def hang_up(self, client):
+        client.close()
 
     def say(self, message):
-        self.ends[-1].sendall(encode(message))
+        self.clients[-1].send(message)
 
     def die(self):
         """And nobody answers any more."""
-        self.ends[-1].shutdown(socket.SHUT_RDWR)
-        self.ends.append(None)
+        self.is_dead = True
+        self.clients[-1].close()
 
     def close(self):
-        for end in filter(None, self.ends):
-            end.close()
+        for client in self.clients:
+            client.close()
 
 
 @pytest.fixture
@@ -85,11 +90,11 @@ def opened(gateway, directory, gone):
 
 
 def test_silence_and_a_witness(gateway, tmp_path, monkeypatch):
-    monkeypatch.setattr(executor_module, "SILENT_S", 0.05)
     monkeypatch.setattr(executor_module, "_GONE_PAUSE_S", 0.0)
     gone = set()
     executor = opened(gateway, tmp_path, gone)
     gateway.say({"nodes": [{"key": "n0", "address": "10.0.0.1", "unreachable_since": None}]})
+    gateway.silent_s = 9.0
     deadline = time.monotonic() + 5.0
     while not any(node.unreachable_since for node in executor.nodes()):
         assert executor.changes(0.01) == []
@@ -134,7 +139,7 @@ def test_all_that_was_said_is_heard_before_hanging_up(gateway, tmp_path):
     executor = opened(gateway, tmp_path, set())
     executor.forget(["r/a/1/1"])
     executor.close()
-    assert [message["do"] for message in gateway.heard][-2:] == ["forget", "part"]
+    assert [message["do"] for message in gateway.heard][-2:] == ["forget", "deliver"]
 
 
 def until_lost(executor):

@@ -1,114 +1,99 @@
-"""The gateway's end of a driver's connection: what it asks for, and what it has to be told."""
+"""The gateway's end of a driver's connection: what the driver has to be told."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import queue
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.executors.wire import Splitter, WireError, encode
-
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from trainmaster.executors.wire import Message
 
-_READ_BYTES = 1 << 20
 #: A driver that has not taken so much yet gets no more of members' files for now.
 _FULL_BYTES = 4 << 20
-_NEWS_PER_FRAME = 512
 _OUTPUT_PAUSE_S = 0.05
 
 
 class GatewayClient:
-    """One connection; what changed is a set of attempts, so that a slow driver costs no memory.
+    """One connection; what changed is a set of attempts, told once each.
+
+    Args:
+        loop: the gateway's.
+        hello: what the driver has introduced itself with.
+        row: status and addresses of an attempt.
 
     Attributes:
-        run: on whose behalf it came; empty until it said so.
+        run: on whose behalf it came.
         token: of its lease of the run; 0 if it has none.
         env: base of its members' environment; lives here and nowhere else.
         watches: wants to know which members have written something.
         waits: why attempts of its run have no place, as it was told last.
+        messages: to the driver, which takes them from a thread of its own; None when it is hung up on.
+        taken_bytes: of members' files that the driver has taken.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.run = ""
-        self.token = 0
-        self.env: dict[str, str] = {}
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        hello: Message,
+        row: Callable[[str], tuple[list[Any], dict[str, str]]],
+    ) -> None:
+        self.run: str = hello["run"]
+        self.token: int = hello.get("token", 0)
+        self.env: dict[str, str] = hello["env"]
         self.watches = False
         self.waits: dict[str, str] = {}
-        self._reader = reader
-        self._writer = writer
+        self.messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self.taken_bytes = 0
+        self._sent_bytes = 0
+        self._loop = loop
+        self._row = row
         self._changed: dict[str, None] = {}
         self._grew: dict[tuple[str, str], None] = {}
         self._grew_at = 0.0
-        self._wanted = asyncio.Event()
 
     @property
     def full(self) -> bool:
         """It does not keep up."""
-        return self._writer.transport.get_write_buffer_size() > _FULL_BYTES
+        return self._sent_bytes - self.taken_bytes > _FULL_BYTES
 
     def send(self, message: Message) -> None:
-        """As soon as it takes it."""
-        if not self._writer.is_closing():
-            self._writer.write(encode(message))
+        """Tell it something."""
+        self.messages.put(message)
+
+    def send_piece(self, attempt: str, node: str, piece: tuple[str, int, int, str]) -> None:
+        """A part of a file that a member writes."""
+        name, offset, count, text = piece
+        self._sent_bytes += count
+        self.send({"piece": [attempt, node, name, offset, text], "bytes": count})
 
     def changed(self, attempt: str) -> None:
         """Tell it the status of an attempt."""
+        if not self._changed:
+            self._loop.call_soon(self._tell_news)
         self._changed[attempt] = None
-        self._wanted.set()
 
     def grew(self, attempt: str, member: str) -> None:
         """Tell it, if it watches, that a member has written something."""
         if self.watches:
+            if not self._grew:
+                self._loop.call_at(self._grew_at + _OUTPUT_PAUSE_S, self._tell_output)
             self._grew[attempt, member] = None
-            self._wanted.set()
 
-    async def listen(
-        self, handle: Callable[[GatewayClient, Message], None], note: Callable[[str], None]
-    ) -> None:
-        """Handle what it sends until it hangs up."""
-        splitter = Splitter()
-        try:
-            while data := await self._reader.read(_READ_BYTES):
-                for message in splitter.feed(data):
-                    if self._writer.is_closing():
-                        return  # it was hung up on: what else it has said counts no more
-                    handle(self, message)
-        except OSError:
-            pass
-        except (WireError, KeyError, TypeError, ValueError, AttributeError) as error:
-            note(f"hung up on a driver of {self.run or 'no run'}: {error!r}")
-        finally:
-            self._writer.close()
+    def _tell_news(self) -> None:
+        attempts, self._changed = list(self._changed), {}
+        self.send_rows("news", attempts)
 
-    async def tell(self, row: Callable[[str], tuple[list[Any], dict[str, str]]]) -> None:
-        """Write news as fast as it takes them, until it is cancelled."""
-        clock = asyncio.get_running_loop().time
-        while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            with contextlib.suppress(ConnectionError):
-                await self._writer.drain()
-            while self._changed:
-                attempts = list(self._changed)[:_NEWS_PER_FRAME]
-                for attempt in attempts:
-                    del self._changed[attempt]
-                self.send_rows("news", [row(attempt) for attempt in attempts])
-                with contextlib.suppress(ConnectionError):
-                    await self._writer.drain()
-            if self._grew:
-                wait_s = self._grew_at + _OUTPUT_PAUSE_S - clock()
-                if wait_s > 0:
-                    asyncio.get_running_loop().call_later(wait_s, self._wanted.set)
-                    continue
-                self.send({"output": list(self._grew)})
-                self._grew.clear()
-                self._grew_at = clock()
+    def _tell_output(self) -> None:
+        self.send({"output": list(self._grew)})
+        self._grew.clear()
+        self._grew_at = self._loop.time()
 
-    def send_rows(self, key: str, rows: list[tuple[list[Any], dict[str, str]]], **more: object) -> None:
+    def send_rows(self, key: str, attempts: list[str], **more: object) -> None:
         """Statuses, and before them the addresses of members that have some."""
+        rows = [self._row(attempt) for attempt in attempts]
         addresses = {row[0]: found for row, found in rows if found}
         if addresses:
             self.send({"addresses": addresses})
@@ -116,4 +101,4 @@ class GatewayClient:
 
     def close(self) -> None:
         """Hang up."""
-        self._writer.close()
+        self.messages.put(None)

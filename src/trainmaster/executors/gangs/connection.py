@@ -1,35 +1,33 @@
-"""The driver's end of the stream to a cluster's gateway."""
+"""The driver's end of the connection to what conducts its gangs, in a thread of this process."""
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import errno
-import queue
-import socket
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainmaster.executors.gangs.copies import RESERVE_BYTES, Mirror
 from trainmaster.executors.supervisor_connection import ConnectionLost
-from trainmaster.executors.wire import PROTOCOL, Splitter, WireError, encode
-from trainmaster.spec.errors import ExecutorError, LeaseLostError
+from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainmaster.executors.gangs.clients import GatewayClient
+    from trainmaster.executors.gangs.gateway import Gateway
     from trainmaster.executors.wire import Message
 
-#: The head may have to start the gateway, and that has to ask all nodes.
+#: All nodes have to be asked what an earlier driver has left.
 _OPEN_TIMEOUT_S = 90.0
 #: Once it was there.
 _REOPEN_TIMEOUT_S = 30.0
 _PARTING_TIMEOUT_S = 5.0
-READ_BYTES = 1 << 20
-#: What the gateway is to users.
-GATEWAY = "what places tasks, on the cluster's first machine,"
 _LOOK_S = 1.0
 
 
@@ -53,27 +51,30 @@ class NodeView:
 
 
 class GatewayConnection:
-    """The driver's end of the stream to the gateway; a thread takes what arrives.
+    """The driver's end; a thread takes what arrives.
+
+    Args:
+        connect: gives the gateway, to which one introduces oneself.
+        is_hopeless: whether the head is gone.
 
     Attributes:
-        supervisor_pid: process id of the gateway, 0 before `open`.
+        supervisor_pid: of the process that the gateway is in, 0 before `open`.
         mirror: copies of what members write.
         addresses: of members, by attempt.
         plans: attempts that another driver has started: directory and members, newest news last.
         nodes: by key.
         waits: reasons why attempts could not be placed for a while, by attempt.
         full: words about those whose files had no room here, by attempt, as long as it is followed.
-        heard_at: monotonic time of its last word in seconds; it says something every 2 s.
     """
 
     def __init__(
-        self, connect: Callable[[Message], socket.socket], is_hopeless: Callable[[], bool] = lambda: False
+        self, connect: Callable[[Message], Gateway], is_hopeless: Callable[[], bool] = lambda: False
     ) -> None:
-        self._dial = connect
-        self._socket: socket.socket | None = None
+        self._connect = connect
+        self._gateway: Gateway | None = None
+        self._client: GatewayClient | None = None
         self.supervisor_pid = 0
         self._is_hopeless = is_hopeless
-        self.heard_at = time.monotonic()
         self.mirror = Mirror()
         self.addresses: dict[str, dict[str, str]] = {}
         self.plans: dict[str, tuple[str, list[str]]] = {}
@@ -83,8 +84,11 @@ class GatewayConnection:
         self.broken: set[str] = set()
         self._inbox: deque[Message] = deque()
         self._arrived = threading.Condition()
-        self._answers: dict[str, queue.SimpleQueue[Message]] = {}
-        self._refusal = ""
+
+    @property
+    def silent_s(self) -> float:
+        """For how long the engine has said nothing."""
+        return 0.0 if self._gateway is None else self._gateway.silent_s
 
     def open(self, hello: Message) -> None:
         """Connect to the gateway, which is started if there is none.
@@ -97,62 +101,68 @@ class GatewayConnection:
         while True:
             if self._is_hopeless():
                 raise HeadGone
-            self._socket = self._dial(hello)
-            self._inbox.clear()
-            welcome: queue.SimpleQueue[Message] = queue.SimpleQueue()
-            self._answers["open"] = welcome
-            self._refusal = ""
-            self.heard_at = time.monotonic()
-            threading.Thread(target=self._listen, args=(self._socket,), name="gateway", daemon=True).start()
+            gateway = self._connect(hello)
             try:
-                self.send(hello)
-                self._expect_welcome(welcome, deadline)
-                return
+                self._client = self._await(gateway, hello, deadline)
             except ConnectionLost:
-                if self._refusal:
-                    raise self._error(self._refusal) from None
                 if time.monotonic() > deadline:
-                    raise self._error(f"{GATEWAY} does not answer") from None
+                    raise _mute() from None
                 time.sleep(0.1)  # it was just about to end
+                continue
+            self._gateway, self.supervisor_pid = gateway, os.getpid()
+            self._inbox.clear()
+            threading.Thread(target=self._listen, args=(self._client,), name="copies", daemon=True).start()
+            return
+
+    def _await(self, gateway: Gateway, hello: Message, deadline: float) -> GatewayClient:
+        opening = gateway.open(hello)
+        while time.monotonic() < deadline:
+            try:
+                return opening.result(_LOOK_S)
+            except TimeoutError:
+                if self._is_hopeless():
+                    opening.cancel()
+                    raise HeadGone from None
+            except CancelledError:
+                raise ConnectionLost from None
+        opening.cancel()
+        raise _mute()
 
     def send(self, message: Message) -> None:
-        """Send a frame.
+        """Have the gateway do something.
 
         Raises:
-            ConnectionLost: the gateway is gone.
+            ConnectionLost: it is gone.
         """
-        if self._socket is None:
+        if self._gateway is None or self._client is None:
             raise ConnectionLost
         try:
-            self._socket.sendall(encode(message))
-        except OSError as error:
+            self._gateway.tell(self._client, message)
+        except RuntimeError as error:  # its loop has ended
             self.close()
             raise ConnectionLost from error
 
     def part(self) -> None:
-        """Hang up, once all that was said has been heard: the next connection may come another way."""
-        if self._socket is not None:
-            answer = self._answers["part"] = queue.SimpleQueue()
-            with contextlib.suppress(ConnectionLost, queue.Empty):
-                self.send({"do": "part", "id": 0})
-                answer.get(timeout=_PARTING_TIMEOUT_S)
+        """Hang up, once all that was said has reached the nodes: the next connection may come another way."""
+        if self._gateway is not None:
+            self._gateway.deliver(_PARTING_TIMEOUT_S)
         self.close()
 
     def receive(self, timeout_s: float) -> list[Message]:
-        """Frames that have arrived, after waiting for one at most ``timeout_s``.
+        """What has arrived, after waiting for something at most ``timeout_s``.
 
         Raises:
             ConnectionLost: the gateway is gone.
         """
         with self._arrived:
-            if not self._inbox and self._socket is None:
+            if not self._inbox and self._client is None:
                 raise ConnectionLost
             self._arrived.wait_for(lambda: self._inbox, timeout_s)
         found = []
         while self._inbox:
             message = self._inbox.popleft()
-            if message.get("reply") == "closed":
-                if message["socket"] is self._socket:
+            if "closed" in message:
+                if message["closed"] is self._client:
                     self.close()
                     raise ConnectionLost
                 continue
@@ -161,52 +171,15 @@ class GatewayConnection:
 
     def close(self) -> None:
         """Hang up."""
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # its thread is reading
-            self._socket.close()
-            self._socket = None
+        if self._gateway is not None and self._client is not None:
+            self._gateway.hang_up(self._client)
+        self._gateway = self._client = None
 
-    def _expect_welcome(self, welcome: queue.SimpleQueue[Message], deadline: float) -> None:
-        while time.monotonic() < deadline:
-            if self._is_hopeless():
-                self.close()
-                raise HeadGone
-            try:
-                message = welcome.get(timeout=_LOOK_S)
-            except queue.Empty:
-                continue
-            if message.get("reply") == "closed":
-                if message["socket"] is not self._socket:
-                    continue  # of the connection before
-                self.close()
-                raise ConnectionLost
-            if message.get("protocol") != PROTOCOL:
-                self.close()
-                raise self._error("the cluster runs another version of Trainmaster")
-            if "fenced" in message:
-                self.close()
-                raise LeaseLostError.of(message["fenced"])
-            self.supervisor_pid = message["pid"]
-            return
-        self.close()
-        raise self._error(f"{GATEWAY} does not answer")
-
-    def _listen(self, stream: socket.socket) -> None:
-        splitter = Splitter()
-        try:
-            while data := stream.recv(READ_BYTES):
-                self.heard_at = time.monotonic()
-                for message in splitter.feed(data):
-                    self._take(message)
-        except (OSError, WireError):
-            pass
-        except (LookupError, TypeError, ValueError):  # what comes is no message of ours
-            stream.close()
-        closed: Message = {"reply": "closed", "socket": stream}
-        self._put(closed)
-        for waiting in list(self._answers.values()):
-            waiting.put(closed)
+    def _listen(self, client: GatewayClient) -> None:
+        while (message := client.messages.get()) is not None:
+            self._take(message)
+            client.taken_bytes += message.get("bytes", 0)
+        self._put({"closed": client})
 
     def _take(self, message: Message) -> None:
         if "piece" in message:
@@ -227,12 +200,6 @@ class GatewayConnection:
             self.nodes = {row["key"]: NodeView(**row) for row in message["nodes"]}
         elif "waits" in message:
             self.waits = message["waits"]
-        elif "alive" in message:
-            pass
-        elif (waiting := self._answers.get(message.get("reply", ""))) is not None:
-            waiting.put(message)
-        elif message.get("reply") == "error":
-            self._refusal = message["error"]
         else:
             self._put(message)
 
@@ -241,11 +208,9 @@ class GatewayConnection:
             self._inbox.append(message)
             self._arrived.notify()
 
-    def _error(self, message: str) -> ExecutorError:
-        return ExecutorError(
-            message,
-            "Its log is `gateway/log` in the cluster's directory there; is the cluster still there?",
-        )
+
+def _mute() -> ExecutorError:
+    return ExecutorError("what conducts the cluster's tasks does not answer", "Can its machines be reached?")
 
 
 def _no_room(path: str | None) -> str:

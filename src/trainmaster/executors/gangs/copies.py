@@ -345,8 +345,8 @@ class Files:
             gang, part = self._parts.get(name, (None, None))
             if gang is None or part is None or gang.client is None:
                 continue
-            file, offset, count, text = piece
-            gang.client.send({"piece": [gang.attempt, node.key, file, offset, text]})
+            file, offset, count, _ = piece
+            gang.client.send_piece(gang.attempt, node.key, piece)
             part.have[file] = offset + count
             for member in part.members:
                 if file.startswith(f"{member}.log"):

@@ -149,7 +149,7 @@ class NodesExecutor(GangClient):
         """Those that are not known to be dead, as of the last `changes`."""
         rows = {**self._gateway.nodes}
         head = rows.get(self._head)
-        silent_s = time.monotonic() - self._gateway.heard_at
+        silent_s = self._gateway.silent_s
         if head is not None and silent_s > SILENT_S:
             rows[head.key] = replace(head, unreachable_since=time.time() - silent_s)
         return sorted(rows.values(), key=lambda node: node.key)
@@ -257,7 +257,7 @@ class NodesExecutor(GangClient):
             return
         self._asked_gone_at = now
         head = self._head
-        if now - self._gateway.heard_at > SILENT_S:
+        if self._gateway.silent_s > SILENT_S:
             if self._is_head_gone():
                 self._lose_all()
             return

@@ -1,6 +1,6 @@
-"""What a driver speaks to: `Gateway`, the loop around the `Scheduler` of a cluster's gangs, in a thread.
+"""What conducts a cluster's gangs: `Gateway`, a thread of their driver with the loop around the `Scheduler`.
 
-They speak to it as they do to a supervisor. What an earlier gateway has left is found on the nodes: their
+Drivers speak to it as they do to a supervisor. What an earlier one has left is found on the nodes: their
 supervisors never noticed that it ended, and their agents have records of the gangs.
 """
 
@@ -9,20 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.executors.gangs.clients import GatewayClient
 from trainmaster.executors.gangs.scheduler import Scheduler
-from trainmaster.executors.wire import encode
-from trainmaster.spec.errors import ExecutorError
+from trainmaster.spec.errors import ExecutorError, LeaseLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Coroutine
 
-    from trainmaster.executors.fences import Fences
     from trainmaster.executors.gangs.engine import Engine
     from trainmaster.executors.wire import Message
 
@@ -30,80 +28,129 @@ log = logging.getLogger(__name__)
 
 #: A driver that hangs up comes back at once, or not at all.
 _IDLE_S: Final = 5.0
-#: So often drivers hear from us, so that they notice when they do not.
-_BEAT_S: Final = 2.0
+_TELL_WAITS_S: Final = 2.0
 _LOOK_S: Final = 5.0
-_PARTING_S: Final = 3.0
 
 
 class Gateway:
-    """The loop around the `Scheduler`.
+    """It ends when no client has been connected for a while, or the engine's head is out of reach.
 
     Args:
         engine: knows the nodes.
-        fences: refuses earlier drivers.
         lease: the run of the driver, and the token of its lease.
         settle_s: nodes that do not answer within this time after a start are taken to be unreachable.
+
+    Attributes:
+        run: of the driver.
+        lease: token of its lease.
+        error: why the cluster is out of reach.
+        is_over: it has ended, or is about to.
     """
 
-    def __init__(self, engine: Engine, fences: Fences, lease: tuple[str, int], settle_s: float) -> None:
-        self._engine = engine
-        self._fences = fences
-        self._lease = lease
+    def __init__(self, engine: Engine, lease: tuple[str, int], settle_s: float) -> None:
+        self.run, self.lease = lease
+        self.error: ExecutorError | None = None
+        self.is_over = False
         self._settle_s = settle_s
         self._clients: set[GatewayClient] = set()
+        self._loop = asyncio.new_event_loop()  # the thread closes it
+        self._scheduler = Scheduler(engine, self._clients, self._loop, log.info, lease)
+        self._idle_since = 0.0
         self._wanted = asyncio.Event()
-        self._idle_since = time.monotonic()
+        self._settled = asyncio.Event()
         self._ended = asyncio.Event()
-        self._parting: set[asyncio.Task[None]] = set()
-        self.scheduler: Scheduler
+        threading.Thread(target=self._work, name="gateway", daemon=True).start()
+
+    # -- called from other threads
+
+    @property
+    def silent_s(self) -> float:
+        """For how long the engine has said nothing."""
+        return time.monotonic() - self._scheduler.nodes.looked_at
+
+    def open(self, hello: Message) -> Future[GatewayClient]:
+        """A connection, once it is known what an earlier gateway has left; cancelled when this one ends."""
+        return self._ask(self._open(hello))
+
+    def tell(self, client: GatewayClient, message: Message) -> None:
+        """Have something done.
+
+        Raises:
+            RuntimeError: it has ended.
+        """
+        self._loop.call_soon_threadsafe(self._handle, client, message)
+
+    def deliver(self, timeout_s: float) -> None:
+        """Wait until all that was said has reached the nodes, as far as they can be reached."""
+        with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+            self._ask(self._scheduler.nodes.delivered()).result(timeout_s)
+
+    def hang_up(self, client: GatewayClient) -> None:
+        """A driver goes."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._drop, client)
+
+    def look(self) -> None:
+        """Have it see at once which nodes there are."""
+        if self._settled.is_set():
+            with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+                self._ask(self._scheduler.nodes.look()).result(_LOOK_S)
 
     def end(self) -> None:
-        """Serve no more."""
-        self._ended.set()
+        """Serve no more; what runs goes on."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._ended.set)
 
-    async def run(self, serve: Callable[[], Awaitable[None]]) -> None:
-        """Serve until no client is connected, or `end`.
+    def _ask(self, question: Coroutine[Any, Any, Any]) -> Future[Any]:
+        try:
+            return asyncio.run_coroutine_threadsafe(question, self._loop)
+        except RuntimeError:  # it has ended
+            question.close()
+            answer: Future[Any] = Future()
+            answer.cancel()
+            return answer
 
-        Args:
-            serve: begins to call `accept`, when it is known what an earlier gateway has left.
-        """
-        loop = asyncio.get_running_loop()
-        self.scheduler = Scheduler(self._engine, self._clients, loop, log.info, self._lease)
-        self.scheduler.wake = self._wanted.set
-        nodes = self.scheduler.nodes
+    # -- its own thread
+
+    def _work(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # ends its tasks, too
+            try:
+                runner.run(self._serve())
+            except ExecutorError as error:
+                log.info("what conducts tasks has ended: %s", error)
+                self.error = error
+            except Exception:  # a thread has no caller; the driver is hung up on, and connects anew
+                log.exception("what conducts tasks has ended")
+            for client in self._clients:
+                client.close()
+        self.is_over = True
+
+    async def _serve(self) -> None:
+        nodes = self._scheduler.nodes
+        self._scheduler.wake = self._wanted.set
         await nodes.look()
         waits = [asyncio.ensure_future(link.attached.wait()) for link in nodes.links.values()]
         if waits:
             _, late = await asyncio.wait(waits, timeout=self._settle_s)
             for wait in late:
                 wait.cancel()
-        self.scheduler.settle()
+        self._scheduler.settle()
         self._idle_since = time.monotonic()
-        await serve()
-        tasks = [
-            asyncio.ensure_future(each)
-            for each in (nodes.watch(), self._place(), self._beat(), self._ended.wait())
-        ]
+        self._settled.set()
+        works = (nodes.watch(), self._place(), self._tell_waits(), self._ended.wait())
+        tasks = [asyncio.ensure_future(each) for each in works]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for client in list(self._clients):
-            client.close()
         await nodes.close()
         for task in tasks:
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                raise error
+            if task.done():
+                task.result()
             task.cancel()
 
-    async def _beat(self) -> None:
+    async def _tell_waits(self) -> None:
         while True:
-            await asyncio.sleep(_BEAT_S)
-            if time.monotonic() - self.scheduler.nodes.looked_at > 2 * _BEAT_S:
-                continue  # the engine says nothing, so we know nothing
+            await asyncio.sleep(_TELL_WAITS_S)
             for client in self._clients:
-                if client.full:
-                    continue
-                client.send({"alive": True})
-                if (waits := self.scheduler.waits(client.run)) != client.waits:
+                if (waits := self._scheduler.waits(client.run)) != client.waits:
                     client.waits = waits
                     client.send({"waits": waits})
 
@@ -111,7 +158,7 @@ class Gateway:
         """Give gangs their places, and end when there is nothing to do."""
         while True:
             self._wanted.clear()
-            wait_s = self.scheduler.tick()
+            wait_s = self._scheduler.tick()
             if self._clients:
                 self._idle_since = time.monotonic()
             elif time.monotonic() - self._idle_since > _IDLE_S:
@@ -119,26 +166,26 @@ class Gateway:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), min(wait_s or 1.0, 1.0))
 
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a driver until it hangs up."""
-        client = GatewayClient(reader, writer)
+    async def _open(self, hello: Message) -> GatewayClient:
+        await self._settled.wait()
+        client = GatewayClient(self._loop, hello, self._scheduler.row)
+        if self._scheduler.is_refused or 0 < client.token < self.lease:
+            raise LeaseLostError.of(client.run)
         self._clients.add(client)
-        teller = asyncio.create_task(client.tell(self.scheduler.row))
-        try:
-            await client.listen(self._handle, log.info)
-        finally:
-            teller.cancel()
-            self._clients.discard(client)
-            self.scheduler.drop_client(client)
-            self._wanted.set()
+        self._scheduler.nodes_changed()
+        return client
+
+    def _drop(self, client: GatewayClient) -> None:
+        self._clients.discard(client)
+        self._scheduler.drop_client(client)
+        client.close()
+        self._wanted.set()
 
     def _handle(self, client: GatewayClient, message: Message) -> None:
-        scheduler = self.scheduler
+        scheduler = self._scheduler
+        if client not in self._clients:
+            return
         match message["do"]:
-            case "open":
-                self._open(client, message)
-            case _ if not client.run:
-                raise ValueError(f"{message['do']} before open")
             case "submit":
                 scheduler.submit(client, message["gangs"])
             case "launch":
@@ -146,7 +193,7 @@ class Gateway:
             case "observe":
                 self._observe(client, message)
             case "stop":
-                scheduler.stop(message["attempt"], message["grace_s"], stacks=message.get("stacks", False))
+                scheduler.stop(message["attempt"], message["grace_s"], stacks=message["stacks"])
             case "forget":
                 scheduler.forget(message["attempts"])
             case "watch":
@@ -155,101 +202,12 @@ class Gateway:
                 gang = scheduler.gangs.get(message["attempt"])
                 if gang is not None:
                     scheduler.files.take_up(client, gang, message["here"], message["have"])
-            case "part":
-                parting = asyncio.create_task(self._part(client, message["id"]))
-                self._parting.add(parting)
-                parting.add_done_callback(self._parting.discard)
             case "gone":
                 scheduler.nodes.declare_gone(message["node"])
 
-    def _open(self, client: GatewayClient, message: Message) -> None:
-        welcome = self._fences.welcome(message)
-        if self.scheduler.is_refused:
-            welcome["fenced"] = message["run"]
-        client.send(welcome)
-        if "fenced" in welcome:
-            return
-        client.run, client.token, client.env = message["run"], message.get("token", 0), message["env"]
-        for other in self._clients:
-            if other.run == client.run and 0 < other.token < client.token:
-                other.close()
-        self.scheduler.nodes_changed()
-
-    async def _part(self, client: GatewayClient, number: int) -> None:
-        """All that it has asked for reaches the nodes first, as far as they can be reached."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.scheduler.nodes.delivered(), _PARTING_S)
-        client.send({"reply": "part", "id": number})
-
     def _observe(self, client: GatewayClient, message: Message) -> None:
         for attempt in message["attempts"]:
-            gang = self.scheduler.gangs.get(attempt)
+            gang = self._scheduler.gangs.get(attempt)
             if gang is not None and gang.parts and gang.client is not client:
                 client.send({"plan": [attempt, gang.directory, list(gang.essential)]})
-        rows = [self.scheduler.row(attempt) for attempt in message["attempts"]]
-        client.send_rows("gangs", rows, reply="observe", id=message["id"])
-
-
-class DriverGateway:
-    """A `Gateway` in a thread of the driver's; see there.
-
-    Attributes:
-        run: of the driver.
-        lease: token of the driver's lease.
-        is_over: it has ended, or is about to.
-    """
-
-    def __init__(self, engine: Engine, fences: Fences, lease: tuple[str, int], settle_s: float) -> None:
-        self.run, self.lease = lease
-        self.is_over = False
-        self._loop = asyncio.new_event_loop()  # the thread closes it
-        self._gateway = Gateway(engine, fences, lease, settle_s)
-        self._streams: asyncio.Queue[socket.socket] = asyncio.Queue()
-        self._serving: set[asyncio.Task[None]] = set()
-        self._has_begun = threading.Event()
-        threading.Thread(target=self._work, name="gateway", daemon=True).start()
-
-    def connect(self) -> socket.socket:
-        """The driver's end of a new stream."""
-        ours, theirs = socket.socketpair()
-        try:
-            self._loop.call_soon_threadsafe(self._streams.put_nowait, theirs)
-        except RuntimeError:  # it has just ended: the driver dials again
-            theirs.close()
-        return ours
-
-    def end(self) -> None:
-        """Serve no more; what runs goes on."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._gateway.end)
-
-    def _work(self) -> None:
-        refusal = b""
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # ends its tasks, too
-            try:
-                runner.run(self._gateway.run(self._serve))
-            except ExecutorError as error:  # the driver is hung up on, and dials anew
-                log.info("what places tasks has ended: %s", error)
-                refusal = encode({"reply": "error", "error": Exception.__str__(error)})
-            except Exception:  # a thread has no caller
-                log.exception("what places tasks has ended")
-            self.is_over = True
-        while not self._streams.empty():
-            with self._streams.get_nowait() as stream, contextlib.suppress(OSError):
-                stream.sendall(refusal)
-
-    def look(self) -> None:
-        """Have it see at once which nodes there are."""
-        if self._has_begun.is_set() and not self.is_over:
-            look = self._gateway.scheduler.nodes.look()
-            with contextlib.suppress(TimeoutError, RuntimeError):
-                asyncio.run_coroutine_threadsafe(look, self._loop).result(_LOOK_S)
-
-    async def _serve(self) -> None:
-        self._has_begun.set()
-        self._serving.add(asyncio.create_task(self._accept()))
-
-    async def _accept(self) -> None:
-        while True:
-            reader, writer = await asyncio.open_connection(sock=await self._streams.get())
-            self._serving.add(asyncio.create_task(self._gateway.accept(reader, writer)))
+        client.send_rows("gangs", message["attempts"], reply="observe", id=message["id"])

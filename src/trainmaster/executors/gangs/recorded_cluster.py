@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from trainmaster.executors.fences import Fences
 from trainmaster.executors.gangs.engine import ClusterNode
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.spec.launcher_names import ENGINES
@@ -17,14 +15,11 @@ from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from trainmaster.executors.gangs.engine import Engine, Opener, Runner
-    from trainmaster.executors.gangs.gateway import DriverGateway
-
-log = logging.getLogger(__name__)
+    from trainmaster.executors.gangs.gateway import Gateway
 
 _RECORD = "cluster.json"
 _PARALLEL = 32
@@ -58,7 +53,7 @@ class RecordedCluster(ABC):
         self.used: dict[str, list[int]] = {}
         self._run = run
         self._open = stream
-        self._gateway: DriverGateway | None = None
+        self._gateway: Gateway | None = None
 
     has_head: ClassVar[bool] = False
     settle_s: ClassVar[float] = 75.0
@@ -95,16 +90,16 @@ class RecordedCluster(ABC):
             ExecutorError: the cluster cannot be reached.
         """
 
-    def connect(self, hello: Mapping[str, Any]) -> socket.socket:
-        """A stream to what places gangs, which begins in this process for the first driver of a run.
+    def connect(self, hello: Mapping[str, Any]) -> Gateway:
+        """What conducts gangs, which begins in this process for the first driver of a run.
 
         Args:
-            hello: what will be said first.
+            hello: how the driver introduces itself.
 
         Raises:
             ExecutorError: the cluster cannot be reached.
         """
-        from trainmaster.executors.gangs.gateway import DriverGateway
+        from trainmaster.executors.gangs.gateway import Gateway
 
         run, lease = hello["run"], hello.get("token", 0)
         gateway = self._gateway
@@ -112,9 +107,8 @@ class RecordedCluster(ABC):
             gateway.end()
             gateway = None
         if gateway is None or gateway.is_over:
-            fences = Fences(str(self.directory / "fences.json"), log.info)
-            gateway = self._gateway = DriverGateway(self.engine(), fences, (run, lease), self.settle_s)
-        return gateway.connect()
+            gateway = self._gateway = Gateway(self.engine(), (run, lease), self.settle_s)
+        return gateway
 
     @property
     def head(self) -> ClusterNode | None:
