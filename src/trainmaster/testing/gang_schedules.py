@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Final
 
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest, Phase
@@ -79,6 +80,10 @@ class GangSchedule:
             self.gangs.submit(self._driver, request)
         for _ in range(rng.choice((0, 1, 1, 2, 3))):
             world.after(rng.choice((rng.random() * 0.3, rng.uniform(0, 60))), self._strike)
+        away = Random(f"{world.seed}/away")  # noqa: S311 - a schedule that replays, not a secret
+        if away.random() < 0.3:
+            away_s = away.choice((5.0, 25.0, 80.0))
+            world.after(away.uniform(0, 60), lambda: self.gangs.leave(away_s))
         for _ in range(50):
             world.pass_time(world.now + 2.0)
             self._react()
@@ -153,7 +158,7 @@ class GangSchedule:
         """Let something go wrong."""
         world, rng = self.world, self.world.rng
         links = [link for link in self.gangs.links.values() if not link.is_dead]
-        kind = rng.choice(("end", "end", "off", "supervisor", "break", "cut", "anew", "away", "stop"))
+        kind = rng.choice(("end", "end", "off", "supervisor", "break", "cut", "anew", "stop"))
         if not links or (len(links) == 1 and kind in ("end", "off")):
             return
         link = rng.choice(links)
@@ -170,8 +175,6 @@ class GangSchedule:
             link.cut_until = max(link.cut_until, world.now + rng.choice((1.0, 10.0, 40.0)))
         elif kind == "anew":
             self.gangs.begin_anew()
-        elif kind == "away":
-            self.gangs.leave(rng.choice((5.0, 25.0, 80.0)))
         else:
             attempt = rng.choice(self._requests).attempt
             self.gangs.stop(attempt, rng.choice((0.0, 5.0)))

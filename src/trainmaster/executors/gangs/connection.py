@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import os
 import threading
@@ -31,10 +32,6 @@ _PARTING_TIMEOUT_S = 5.0
 _LOOK_S = 1.0
 
 
-class HeadGone(Exception):  # noqa: N818 - it is handled, not shown
-    """The head is gone, and with it the way to the cluster."""
-
-
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """A node that is not known to be dead.
@@ -55,7 +52,6 @@ class GatewayConnection:
 
     Args:
         connect: gives the gateway, to which one introduces oneself.
-        is_hopeless: whether the head is gone.
 
     Attributes:
         supervisor_pid: of the process that the gateway is in, 0 before `open`.
@@ -67,14 +63,11 @@ class GatewayConnection:
         full: words about those whose files had no room here, by attempt, as long as it is followed.
     """
 
-    def __init__(
-        self, connect: Callable[[Message], Gateway], is_hopeless: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, connect: Callable[[Message], Gateway]) -> None:
         self._connect = connect
         self._gateway: Gateway | None = None
         self._client: GatewayClient | None = None
         self.supervisor_pid = 0
-        self._is_hopeless = is_hopeless
         self.mirror = Mirror()
         self.addresses: dict[str, dict[str, str]] = {}
         self.plans: dict[str, tuple[str, list[str]]] = {}
@@ -95,38 +88,27 @@ class GatewayConnection:
 
         Raises:
             ExecutorError: the cluster cannot be reached.
-            HeadGone: and never will be.
         """
         deadline = time.monotonic() + (_REOPEN_TIMEOUT_S if self.supervisor_pid else _OPEN_TIMEOUT_S)
-        while True:
-            if self._is_hopeless():
-                raise HeadGone
+        while time.monotonic() < deadline:
             gateway = self._connect(hello)
-            try:
-                self._client = self._await(gateway, hello, deadline)
-            except ConnectionLost:
-                if time.monotonic() > deadline:
-                    raise _mute() from None
-                time.sleep(0.1)  # it was just about to end
-                continue
+            opening = gateway.open(hello)
+            while not gateway.is_over and time.monotonic() < deadline:
+                with contextlib.suppress(TimeoutError, CancelledError):
+                    self._client = opening.result(_LOOK_S)
+                    break
+            else:
+                opening.cancel()
+                if gateway.error is not None:
+                    raise gateway.error
+                continue  # it was just about to end
             self._gateway, self.supervisor_pid = gateway, os.getpid()
             self._inbox.clear()
             threading.Thread(target=self._listen, args=(self._client,), name="copies", daemon=True).start()
             return
-
-    def _await(self, gateway: Gateway, hello: Message, deadline: float) -> GatewayClient:
-        opening = gateway.open(hello)
-        while time.monotonic() < deadline:
-            try:
-                return opening.result(_LOOK_S)
-            except TimeoutError:
-                if self._is_hopeless():
-                    opening.cancel()
-                    raise HeadGone from None
-            except CancelledError:
-                raise ConnectionLost from None
-        opening.cancel()
-        raise _mute()
+        raise ExecutorError(
+            "what conducts the cluster's tasks does not answer", "Can its machines be reached?"
+        )
 
     def send(self, message: Message) -> None:
         """Have the gateway do something.
@@ -207,10 +189,6 @@ class GatewayConnection:
         with self._arrived:
             self._inbox.append(message)
             self._arrived.notify()
-
-
-def _mute() -> ExecutorError:
-    return ExecutorError("what conducts the cluster's tasks does not answer", "Can its machines be reached?")
 
 
 def _no_room(path: str | None) -> str:

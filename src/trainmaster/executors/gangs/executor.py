@@ -8,13 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberStatus, Phase
+from trainmaster.executors.base import Capacity, GangRequest, GangStatus, Phase
 from trainmaster.executors.gang_client import GangClient, gang_message
-from trainmaster.executors.gangs.connection import (
-    GatewayConnection,
-    HeadGone,
-    NodeView,
-)
+from trainmaster.executors.gangs.connection import GatewayConnection, NodeView
 from trainmaster.executors.gangs.copies import identity
 from trainmaster.spec.errors import ExecutorError
 
@@ -41,8 +37,8 @@ class NodesExecutor(GangClient):
 
     Where a cluster has a head, that is the only way to it. While it cannot be reached, calls raise
     `ExecutorError` (and may be repeated) or report nothing new. When ``is_gone`` confirms that it is gone,
-    all gangs that had not ended are EXITED and their members ``lost``; from then on nothing is started
-    (`is_lost`). What runs on the other nodes goes on until those are ended.
+    nothing is reported or started any more (`is_lost`): all that had not ended is lost with the cluster, as
+    its owner knows. What runs on the other nodes goes on until those are ended.
 
     Args:
         cluster: started already.
@@ -64,12 +60,11 @@ class NodesExecutor(GangClient):
     ) -> None:
         self._revives = revives
         self._cluster = cluster
-        self._gateway = GatewayConnection(cluster.connect, self._is_head_gone)
+        self._gateway = GatewayConnection(cluster.connect)
         super().__init__(self._gateway)
         self._place = place or Path
         self._is_gone = is_gone
         self._asked_gone_at = 0.0
-        self._asked_head_at = 0.0
         self._directories: dict[str, tuple[str, Sequence[str]]] = {}
 
     def open(
@@ -77,12 +72,7 @@ class NodesExecutor(GangClient):
     ) -> None:
         """Connect on behalf of a run; see `Executor.open`. ``RAY_*`` variables do not reach the members."""
         own = {name: value for name, value in env.items() if not name.startswith("RAY_")}
-        try:
-            super().open(run, capacity, own, token, leased)
-        except HeadGone:
-            raise ExecutorError(
-                f"the head of the cluster, {self._head}, is gone", "Start another cluster."
-            ) from None
+        super().open(run, capacity, own, token, leased)
 
     @property
     def supervisor_pid(self) -> int:
@@ -99,9 +89,6 @@ class NodesExecutor(GangClient):
 
     def submit(self, gangs: Sequence[GangRequest]) -> None:
         """Queue gangs; see `Executor.submit`."""
-        if self.is_lost:  # none of them was taken
-            self.news.update((gang.attempt, GangStatus(gang.attempt, Phase.UNKNOWN)) for gang in gangs)
-            return
         messages = []
         for gang in gangs:
             message = gang_message(gang)
@@ -199,51 +186,22 @@ class NodesExecutor(GangClient):
     # -- when the head is gone
 
     def _on_lost(self) -> None:
-        try:
-            if not self._revives:
-                self._gateway.close()
-                raise ExecutorError(
-                    f"the connection to the cluster's head, {self._head}, was lost",
-                    "Open it again.",
-                )
-            self.reopen()
-        except HeadGone:
-            self._lose_all()
-        except ExecutorError:
-            self.losses.clear()  # it may be tried again for as long as the caller likes
-            self._asked_head_at = 0.0  # we know more than when we asked last
-            if not self._is_head_gone():
-                raise
-            self._lose_all()
-
-    def _lose_all(self) -> None:
-        """Also what was queued, as far as we know: it may have started since."""
-        if self.is_lost:
-            return
-        self.is_lost = True
-        now = time.time()
         self._gateway.close()
-        for attempt, status in self.live.items():
-            if status.phase is not Phase.EXITED:
-                _, names = self._directories.get(attempt, ("", ()))
-                members = status.members or tuple(MemberStatus(name) for name in names)
-                self.live[attempt] = self.news[attempt] = GangStatus(
-                    attempt,
-                    Phase.EXITED,
-                    tuple(
-                        each if each.ended_at is not None else replace(each, lost=True, ended_at=now)
-                        for each in members
-                    ),
-                    started_at=status.started_at,
-                    ended_at=now,
-                )
+        if self._is_head_gone():
+            self.is_lost = True
+        elif not self._revives:
+            raise ExecutorError(
+                f"the connection to the cluster's head, {self._head}, was lost", "Open it again."
+            )
+        else:
+            try:
+                self.reopen()
+            except ExecutorError:
+                self.losses.clear()  # it may be tried again for as long as the caller likes
+                raise
 
     def _is_head_gone(self) -> bool:
-        now = time.monotonic()
-        if self._is_gone is None or not self._head or now - self._asked_head_at < _GONE_PAUSE_S:
-            return False
-        self._asked_head_at = now
-        return self._is_gone(self._head)
+        return bool(self._is_gone is not None and self._head and self._is_gone(self._head))
 
     @property
     def _head(self) -> str:
@@ -259,7 +217,8 @@ class NodesExecutor(GangClient):
         head = self._head
         if self._gateway.silent_s > SILENT_S:
             if self._is_head_gone():
-                self._lose_all()
+                self.is_lost = True
+                self._gateway.close()
             return
         for node in list(self._gateway.nodes.values()):
             if node.key != head and node.unreachable_since is not None and self._is_gone(node.key):
