@@ -1,5 +1,6 @@
 """Which driver lacks what of the files that members have written on their nodes."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -38,20 +39,20 @@ def test_a_driver_that_comes_back_waits_for_no_files_of_a_node_that_is_no_more(w
         announced.append,
         lambda part: part.node_id in alive,
     )
-    here = ["elsewhere", "/home/me/r/1", "/r/1"]
+    mirror = SimpleNamespace(follow=lambda *_: (["elsewhere", "/home/me/r/1", "/r/1"], {}))
+    driver = SimpleNamespace(run="r", mirror=mirror)
     nodes = {key: SimpleNamespace(key=key, node_id=f"id-{key}") for key in ("n0", "n1")}
     if was_probed:
-        files.take_up(SimpleNamespace(), gang, here, {})
+        files.take_up(driver, gang)
         for node in nodes.values():
             files.probed(node, {"/r": False})
     told.clear()
     alive.remove("id-n1")
-    driver = SimpleNamespace(full=False, run="r")
-    files.take_up(driver, gang, here, {})
+    files.take_up(driver, gang)
     assert {key for key, _ in told} == (set() if was_probed else {"n0"})
     files.probed(nodes["n0"], {"/r": False})
     assert gang.row()[1] == Phase.RUNNING, "what the first has written is still to come"
     asked = files.wanted(nodes["n0"])
-    files.read_on(nodes["n0"], asked, [], set())
+    asyncio.run(files.read_on(nodes["n0"], asked, [], ()))
     assert gang.row()[1] == Phase.EXITED
     assert announced[-1] is gang

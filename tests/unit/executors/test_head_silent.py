@@ -10,7 +10,6 @@ import pytest
 
 from trainmaster.executors.base import Capacity, GangRequest, MemberRequest, Phase
 from trainmaster.executors.gangs import executor as executor_module
-from trainmaster.executors.gangs.clients import GatewayClient
 from trainmaster.executors.gangs.executor import NodesExecutor
 from trainmaster.spec.errors import ExecutorError
 
@@ -35,8 +34,8 @@ class Gateway:
             raise ExecutorError("nobody answers")
         return self
 
-    def open(self, hello):
-        self.clients.append(GatewayClient(None, hello, None))
+    def open(self, client):
+        self.clients.append(client)
         for message in self.early:
             self.say(message)
         opened = Future()
@@ -212,11 +211,10 @@ def test_what_comes_with_the_welcome_is_heard(gateway):
 def test_that_there_is_no_room_for_what_members_write_is_told(gateway, tmp_path, monkeypatch):
     monkeypatch.setattr("trainmaster.executors.gangs.copies.RESERVE_BYTES", 1 << 62)
     executor = opened(gateway, tmp_path, set())
-    piece = base64.b64encode(b"step 7").decode()
-    gateway.say({"piece": ["r/a/0/1", "n0", "worker-0.log", 0, piece]})
-    deadline = time.monotonic() + 5
-    while not executor.waits() and time.monotonic() < deadline:
-        executor.changes(0.05)
+    mirror = gateway.clients[-1].mirror
+    mirror.follow("r/a/0/1", str(tmp_path / "r-a-0-1"), ["worker-0"])
+    piece = ("worker-0.log", 0, 6, base64.b64encode(b"step 7").decode())
+    assert mirror.take("n0", [("r/a/0/1", piece)]) == {"r/a/0/1"}
     (why,) = executor.waits().values()
     assert f"kept at {tmp_path}/r-a-0-1 on the machine that drives the run" in why
     executor.forget(["r/a/0/1"])

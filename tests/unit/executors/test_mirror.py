@@ -1,5 +1,6 @@
 import base64
 import json
+from pathlib import Path
 
 import pytest
 
@@ -33,8 +34,8 @@ def test_copies_what_belongs_to_members(places, tmp_path):
     (source / "model.pt").write_bytes(b"large")
     (tmp_path / "elsewhere").write_bytes(b"secret")
     (source / "worker-0.link").symlink_to(tmp_path / "elsewhere")
-    mirror = Mirror()
-    assert mirror.follow("a", copy, ["worker-0"]) == {}
+    mirror = Mirror(Path)
+    assert mirror.follow("a", str(copy), ["worker-0"])[1] == {}
     carry(source, mirror, {})
     assert sorted(path.name for path in copy.iterdir()) == ["worker-0.log", "worker-0.metrics.jsonl"]
 
@@ -43,11 +44,11 @@ def test_goes_on_where_it_was_cut_short(places):
     source, copy = places
     log = source / "worker-0.log"
     log.write_bytes(b"x" * (3 * PIECE_BYTES + 5))
-    first = Mirror()
-    have = first.follow("a", copy, ["worker-0"])
+    first = Mirror(Path)
+    _, have = first.follow("a", str(copy), ["worker-0"])
     assert carry(source, first, have)
-    second = Mirror()  # another driver process
-    have = second.follow("a", copy, ["worker-0"])
+    second = Mirror(Path)  # another driver process
+    _, have = second.follow("a", str(copy), ["worker-0"])
     assert have == {"worker-0.log": PIECE_BYTES}
     second.write("a", "n0", "worker-0.log", 0, b"x" * 10)  # what was on its way comes twice
     while carry(source, second, have):
@@ -66,8 +67,8 @@ def test_bounded(places):
 
 def test_old_segments_are_dropped(places):
     _, copy = places
-    mirror = Mirror()
-    mirror.follow("a", copy, ["worker-0"])
+    mirror = Mirror(Path)
+    mirror.follow("a", str(copy), ["worker-0"])
     for index in range(8):
         name = "worker-0.log" + (f".{index}" if index else "")
         mirror.write("a", "n0", name, 0, b"x")
@@ -81,14 +82,14 @@ def row(member, time, **more):
 
 def test_samples_of_all_nodes_in_one_file(places):
     _, copy = places
-    mirror = Mirror()
-    mirror.follow("a", copy, ["worker-0", "worker-1"])
+    mirror = Mirror(Path)
+    mirror.follow("a", str(copy), ["worker-0", "worker-1"])
     zero = row("worker-0", 1.0) + row("worker-0", 2.0)
     mirror.write("a", "n0", "samples.jsonl", 0, zero[:30])
     mirror.write("a", "n1", "samples.jsonl", 0, row("worker-1", 1.5))
     mirror.write("a", "n0", "samples.jsonl", 30, zero[30:])
-    again = Mirror()
-    again.follow("a", copy, ["worker-0", "worker-1"])
+    again = Mirror(Path)
+    again.follow("a", str(copy), ["worker-0", "worker-1"])
     again.write("a", "n0", "samples.jsonl", 0, zero + row("worker-0", 3.0) + row("worker-0", 3.0, last=True))
     rows = [json.loads(line) for line in (copy / "samples.jsonl").read_text().splitlines()]
     assert sorted((each["member"], each["time"]) for each in rows) == [
@@ -102,8 +103,8 @@ def test_samples_of_all_nodes_in_one_file(places):
 
 def test_nothing_leaves_the_directory(places):
     _, copy = places
-    mirror = Mirror()
-    mirror.follow("a", copy, ["worker-0"])
+    mirror = Mirror(Path)
+    mirror.follow("a", str(copy), ["worker-0"])
     for name in ("../worker-0.log", "/etc/x", "worker-0.x/../../y", "other.log"):
         mirror.write("a", "n0", name, 0, b"x")
     mirror.write("unknown", "n0", "worker-0.log", 0, b"x")
@@ -131,8 +132,8 @@ def test_a_node_cannot_fill_the_disk(places, monkeypatch):
     _, copy = places
     monkeypatch.setattr("trainmaster.executors.gangs.copies.ATTEMPT_BYTES", 1000)
     monkeypatch.setattr("trainmaster.executors.gangs.copies.MEMBER_BYTES", 0)
-    mirror = Mirror()
-    mirror.follow("a", copy, ["worker-0"])
+    mirror = Mirror(Path)
+    mirror.follow("a", str(copy), ["worker-0"])
     mirror.write("a", "n0", "worker-0.log", 0, b"x" * 600)
     for offset in (601, 1 << 60, -1):
         with pytest.raises(OSError, match="a piece at"):
@@ -147,8 +148,8 @@ def test_a_node_cannot_fill_the_disk(places, monkeypatch):
 def test_the_driver_keeps_room_for_itself(places, monkeypatch):
     _, copy = places
     monkeypatch.setattr("trainmaster.executors.gangs.copies.RESERVE_BYTES", 1 << 62)
-    mirror = Mirror()
-    mirror.follow("a", copy, ["worker-0"])
+    mirror = Mirror(Path)
+    mirror.follow("a", str(copy), ["worker-0"])
     with pytest.raises(OSError, match="no room"):
         mirror.write("a", "n0", "worker-0.log", 0, b"x")
     assert not list(copy.iterdir())
@@ -159,8 +160,8 @@ def test_the_driver_keeps_room_for_itself(places, monkeypatch):
 )
 def test_names_that_are_none_of_ours(places, name):
     _, copy = places
-    mirror = Mirror()
-    mirror.follow("a", copy, ["worker-0"])
+    mirror = Mirror(Path)
+    mirror.follow("a", str(copy), ["worker-0"])
     mirror.write("a", "n0", name, 0, b"x")
     assert not copy.exists()
 
@@ -169,8 +170,8 @@ def test_a_segment_that_was_dropped_makes_room(places, monkeypatch):
     _, copy = places
     monkeypatch.setattr("trainmaster.executors.gangs.copies.ATTEMPT_BYTES", 1000)
     monkeypatch.setattr("trainmaster.executors.gangs.copies.MEMBER_BYTES", 0)
-    mirror = Mirror()
-    mirror.follow("a", copy, ["worker-0"])
+    mirror = Mirror(Path)
+    mirror.follow("a", str(copy), ["worker-0"])
     for number in range(1, 20):
         mirror.write("a", "n0", f"worker-0.log.{number}", 0, b"x" * 200)
     assert (copy / "worker-0.log.19").read_bytes() == b"x" * 200

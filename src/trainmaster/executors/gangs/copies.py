@@ -8,6 +8,7 @@ lines are merged.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import errno
@@ -121,30 +122,51 @@ def read_at(path: str, offset: int, count: int) -> bytes:
 
 
 class Mirror:
-    """The driver's copies of attempts' files; pieces of the same file come in order."""
+    """The driver's copies of attempts' files; pieces of the same file come in order.
 
-    def __init__(self) -> None:
+    Args:
+        place: where the copy of an attempt's directory goes.
+
+    Attributes:
+        full: words about attempts whose files have no room here, as long as they are followed.
+    """
+
+    def __init__(self, place: Callable[[str], Path]) -> None:
+        self._place = place
+        self.full: dict[str, str] = {}
         self._places: dict[str, tuple[Path, tuple[str, ...]]] = {}
         self._rests: dict[tuple[str, str], bytes] = {}
         self._last: dict[str, dict[str, tuple[float, bytes]]] = {}
         self._sizes: dict[str, dict[str, int]] = {}
         self._full: set[str] = set()
 
-    def follow(self, attempt: str, directory: Path, members: Iterable[str]) -> dict[str, int]:
-        """Copy an attempt's files to a directory; how many bytes of which are there already."""
-        self._places[attempt] = (directory, tuple(members))
-        self._sizes.pop(attempt, None)
+    def follow(
+        self, attempt: str, directory: str, members: Iterable[str]
+    ) -> tuple[list[object] | None, dict[str, int]]:
+        """Copy an attempt's files, if they can be written here.
+
+        Returns:
+            What its parent directory is here, see `identity`; bytes that are there already, by file.
+        """
+        place = self._place(directory)
         try:
-            found = [
-                entry for entry in os.scandir(directory) if belongs(entry.name, self._places[attempt][1])
-            ]
-            return {
+            place.parent.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            return None, {}
+        self._places[attempt] = (place, tuple(members))
+        self._sizes.pop(attempt, None)
+        here: list[object] | None = ["elsewhere", str(place), directory]
+        if str(place) == directory:
+            here = identity(str(place.parent))
+        try:
+            found = [entry for entry in os.scandir(place) if belongs(entry.name, self._places[attempt][1])]
+            return here, {
                 entry.name: entry.stat(follow_symlinks=False).st_size
                 for entry in found
                 if entry.name != SAMPLES_FILE and entry.is_file(follow_symlinks=False)
             }
         except OSError:
-            return {}
+            return here, {}
 
     def forget(self, attempt: str) -> None:
         """It is copied no more."""
@@ -152,7 +174,22 @@ class Mirror:
         self._last.pop(attempt, None)
         self._sizes.pop(attempt, None)
         self._full.discard(attempt)
+        self.full.pop(attempt, None)
         self._rests = {key: rest for key, rest in self._rests.items() if key[0] != attempt}
+
+    def take(self, node: str, pieces: Iterable[tuple[str, Piece]]) -> set[str]:
+        """Write pieces of attempts' files; those attempts whose pieces could not be written."""
+        broken: set[str] = set()
+        for attempt, (name, offset, _, text) in pieces:
+            if attempt in broken:
+                continue
+            try:
+                self.write(attempt, node, name, offset, base64.b64decode(text))
+            except OSError as error:  # such as a full disk: it is asked for again
+                broken.add(attempt)
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    self.full[attempt] = _no_room(error.filename)
+        return broken
 
     def write(self, attempt: str, node: str, name: str, offset: int, data: bytes) -> None:
         """Put a piece to its place, if it is one of the attempt's and there is still room for it.
@@ -311,10 +348,9 @@ class Files:
                 self._shared[node.node_id, parent, str(gang.here)] = shared[parent]
                 self._set_shared(gang, part, shared[parent])
 
-    def take_up(
-        self, client: GatewayClient, gang: Gang, here: list[object] | None, have: Mapping[str, int]
-    ) -> None:
-        """A driver that has taken over wants an attempt's files, and has so much of them."""
+    def take_up(self, client: GatewayClient, gang: Gang) -> None:
+        """A driver that has taken over wants an attempt's files, or goes on behind what it has of them."""
+        here, have = client.mirror.follow(gang.attempt, gang.directory, gang.essential)
         gang.client, gang.here = client, here
         for part in gang.parts:
             # What ended before its node did is not lost; nothing more can be read there all the same.
@@ -325,7 +361,7 @@ class Files:
             self.probe(gang, part)
 
     def wanted(self, node: LiveNode) -> Follow:
-        """Whose files on a node the driver lacks; nothing for drivers that do not keep up."""
+        """Whose files on a node the driver lacks."""
         return {
             name: (gang.directory, part.members, part.have)
             for name, (gang, part) in self._parts.items()
@@ -334,19 +370,24 @@ class Files:
             and not part.complete
             and part.status is not None
             and gang.client is not None
-            and not gang.client.full
         }
 
-    def read_on(
+    async def read_on(
         self, node: LiveNode, asked: Follow, pieces: Sequence[tuple[str, Piece]], behind: Sequence[str]
     ) -> None:
         """Pass pieces on to the driver; those parts that are behind have more."""
+        by_client: dict[GatewayClient, list[tuple[str, Piece]]] = {}
         for name, piece in pieces:
+            gang, _ = self._parts.get(name, (None, None))
+            if gang is not None and gang.client is not None:
+                by_client.setdefault(gang.client, []).append((gang.attempt, piece))
+        broken: set[str] = set()
+        for client, own in by_client.items():
+            broken |= await asyncio.to_thread(client.mirror.take, node.key, own)
+        for name, (file, offset, count, _) in pieces:
             gang, part = self._parts.get(name, (None, None))
-            if gang is None or part is None or gang.client is None:
+            if gang is None or part is None or gang.attempt in broken:
                 continue
-            file, offset, count, _ = piece
-            gang.client.send_piece(gang.attempt, node.key, piece)
             part.have[file] = offset + count
             for member in part.members:
                 if file.startswith(f"{member}.log"):
@@ -354,6 +395,10 @@ class Files:
         for name in asked:
             gang, part = self._parts.get(name, (None, None))
             if gang is None or part is None or name in behind:
+                continue
+            if gang.attempt in broken:
+                if gang.client is not None:
+                    self.take_up(gang.client, gang)
                 continue
             if part.over and not part.complete:
                 part.complete = True
@@ -381,6 +426,14 @@ class Files:
         for client in self._clients:
             if client.run == gang.run:
                 client.grew(gang.attempt, member)
+
+
+def _no_room(path: str | None) -> str:
+    return (
+        f"what its members write is kept{f' at {path}' if path else ''} on the machine that drives the run, "
+        f"where less than {RESERVE_BYTES >> 20} MiB are free; they go on, but their logs, metrics and ends "
+        "are not seen before there is more"
+    )
 
 
 def _parent(directory: str) -> str:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.executors.base import Capacity, GangRequest, GangStatus, Phase
-from trainmaster.executors.gang_client import GangClient, gang_message
+from trainmaster.executors.base import Capacity, GangStatus, Phase
+from trainmaster.executors.gang_client import GangClient
 from trainmaster.executors.gangs.connection import GatewayConnection, NodeView
-from trainmaster.executors.gangs.copies import identity
+from trainmaster.executors.gangs.copies import Mirror
 from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:
@@ -60,12 +60,11 @@ class NodesExecutor(GangClient):
     ) -> None:
         self._revives = revives
         self._cluster = cluster
-        self._gateway = GatewayConnection(cluster.connect)
+        self._mirror = Mirror(place or Path)
+        self._gateway = GatewayConnection(cluster.connect, self._mirror)
         super().__init__(self._gateway)
-        self._place = place or Path
         self._is_gone = is_gone
         self._asked_gone_at = 0.0
-        self._directories: dict[str, tuple[str, Sequence[str]]] = {}
 
     def open(
         self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0, leased: str = ""
@@ -87,22 +86,9 @@ class NodesExecutor(GangClient):
         """
         self.answer_s = _BRIEF_S
 
-    def submit(self, gangs: Sequence[GangRequest]) -> None:
-        """Queue gangs; see `Executor.submit`."""
-        messages = []
-        for gang in gangs:
-            message = gang_message(gang)
-            message["here"], _ = self._follow(
-                gang.attempt, gang.directory, [each.name for each in gang.members]
-            )
-            messages.append(message)
-        self.queue(messages)
-
     def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
         """The present status of each attempt; see `Executor.observe`."""
         statuses = super().observe(attempts)
-        if self._follow_plans():
-            statuses = super().observe(attempts)  # what has ended is so when its files are here
         # news of an end may have come right behind the answer
         newer = [self.news.get(status.attempt, status) for status in statuses]
         return [  # of one that was forgotten, such news is old
@@ -113,7 +99,6 @@ class NodesExecutor(GangClient):
     def changes(self, timeout_s: float) -> list[GangStatus]:
         """Wait for something to change; see `Executor.changes`."""
         self._check_nodes()
-        self._follow_broken()
         return [self._with_addresses(status) for status in super().changes(timeout_s)]
 
     def forget(self, attempts: Sequence[str]) -> None:
@@ -121,9 +106,7 @@ class NodesExecutor(GangClient):
         super().forget(attempts)
         for attempt in attempts:
             self.news.pop(attempt, None)  # `observe` looks there too
-            self._gateway.mirror.forget(attempt)
-            self._gateway.full.pop(attempt, None)
-            self._directories.pop(attempt, None)
+            self._mirror.forget(attempt)
             self._gateway.addresses.pop(attempt, None)
 
     def close(self) -> None:
@@ -143,45 +126,13 @@ class NodesExecutor(GangClient):
 
     def waits(self) -> dict[str, str]:
         """Why attempts had no place for some seconds although none waits before them, or their files none."""
-        return {**self._gateway.waits, **self._gateway.full}
+        return {**self._gateway.waits, **self._mirror.full}
 
     def _with_addresses(self, status: GangStatus) -> GangStatus:
         found = self._gateway.addresses.get(status.attempt)
         if not found or status.phase in (Phase.UNKNOWN, Phase.QUEUED):
             return status
         return replace(status, addresses=found)
-
-    def _follow(
-        self, attempt: str, directory: str, members: Sequence[str]
-    ) -> tuple[list[object] | None, dict[str, int]]:
-        """Have an attempt's files copied; what its parent directory is here, and what there is already."""
-        place = self._place(directory)
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            return None, {}  # nothing can be written there
-        self._directories[attempt] = (directory, members)
-        have = self._gateway.mirror.follow(attempt, place, members)
-        same_path = str(place) == directory
-        elsewhere: list[object] = ["elsewhere", str(place), directory]
-        return (identity(str(place.parent)) if same_path else elsewhere), have
-
-    def _follow_plans(self) -> bool:
-        plans, self._gateway.plans = self._gateway.plans, {}
-        for attempt, (directory, members) in plans.items():
-            self._tell_to_follow(attempt, directory, members)
-        return bool(plans)
-
-    def _follow_broken(self) -> None:
-        """Pieces could not be written: take up again where the files end."""
-        broken, self._gateway.broken = self._gateway.broken, set()
-        for attempt in broken:
-            if (known := self._directories.get(attempt)) is not None:
-                self._tell_to_follow(attempt, *known)
-
-    def _tell_to_follow(self, attempt: str, directory: str, members: Sequence[str]) -> None:
-        here, have = self._follow(attempt, directory, members)
-        self.send({"do": "follow", "attempt": attempt, "here": here, "have": have})
 
     # -- when the head is gone
 

@@ -14,13 +14,13 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.executors.gangs.clients import GatewayClient
 from trainmaster.executors.gangs.scheduler import Scheduler
 from trainmaster.spec.errors import ExecutorError, LeaseLostError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from trainmaster.executors.gangs.clients import GatewayClient
     from trainmaster.executors.gangs.engine import Engine
     from trainmaster.executors.wire import Message
 
@@ -68,9 +68,9 @@ class Gateway:
         """For how long the engine has said nothing."""
         return time.monotonic() - self._scheduler.nodes.looked_at
 
-    def open(self, hello: Message) -> Future[GatewayClient]:
-        """A connection, once it is known what an earlier gateway has left; cancelled when this one ends."""
-        return self._ask(self._open(hello))
+    def open(self, client: GatewayClient) -> Future[GatewayClient]:
+        """Serve it, once it is known what an earlier gateway has left; cancelled when this one ends."""
+        return self._ask(self._open(client))
 
     def tell(self, client: GatewayClient, message: Message) -> None:
         """Have something done.
@@ -166,9 +166,9 @@ class Gateway:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), min(wait_s or 1.0, 1.0))
 
-    async def _open(self, hello: Message) -> GatewayClient:
+    async def _open(self, client: GatewayClient) -> GatewayClient:
         await self._settled.wait()
-        client = GatewayClient(self._loop, hello, self._scheduler.row)
+        client.row = self._scheduler.row
         if self._scheduler.is_refused or 0 < client.token < self.lease:
             raise LeaseLostError.of(client.run)
         self._clients.add(client)
@@ -198,10 +198,6 @@ class Gateway:
                 scheduler.forget(message["attempts"])
             case "watch":
                 scheduler.watch(client)
-            case "follow":
-                gang = scheduler.gangs.get(message["attempt"])
-                if gang is not None:
-                    scheduler.files.take_up(client, gang, message["here"], message["have"])
             case "gone":
                 scheduler.nodes.declare_gone(message["node"])
 
@@ -209,5 +205,5 @@ class Gateway:
         for attempt in message["attempts"]:
             gang = self._scheduler.gangs.get(attempt)
             if gang is not None and gang.parts and gang.client is not client:
-                client.send({"plan": [attempt, gang.directory, list(gang.essential)]})
+                self._scheduler.files.take_up(client, gang)  # it has ended when its files are here
         client.send_rows("gangs", message["attempts"], reply="observe", id=message["id"])

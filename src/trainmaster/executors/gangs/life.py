@@ -168,7 +168,7 @@ class Gang:
         self.kill_at: float | None = None
         self.stacks = False
         self.freed = False
-        self.here: list[object] | None = request.get("here")
+        self.here: list[object] | None = None
         self.wrote: dict[str, None] = {}
         self.simple = len(members) == 1 and not self.hold and not members[0]["gpus"]
         self.recalled = False

@@ -182,7 +182,7 @@ class Link:
             news = [status_of(row) for row in rows]
             if asked:  # before the news: what a member wrote is there when its end is told
                 self._listener.took(self.node, news)
-                self._files.read_on(self.node, asked, pieces, behind)
+                await self._files.read_on(self.node, asked, pieces, behind)
             elif news:
                 self._listener.took(self.node, news)
             if output:

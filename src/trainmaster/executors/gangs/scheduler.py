@@ -70,6 +70,7 @@ class Scheduler:
                 if member["container"] is None:
                     member["env"] = {**client.env, **member["env"]}
             gang = Gang(request, client.run, client)
+            gang.here, _ = client.mirror.follow(gang.attempt, gang.directory, gang.essential)
             self.gangs[gang.attempt] = gang
             self._placing.queue(gang)
         self.wake()
