@@ -34,10 +34,12 @@ class AgentProgram:
     Args:
         agent: whose methods are called.
         threads: most calls at a time.
+        output: file descriptor that the answers go to.
     """
 
-    def __init__(self, agent: object, threads: int = _THREADS) -> None:
+    def __init__(self, agent: object, threads: int = _THREADS, output: int = 1) -> None:
         self._agent = agent
+        self._output = output
         self._threads = threads
         self._lock = threading.Lock()
 
@@ -75,7 +77,7 @@ class AgentProgram:
         view = memoryview(encode({"id": call["id"], **found}))
         with self._lock:
             while view:
-                view = view[os.write(1, view) :]
+                view = view[os.write(self._output, view) :]
 
 
 def main(arguments: list[str]) -> None:

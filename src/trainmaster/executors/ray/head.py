@@ -131,6 +131,8 @@ def _remove(names: Sequence[str]) -> None:
 def main(arguments: list[str]) -> None:
     """Serve one driver."""
     forbid_core_dumps()
+    output = os.dup(1)
+    os.dup2(2, 1)  # what Ray prints is no answer
     directory = json.loads(arguments[0])["directory"]
     node = json.loads(Path(f"{directory}/node.json").read_text())
     os.environ.update(authentication(directory, tls=is_there(directory)), RAY_USAGE_STATS_ENABLED="0")
@@ -138,9 +140,9 @@ def main(arguments: list[str]) -> None:
         _connect(node)
     except (OSError, RuntimeError, ValueError) as error:
         words = str(error).strip().splitlines()[-1:]
-        os.write(1, encode({"refused": f"Ray's head at {node['cluster']} does not answer: {words}"}))
+        os.write(output, encode({"refused": f"Ray's head at {node['cluster']} does not answer: {words}"}))
         os._exit(1)
-    AgentProgram(Head(), _THREADS).serve()
+    AgentProgram(Head(), _THREADS, output).serve()
 
 
 def _connect(node: Mapping[str, str]) -> None:
