@@ -47,7 +47,7 @@ class NodesExecutor(GangClient):
         is_gone: a second witness: whether a node that cannot be reached, though the engine has not given it
             up, is gone. The engine's own word is enough without it.
         revives: a call whose connection is lost makes a new one, which may take a minute. Without, it raises
-            `ExecutorError` at once: the caller opens another executor when it suits him; see `hurry`.
+            `ExecutorError` at once: the caller opens another executor when it suits him.
     """
 
     def __init__(
@@ -73,17 +73,8 @@ class NodesExecutor(GangClient):
         own = {name: value for name, value in env.items() if not name.startswith("RAY_")}
         super().open(run, capacity, own, token, leased)
 
-    @property
-    def supervisor_pid(self) -> int:
-        """Process id of the gateway on its node, 0 before `open`."""
-        return self._gateway.supervisor_pid
-
     def hurry(self) -> None:
-        """From now on the caller has other things to do: an answer is waited for 8 s, not 30.
-
-        Not while a cluster is being reached, which is done beside the run's loop: a head that is starved of
-        its processors answers, though late, and is not to be taken for one that never will.
-        """
+        """From now on the caller has other things to do: an answer is waited for 8 s, not 30."""
         self.answer_s = _BRIEF_S
 
     def observe(self, attempts: Sequence[str]) -> list[GangStatus]:

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.executors.gangs.placement import LiveNode
 from trainmaster.executors.gangs.stream_agent import StreamAgent
 from trainmaster.executors.ray.reservations import PlacementGroups
+from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
+
+#: So long it is waited for on a head that answers no more, and while Ray is being imported there.
+_MUTE_S = 20.0
+_BEGIN_S = 60.0
 
 
 class RayEngine:
@@ -23,15 +28,23 @@ class RayEngine:
 
     def __init__(self, stream: socket.socket) -> None:
         self._head = StreamAgent("of the head", lambda: stream)
-        self._connecting: asyncio.Task[None] | None = None
+        self._has_spoken = False
         self._left: set[str] = set()
 
     async def alive(self) -> Sequence[LiveNode]:
         """Those of our nodes that Ray takes to be alive."""
-        if self._connecting is None:
-            self._connecting = asyncio.create_task(self._head.connect())
-        await asyncio.shield(self._connecting)
-        rows = [LiveNode(*row) for row in await self._head.call("alive")]
+        patience_s = _MUTE_S if self._has_spoken else _BEGIN_S
+        try:
+            async with asyncio.timeout(patience_s):
+                if not self._has_spoken:
+                    await self._head.connect()
+                rows = [LiveNode(*row) for row in await self._head.call("alive")]
+        except TimeoutError:
+            raise ExecutorError(
+                f"what speaks with Ray on the cluster's head has said nothing for {patience_s:.0f} s",
+                "It is started anew.",
+            ) from None
+        self._has_spoken = True
         return [node for node in rows if node.node_id not in self._left]
 
     def leave(self, node: LiveNode) -> None:
