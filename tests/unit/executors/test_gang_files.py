@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.copies import Files
+from trainmaster.executors.gangs.files import Files
 from trainmaster.executors.gangs.life import Gang, Part
 
 ATTEMPT = "r/e/0/1"

@@ -119,7 +119,7 @@ class Gateway:
             except ExecutorError as error:
                 log.info("what conducts tasks has ended: %s", error)
                 self.error = error
-            except Exception:  # a thread has no caller; the driver is hung up on, and connects anew
+            except Exception:  # a thread has no caller; the driver is hung up on, and connects again
                 log.exception("what conducts tasks has ended")
             for client in self._clients:
                 client.close()

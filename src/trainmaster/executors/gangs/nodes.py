@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.executors.base import Phase
 from trainmaster.executors.gang_client import status_of
 from trainmaster.spec.errors import LeaseLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from trainmaster.executors.gangs.copies import Files
+    from trainmaster.executors.base import GangStatus
     from trainmaster.executors.gangs.engine import Engine, NodeAgent
+    from trainmaster.executors.gangs.files import Files
     from trainmaster.executors.gangs.placement import LiveNode
-    from trainmaster.executors.gangs.scheduler import Scheduler
     from trainmaster.executors.wire import Message
 
 LOOK_S = 0.5
@@ -27,6 +27,31 @@ _LATE_S = 5.0
 _ATTACH_S = 30.0
 _RETRY_S = (0.1, 2.0)
 _DELIVERED_LOOK_S = 0.005
+
+
+class Listener(Protocol):
+    """Is told what happens on the nodes."""
+
+    def attempts_on(self, node: LiveNode) -> list[str]:
+        """Parts on that node that have not ended, as far as is known."""
+
+    def took(self, node: LiveNode, statuses: Sequence[GangStatus]) -> None:
+        """Statuses of parts; that one is UNKNOWN may be old news."""
+
+    def checked(self, node: LiveNode, statuses: Sequence[tuple[int, GangStatus]]) -> None:
+        """Handle the answers to ``check``; each carries the turn in which it was asked."""
+
+    def attached(self, node: LiveNode, statuses: Sequence[GangStatus], records: Sequence[Message]) -> None:
+        """Statuses of all parts that were handed over before, and records of their gangs."""
+
+    def refused(self) -> None:
+        """A node serves a later driver of our run."""
+
+    def nodes_changed(self) -> None:
+        """Nodes came, went, or can (not) be reached."""
+
+    def lost(self, node: LiveNode) -> None:
+        """A node is dead."""
 
 
 class Link:
@@ -42,7 +67,7 @@ class Link:
         self,
         node: LiveNode,
         agent: NodeAgent,
-        listener: Scheduler,
+        listener: Listener,
         files: Files,
         note: Callable[[str], None],
         lease: tuple[str, int],
@@ -182,7 +207,7 @@ class Nodes:
     def __init__(
         self,
         engine: Engine,
-        listener: Scheduler,
+        listener: Listener,
         files: Files,
         note: Callable[[str], None],
         lease: tuple[str, int],

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.executors.base import GangStatus, Phase
-from trainmaster.executors.gangs.copies import Files
+from trainmaster.executors.gangs.files import Files
 from trainmaster.executors.gangs.life import Fate, Gang
 from trainmaster.executors.gangs.nodes import Nodes
 from trainmaster.executors.gangs.placing import Placing

@@ -42,7 +42,7 @@ class RayEngine:
         except TimeoutError:
             raise ExecutorError(
                 f"what speaks with Ray on the cluster's head has said nothing for {patience_s:.0f} s",
-                "It is started anew.",
+                "It is started again.",
             ) from None
         self._has_spoken = True
         return [node for node in rows if node.node_id not in self._left]
@@ -83,5 +83,5 @@ class RayAgent:
         return await self._head.call("call", self._node_id, name, arguments)
 
     def detach(self, token: str) -> None:
-        """See `NodeAgent`; that nobody waits for the answer is as good."""
+        """See `NodeAgent`; its answer is not waited for."""
         self._head.tell("call", self._node_id, "detach", [token])
