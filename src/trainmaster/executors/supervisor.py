@@ -196,7 +196,7 @@ class Supervisor:
 
 
 def note(text: str) -> None:
-    """A line in its own log, which standard error is: of a supervisor, or a cluster's gateway."""
+    """A line in its own log, which standard error is."""
     try:
         os.write(2, f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{os.getpid()}] {text}\n".encode(errors="replace"))
     except OSError:
