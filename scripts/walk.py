@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 #: How a gang comes from its driver to a supervisor on another machine, and what happens there back to it.
 _CONDUCTED = (
-    "executors.gangs.clients:GatewayClient.listen",
+    "executors.gangs.gateway:Gateway._handle",
     "executors.gangs.nodes:Link._command",
     "executors.gangs.agent_program:AgentProgram._answer",
 )
@@ -51,6 +51,7 @@ WALKS: dict[str, tuple[tuple[str, ...], str]] = {
             "executors._outputs:Outputs.serve",
             "control.measure.progress:TaskProgress.update",
             "executors.gangs.nodes:Link._poll",
+            "executors.gangs.copies:Mirror.take",
             *_CONDUCTED,
         ),
         "",
