@@ -72,6 +72,21 @@ def test_what_a_pruner_ends_is_not_waited_for():
     assert at_end == pytest.approx(0.1 * whole + 0.5, rel=0.05)
 
 
+def test_a_target_ends_a_task_where_its_curve_says():
+    timing, one = training()
+    whole = middle(timing.training_s(one))
+
+    def left(*ends):
+        return remaining_s(timing, one, Doing(running=(RunningTask(100, 0.2, ends=ends),)))
+
+    assert middle(left(0.5)) == pytest.approx(0.3 * whole + 0.5, rel=0.03)
+    assert middle(left(1.0)) == pytest.approx(middle(left()), rel=0.03)
+    both = left(0.4, 0.4, 0.8)
+    assert np.percentile(both, 25) == pytest.approx(0.2 * whole, rel=0.1)
+    assert np.percentile(both, 85) == pytest.approx(0.6 * whole, rel=0.1)
+    assert middle(left(0.1)) > 0, "it goes on until it says so"
+
+
 def test_tasks_without_steps_are_over_when_they_should_be():
     timing, one = tasks(total=1)
     left = remaining_s(timing, one, Doing(running=(RunningTask(4.0),)))

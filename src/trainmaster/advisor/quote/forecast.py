@@ -32,10 +32,14 @@ class RunningTask:
     Attributes:
         elapsed_s: since its members were started.
         share: of its steps that are done; None if it shows none.
+        reports: steps, and values of its target's metric there; empty without a target.
+        ends: shares of its steps at which it may end as its target is reached; empty: all of them are made.
     """
 
     elapsed_s: float
     share: float | None = None
+    reports: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+    ends: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +218,9 @@ def _left(
     if not running.share:  # it still starts
         return np.maximum(task - running.elapsed_s, training + tail)
     share = min(running.share, 1.0)
+    if running.ends:
+        ends = np.random.default_rng(8).choice(np.array(running.ends), len(training))
+        return np.asarray(training / trained * np.maximum(ends - share, _LEFT * share) + tail)
     return training / trained * np.minimum(1 - share, np.maximum(trained - share, share)) + tail
 
 

@@ -55,6 +55,7 @@ class TaskProgress:
         came_to: the last step of the attempt before it, None if unknown.
         has_checkpoint: there was one for it to go on from.
         until: what ends it early.
+        aimed: the metric of its target by step, of this attempt; None without a target.
         reached: what it reported when that held, in words; empty before.
         moved_at: when it last reported anything, by the clock of `update`; None before.
         longest_pause_s: between two looks that brought something; None until there were two.
@@ -81,6 +82,7 @@ class TaskProgress:
     has_checkpoint: bool = True
     until: Until | None = None
     reached: str = ""
+    aimed: Curve | None = None
     moved_at: float | None = field(default=None, init=False)
     longest_pause_s: float | None = field(default=None, init=False)
     silent_s: float = field(default=0.0, init=False)
@@ -119,6 +121,11 @@ class TaskProgress:
 
             return trace_of(experiment, resolution_s)
 
+        aimed: Curve | None = None
+        if experiment.target is not None:
+            from trainmaster.sweeps import Curve
+
+            aimed = Curve()
         return cls(
             source=metrics_of(context),
             total_steps=values.get("steps"),
@@ -134,6 +141,7 @@ class TaskProgress:
             came_to=None if is_behind else _number(earlier or {}, "step"),
             has_checkpoint=has_checkpoint or is_behind,
             until=experiment.ends_at,
+            aimed=aimed,
         )
 
     @property
@@ -172,6 +180,8 @@ class TaskProgress:
             self.changed = True
             if self.until is not None and not self.reached and self.until.holds(row):
                 self.reached = self.until.reached({**self.metrics, **row})
+            if self.aimed is not None and self.until is not None:
+                self._draw(row, self.until.metric, self.aimed)
             if self.metric is not None and self.curve is not None:
                 self._draw(row, self.metric, self.curve)
             if self.trace is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from trainmaster.cluster.renting.requirements import Needs
 from trainmaster.control.task.gangs import slots_of
+from trainmaster.service.quotes.steadiness import share_done
 from trainmaster.service.quotes.worker_counts import workload_of
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.states import State
@@ -87,6 +88,42 @@ def gang_nodes(experiment: Experiment, there: int) -> int:
     return min(needs.gang_nodes(0), there)
 
 
+def doing_of(
+    experiment: ExperimentState, progress: Mapping[tuple[str, int], TaskProgress], now: float
+) -> Doing:
+    """How far an experiment is."""
+    from trainmaster.advisor.quote.forecast import Doing, RunningTask
+
+    running = []
+    for task in experiment.live.values():
+        if task.started_at is None or task.state is State.WAITING:
+            continue
+        found = progress.get(task.key)
+        share = None if found is None else share_done(found)
+        aimed = None if found is None else found.aimed
+        reports = ((), ()) if aimed is None else (tuple(aimed.steps), tuple(aimed.values))
+        running.append(RunningTask(max(now - task.started_at, 0.0), share, reports))
+    return Doing(sum(experiment.ended.values()), tuple(running))
+
+
+def _with_ends(experiment: Experiment, how_far: Doing) -> Doing:
+    """The same with where its tasks may end as their target is reached, by their curves."""
+    until, most = experiment.ends_at, experiment.builtin_values().get("steps")
+    if until is None or not most:
+        return how_far
+    from trainmaster.advisor.model.learning_curve import forecast_curve
+
+    running = []
+    for task in how_far.running:
+        steps, values = task.reports
+        found, is_more = None, until.op == ">="
+        if steps and steps[-1] <= most:  # it counts as the recipe does
+            found = forecast_curve(steps, values, until.value, more_is_better=is_more, most=most)
+        ends = () if found is None else tuple(min(float(step) / most, 1.0) for step in found.steps)
+        running.append(replace(task, ends=ends))
+    return replace(how_far, running=tuple(running))
+
+
 def forecast_inputs(
     recipe: Recipe,
     now: float,
@@ -148,7 +185,7 @@ def forecast_inputs(
         at_once = min(room // slots_of(experiment), spread or room, workload.tasks)
         nodes = 1 if rented is None else rented.nodes(experiment)
         one = own_cluster(timing, room, min(workload.lengths), max(at_once, 1), nodes)
-        left[name] = remaining_s(timing, one, how_far)
+        left[name] = remaining_s(timing, one, _with_ends(experiment, how_far))
         left_s[name] = span(left[name])
         training[name] = {phase: span(drawn) for phase, drawn in timing.phases_s(one).items()}
         if beside is not None and name in beside:

@@ -19,6 +19,7 @@ from trainmaster.service.quotes.steadiness import share_done
 from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.states import EndReason, State
+from trainmaster.sweeps import Curve
 from trainmaster.testing.waits import until
 
 BEGAN = 1000.0
@@ -75,6 +76,7 @@ class World:
                 directory=tmp_path,
                 total_steps=recipe.experiments["main"].builtin_values().get("steps"),
                 metrics={},
+                aimed=None,
             )
         }
         self.tracker = QuoteTracker(
@@ -283,3 +285,17 @@ def test_after_a_loss_the_quote_is_looked_at_again_once_it_is_steady(tmp_path):
     task.state, task.attempt = State.RUNNING, 2
     (line,) = world.look(180, step_s=0.5)
     assert line.startswith("still within the quote: ")
+
+
+def test_a_target_makes_the_quote_end_where_the_curve_says(tmp_path):
+    whole = World(tmp_path, steps=4000)
+    whole.look(100, step_s=0.5)
+    aims = World(tmp_path, steps=4000, target={"metric": "loss", "at_most": 0.05})
+    steps = range(1, 200, 4)
+    aims.progress["main", 0].aimed = Curve((step, (1 + step / 5) ** -0.8) for step in steps)
+    aims.look(100, step_s=0.5)
+    ours, theirs = (
+        [QuoteRecord.of_row(row).time_s for row in world.database.rows][-1] for world in (aims, whole)
+    )
+    assert theirs.p5 > 1500
+    assert ours.p50 == pytest.approx(105, rel=0.2)  # at step 207 of 4,000, of half a second each
