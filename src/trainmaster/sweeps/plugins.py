@@ -32,6 +32,7 @@ _PRUNERS: Final = PluginRegistry(
     "pruner",
     {
         "asha": "trainmaster.sweeps.halving:AshaPruner",
+        "forecast": "trainmaster.sweeps.forecasting:ForecastPruner",
         "hyperband": "trainmaster.sweeps.halving:HyperbandPruner",
         "median": "trainmaster.sweeps.median:MedianPruner",
     },

@@ -154,7 +154,7 @@ def test_nan_in_the_store_is_a_value():
     ("search", "words"),
     [
         ({"sampler": "tpf"}, "tpe"),
-        ({"pruner": "mean"}, "asha, hyperband, median, none"),
+        ({"pruner": "mean"}, "asha, forecast, hyperband, median, none"),
         ({"options": {"minsteps": "1"}, "pruner": "asha"}, "'min_steps'"),
     ],
 )

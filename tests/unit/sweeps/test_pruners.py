@@ -116,7 +116,9 @@ def test_median_compares_the_best_with_the_means_of_the_finished():
 
 def test_none_and_unknown():
     assert pruner_class("none") is None
-    with pytest.raises(UsageError, match=r"(?s)no pruner 'ascha'.*'asha'.*asha, hyperband, median, none"):
+    with pytest.raises(
+        UsageError, match=r"(?s)no pruner 'ascha'.*'asha'.*asha, forecast, hyperband, median, none"
+    ):
         pruner_class("ascha")
 
 
