@@ -209,20 +209,3 @@ def forecast_inputs(
         rented.gave_back_s,
     )
     return Forecast(time_s, cost_usd, points, training, left_s)
-
-
-def doing_of(
-    experiment: ExperimentState, progress: Mapping[tuple[str, int], TaskProgress], now: float
-) -> Doing:
-    """How far an experiment is."""
-    from trainmaster.advisor.quote.forecast import Doing, RunningTask
-    from trainmaster.service.quotes.steadiness import share_done
-
-    running = []
-    for task in experiment.live.values():
-        if task.started_at is None or task.state is State.WAITING:
-            continue
-        found = progress.get(task.key)
-        share = None if found is None else share_done(found)
-        running.append(RunningTask(max(now - task.started_at, 0.0), share))
-    return Doing(sum(experiment.ended.values()), tuple(running))
