@@ -7,6 +7,7 @@ The prior is learnt from one half of the families and the other half is scored, 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import random
@@ -19,6 +20,7 @@ import numpy as np
 from common import options, report
 from learning_curves import FAMILIES, FILE
 
+from trainmaster.advisor.model import learning_curve
 from trainmaster.advisor.model.learning_curve import (
     PRIOR,
     WIDE,
@@ -27,6 +29,7 @@ from trainmaster.advisor.model.learning_curve import (
     forecast_curve,
     posterior_of,
 )
+from trainmaster.sweeps import Goal, Pruner, Trial, TrialState, pruner_class
 
 #: Every second family, so that each half has networks and trees, and of metrics each kind.
 HALVES = (tuple(FAMILIES)[::2], tuple(FAMILIES)[1::2])
@@ -160,17 +163,76 @@ def scored(rows: list[dict[str, Any]], who: str) -> dict[str, Any]:
     }
 
 
+def swept(some: list[dict[str, Any]], pruner: Pruner, order: list[int]) -> tuple[float, float]:
+    """Share of all reports that trials make side by side in twos, and what is missed of the best value."""
+    trials, running, made = [Trial(n, {}) for n in range(len(some))], list[int](), 0
+    waiting = list(order)[::-1]
+    judged = [-math.inf] * len(some)
+    while waiting or running:
+        while waiting and len(running) < 2:
+            running.append(waiting.pop())
+        for n in tuple(running):
+            values, curve = some[n]["values"], trials[n].curve
+            step = len(curve) + 1
+            curve.add(step, values[step - 1])
+            made += 1
+            is_over = step == len(values)
+            others = trials[:n] + trials[n + 1 :]
+            if is_over or pruner.verdict(trials[n], others, judged[n]):
+                running.remove(n)
+                state = TrialState.COMPLETE if is_over else TrialState.PRUNED
+                trials[n] = Trial(n, {}, state, curve.values[-1], curve)
+            judged[n] = step
+    score = pruner.goal.score
+    found = max(score(value) for trial in trials for value in trial.curve.values)
+    best = max(score(value) for curve in some for value in curve["values"])
+    worst = min(score(curve["values"][-1]) for curve in some)
+    return made / sum(len(curve["values"]) for curve in some), (best - found) / (best - worst)
+
+
+def sweeps(every: list[dict[str, Any]], priors: dict[str, CurvePrior], orders: int = 3) -> dict[str, Any]:
+    """Pruners, each family a search of 20 trials in some orders; the prior is of the other families."""
+    rows: dict[str, list[tuple[float, float]]] = {}
+    asks = {
+        "forecast": ("forecast", {}),
+        "asha": ("asha", {}),
+        "asha from 1/60": ("asha", {"min_steps": "1"}),
+        **{f"halves from {n}/60": ("asha", {"min_steps": f"{n}", "reduction": "2"}) for n in (4, 8, 12)},
+        "median": ("median", {}),
+    }
+    plain = learning_curve.forecast_curve
+    for family in FAMILIES:
+        some = [curve for curve in every if curve["family"] == family]
+        goal = Goal.MAX if more_is_better(some[0]) else Goal.MIN
+        learning_curve.forecast_curve = functools.partial(plain, prior=priors[family])
+        for seed in range(orders):
+            order = random.Random(seed).sample(range(len(some)), len(some))
+            for label, (name, given) in asks.items():
+                rows.setdefault(label, []).append(swept(some, pruner_class(name)(goal, given), order))
+    learning_curve.forecast_curve = plain
+    return {
+        label: {
+            "work": round(statistics.mean(work for work, _ in row), 3),
+            "missed": round(statistics.mean(missed for _, missed in row), 4),
+            "same_best": round(statistics.mean(missed < 1e-9 for _, missed in row), 2),
+        }
+        for label, row in rows.items()
+    }
+
+
 def main() -> None:
     args = options(__doc__, share=25, prior="learnt")
     every = curves()
     rows: list[dict[str, Any]] = []
     took = []
+    priors: dict[str, CurvePrior] = {}
     for held, other in (HALVES, HALVES[::-1]):
         prior = (
             learnt([c for c in every if c["family"] in other])
             if args.prior == "learnt"
             else {"wide": WIDE, "shipped": PRIOR}[args.prior]
         )
+        priors |= dict.fromkeys(held, prior)
         for curve in (c for c in every if c["family"] in held):
             shown = len(curve["at"]) * args.share // 100
             for aim in targets(curve, shown):
@@ -204,6 +266,7 @@ def main() -> None:
         "families": {
             name: scored([row for row in rows if row["family"] == name], "ours") for name in FAMILIES
         },
+        "sweeps": sweeps(every, priors),
         "prior_of_all": asdict(learnt(every)),
     }
     report("time_to_accuracy", result)
