@@ -268,7 +268,7 @@ class Experiment(Noun):
         if ends_at is None:
             return ""
         if self.target is not None and self.builtin_values().get("steps"):
-            return f"{self.name} ends at {ends_at}: its curve says when, and before it has one this is an upper bound"
+            return f"{self.name} ends at {ends_at}: its curve says when, before it an upper bound"
         if self.builtin_values().get("steps"):
             return f"{self.name} ends at {ends_at}: its time and cost are upper bounds"
         return f"{self.name} ends at {ends_at}: its time is that of its tasks in earlier runs"
