@@ -212,11 +212,11 @@ BARE_TIMES = r"""() => {
 
 @pytest.mark.browser
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("size", SIZES if IS_ALL else ["desk"])
+@pytest.mark.parametrize("size", SIZES if IS_ALL else ["phone"])
 def test_gaps_are_seven_and_the_first_button_is_on_the_first_screen(browser, site, size):
     """R2, R4."""
     page, wrong = opened(browser, site, size), {}
-    for path in PATHS:
+    for path in dict.fromkeys([*PATHS, "/new"]):
         page.goto(site.url + path)
         gaps, main = page.evaluate(GAPS), page.locator("main .main:visible")
         low = main.first.bounding_box() if main.count() else None
