@@ -346,7 +346,7 @@ def test_a_phone_uploads_has_quoted_trains_and_deploys_and_the_model_is_asked_by
     page.get_by_role("tab", name="Recipe").click()
     until(lambda: "provider: local" in page.locator("#recipe").input_value(), "the recipe is written", 240)
     page.get_by_role("button", name="Quote it first").click()
-    page.get_by_role("link", name="Go on with what is quoted").click()
+    page.get_by_role("link", name="Go on").click()
     page.get_by_role("button", name="Run it").click()
     page.wait_for_url("**/runs/line-*")
     page.locator("#part .state", has_text="succeeded").first.wait_for()
@@ -502,7 +502,7 @@ def _walk(browser, server, tm, width, height, scheme):
         page.goto(server.url + path)
         check_page(page, path, width)
     page.goto(f"{server.url}/quotes/{quote}")
-    goes_on = page.get_by_role("link", name="Go on with what is quoted")
+    goes_on = page.get_by_role("link", name="Go on")
     assert goes_on.bounding_box()["y"] + goes_on.bounding_box()["height"] <= height, "R4"
     page.goto(f"{server.url}/runs/{serving}")
     page.get_by_role("button", name="End it").click()  # asks first

@@ -285,14 +285,20 @@ def present(database: Database, runs: Collection[str]) -> set[str]:
     return {row["id"] for row in database.read(query)}
 
 
-def not_finite(database: Database, runs: Collection[str]) -> dict[str, Counter[str]]:
-    """Metrics of which tasks have reported NaN or an infinity last, by run: in how many tasks each."""
+def not_finite(database: Database, runs: Collection[str] | sa.Select[Any]) -> dict[str, Counter[str]]:
+    """Metrics of which tasks have reported NaN or an infinity last, by run: in how many tasks each.
+
+    Args:
+        database: the database.
+        runs: ids, or a query of them.
+    """
     found: dict[str, Counter[str]] = {}
     query = sa.select(t.experiment.c.run_id, t.task.c.metrics).join_from(t.experiment, t.task)
     query = query.where(t.experiment.c.run_id.in_(runs), t.task.c.metrics.like("%null%"))
     for row in database.read(query):
         names = [name for name, value in json.loads(row["metrics"]).items() if value is None]
-        found.setdefault(row["run_id"], Counter()).update(names)
+        if names:
+            found.setdefault(row["run_id"], Counter()).update(names)
     return found
 
 

@@ -155,6 +155,11 @@ def ended_since(database: Database, which: RunFilter, since: float) -> list[tupl
     return [(row["reason"], int(row["runs"]), float(row["usd"])) for row in database.read(query)]
 
 
+def going_or_ended_since(which: RunFilter, since: float) -> sa.Select[Any]:
+    """A query of the ids of runs that go on, or have ended since then."""
+    return sa.select(_RUN.id).where(which.condition(), _RUN.ended_at.is_(None) | (_RUN.ended_at >= since))
+
+
 def failed_since(database: Database, which: RunFilter, since: float, limit: int) -> list[str]:
     """Runs that have failed since then, the last ones first."""
     query = sa.select(_RUN.id).where(

@@ -268,6 +268,7 @@ class MemberSampler:
             "bytes_sent": None,
             "bytes_received": None,
             "log_bytes": None if seen.log is None else seen.log.size,
+            "reported_bytes": _size(f"{seen.directory}/{seen.name}.metrics.jsonl"),
         }
         if self._counts_traffic:
             seen.written = self._traffic.last_total(pid) if last else self._traffic.total(pid)
@@ -303,6 +304,13 @@ class MemberSampler:
                 firsts.setdefault(gang.run, gang.directory)
         for directory in firsts.values():
             _append(f"{directory}/samples.jsonl", [{"member": self._node_name, **row}])
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0  # it has reported nothing
 
 
 def _append(path: str, rows: list[dict[str, object]]) -> None:

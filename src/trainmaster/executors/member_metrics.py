@@ -52,6 +52,11 @@ class MemberMetrics:
         return self._file.offset
 
     @property
+    def place(self) -> tuple[str, int]:
+        """What a sample calls that which is read, and how many bytes of it are dealt with."""
+        return ("reported_bytes", self.offset) if self.is_in_file else ("log_bytes", self._log_offset)
+
+    @property
     def is_in_file(self) -> bool:
         """Whether the metrics file says something, so that the log counts no more."""
         return bool(self._file.last) or self._began_at > 0

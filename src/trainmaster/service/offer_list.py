@@ -41,6 +41,7 @@ _SORTS: Final[dict[str, Callable[[Offer], Any]]] = {
 }
 #: Of what a catalogue has instead, so much is told.
 _SHOWN: Final = 20
+_YEAR_DAYS: Final = 365
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +99,30 @@ def list_offers(
     catalogue: str | None = None,
     sort: str = "price",
     limit: int | None = None,
+    *,
+    old_last: bool = False,
 ) -> OfferList:
-    """What can be rented; see `ClientProtocol.offers`."""
+    """What can be rented; see `ClientProtocol.offers`.
+
+    Args:
+        home: whose prices.
+        environ: variables of its owner.
+        wishes: which.
+        catalogue: by name or file; None for that of the home.
+        sort: one of `_SORTS`.
+        limit: at most so many.
+        old_last: first those whose price is at most a year older than the newest one.
+    """
     order = _order(sort)
     whole = Prices.of(home, environ).catalogue() if catalogue is None else load_catalogue(catalogue)
     extras = extras_of(environ)
     billed = whole.where(replace(wishes, max_price_usd_per_hour=None))
     found = billed.with_offers(extras.added_to(offer) for offer in billed).where(wishes)
     warnings = [*_warnings(found), *([] if len(found) else [_nothing_because(wishes, whole)])]
-    offers = tuple(sorted(found, key=order)[:limit])
+    newest = max((offer.as_of for offer in found), default=date.min)
+    # What was paid years ago is low, and is not paid any more.
+    is_old = {o.as_of: old_last and (newest - o.as_of).days > _YEAR_DAYS for o in found}
+    offers = tuple(sorted(found, key=lambda offer: (is_old[offer.as_of], order(offer)))[:limit])
     return OfferList(offers, len(found), found.name, found.as_of, tuple(warnings), whole.refused, extras)
 
 

@@ -65,7 +65,10 @@ def _curve(x1: int, y1: int, x2: int, y2: int) -> str:
 
 
 def parallel_coordinates(
-    names: Sequence[str], lines: Sequence[tuple[Mapping[str, Any], int]], gap: int = _AXIS_GAP
+    names: Sequence[str],
+    lines: Sequence[tuple[Mapping[str, Any], int]],
+    gap: int = _AXIS_GAP,
+    falls: str = "",
 ) -> dict[str, Any] | None:
     """An axis per name and a line per task; None with fewer than two axes.
 
@@ -75,6 +78,7 @@ def parallel_coordinates(
         names: of the axes, in order.
         lines: values by name, and the number of the line's colour.
         gap: between two axes.
+        falls: the axis whose least value is at the top: what is minimised.
 
     Returns:
         ``width``, ``height``, ``axes`` (``name``, ``x``, ``ticks``, ``is_log``) and ``lines`` (``path``,
@@ -85,7 +89,8 @@ def parallel_coordinates(
     for name in names:
         values = [line[name] for line, _ in shown if line.get(name) is not None]
         if values:
-            axes.append(ValueAxis(name, _SIDE + len(axes) * gap, values))
+            ends = (_TOP, _TOP + _AXIS) if name == falls else (_TOP + _AXIS, _TOP)
+            axes.append(ValueAxis(name, _SIDE + len(axes) * gap, values, *ends))
     if len(axes) < 2:
         return None
     drawn = []

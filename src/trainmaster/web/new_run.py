@@ -187,9 +187,13 @@ def new(
 ) -> Response:
     """Nothing filled in yet; or the recipe of an earlier run, or one that serves or asks a model."""
     provider = _providers(state, caller)[0] if state.submissions.is_shared(caller) else ""
-    recipe, mistake = RecipeForm(provider=provider).text(), None
+    recipe, mistake, sent, last = RecipeForm(provider=provider).text(), None, "", ""
+    digest: str | None = None
     if again:
         recipe = without_triggers(found.recipe(again))
+        with suppress(TrainmasterError):  # it is of a directory that is not here: code is sent again
+            digest = state.submissions.code_of(caller, again)
+        sent = f"The code is that of {again}." if digest else ""
     elif model:
         recipe = batch_recipe(model, files, provider, _files_of(state, caller, found, model))
     elif serve:
@@ -199,7 +203,11 @@ def new(
             must_be_servable(names)
         except UsageError as error:  # code that is sent may have a serve.py
             mistake = UsageError(error.args[0], "Send code with a serve.py, or write another command.")
-    return show_form(request, state, caller, page_of(recipe), mistake)
+    else:
+        last = next((run["run"] for run in found.page(1)["runs"]), "")
+    return show_form(
+        request, state, caller, page_of(recipe, digest=digest or ""), mistake, sent=sent, last=last
+    )
 
 
 def page_of(recipe: str, **more: str) -> NewRunPage:
@@ -372,13 +380,15 @@ def show_form(
     http: int = 200,
     sent: str = "",
     notes: Sequence[str] = (),
+    last: str = "",
 ) -> Response:
-    """The page, with what is filled in, and which code was ``sent``."""
+    """The page, with what is filled in, which code was ``sent``, and the ``last`` run to begin from."""
     if not form.was:
         form = form.model_copy(update={"was": form.fields().model_dump_json()})
     database = state.service.database
     budgets = Budgets(database.read, database.clock_s())
     choices: dict[str, Any] = {
+        "last": last,
         "sent": sent or ("Code was sent." if form.digest else ""),
         "is_shared": state.submissions.is_shared(caller),
         "has_budget": any(budgets[whose].monthly_usd is not None for whose in (caller.team or OWNER, ALL)),

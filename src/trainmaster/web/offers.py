@@ -64,7 +64,9 @@ def offers(
             instances=(instance,) if instance else (),
             spot={"yes": True, "no": False}.get(spot),
         )
-        found = list_offers(state.service.home, state.environ, wishes, sort=sort, limit=number * PAGE_ROWS)
+        found = list_offers(
+            state.service.home, state.environ, wishes, sort=sort, limit=number * PAGE_ROWS, old_last=True
+        )
     except ValueError:
         problem = "CPUs, memory and price are numbers."
     except TrainmasterError as error:

@@ -34,6 +34,9 @@ _RIGHT: Final = 16
 _TOP: Final = 16
 _BOTTOM: Final = 40
 _MOST_POINTS: Final = 12
+#: Of an interval's bar, what is shorter is not a part of its own; colours of the parts.
+_LEAST_PART: Final = 0.015
+_COLOURS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,24 +201,77 @@ def _knee(front: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class IntervalBar:
-    """The time of a quote on a line from 0 to its p95, in percent: sure, the likely one, not sure.
+class BarPart:
+    """A part of an interval's bar.
 
     Attributes:
-        sure: until its p5. middle: its p50.
+        name: of the phase that takes it, or of whose time so much is not known.
+        seconds: its length.
+        at, width: in percent of the bar.
+        kind: number of its colour; ``unsure`` for what lies between the median and the p95.
+    """
+
+    name: str
+    seconds: float
+    at: float
+    width: float
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalBar:
+    """The time of a quote on a line from 0 to its p95, in percent: what it is made of, and its interval.
+
+    Attributes:
+        sure: until its p5. middle: its p50. end: its p95.
         ticks: for people, with places.
+        parts: what takes the time until its p50, then whose time is not known; they add up to its p95.
     """
 
     sure: float
     middle: float
+    end: float
     ticks: Sequence[Tick]
+    parts: Sequence[BarPart]
 
     @classmethod
-    def of(cls, time_s: Mapping[str, float]) -> IntervalBar:
-        """Of an interval."""
+    def of(cls, time_s: Mapping[str, float], phases: Sequence[Mapping[str, Any]] = ()) -> IntervalBar:
+        """Of an interval, and the phases that it is made of, as ``quote --json`` has them.
+
+        >>> told = (("a", 20, 0.1), ("b", 60, 0.9))
+        >>> phases = [{"phase": name, "time_s": {"p50": s}, "doubt": share} for name, s, share in told]
+        >>> bar = IntervalBar.of({"p5": 50.0, "p50": 100.0, "p95": 200.0}, phases)
+        >>> [(part.name, part.seconds, part.kind) for part in bar.parts]
+        [('a', 25.0, '0'), ('b', 75.0, '1'), ('b', 90.0, 'unsure'), ('a', 10.0, 'unsure')]
+        """
         axis = FigureAxis([0.0, time_s["p95"]], 0.0, 105.0, time_unit_s(time_s["p95"]))
         ticks = [Tick(axis.at(value), duration(value)) for value in axis.ticks if axis.at(value) <= 94]
-        return cls(axis.at(time_s["p5"]), axis.at(time_s["p50"]), ticks)
+        known = {each["phase"]: each["time_s"]["p50"] for each in phases}
+        doubt = {each["phase"]: each["doubt"] for each in phases if each["doubt"] > 0}
+        parts: list[BarPart] = []
+        for shares, length_s, is_sure in (
+            (known, time_s["p50"], True),
+            (dict(sorted(doubt.items(), key=lambda each: -each[1])), time_s["p95"] - time_s["p50"], False),
+        ):
+            for number, (name, seconds) in enumerate(_told(shares, length_s, time_s["p95"])):
+                at = parts[-1].at + parts[-1].width if parts else 0.0
+                kind = str(number % _COLOURS) if is_sure else "unsure"
+                parts.append(BarPart(name, seconds, at, 100 * seconds / time_s["p95"], kind))
+        sure, middle, end = (axis.at(time_s[each]) for each in ("p5", "p50", "p95"))
+        return cls(sure, middle, end, ticks, parts)
+
+
+def _told(shares: Mapping[str, float], length_s: float, whole_s: float) -> list[tuple[str, float]]:
+    """Seconds of each, which add up to a length; what is too short to be seen is one rest."""
+    total = sum(shares.values())
+    if not total or length_s <= 0:
+        return []
+    found = {name: share * length_s / total for name, share in shares.items()}
+    seen = {name: seconds for name, seconds in found.items() if seconds >= _LEAST_PART * whole_s}
+    rest = length_s - sum(seen.values())
+    if len(found) - len(seen) == 1:
+        return list(found.items())
+    return [*seen.items(), ("the rest", rest)] if rest > 0 and len(found) > len(seen) else list(seen.items())
 
 
 def _some(
@@ -239,7 +295,8 @@ def show(request: Request, name: str, state: State, caller: Reader) -> Response:
     if found["answer"]:
         quoted = found["answer"]["experiments"].items()
         total_s = found["answer"]["total"]["time_s"]
-        bar = IntervalBar.of(total_s) if total_s and total_s["p95"] else None
+        phases = next(iter(quoted))[1].get("phases", ()) if len(quoted) == 1 else ()
+        bar = IntervalBar.of(total_s, phases) if total_s and total_s["p95"] else None
         experiments = [
             (
                 experiment,

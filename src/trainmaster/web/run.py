@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Reader, Runs, State, Submitter
@@ -22,6 +22,8 @@ from trainmaster.spec.metric_names import in_order, panels, says_how_good
 from trainmaster.spec.states import FINISHED, EndReason
 from trainmaster.spec.states import State as RunState
 from trainmaster.web.figures import graph
+from trainmaster.web.log_text import LEVELS
+from trainmaster.web.log_view import LogView, LogWish
 from trainmaster.web.recipe_form import key_of, mistakes_of, new_key, without_triggers
 from trainmaster.web.rendering import is_part, page, redirect
 from trainmaster.web.run_header import Failure, RunHeader, cost_words
@@ -135,28 +137,29 @@ def logs(
     request: Request,
     run: str,
     found: Runs,
-    experiment: str = "",
-    task: str = "",
-    attempt: str = "",
-    member: str = "",
-    text: str = "",
-    system: str = "",
+    wanted: Annotated[LogWish, Query()],
 ) -> Response:
-    """Logs by member and attempt: followed live, or searched for a text; or those of operating systems."""
+    """A member's log as numbered lines: its end, followed live, or lines around one; what was looked for."""
+    if is_part(request):
+        return page(request, "log_part.html", run=run, view=LogView.of(found, run, wanted))
     status = found.status(run)
-    lines, problem = "", ""
-    if text or system:
-        try:
-            lines = _search(found, run, experiment, task, attempt, member, text, system=bool(system))
-        except (TrainmasterError, ValueError) as error:
-            problem = str(error)
+    lines, problem, view = "", "", None
+    try:
+        if wanted.system:
+            lines = _of_systems(found, run, wanted)
+        else:
+            view = LogView.of(found, run, wanted)
+    except (TrainmasterError, ValueError) as error:
+        problem = str(error)
     return page(
         request,
         "logs.html",
         **_head(found, run, status),
         members=found.details(run).members(),
-        chosen={"experiment": experiment, "task": task, "attempt": attempt, "member": member, "text": text},
-        system=system,
+        chosen=wanted,
+        levels=LEVELS,
+        view=view,
+        source=f"{request.url.path}?{request.url.query}",
         lines=lines,
         problem=problem,
     )
@@ -171,26 +174,10 @@ def fetch_system_log(
     return redirect(f"/runs/{quote(run)}/logs?system=1")
 
 
-def _search(
-    found: TeamRuns,
-    run: str,
-    experiment: str,
-    task: str,
-    attempt: str,
-    member: str,
-    text: str,
-    *,
-    system: bool,
-) -> str:
-    pieces = found.logs(
-        run,
-        experiment or None,
-        int(task) if task else None,
-        member or None,
-        attempt=int(attempt) if attempt else None,
-        text=text or None,
-        system=system,
-    )
+def _of_systems(found: TeamRuns, run: str, wanted: LogWish) -> str:
+    experiment, task, attempt, member = wanted.place
+    text = wanted.text or None
+    pieces = found.logs(run, experiment, task, member, attempt=attempt, text=text, system=True)
     last = b""
     for piece in pieces:
         last = (last + piece)[-_FOUND_BYTES:]

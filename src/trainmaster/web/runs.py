@@ -14,6 +14,7 @@ from fastapi.responses import Response
 from trainmaster.api.rest.state import Runs, State, Submitter
 from trainmaster.service.runs.run_table import RunTable, TableWish
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.labels import parsed_changes
 from trainmaster.web.rendering import PAGE_ROWS, is_part, page, redirect
 
 router = APIRouter(include_in_schema=False)
@@ -128,6 +129,21 @@ def search_logs(request: Request, found: Runs, text: str = "", cursor: str = "",
         count=answer["runs"],
         more=more,
     )
+
+
+@router.post("/runs/label")
+def label_many(
+    found: Runs,
+    state: State,
+    caller: Submitter,
+    run: Annotated[list[str] | None, Form()] = None,
+    label: Annotated[str, Form(max_length=400)] = "",
+) -> Response:
+    """Writes a label on those that are marked; ``KEY-`` takes it away."""
+    changes = parsed_changes([label.strip()])
+    for each in run or []:
+        found.describe(each, changes, None, state.environ)
+    return redirect("/runs")
 
 
 @router.post("/runs/cancel")

@@ -101,7 +101,7 @@ class SearchPicture:
             best,
             _history(seen, sign),
             [_slice(name, seen, best) for name in names[:_MOST_SLICES]] if len(seen) > 1 else [],
-            parallel_coordinates([*names, metric], rows, gap),
+            parallel_coordinates([*names, metric], rows, gap, metric if goal == "min" else ""),
             search["measure"] if search else "",
             search["importance"] if search else {},
             table,

@@ -34,6 +34,10 @@ def test_lines_lie_by_value_by_logarithm_and_by_word():
     many = parallel_coordinates(["lr", "loss"], rows * MAX_LINES)
     assert len(many["lines"]) == MAX_LINES
     assert parallel_coordinates(["lr"], rows) is None
+    (least, _) = parallel_coordinates(["lr", "loss"], rows, falls="lr")["axes"][0]["ticks"]
+    assert (least["text"], least["y"]) == ("0.001", found["top"]), (
+        "what is minimised has its least at the top"
+    )
 
 
 def test_values_that_are_no_numbers_do_not_break_a_picture():

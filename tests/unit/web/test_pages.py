@@ -225,6 +225,9 @@ def test_labels_and_conditions_are_there_to_look_for_runs(site):
     wrong = site.page("/runs?where=loss+%3C")
     assert "where, column 7" in wrong
     assert 'value="loss &lt;"' in wrong
+    marked = {"run": ["digits-1"], "label": "paper=2"}
+    assert site.browser.post("/runs/label", data=marked).headers["location"] == "/runs"
+    assert "paper=2" in site.page("/runs")
     site.browser.post("/runs/digits-1/describe", data={})
     assert "labels" not in site.service.brief("digits-1")
 
@@ -384,8 +387,16 @@ def test_offers_are_filtered_and_come_a_page_at_a_time(site):
     assert re.search(r"As of\">\d{4}-\d\d-\d\d<", text)
     assert "number=2" in text
     assert "old</span>" in site.page("/offers?provider=gcp&spot=yes"), "of 2020"
+    assert 'As of">2020' not in site.page("/offers"), "what is cheap as it is old comes last"
     assert site.page("/offers?provider=aws&cpus=4&sort=price&number=2") != text
     assert "are numbers" in site.page("/offers?cpus=many", 422)
+
+
+def test_a_new_run_begins_from_the_last_one(site):
+    (last,) = re.findall(r'href="(/new\?again=[^"]+)"', site.page("/new"))
+    text = site.page(last)
+    assert "name: digits" in text
+    assert "Begin from" not in text
 
 
 def test_examples_of_the_project_are_ready_to_run(site):

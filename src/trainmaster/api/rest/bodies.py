@@ -59,7 +59,7 @@ class MetricCurve(BaseModel):
     task: int
     parameters: dict[str, Any]
     key: str
-    axis: str = Field(description="what `steps` counts: step, epoch or report")
+    axis: str = Field(description="what `steps` counts: step, epoch, report, or time: seconds")
     steps: list[float]
     values: list[float | None]
     last: float | None

@@ -278,10 +278,12 @@ def metrics(
     keys: Annotated[str, Query(description="names of metrics, separated by commas; all without")] = "",
     points: Annotated[int, Query(ge=2, le=10_000, description="of one curve, at most")] = POINTS,
     digits: Annotated[int | None, Query(ge=2, le=17, description="to which points are rounded")] = None,
+    axis: Annotated[str, Query(description="time or epoch: what curves run over, where known")] = "",
 ) -> RunCurves:
     """Curves, thinned: of each stretch its least and its greatest value are kept."""
     wanted = [key for key in keys.split(",") if key]
-    return RunCurves(metrics=[MetricCurve(**found) for found in runs.metrics(run, wanted, points, digits)])
+    found = runs.metrics(run, wanted, points, digits, axis)
+    return RunCurves(metrics=[MetricCurve(**each) for each in found])
 
 
 @router.get("/runs/{run}/logs", response_class=StreamingResponse)

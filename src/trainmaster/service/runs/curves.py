@@ -20,6 +20,7 @@ from trainmaster.spec.states import FINISHED, State
 
 if TYPE_CHECKING:
     from trainmaster.control.task.layout import AttemptPlace, RunFiles
+    from trainmaster.executors.member_metrics import MemberMetrics
     from trainmaster.executors.metrics import Metrics
     from trainmaster.spec import Experiment
     from trainmaster.sweeps import Curve
@@ -84,12 +85,22 @@ class TaskCurves:
         parameters: its parameters.
         bad: it ended, and did not succeed.
         metrics: a curve per metric: losses and other results first, else as they were reported first.
+        axes: other places of what was reported, by step: as ``time`` seconds since its beginning, as
+            ``epoch`` where each began; without those that are not known, empty if they were not asked for.
     """
 
     number: int
     parameters: Mapping[str, object]
     bad: bool
     metrics: dict[str, Curve] = field(default_factory=dict)
+    axes: dict[str, Curve] = field(default_factory=dict)
+
+    def along(self, axis: str, steps: Sequence[float]) -> list[float] | None:
+        """Where some steps are on another axis, rising; None if that is not known."""
+        from trainmaster.service.runs.curve_axes import placed
+
+        known = self.axes.get(axis, ())
+        return placed(list(known), steps) if len(known) > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +126,17 @@ class ExperimentCurves:
         return in_order(names)[:MAX_METRICS]
 
 
-def run_curves(database: Database, files: RunFiles, run: str) -> list[ExperimentCurves]:
-    """The curves of all experiments of a run that have some; reads the metrics files of their tasks."""
+def run_curves(
+    database: Database, files: RunFiles, run: str, *, has_axes: bool = False
+) -> list[ExperimentCurves]:
+    """The curves of all experiments of a run that have some; reads the metrics files of their tasks.
+
+    Args:
+        database: the database.
+        files: of the run.
+        run: its id.
+        has_axes: with what curves may run over beside steps, which takes longer.
+    """
     from trainmaster.service.runs.stored_recipe import stored_recipe
 
     recipe = stored_recipe(database.run_row(run))
@@ -128,11 +148,16 @@ def run_curves(database: Database, files: RunFiles, run: str) -> list[Experiment
         for row in (rows[index] for index in _evenly(len(rows))):
             bad = row["state"] == State.DONE and row["reason"] not in FINISHED
             places = [files.attempt(run, name, row["number"], n) for n in range(1, row["attempt"] + 1)]
-            own_axis, curves = _kept_or_read(experiment, places)
+            axes: dict[str, Curve] = {}
+            if has_axes:
+                curves: dict[str, Curve] = {}
+                own_axis = _read(experiment, places, curves, axes)
+            else:
+                own_axis, curves = _kept_or_read(experiment, places)
             axis = own_axis or axis
             if curves:
                 curves = {key: curves[key] for key in in_order(curves)}
-                tasks.append(TaskCurves(row["number"], json.loads(row["parameters"]), bad, curves))
+                tasks.append(TaskCurves(row["number"], json.loads(row["parameters"]), bad, curves, axes))
         if tasks:
             found.append(ExperimentCurves(name, len(rows), tasks, axis))
     return found
@@ -249,34 +274,65 @@ def _files_of(places: Sequence[AttemptPlace]) -> tuple[tuple[object, ...], int]:
     return tuple(found), total
 
 
-def _read(experiment: Experiment, places: Iterable[AttemptPlace], curves: dict[str, Curve]) -> str:
-    """Add what the attempts at one task reported; the name of what it counts, if it said it."""
+def _read(
+    experiment: Experiment,
+    places: Iterable[AttemptPlace],
+    curves: dict[str, Curve],
+    axes: dict[str, Curve] | None = None,
+) -> str:
+    """Add what the attempts at one task reported, and when; the name of what it counts, if it said it."""
     from trainmaster.sweeps import Curve
 
-    axis = ""
+    axis, began_at = "", None
     for place in places:
         at: dict[str, float] = {}
-        for row in attempt_reports(experiment, place):
+        metrics = _member_metrics(experiment, place)
+        for row, time_s in _untimed(metrics) if axes is None else _timed(metrics):
             numbers = {key: value for key, value in row.items() if _is_number(value)}
             at.update({key: numbers[key] for key in ("step", "epoch") if key in numbers})
             if at and not axis:
                 axis = "step" if "step" in at else "epoch"
+            step = at.get("step", at.get("epoch"))
             for name in (key for key in numbers if key not in COUNTERS):
                 curve = curves.setdefault(name, Curve())
                 reports = curve.last_step + 1 if len(curve) else 1
-                curve.add(at.get("step", at.get("epoch", reports)), numbers[name])
+                curve.add(reports if step is None else step, numbers[name])
+            if step is None or axes is None:
+                continue
+            if time_s is not None:
+                began_at = time_s if began_at is None else began_at
+                axes.setdefault("time", Curve()).add(step, time_s - began_at)
+            epochs = axes.setdefault("epoch", Curve())
+            if "epoch" in at and (
+                step <= epochs.last_step or not len(epochs) or epochs.values[-1] < at["epoch"]
+            ):
+                epochs.add(step, at["epoch"])
     return axis
 
 
 def attempt_reports(experiment: Experiment, place: AttemptPlace) -> Iterator[Metrics]:
     """What the first member of an attempt reported; if nothing, then what it printed."""
+    for row, _ in _untimed(_member_metrics(experiment, place)):
+        yield row
+
+
+def _timed(metrics: MemberMetrics) -> Iterator[tuple[Metrics, float | None]]:
+    from trainmaster.service.runs.curve_axes import ReportTimes
+
+    return ReportTimes(metrics).rows()
+
+
+def _untimed(metrics: MemberMetrics) -> Iterator[tuple[Metrics, None]]:
+    yield from ((row, None) for row in metrics.rows())
+    yield from ((row, None) for row in metrics.finish())
+
+
+def _member_metrics(experiment: Experiment, place: AttemptPlace) -> MemberMetrics:
     from trainmaster.control.task.gangs import member_names
     from trainmaster.executors.member_metrics import MemberMetrics
 
     member = "{}-{}".format(*member_names(experiment)[0])
-    metrics = MemberMetrics(place.directory, member, experiment.metrics_pattern)
-    yield from metrics.rows()
-    yield from metrics.finish()
+    return MemberMetrics(place.directory, member, experiment.metrics_pattern)
 
 
 def read_curves(experiment: Experiment, places: Iterable[AttemptPlace]) -> dict[str, Curve]:

@@ -7,11 +7,13 @@ import datetime
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.db import queries
+from trainmaster.db import endpoint_rows, queries
 from trainmaster.db.queries import RunFilter
-from trainmaster.db.run_table import ended_since, failed_since, progress, why_failed
+from trainmaster.db.run_table import ended_since, failed_since, going_or_ended_since, progress, why_failed
+from trainmaster.service.endpoints.endpoint_summaries import endpoint_summaries
 from trainmaster.service.quotes.quote_record import quote_summary
 from trainmaster.service.runs.summary import briefs, queued_seconds, run_brief
+from trainmaster.spec.metric_names import in_order
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ SHOWN: Final = 5
 #: So many that go on are looked at.
 _MOST: Final = 200
 _DAY_S: Final = 86400.0
+#: So long a service may take to have its first replica.
+_BEGINS_S: Final = 900.0
 _QUOTES_S: Final = 90 * _DAY_S
 
 
@@ -59,7 +63,11 @@ def overview(service: Service, caller: Caller, which: RunFilter) -> dict[str, An
     failed = failed_since(database, which, now - _DAY_S, _MOST)
     reasons = why_failed(database, failed[:SHOWN])
     needs = [{**run_brief(database, run), "why": reasons.get(run, "")} for run in failed[:SHOWN]] + needs
-    count = len(needs) + len(failed[SHOWN:])
+    known = {each["run"] for each in needs} | set(failed)
+    why = _not_finite(database, which, now) | _without_replicas(database, which, now)
+    more = [run for run in why if run not in known]
+    needs += [{**run_brief(database, run), "why": why[run]} for run in more[:SHOWN]]
+    count = len(needs) + len(failed[SHOWN:]) + len(more[SHOWN:])
     ended = ended_since(database, which, now - _DAY_S)
     return {
         "needs_you": {"count": count, "runs": needs[:SHOWN]},
@@ -69,6 +77,22 @@ def overview(service: Service, caller: Caller, which: RunFilter) -> dict[str, An
         "ended": {reason: {"runs": runs, "usd": usd} for reason, runs, usd in ended},
         "month": _month(service, caller, now),
         "quotes": _kept(service, caller, now),
+    }
+
+
+def _not_finite(database: Database, which: RunFilter, now: float) -> dict[str, str]:
+    """Runs with metrics that have become NaN, of those that go on or ended within a day."""
+    found = queries.not_finite(database, going_or_ended_since(which, now - _DAY_S))
+    return {run: f"{', '.join(in_order(names))} is NaN" for run, names in found.items()}
+
+
+def _without_replicas(database: Database, which: RunFilter, now: float) -> dict[str, str]:
+    """Runs whose service takes no requests, though it has had the time to begin."""
+    services = endpoint_summaries(database, endpoint_rows.of_team(database, which.teams, _MOST))
+    return {
+        each["run"]: f"service {each['name']}: no replica is ready"
+        for each in services
+        if each["state"] == "STARTING" and not each["asleep"] and now - each["created_at"] > _BEGINS_S
     }
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from trainmaster.artifacts import Manifest
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.runs.highlights import Highlights
+    from trainmaster.service.runs.log_lines import LogLines
     from trainmaster.service.runs.run_details import RunDetails
     from trainmaster.service.runs.run_picture import RunPicture
     from trainmaster.service.runs.run_table import RunTable, TableWish
@@ -228,7 +229,12 @@ class TeamRuns:
         return self._service.events(run, after)
 
     def metrics(
-        self, run: str, keys: Sequence[str] = (), points: int = POINTS, digits: int | None = None
+        self,
+        run: str,
+        keys: Sequence[str] = (),
+        points: int = POINTS,
+        digits: int | None = None,
+        axis: str = "",
     ) -> list[dict[str, Any]]:
         """Its curves, thinned.
 
@@ -237,6 +243,7 @@ class TeamRuns:
             keys: names of metrics; all without.
             points: of one curve, at most.
             digits: to which points are rounded; what is last, least and greatest never is.
+            axis: ``time`` or ``epoch``: what the curves run over where that is known.
 
         Returns:
             A dictionary per experiment, task and metric: ``experiment``, ``task``, ``parameters``, ``key``,
@@ -248,12 +255,14 @@ class TeamRuns:
 
         stored = json.loads(self.row(run)["recipe"])["experiments"]
         found = []
-        for experiment in self._service.curves(run):
+        for experiment in self._service.curves(run, has_axes=bool(axis)):
             for task in experiment.tasks:
                 for key, curve in task.metrics.items():
                     if keys and key not in keys:
                         continue
                     kept = thinned(curve.values, points)
+                    steps = [curve.steps[index] for index in kept]
+                    along = task.along(axis, steps) if axis else None
                     goal = goal_of(key, stored[experiment.name].get("search"))
                     finite = [value for value in curve.values if _finite(value) is not None]
                     least, greatest = min(finite, default=None), max(finite, default=None)
@@ -266,8 +275,8 @@ class TeamRuns:
                             "task": task.number,
                             "parameters": task.parameters,
                             "key": key,
-                            "axis": experiment.axis,
-                            "steps": [curve.steps[index] for index in kept],
+                            "axis": experiment.axis if along is None else axis,
+                            "steps": steps if along is None else along,
                             "values": [_finite(curve.values[index], digits) for index in kept],
                             "last": _finite(curve.values[-1]),
                             "best": least if goal == "min" else greatest,
@@ -357,6 +366,20 @@ class TeamRuns:
         choice = found if pattern is None else replace(found or LineChoice(), pattern=pattern)
         streams = LogStreams(self._service, run, experiment, task, member, choice, attempt, system=system)
         return streams.read(follow=False)
+
+    def log_lines(
+        self,
+        run: str,
+        experiment: str | None = None,
+        task: int | None = None,
+        attempt: int | None = None,
+        member: str | None = None,
+    ) -> Iterator[LogLines]:
+        """Logs of its members as numbered lines, those that are written first; see `logs_of`."""
+        from trainmaster.service.runs.log_lines import logs_of
+
+        self.row(run)
+        return logs_of(self._service, run, experiment, task, attempt, member)
 
     def search_logs(
         self, text: str, limit: int = LINES, after: str | None = None, since: str | None = None

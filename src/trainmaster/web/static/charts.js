@@ -6,6 +6,7 @@ const shown = value => typeof value === "number" ? Number(value.toPrecision(4)).
 const counted = value => Number.isInteger(value) ? value.toLocaleString("en-US") : shown(value);
 
 const WHOLE = [...Array(12).keys()].flatMap(power => [1, 2, 5].map(by => by * 10 ** power));
+const SPANS = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map(minutes => 60 * minutes), ...[1, 2, 3, 6, 12, 24, 48, 96, 168, 336, 672].map(hours => 3600 * hours)];
 const clock = at => new Date(at * 1000).toLocaleTimeString([], {hourCycle: "h23"});
 
 // A single look is in the middle of a minute: uPlot would draw a day.
@@ -44,6 +45,18 @@ class Charts {
     Object.assign(this, {box, x, time, root, options: {smooth: 0, log: false, ...options}, charts: new Map()});
     this.made = made ?? (() => this.box.appendChild(document.createElement("section")));
     new ResizeObserver(() => { for (const {plot, holder} of this.charts.values()) if (holder.clientWidth) plot?.setSize(this.size(holder)); }).observe(box);
+  }
+  // Where something is on the axis, for people.
+  placeOf(x) { return this.time ? clock(x) : this.x === "time" ? duration(x) : this.x === "epoch" ? `epoch ${shown(x)}` : `${this.x} ${counted(x)}`; }
+  // Nothing is drawn any more, over another axis: holders stay.
+  clear(x) {
+    this.x = x;
+    for (const found of this.charts.values()) {
+      found.plot?.destroy();
+      found.legend?.remove();
+      Object.assign(found, {plot: null, names: null, legend: null, stale: true});
+      found.series.clear(); found.since.clear();
+    }
   }
   size(holder) { return {width: holder.clientWidth || 300, height: innerWidth < 641 ? 180 : 220}; }
   chart(key) {
@@ -105,7 +118,7 @@ class Charts {
       return plot.data[index][i];
     };
     if (at === null || at === undefined) found.at.textContent = "";
-    else found.at.textContent = `${this.time ? clock(plot.data[0][at]) : `${this.x} ${counted(plot.data[0][at])}`}${found.raw.length === 1 ? `: ${shown(value(found.raw[0][1]))}` : ""}`;
+    else found.at.textContent = `${this.placeOf(plot.data[0][at])}${found.raw.length === 1 ? `: ${shown(value(found.raw[0][1]))}` : ""}`;
     for (const word of found.legend?.querySelectorAll("b") ?? []) {
       const mine = found.raw.find(([label]) => label === word.dataset.of);
       word.textContent = at === null || at === undefined || !mine ? "" : ` ${shown(value(mine[1]))}`;
@@ -139,7 +152,7 @@ class Charts {
       // What is drawn last lies above the others.
       const names = [...all.filter(name => !first.includes(name)).slice(0, MOST - first.length), ...first].filter(name => !found.hidden.has(name));
       const [[bad, since] = []] = [...found.since].sort((a, b) => a[1] - b[1]);
-      found.bad.textContent = bad === undefined ? "" : `NaN since ${this.x} ${counted(since)}${all.length > 1 ? ` (${bad}${found.since.size > 1 ? ` and ${found.since.size - 1} more` : ""})` : ""}`;
+      found.bad.textContent = bad === undefined ? "" : `NaN since ${this.placeOf(since)}${all.length > 1 ? ` (${bad}${found.since.size > 1 ? ` and ${found.since.size - 1} more` : ""})` : ""}`;
       const tables = [], series = [];
       const isLog = log && [...found.series.values()].some(({ys}) => ys.some(y => y > 0));
       const fit = ys => isLog ? ys.map(y => y > 0 ? y : null) : ys;
@@ -168,7 +181,7 @@ class Charts {
       found.names = wanted;
       const axis = {stroke: css("--dim"), font: "12px system-ui, sans-serif", grid: {stroke: css("--line"), width: 1}, ticks: {stroke: css("--line"), width: 1, size: 4}};
       found.plot = new uPlot({...this.size(found.holder), padding: [8, 16, 0, 0], scales: {x: {time: this.time, ...(this.time ? {range: around} : {})}, y: isLog ? {distr: 3} : {}},
-        axes: [{...axis, size: 28, ...(this.time ? {space: 80, values: (_, all) => all.map(clock)} : {incrs: WHOLE})}, {...axis, size: 56, values: (_, all) => all.map(value => value === null ? "" : shown(value))}],
+        axes: [{...axis, size: 28, ...(this.time ? {space: 80, values: (_, all) => all.map(clock)} : this.x === "time" ? {space: 80, incrs: SPANS, values: (_, all) => all.map(duration)} : this.x === "epoch" ? {} : {incrs: WHOLE})}, {...axis, size: 56, values: (_, all) => all.map(value => value === null ? "" : shown(value))}],
         series: [{label: this.x}, ...series], bands, legend: {show: false}, cursor: {y: false, drag: {x: true, y: false}, sync: {key: this.time ? "time" : "all", scales: ["x", null]}},
         hooks: {draw: [plot => this.mark(plot, found.since)], setCursor: [plot => this.point(found, plot)]}}, data, found.holder);
       this.tell(found, all, Math.min(all.length, MOST), first);

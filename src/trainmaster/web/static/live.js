@@ -2,7 +2,7 @@
 // A run as it happens. Of curves first those that are seen, then what the stream brings; what is there is not added again.
 const $ = id => document.getElementById(id), box = $("charts"), log = $("log"), part = $("part"), link = $("link");
 const of = (box ?? log).dataset, run = encodeURIComponent(of.run), KEPT = "charts";
-const COUNTERS = new Set(["step", "epoch", "examples", "time", "at", "seconds", "timestamp", "wall_time"]), LOG = 200000;
+const MOST_LINES = 3000, COUNTERS = new Set(["step", "epoch", "examples", "time", "at", "seconds", "timestamp", "wall_time"]);
 const isGoal = key => /loss|err|perplexity|m[as]e$|acc|score|reward/.test(key), isLess = key => /loss|err|perplexity|m[as]e$/.test(key);
 // As `panels` of the server: few are all seen, of many those that say how good it is.
 const charts = box ? new Charts(box, {root: $("main"), made: key => {
@@ -23,6 +23,7 @@ const charts = box ? new Charts(box, {root: $("main"), made: key => {
   return into.appendChild(document.createElement("section"));
 }}) : null;
 
+let later = null, axis = "step";
 const label = at => `${at.experiment}/${at.task}`, metrics = new Map(), counts = new Map();
 // Of each key what the stream has brought while its past was asked for; null once that is there.
 const early = new Map();
@@ -40,7 +41,7 @@ function tell(key, name, last, least, greatest, at = null) {
     if (own === undefined || (known.goal === "min" ? mine < own : mine > own)) known.tasks.set(name, mine);
     charts.prefer(key, [...known.tasks].sort((a, b) => known.goal === "min" ? a[1] - b[1] : b[1] - a[1]).slice(0, 5).map(([each]) => each));
     const [task, step] = known.at[known.goal];
-    where = [known.tasks.size > 1 ? task : "", typeof step === "number" ? `@ ${counted(step)}` : ""].filter(Boolean).join(" ");
+    where = [known.tasks.size > 1 ? task : "", typeof step === "number" ? `@ ${charts.x === "step" ? counted(step) : charts.placeOf(step)}` : ""].filter(Boolean).join(" ");
   }
   charts.say(key, `${Number(of.tasks) > 1 ? "" : `${shown(known.last)} · `}${best === null ? `${shown(known.min)} to ${shown(known.max)}` : `best ${shown(best)} ${where}`}`);
 }
@@ -53,6 +54,7 @@ function put(key, id, x, value) {
   tell(key, id, value, value, value, {min: x, max: x});
 }
 function take(at) {
+  if (axis !== "step") { askLater(); return; }
   for (const row of at.points) {
     const id = label(at), x = row.step ?? row.epoch ?? (counts.get(id) ?? 0) + 1;
     counts.set(id, x);
@@ -68,15 +70,19 @@ function take(at) {
 async function load(keys) {
   keys.forEach(key => early.set(key, []));
   const points = Math.max(60, Math.min(2 * Math.ceil(box.querySelector(".chart")?.clientWidth ?? 500), Math.ceil(8000 / (Number(of.tasks) || 1))));
-  const answer = await fetch(`/api/v1/runs/${run}/metrics?points=${points}&digits=6&keys=${keys.map(encodeURIComponent).join()}`).catch(() => null);
-  if (answer?.ok) for (const curve of (await answer.json()).metrics) {
+  const answer = await fetch(`/api/v1/runs/${run}/metrics?points=${points}&digits=6&axis=${axis === "step" ? "" : axis}&keys=${keys.map(encodeURIComponent).join()}`).catch(() => null);
+  const curves = answer?.ok ? (await answer.json()).metrics : [];
+  const known = curves.filter(each => axis === "step" || each.axis === axis);
+  if (known.length < curves.length) $("axis").textContent = known.length ? `${axis} is known of ${known.length} of ${curves.length}` : `no ${axis} is known: over steps`;
+  charts.x = known.length ? axis : "step";
+  for (const curve of known.length ? known : curves) {
     const {key, values, steps} = curve, id = label(curve);
     know(key, curve.goal, curve.has_goal);
     steps.forEach((x, i) => { counts.set(id, Math.max(x, counts.get(id) ?? x)); charts.add(key, id, x, values[i]); });
     const place = wanted => steps[values.reduce((best, value, i) => value !== null && (best < 0 || Math.abs(value - wanted) < Math.abs(values[best] - wanted)) ? i : best, -1)];
     tell(key, id, curve.last, curve.least, curve.greatest, {min: place(curve.least), max: place(curve.greatest)});
   }
-  else {
+  if (!answer?.ok) {
     // What has no curve yet says why, and is asked for again.
     for (const key of keys) { early.delete(key); charts.say(key, answer?.status === 401 ? "you are logged out: load the page again" : "the server does not answer; trying again"); }
     setTimeout(see, 3000);
@@ -102,16 +108,26 @@ function see() {
     charts.draw();
   }, 50);
 }
+// All that is seen is asked for again, over another axis or because there is more of it.
+function over(x) {
+  axis = x;
+  charts.clear(x); early.clear(); metrics.clear(); counts.clear();
+  $("axis").textContent = "";
+  see();
+}
+// Where each report is on such an axis only the server knows.
+function askLater() { later ??= setTimeout(() => { later = null; if (axis !== "step") over(axis); }, 5000); }
 function tools() {
-  const bar = $("tools"), [find, smooth, isLog, isRows] = ["find", "smooth", "log", "rows"].map(name => bar.querySelector(`[name=${name}]`));
+  const bar = $("tools"), [find, x, smooth, isLog, isRows] = ["find", "x", "smooth", "log", "rows"].map(name => bar.querySelector(`[name=${name}]`));
   const kept = JSON.parse(localStorage.getItem(KEPT) ?? "{}");
-  smooth.value = kept.smooth ?? 0; isLog.checked = kept.log ?? false; isRows.checked = kept.rows ?? false;
+  x.value = kept.x ?? "step"; smooth.value = kept.smooth ?? 0; isLog.checked = kept.log ?? false; isRows.checked = kept.rows ?? false;
   const show = () => {
     for (const each of document.querySelectorAll(".charts")) each.classList.toggle("one", isRows.checked);
-    localStorage.setItem(KEPT, JSON.stringify({smooth: Number(smooth.value), log: isLog.checked, rows: isRows.checked}));
+    localStorage.setItem(KEPT, JSON.stringify({x: x.value, smooth: Number(smooth.value), log: isLog.checked, rows: isRows.checked}));
+    if (x.value !== axis) over(x.value);
     charts.set({smooth: Number(smooth.value), log: isLog.checked});
   };
-  for (const each of [smooth, isLog, isRows]) each.addEventListener("input", show);
+  for (const each of [x, smooth, isLog, isRows]) each.addEventListener("input", show);
   find.addEventListener("input", () => {
     const words = find.value.toLowerCase().split("|").map(word => word.trim()).filter(Boolean);
     for (const each of document.querySelectorAll(".chart[data-key]")) each.hidden = words.length > 0 && !words.some(word => each.dataset.key.toLowerCase().includes(word));
@@ -123,16 +139,32 @@ function tools() {
   });
   show();
 }
-const isWanted = said => ["experiment", "task", "attempt", "member"].every(key => !log.dataset[key] || log.dataset[key] === String(said[key]));
-let writer = "";
-function write(said) {
-  if (!isWanted(said)) return;
-  const from = `${label(said)}, attempt ${said.attempt}, ${said.member}`;
-  if (from !== writer) log.textContent += `${log.textContent.endsWith("\n") || !log.textContent ? "" : "\n"}── ${from} ──\n`;
-  writer = from;
-  const follows = log.scrollTop + log.clientHeight >= log.scrollHeight - 20;
-  log.textContent = (log.textContent + said.text).slice(-LOG);
-  if (follows) log.scrollTop = log.scrollHeight;
+// The log: what is new of it comes as rows. Its end is followed until somebody pauses, or scrolls up to read.
+let asking = false, isNew = false, follows = true;
+const isAtEnd = () => log.scrollTop + log.clientHeight >= log.scrollHeight - 20;
+async function write() {
+  isNew = true;
+  if (asking || !follows) return;
+  asking = true; isNew = false;
+  const {src, shown = "", offset = 0, number = 1} = log.dataset;
+  const answer = await fetch(`${src}&shown=${encodeURIComponent(shown)}&offset=${offset}&number=${number}`, {headers: {"HX-Request": "true"}}).catch(() => null);
+  if (answer?.ok) {
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("log");
+    if (fresh.dataset.shown && fresh.dataset.shown !== shown) log.replaceChildren();
+    // The last line may have been half of one.
+    for (const row of fresh.querySelectorAll("p")) { const old = document.getElementById(row.id); if (old) old.replaceWith(row); else log.append(row); }
+    while (log.childElementCount > MOST_LINES) log.firstElementChild.remove();
+    Object.assign(log.dataset, fresh.dataset);
+    if ($("shown") && fresh.dataset.shown) $("shown").textContent = fresh.dataset.shown;
+    if (follows) log.scrollTop = log.scrollHeight;
+    isNew ||= fresh.dataset.more === "1";
+  } else isNew = !answer;
+  setTimeout(() => { asking = false; if (isNew) write(); }, answer ? 400 : 3000);
+}
+function follow(on) {
+  follows = on;
+  if ($("follow")) { $("follow").textContent = on ? "Pause" : "Follow"; $("following").textContent = on ? "following" : "paused"; }
+  if (on) { log.scrollTop = log.scrollHeight; if (isNew) write(); }
 }
 // Many may look at one run: each asks for what changes now and then, not all at the same moment. Only pieces that are
 // other than before are put in, and none in which somebody writes: who reads or is about to click is not disturbed.
@@ -172,7 +204,7 @@ async function foretell() {
 let source = null;
 function open() {
   if (source || document.hidden) return;
-  source = new EventSource(`/api/v1/runs/${run}/stream?tail=${box ? 16384 : 65536}${open.last ? "&after=" + open.last : ""}`);
+  source = new EventSource(`/api/v1/runs/${run}/stream?tail=16384${open.last ? "&after=" + open.last : ""}`);
   const on = (kind, act) => source.addEventListener(kind, event => { open.last = event.lastEventId; link.textContent = ""; part?.classList.remove("is-stale"); stale(""); act(JSON.parse(event.data)); });
   on("point", at => { if (charts) { take(at); charts.draw(); if (part) progress(at); } });
   on("log", write);
@@ -197,6 +229,10 @@ function progress(at) {
 // A browser has six connections to a host: a page that is not seen needs none.
 document.addEventListener("visibilitychange", () => document.hidden ? close() : of.over === "1" || open());
 open();
+$("follow")?.addEventListener("click", () => follow(!follows));
+log.addEventListener("scroll", () => { if (isAtEnd() !== follows && !asking) follow(!follows); }, {passive: true});
+if (log.dataset.shown) log.scrollTop = log.scrollHeight; else write();
+log.closest("details")?.addEventListener("toggle", () => { log.scrollTop = log.scrollHeight; });
 if (charts) {
   tools();
   foretell();

@@ -24,6 +24,7 @@ tabs.forEach((tab, i) => {
     choose(next); tabs[next].focus();
   });
 });
+document.querySelector("#from a[href^='#']")?.addEventListener("click", event => { event.preventDefault(); choose(tabs.length - 1); document.getElementById("recipe").select(); });
 const asked = tabs.findIndex(tab => tab.hash === location.hash);
 choose(document.querySelector("#checked li") || document.getElementById("recipe").defaultValue.split("\n").length > 6 ? tabs.length - 1 : Math.max(0, asked));
 

@@ -1,0 +1,109 @@
+"""What pages show of a run, in a browser: curves over other axes, its log."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+
+import pytest
+from test_pages_rules import browser, opened, site  # noqa: F401 - fixtures
+
+#: Of a run that is over: it reported each second, an epoch has ten steps.
+STEPS = 60
+AXIS = "key => (data => data?.length ? [data[0], data.at(-1)] : null)(charts.chart(key).plot?.data[0])"
+
+
+@pytest.fixture(scope="module")
+def written(site):  # noqa: F811
+    """A run with an attempt: its metrics, the looks at it, and 900 lines of log."""
+    root = site.service.home.root
+    with contextlib.closing(sqlite3.connect(root / "trainmaster.db")) as database, database:
+        run, experiment = database.execute(
+            "SELECT run.id, experiment.id FROM run JOIN experiment ON run_id = run.id"
+            " WHERE experiment.reason = 'SUCCEEDED' ORDER BY run.id LIMIT 1"
+        ).fetchone()
+        now = time.time()
+        database.execute(
+            "INSERT INTO attempt (experiment_id, task, number, reason, message, opened_at, ended_at)"
+            " VALUES (?, 0, 1, 'SUCCEEDED', '', ?, ?)",
+            (experiment, now - 99, now),
+        )
+        database.execute("UPDATE task SET attempt = 1 WHERE experiment_id = ?", (experiment,))
+    place = root / "runs" / run / "tasks" / "train" / "0" / "1"
+    place.mkdir(parents=True)
+    lines = [
+        f'{{"step": {n:2}, "epoch": {n // 10}, "loss": {1 / n:.5f}, "accuracy": {n / 100:.3f}}}\n'
+        for n in range(1, STEPS + 1)
+    ]
+    (place / "worker-0.metrics.jsonl").write_text("".join(lines))
+    looks = [
+        {"time": now - 98 + n, "member": "worker-0", "seconds": n, "cpu_seconds": 0, "peak_rss_bytes": 0,
+         "reported_bytes": sum(map(len, lines[: n // 2]))}
+        for n in range(1, 2 * STEPS + 1)
+    ]  # fmt: skip
+    (place / "samples.jsonl").write_text("".join(json.dumps(look) + "\n" for look in looks))
+    said = [f"line {n}" for n in range(1, 901)]
+    said[299] = "\x1b[31mERROR\x1b[0m: <b>disk</b> is full, see https://example.org/x"
+    said[399] = "WARNING: slow"
+    (place / "worker-0.log").write_text("\n".join(said) + "\n")
+    return run
+
+
+@pytest.mark.browser
+def test_curves_run_over_steps_time_and_epochs(browser, site, written):  # noqa: F811
+    page = opened(browser, site)
+    page.goto(f"{site.url}/runs/{written}")
+    assert _axis(page, "loss", [1, STEPS])
+    page.get_by_label("Curves run over").select_option("time")
+    assert _axis(page, "loss", [0, 2 * STEPS - 2]), "a report each two seconds"
+    assert "@ 1m58s" in page.locator("[data-key=loss] h3").inner_text()
+    page.reload()
+    assert _axis(page, "accuracy", [0, 2 * STEPS - 2]), "it stays"
+    page.get_by_label("Curves run over").select_option("epoch")
+    assert _axis(page, "loss", [0, STEPS // 10])
+    page.context.close()
+
+
+def _axis(page, key, wanted):
+    """Whether a chart comes to show what lies between two places."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        found = page.evaluate(AXIS, key)
+        if found and [round(each) for each in found] == wanted:
+            return True
+        page.wait_for_timeout(50)
+    return False
+
+
+@pytest.mark.browser
+def test_a_log_has_numbers_that_lead_to_lines_levels_marks_and_links(browser, site, written):  # noqa: F811
+    page = opened(browser, site)
+    page.goto(f"{site.url}/runs/{written}")
+    page.locator("#log", has_text="line 900").wait_for()
+    page.get_by_label("Find in all its logs").fill("DISK")
+    page.get_by_label("Find in all its logs").press("Enter")
+    row = page.locator(".log p")
+    assert row.inner_text().endswith("ERROR: <b>disk</b> is full, see https://example.org/x")
+    assert row.get_attribute("class") == "l-error"
+    assert row.locator("mark").inner_text() == "disk"
+    assert row.locator(".l-bad").inner_text() == "ERROR"
+    assert row.get_by_role("link", name="https://example.org/x").count() == 1
+    row.get_by_role("link", name="Line 300").click()
+    page.wait_for_url("**line=300#L300")
+    assert page.locator("#L300:target").is_visible()
+    assert page.locator(".log p").first.get_attribute("id") == "L280"
+    page.get_by_role("link", name="Later").click()
+    page.wait_for_url("**line=680")
+    page.get_by_label("Level").select_option("warning")
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url("**level=warning*")
+    assert [each.split()[1] for each in page.locator(".log p").all_inner_texts()] == ["ERROR:", "WARNING:"]
+    page.goto(f"{site.url}/runs/{written}/logs")
+    assert "900 lines" in page.locator(".log-bar").inner_text()
+    assert page.locator("#L900").is_visible(), "its end"
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download the whole log").click()
+    assert download.value.suggested_filename == f"{written}.log"
+    page.context.close()

@@ -1,0 +1,55 @@
+"""What needs somebody, as the first page has it, on SQLite and on PostgreSQL alike."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+from database_nouns import NOW, new_run
+
+from trainmaster.db import endpoint_changes, queries
+from trainmaster.db import tables as t
+from trainmaster.db.changes import ReplicaChange
+from trainmaster.db.endpoint_changes import NewEndpoint, ReplicaState
+from trainmaster.service.runs.overview import overview
+from trainmaster.service.users.caller import Caller
+
+
+def _run(database, run, metrics=None, **columns):
+    experiment = database.experiment_rows(run)[0]["id"]
+    row = {"experiment_id": experiment, "number": 0, "state": "RUNNING", "parameters": "{}"}
+
+    def write(connection, _):
+        connection.execute(
+            t.run.update().where(t.run.c.id == run).values(recipe='{"experiments": {}}', **columns)
+        )
+        if metrics is not None:
+            connection.execute(t.task.insert().values(**row, metrics=json.dumps(metrics)))
+
+    database.write(write)
+
+
+def test_losses_that_are_nan_and_services_without_replicas_need_somebody(database, monkeypatch):
+    monkeypatch.setattr(type(database), "clock_s", lambda _: NOW + 5000.0)
+    for run in ("fine", "nan", "over", "old"):
+        database.create_run(new_run(run), NOW)
+    _run(database, "fine", {"loss": 0.1, "note": "null"})
+    _run(database, "nan", {"step": 3, "val": None, "loss": None})
+    _run(database, "over", {"loss": None}, state="DONE", reason="SUCCEEDED", ended_at=NOW)
+    _run(database, "old", {"loss": None}, state="DONE", reason="SUCCEEDED", ended_at=NOW - 90_000)
+    for run in ("silent", "ready"):
+        admit = endpoint_changes.registering([NewEndpoint("a", run)], run, None, NOW, lambda _: None)
+        database.create_run(new_run(run), NOW, admit)
+        _run(database, run)
+    change = ReplicaChange("a", 0, {"state": ReplicaState.READY, "version": 1})
+    database.write(lambda connection, _: endpoint_changes.write_replica(connection, "ready", change, NOW))
+    home = SimpleNamespace(identity=lambda: "here")
+    service = SimpleNamespace(database=database, home=home)
+    found = overview(service, Caller("ann", None, frozenset({"read"})), queries.ALL_RUNS)
+    needs = {each["run"]: each["why"] for each in found["needs_you"]["runs"]}
+    assert needs == {
+        "nan": "loss, val is NaN",
+        "over": "loss is NaN",
+        "silent": "service silent: no replica is ready",
+    }
+    assert found["needs_you"]["count"] == 3
