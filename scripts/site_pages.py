@@ -36,6 +36,7 @@ _BOOSTS = {
     "end-reasons": 3,
     "recipe": 3,
     "clusters": 2,
+    "into-a-run": 2,
     "development/": 0.1,
     "architecture": 0.1,
     "CHANGELOG": 0.1,

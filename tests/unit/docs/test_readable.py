@@ -16,7 +16,6 @@ MEAN_MOST, SENTENCE_MOST, PARAGRAPH_MOST = 20, 45, 110
 NOT_YET: set[str] = {
     "docs/development/decisions.md",
     "docs/development/engines.md",
-    "docs/development/simulation.md",
 }
 
 
