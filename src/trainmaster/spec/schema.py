@@ -44,7 +44,11 @@ def recipe_schema() -> dict[str, Any]:
             {
                 "if": {"not": {"anyOf": [include, wheel]}},
                 "then": {"properties": {"experiments": {"additionalProperties": whole}}},
-            }
+            },
+            {
+                "if": {"required": ["code"]},
+                "then": {"properties": {"experiments": {"additionalProperties": {"minProperties": 1}}}},
+            },
         ],
         "$defs": schemas.definitions,
     }

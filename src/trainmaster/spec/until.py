@@ -142,7 +142,7 @@ def stored_end(experiment: Mapping[str, Any]) -> Until | None:
     """What ends the training of an experiment that was stored as JSON; None if nothing does.
 
     >>> print(stored_end({"target": {"metric": "loss", "at_most": 0.1}}), stored_end({"until": "acc > 1"}))
-    loss <= 0.1 acc > 1
+    loss <= 0.1 acc > 1.0
     """
     if target := experiment.get("target"):
         return Target.model_validate(target).until

@@ -162,6 +162,7 @@ class World:
         self.progress = {
             ("main", 0): SimpleNamespace(
                 trace=self.trace,
+                aimed=None,
                 directory=directory,
                 total_steps=self.recipe.experiments["main"].builtin_values().get("steps"),
                 metrics={},

@@ -144,8 +144,8 @@ def test_a_quote_counts_the_setup_unless_an_image_saves_it(
     assert "train: machines start from ami-3, without the 1m13s" in found().words(rented)
     assert found().counted(Workload("train", Strategy.ALLREDUCE, 1, {})).prepared_in == {("aws", "r")}
     there, elsewhere = (found().beside("aws", region, "m4.large").before for region in ("r", "elsewhere"))
-    assert sum(each.median for each in there) < 4
-    assert sum(each.median for each in elsewhere) == pytest.approx(76, abs=2)
+    assert sum(each.median for _, each in there) < 4
+    assert sum(each.median for _, each in elsewhere) == pytest.approx(76, abs=2)
     assert "counts" in found().words(replace(rented, region="elsewhere"))
     baker.kept[-1] = replace(baker.kept[-1], content=content_of([train], path.parent, "blue"))
     assert "counts" in found().words(rented), "another team's is not taken"

@@ -42,6 +42,7 @@ def routes():
         ("GET", "/api/v1/storage"): "read",
         ("GET", "/api/v1/runs/{run}/events"): "read",
         ("GET", "/api/v1/runs/{run}/metrics"): "read",
+        ("GET", "/api/v1/runs/{run}/targets"): "read",
         ("GET", "/api/v1/runs/{run}/logs"): "read",
         ("POST", "/api/v1/runs/{run}/logs/system"): "run",
         ("GET", "/api/v1/logs"): "read",
