@@ -295,7 +295,7 @@ def test_a_population_without_checkpoints_is_told_so(tm):
     ("keys", "words"),
     [
         (search(sampler="tpf"), ["'tpf'", "tpe", "cmaes, grid, pbt, qmc, random, tpe"]),
-        (search(sampler="random", pruner="ascha"), ["'ascha'", "asha, hyperband, median, none"]),
+        (search(sampler="random", pruner="ascha"), ["'ascha'", "asha, forecast, hyperband, median, none"]),
         (search(sampler="tpe", options={"startupp": 3}), ["'startupp'", "'startup'"]),
         (search(sampler="random", pruner="asha", options={"reduction": 1}), ["reduction", "at least 2"]),
         ({**search(), "goal": "least"}, ["goal", "max", "min"]),
