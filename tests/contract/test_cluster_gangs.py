@@ -181,7 +181,7 @@ def test_without_a_driver_nothing_waits_for_a_dead_peer(bench, three):
     bench.executor.close()
     three._gateway.end()
     (bench.directory / "fail").touch()
-    until(lambda: not any(map(alive, pids)), "their nodes have ended the others", patience_s=20.0)
+    until(lambda: not any(map(alive, pids)), "their nodes have ended the others")
     bench.executor = bench.open()
     members = bench.wait(gang).members
     assert [(member.exit_code, member.stopped) for member in members] == [(0, True), (3, False), (0, True)]

@@ -132,7 +132,7 @@ def test_witness_for_a_node_that_does_not_answer(bench, three):
         until(lambda: pumped_states(executor)[node.key] is not None, "it is seen to be unreachable")
         assert not any(member.lost for member in bench.wait(gang, Phase.RUNNING, executor).members)
         gone.add(node.key)
-        members = bench.wait(gang, executor=executor, patience_s=6.0).members
+        members = bench.wait(gang, executor=executor, patience_s=20.0).members
     finally:
         os.kill(pid, signal.SIGCONT)
     lost = [name for name, address in status.addresses.items() if address == node.address]

@@ -310,7 +310,7 @@ class SimulatedGangs:
             for command in rules[key].orders(own, seen, self.world.now):
                 self.judge_stop(command)
                 link.host.stop(command["attempt"], command["grace_s"])
-            self._judge_left(link, rules[key].gangs)
+            self._judge_left(link, {own: gang for (own, _), gang in rules[key].gangs.items()})
         self.world.after(_TEND_S, lambda: self._tend(rules, back_at))
 
     def begin_anew(self) -> None:

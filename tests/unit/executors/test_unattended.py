@@ -67,3 +67,10 @@ def test_a_member_that_has_failed_elsewhere():
     failed = seen(n2=status("r/e/0/1#n2", code=1, ended=True))
     (order,) = Unattended().orders({"r/e/0/1#n0": record_of()}, failed, 100.0)
     assert order["do"] == "stop"
+
+
+def test_a_gang_that_is_submitted_again_is_another_one():
+    own, rules = "r/e/0/1#n0", Unattended()
+    failed = seen(n2=status("r/e/0/1#n2", code=1, ended=True))
+    assert len(rules.orders({own: record_of()}, failed, 100.0)) == 1
+    assert len(rules.orders({own: record_of() | {"reservation": "2"}}, failed, 101.0)) == 1

@@ -51,6 +51,7 @@ class Gateway:
         self.run, self.lease = lease
         self.error: ExecutorError | None = None
         self.is_over = False
+        self._guard = threading.Lock()
         self._settle_s = settle_s
         self._clients: set[GatewayClient] = set()
         self._loop = asyncio.new_event_loop()  # the thread closes it
@@ -102,13 +103,13 @@ class Gateway:
             self._loop.call_soon_threadsafe(self._ended.set)
 
     def _ask(self, question: Coroutine[Any, Any, Any]) -> Future[Any]:
-        try:
-            return asyncio.run_coroutine_threadsafe(question, self._loop)
-        except RuntimeError:  # it has ended
-            question.close()
-            answer: Future[Any] = Future()
-            answer.cancel()
-            return answer
+        with self._guard:
+            if not self.is_over:
+                return asyncio.run_coroutine_threadsafe(question, self._loop)
+        question.close()
+        answer: Future[Any] = Future()
+        answer.cancel()
+        return answer
 
     # -- its own thread
 
@@ -123,7 +124,9 @@ class Gateway:
                 log.exception("what conducts tasks has ended")
             for client in self._clients:
                 client.close()
-        self.is_over = True
+            with self._guard:
+                self.is_over = True
+            runner.run(asyncio.sleep(0))  # what was asked until now becomes a task, so that it is cancelled
 
     async def _serve(self) -> None:
         nodes = self._scheduler.nodes

@@ -34,11 +34,12 @@ class Unattended:
     Each node decides for all of a gang as a driver would, and acts on its own part alone.
 
     Attributes:
-        gangs: as far as they are known, by the part that is on this node.
+        gangs: as far as they are known, by the part that is on this node and the gang's reservation: one that
+            is submitted again has the same parts.
     """
 
     def __init__(self) -> None:
-        self.gangs: dict[str, Gang] = {}
+        self.gangs: dict[tuple[str, str], Gang] = {}
 
     def orders(
         self, records: Mapping[str, Message], seen: Mapping[str, GangStatus | None], now: float
@@ -52,7 +53,7 @@ class Unattended:
         """
         found: list[Command] = []
         for own, record in records.items():
-            gang = self.gangs.setdefault(own, Gang.from_record(record))
+            gang = self.gangs.setdefault((own, record["reservation"]), Gang.from_record(record))
             if gang.alone:
                 continue
             for part in gang.parts:

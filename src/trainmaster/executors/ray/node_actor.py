@@ -43,9 +43,10 @@ class NodeActor(Agent):
             if not records:
                 rules = Unattended()
                 continue
-            with contextlib.suppress(Exception):  # whatever Ray raises, it is out of reach now
-                orders = rules.orders(records, _seen(records), time.time())
-                self.statuses([], orders)
+            try:
+                self.statuses([], rules.orders(records, _seen(records), time.time()))
+            except Exception:  # noqa: BLE001 - whatever Ray raises, something is out of reach now
+                rules = Unattended()  # what was decided may not have been told
 
 
 def _seen(records: dict[str, Message]) -> dict[str, GangStatus | None]:
