@@ -6,7 +6,7 @@
 set -mu -o pipefail # each part is a process group of its own; without -m, what runs in the background ignores SIGINT
 python=${1:-python3}
 at_once=6
-parts=(hosts lab unit runs others servers crossings rest middle lint last contract volumes remote)
+parts=(hosts lab unit runs others servers remote crossings rest middle lint contract volumes last)
 lab=tests/integration/lab
 others=(tests/integration/test_[!cs]*.py)
 servers=(tests/integration/test_s*.py)
