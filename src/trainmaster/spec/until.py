@@ -78,7 +78,13 @@ class Until:
     def reached(self, metrics: Mapping[str, object]) -> str:
         """What ended a training, for people: the value, and where it stood."""
         found, step = metrics.get(self.metric), metrics.get("step")
-        value = format_value(found) if isinstance(found, int | float) else ""
+        value = (
+            f"{found:.6g}"
+            if isinstance(found, float)
+            else format_value(found)
+            if isinstance(found, int)
+            else ""
+        )
         at = f" at step {format_value(step)}" if isinstance(step, int | float) else ""
         return f"{self.key} {self}: {self.metric} is {value}{at}" if value else f"{self.key} {self}: it held"
 

@@ -423,7 +423,7 @@ def test_what_until_ended_is_told_by_rest_and_page(site):
     found = site.browser.get("/api/v1/runs/digits-u").json()["experiments"]["tune"]
     assert found["until"] == {"condition": "loss <= 0.1", "reached": 6}
     assert found["tasks"]["succeeded"] == 6
-    assert "Ends at loss &lt;= 0.1: 6 of 6 tasks ended as UNTIL" in site.page("/runs/digits-u")
+    assert "Ends at loss &lt;= 0.1: reached by 6 of 6 tasks" in site.page("/runs/digits-u")
 
 
 def test_two_webhooks_of_one_target_are_told_apart_and_their_topics_are_words(site):

@@ -25,7 +25,6 @@ from trainmaster.executors._processes import kept_environment
 #: An agent that is a process of its own, and what speaks with Ray. What they are told has their node's home.
 AGENT_PROGRAM = "trainmaster.executors.gangs.agent_program"
 HEAD_PROGRAM = "trainmaster.executors.ray.head"
-_PROGRAMS = (AGENT_PROGRAM.encode(), HEAD_PROGRAM.encode())
 _START_TIMEOUT_S = 60.0
 #: On a busy machine Ray sometimes gives up on its own raylet.
 _TRIES = 2

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from trainmaster.executors.usage import member_samples
 
 if TYPE_CHECKING:
     from trainmaster.executors.member_metrics import MemberMetrics
     from trainmaster.executors.metrics import Metrics
-
-#: The names of these axes.
-AXES: Final = ("time", "epoch")
 
 
 class ReportTimes:
