@@ -78,13 +78,8 @@ class Until:
     def reached(self, metrics: Mapping[str, object]) -> str:
         """What ended a training, for people: the value, and where it stood."""
         found, step = metrics.get(self.metric), metrics.get("step")
-        value = (
-            f"{found:.6g}"
-            if isinstance(found, float)
-            else format_value(found)
-            if isinstance(found, int)
-            else ""
-        )
+        shown = float(f"{found:.6g}") if isinstance(found, float) else found
+        value = format_value(shown) if isinstance(shown, int | float) else ""
         at = f" at step {format_value(step)}" if isinstance(step, int | float) else ""
         return f"{self.key} {self}: {self.metric} is {value}{at}" if value else f"{self.key} {self}: it held"
 
