@@ -120,9 +120,10 @@ gpu: install
 real-aws: install
 	@$(BIN)/python scripts/real_aws.py --cap $(CAP)
 
-# Every framework x machine x fault x driver, what a run has in it x who drives it, and the minute of a hand-over: hours.
+# What is marked `crossings`: every framework x machine x fault x driver, what a run has in it x who drives it, and the
+# minute of a hand-over, but for those that `make test` has: hours.
 crossings: install
-	@TRAINMASTER_CROSSINGS=all $(BIN)/python -m pytest -v tests/integration/lab/test_lab_crossings.py tests/integration/lab/test_lab_elsewhere.py tests/integration/lab/test_lab_hand_over.py tests/integration/lab/test_lab_real_aws.py
+	@$(BIN)/python -m pytest -v -m crossings tests/integration/lab tests/integration/volumes
 
 # The rules of all pages, in both sizes, light and dark, with 5,000 runs: `make test` has a part of it.
 pages: install

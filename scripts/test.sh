@@ -15,7 +15,6 @@ last=(tests/integration/test_cli_[s-z]*.py)
 runs=("$lab"/test_lab_{runs,schedules,adopting,hand_over}.py "$lab"/test_lab_t*.py)
 crossings=("$lab"/test_lab_crossings.py "$lab"/test_lab_o*.py)
 hosts=("$lab"/test_lab_[dikln]*.py "$lab"/test_lab_h[do]*.py)
-crossings_only=("$lab"/test_lab_real_aws.py) # `make crossings` has it, and what those three files leave out here
 # Once more where real hosts, processes and networks are at work, which a busy machine can delay; what only decides
 # must pass at once. What needed it is listed at the end, and more than eight of them are a failure.
 again="--reruns 1 -r R"
@@ -79,7 +78,7 @@ arguments_of() {
     runs) echo $again "${runs[@]}" ;;
     crossings) echo $again "${crossings[@]}" ;;
     hosts) echo $again "${hosts[@]}" ;;
-    lab) echo $again $lab "${runs[@]/#/--ignore=}" "${crossings[@]/#/--ignore=}" "${hosts[@]/#/--ignore=}" "${crossings_only[@]/#/--ignore=}" ;;
+    lab) echo $again $lab "${runs[@]/#/--ignore=}" "${crossings[@]/#/--ignore=}" "${hosts[@]/#/--ignore=}" ;;
     others) echo $again "${others[@]}" ;;
     servers) echo $again "${servers[@]}" ;;
     middle) echo $again "${middle[@]}" ;;

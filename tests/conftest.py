@@ -25,6 +25,15 @@ pytest.register_assert_rewrite("trainmaster.testing")  # before anything imports
 from trainmaster.testing.private_postgres import NOT_DURABLE, NoPostgresError, PrivatePostgres  # noqa: E402
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What only `make crossings` has is left out where it is not asked for, also when a file is named."""
+    if "crossings" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("crossings")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+
+
 def pytest_collection_finish() -> None:
     """Modules and tests stay to the end: what looks for garbage leaves them out."""
     gc.collect()

@@ -119,6 +119,7 @@ experiments:
 """
 
 
+@pytest.mark.crossings
 def test_another_server_goes_on_with_the_version_that_the_first_task_saw(
     lab: Any, renter: Renter, lab_servers: Any, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -85,14 +86,13 @@ STEPS = {"1": "1.0", "2": "0.5", "3": "0.33"}
 #: Who is asked, of a run that is driven: at home; on its cluster; at home again, as its machine was lost;
 #: by another server than the one that is asked, mostly for a team; by this one, which has taken it over.
 PLACES = ("home", "cluster", "back", "other server", "taken over")
-#: They run with all tests.
+#: They run with all tests; a run that another server takes over is in `test_lab_two_servers.py`, too.
 COVER = (
     ("cluster", "volume secret gate"),
-    ("taken over", "volume secret gate"),
     ("other server", "sweep secret"),
 )
-ALL = tuple((place, part) for place in PLACES for part in PARTS)
-CROSSINGS = ALL if os.environ.get("TRAINMASTER_CROSSINGS") else COVER
+ALL = (*itertools.product(PLACES, PARTS), ("taken over", "volume secret gate"))
+CROSSINGS = [*COVER, *(pytest.param(*each, marks=pytest.mark.crossings) for each in ALL)]
 
 
 @dataclass

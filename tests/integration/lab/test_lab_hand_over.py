@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import sqlite3
 import time
@@ -71,7 +70,10 @@ SEATS, WHEN = ("worker-0", "worker-1"), (when_it_runs, when_it_moves, when_it_ha
 #: the home drives, as those of `test_lab_runs.py`; afterwards, one that its cluster drives, as those of
 #: `test_lab_on_cluster.py`.
 COVER = (("worker-0", when_it_moves),)
-CROSSINGS = tuple(itertools.product(SEATS, WHEN)) if os.environ.get("TRAINMASTER_CROSSINGS") else COVER
+CROSSINGS = [
+    pytest.param(*each, marks=() if each in COVER else pytest.mark.crossings)
+    for each in itertools.product(SEATS, WHEN)
+]
 
 
 @pytest.mark.parametrize(("seat", "when"), CROSSINGS)

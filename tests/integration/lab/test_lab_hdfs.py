@@ -244,6 +244,7 @@ def test_members_read_what_hosts_have_staged_whoever_dies(
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.crossings
 @pytest.mark.parametrize("owner", [4], indirect=True)
 def test_machines_are_lost_while_data_are_staged_and_while_members_read(
     owner: Any, store: tuple[CountingProxy, str], tmp_path: Path

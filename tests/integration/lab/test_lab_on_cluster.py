@@ -94,6 +94,7 @@ def test_its_machine_is_lost_and_the_home_goes_on(lab: Any, renter: Renter, stor
     until(lambda: lab.alive() == before, "its machines are gone")
 
 
+@pytest.mark.crossings
 def test_the_home_is_cut_off_for_longer_than_every_lease_and_ends_the_run_afterwards(
     lab: Any, renter: Renter, store: str
 ) -> None:

@@ -17,7 +17,7 @@ from renter import Renter
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "real_aws.py"
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.crossings, pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 def test_it_runs_loses_a_machine_and_finds_nothing_left(renter: Renter) -> None:

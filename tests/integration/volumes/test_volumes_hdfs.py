@@ -133,6 +133,7 @@ def small_disk(hdfs, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")  # that is what it is for
+@pytest.mark.crossings
 def test_a_disk_that_fills_up_while_staging_and_has_room_again(hdfs, small_disk, tmp_path, monkeypatch):
     monkeypatch.setattr(webhdfs, "_PATIENCE_S", 5.0)
     source, place, ballast = tmp_path / "source", small_disk / "hdfs", small_disk / "ballast"

@@ -292,6 +292,7 @@ def test_an_index_over_objects_of_the_server(s3_bucket, source, tmp_path):
         volume.chunks.fetch(*volume.table.extents(row)[0])
 
 
+@pytest.mark.crossings
 def test_a_line_on_which_a_chunk_takes_too_long(faulty_s3, tmp_path, monkeypatch):
     """One request for 64 MiB would time out for ever; parts of it do not."""
     proxy, url = faulty_s3
