@@ -25,6 +25,7 @@ class Readable(NamedTuple):
     mean_sentence: float
     longest_sentence: str
     longest_paragraph: str
+    before_example: int | None  # words before the first block of code, None without one
 
 
 def measure(text: str) -> Readable:
@@ -38,7 +39,9 @@ def measure(text: str) -> Readable:
         return max(texts, key=lambda each: len(each.split()), default="")
 
     mean = words / len(sentences) if sentences else 0.0
-    return Readable(len(text.split()), mean, longest(sentences), longest(plain))
+    before, fence, _ = text.partition("\n```")
+    before_example = len(before.split()) if fence else None
+    return Readable(len(text.split()), mean, longest(sentences), longest(plain), before_example)
 
 
 def _paragraphs(text: str) -> Iterator[str]:
@@ -57,10 +60,11 @@ def main() -> None:
     """Print a line for each page."""
     pages = [Path(each) for each in sys.argv[1:]] or [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     rows = [(measure(page.read_text(encoding="utf-8")), page) for page in pages]
-    print("words a sentence: mean, most; of the longest paragraph; of the page")
+    print("words a sentence: mean, most; of the longest paragraph; before the first example; of the page")
     for found, page in sorted(rows, key=lambda row: -row[0].mean_sentence):
         most, paragraph = (len(each.split()) for each in (found.longest_sentence, found.longest_paragraph))
-        print(f"{found.mean_sentence:5.1f} {most:4} {paragraph:5} {found.words:6}  {page}")
+        begins = "-" if found.before_example is None else found.before_example
+        print(f"{found.mean_sentence:5.1f} {most:4} {paragraph:5} {begins:5} {found.words:6}  {page}")
 
 
 if __name__ == "__main__":

@@ -256,6 +256,15 @@ def test_every_page_is_in_the_navigation():
     assert [page for page in pages if not re.search(rf" {re.escape(page)}$", text, re.MULTILINE)] == []
 
 
+@pytest.mark.parametrize("section", ["How do I ...?", "Extending"])
+def test_how_to_pages_are_named_as_questions(section):
+    inside = (ROOT / "mkdocs.yml").read_text().split(f"  - {section}:\n")[1]
+    pages = re.findall(r"- (\S+\.md)$", re.split(r"^  - ", inside, flags=re.MULTILINE)[0], re.MULTILINE)
+    titles = [(DOCS / page).read_text().partition("\n")[0] for page in pages]
+    assert titles
+    assert [title for title in titles if not title.endswith("?")] == []
+
+
 @pytest.mark.parametrize("page", ["cli.md", "verbs.md", "keys.md"])
 def test_verbs_options_and_keys_are_those_of_the_code(page):
     made = runpy.run_path(str(ROOT / "scripts/reference_pages.py"))["pages"]()
