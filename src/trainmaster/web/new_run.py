@@ -236,15 +236,19 @@ def make_recipe(request: Request, state: State, caller: Submitter, form: Filled)
     except TrainmasterError as error:
         mistake = error
     if is_part(request):
-        return _as_json(form, mistake, notes)
+        return _as_json(caller, form, mistake, notes)
     return show_form(request, state, caller, form, mistake)
 
 
 def _as_json(
-    form: NewRunPage, mistake: TrainmasterError | None, notes: Sequence[str] = (), http: int = 200
+    caller: Caller,
+    form: NewRunPage,
+    mistake: TrainmasterError | None,
+    notes: Sequence[str] = (),
+    http: int = 200,
 ) -> Response:
     """What the page becomes."""
-    checked = part("checked.html", **_checked(mistake, notes))
+    checked = part("checked.html", **_checked(mistake, caller, notes))
     fields = form.model_dump(include=set(RecipeForm.model_fields))
     told = {"checked": checked, "wrong": wrong_fields(mistake)}
     return JSONResponse({"recipe": form.recipe, "was": form.was, "fields": fields, **told}, http)
@@ -364,7 +368,7 @@ def _sent(
         answer = act(form)
     except TrainmasterError as error:
         if is_part(request):
-            return _as_json(form, error, http=422)
+            return _as_json(caller, form, error, http=422)
         return show_form(request, state, caller, form, error, 422)
     if is_part(request) and "location" in answer.headers:
         return Response(status_code=204, headers={"hx-redirect": answer.headers["location"]})
@@ -400,7 +404,7 @@ def show_form(
         "frameworks": FRAMEWORKS,
         "samplers": SAMPLERS,
     }
-    return page(request, "new.html", http, form=form, **choices, **_checked(mistake, notes))
+    return page(request, "new.html", http, form=form, **choices, **_checked(mistake, caller, notes))
 
 
 def _providers(state: ServerState, caller: Caller) -> list[str]:
@@ -415,5 +419,5 @@ def volumes_of(state: ServerState, caller: Caller) -> list[str]:
         return []
 
 
-def _checked(error: TrainmasterError | None, notes: Sequence[str] = ()) -> dict[str, Any]:
-    return {"mistakes": mistakes_of(error), "notes": notes}
+def _checked(error: TrainmasterError | None, caller: Caller, notes: Sequence[str] = ()) -> dict[str, Any]:
+    return {"mistakes": mistakes_of(error, caller), "notes": notes}

@@ -172,8 +172,7 @@ async def _failed(request: Request, error: Exception) -> Response:
         wanted = request.url.path if request.method == "GET" else "/"
         return redirect(f"/login?{urlencode({'next': wanted})}")
     caller = getattr(request.state, "caller", None)
-    is_admin = caller is not None and "admin" in caller.scopes
-    hint = error.hint if is_admin else for_readers(error.hint)
+    hint = for_readers(error.hint, caller)
     answer = page(request, "error.html", status_of(error), title=str(error.args[0]), hint=hint)
     if isinstance(error, TooOftenError):
         answer.headers["retry-after"] = str(math.ceil(error.retry_after_s))

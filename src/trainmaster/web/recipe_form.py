@@ -15,20 +15,22 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.quotes.quote_options import types_in
+from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.node import Kind, YamlNode, compose
 from trainmaster.spec.objective import POLICIES
 from trainmaster.web.recipe_text import Path, RecipeText
+from trainmaster.web.rendering import for_readers
 
 
-def mistakes_of(error: Exception | None) -> list[str]:
-    """Lines of an error that a form led to; none without one."""
+def mistakes_of(error: Exception | None, caller: Caller) -> list[str]:
+    """Lines of an error that a form led to, for who filled it in; none without one."""
     if error is None:
         return []
     if isinstance(error, RecipeError):
         return [f"line {m.line}, column {m.column}: {m.message}" for m in error.mistakes]
     if isinstance(error, TrainmasterError):
-        return [*str(error.args[0]).splitlines(), *([error.hint] if error.hint else [])]
+        return [*str(error.args[0]).splitlines(), *filter(None, [for_readers(error.hint, caller)])]
     return [str(error)]
 
 

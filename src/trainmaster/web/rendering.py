@@ -15,6 +15,7 @@ from fastapi.responses import RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from trainmaster.service.users.caller import Caller
 from trainmaster.spec.labels import selecting
 from trainmaster.spec.metric_names import in_order
 from trainmaster.spec.units import dollars, format_duration
@@ -94,16 +95,21 @@ def with_code(text: str) -> Markup:
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - it is escaped
 
 
-def for_readers(hint: str) -> str:
-    """A hint without what only a shell, its variables or the docs' files are good for.
+def for_readers(hint: str, caller: Caller | None = None) -> str:
+    """A hint without what only a shell, its variables or the docs' files are good for; whole for an admin.
+
+    What `trainmaster` lists stands on a page of its own: it needs nobody to be asked.
 
     >>> for_readers("Choose another one. `trainmaster status` lists the runs.")
     'Choose another one.'
-    >>> for_readers("Run `aws configure`, or set AWS_REGION.")
-    'Ask an admin of this server.'
+    >>> for_readers("`trainmaster status` lists the runs."), for_readers("Run `aws configure`.")
+    ('', 'Ask an admin of this server.')
     """
+    if caller is not None and "admin" in caller.scopes:
+        return hint
     said = [each for each in re.split(r"(?<=[.!?]) +", hint) if not _OF_A_SHELL.search(each)]
-    return " ".join(said) or ("Ask an admin of this server." if hint else "")
+    is_listed = bool(re.fullmatch(r"`(trainmaster|GET) [^`]+` (lists|shows)\b.*", hint))
+    return " ".join(said) or ("Ask an admin of this server." if hint and not is_listed else "")
 
 
 def as_title(text: str) -> str:
@@ -116,7 +122,7 @@ def as_title(text: str) -> str:
 
 
 _OF_A_SHELL: Final = re.compile(
-    r"`(trainmaster|aws|gcloud|az|pip|apt-get)\b|docs/|\b[A-Z]+_[A-Z_]+\b|--[a-z]|~/"
+    r"`(trainmaster|aws|gcloud|az|pip|apt-get|GET|POST)\b|docs/|\b[A-Z]+_[A-Z_]+\b|--[a-z]|~/"
 )
 #: How ends are shown: as what (its shape and colour), and the word for it.
 _ENDS: Final = {
@@ -169,7 +175,7 @@ _TEMPLATES.filters |= {
     "size": size,
 }
 _TEMPLATES.filters |= {"in_order": in_order, "selecting": selecting}
-_TEMPLATES.filters |= {"with_code": with_code, "as_title": as_title}
+_TEMPLATES.filters |= {"with_code": with_code, "as_title": as_title, "for_readers": for_readers}
 
 
 @cache

@@ -278,7 +278,7 @@ def send_again(
         state.submissions.read(caller, RunRequest(recipe, code))
     except (TrainmasterError, ValueError) as error:
         problem = error
-    mistakes = mistakes_of(problem)
+    mistakes = mistakes_of(problem, caller)
     values: dict[str, Any] = {"recipe": recipe, "max_usd": max_usd, "diff": diff, "mistakes": mistakes}
     if is_part(request):
         return page(request, "changed.html", **values)

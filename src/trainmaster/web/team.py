@@ -19,7 +19,7 @@ from trainmaster.api.rest.state import (
     check_same_site,
 )
 from trainmaster.service.teams.admission import queue_of
-from trainmaster.service.teams.team_budget import budgets_of
+from trainmaster.service.teams.team_budget import OWNER, budgets_of
 from trainmaster.service.users.caller import NO_TEAM, ROLES, SCOPES, Caller, UnknownCallerError
 from trainmaster.spec.errors import UsageError
 from trainmaster.web.rendering import page, redirect
@@ -43,7 +43,10 @@ def _shown(request: Request, state: State, caller: Caller, **told: Any) -> Respo
     caller.need("read")
     database = state.service.database
     money: dict[str, Any] = {
-        "budgets": budgets_of(database, caller, database.clock_s()),
+        "budgets": sorted(
+            budgets_of(database, caller, database.clock_s()),
+            key=lambda each: each.team != (caller.team or OWNER),
+        ),
         "queue": queue_of(database, caller),
     }
     return page(request, "team.html", about=_about(state, caller), **money, **_own(state, caller), **told)

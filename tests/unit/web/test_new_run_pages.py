@@ -423,11 +423,17 @@ def test_a_job_of_which_nothing_is_known_is_measured_by_a_button(state, browser)
     assert "Measure first: m4.large: 1 min, $0.0033, at most $0.05" in page
 
 
-def test_what_a_quote_wants_is_shown_as_code(state, browser):
+def test_what_a_quote_wants_is_shown_as_code_and_only_to_who_has_a_shell(state, browser):
     place = browser.post("/new/quote", data={"recipe": RENTED}).headers["location"]
-    error = json.dumps({"title": "no region is chosen", "hint": "Run `aws configure`."})
+    hint = "Run `aws configure`. Write `hardware: {region: us-east-1}`."
+    error = json.dumps({"title": "no region is chosen", "hint": hint})
     rows.end(state.service.database, rows.named(place.rpartition("/")[2]), 1e12, answer=None, error=error)
-    assert "Run <code>aws configure</code>." in browser.get(place).text
+    page = browser.get(place).text
+    assert "Write <code>hardware: {region: us-east-1}</code>." in page
+    assert "aws configure" not in page
+    admin = state.access.create_token("chief", ["read", "run", "admin"])["token"]
+    page = browser.get(place, headers={"authorization": f"Bearer {admin}"}).text
+    assert "Run <code>aws configure</code>. Write" in page
 
 
 def test_a_quote_that_failed_says_why_and_another_teams_is_not_there(state, browser):

@@ -434,7 +434,8 @@ def test_two_webhooks_of_one_target_are_told_apart_and_their_topics_are_words(si
     text = site.page("/notifications")
     heads = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
     assert len(heads) == len(set(heads)) == 2, text
-    assert "webhook: run.ended" not in text
+    assert "webhook: a run has ended; since <time" in text
+    assert "nothing sent yet" in text
 
 
 def test_models_have_a_column_for_each_metric_and_counters_are_none(site):

@@ -93,6 +93,17 @@ def test_who_is_a_user_joins_another_team_and_chooses(office):
     assert member.ask("POST", "/team/choose", team="green").status_code == 404
 
 
+def test_who_sees_several_budgets_begins_with_the_own_one(office):
+    def first():
+        return re.findall(r"<h2>(.*?)</h2>", Browser(office, "chief").text())[0]
+
+    assert first() == "The owner of the home"
+    office.state.accounts.set_member("red", "chief", "manager")
+    made = office.state.access.create_token("chief-red", ["read", "admin"], "red", account="chief")
+    office.tokens["chief"] = made["token"]
+    assert first() == "Team red"
+
+
 def test_a_manager_changes_roles_and_takes_people_out(office):
     manager, viewer = Browser(office, "manager"), Browser(office, "viewer")
     viewer.text("/runs")
