@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+import types
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
-from trainmaster.api.rest.state import Runs, State, Submitter
+from trainmaster.api.rest.state import Reader, Runs, State, Submitter
+from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.runs.run_table import RunTable, TableWish
-from trainmaster.spec.errors import UsageError
+from trainmaster.service.teams.team_runs import TeamRuns
+from trainmaster.service.users.saved_views import SavedViews
+from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.labels import parsed_changes
+from trainmaster.web.recipe_form import key_of, mistakes_of, new_key, without_triggers
 from trainmaster.web.rendering import PAGE_ROWS, is_part, page, redirect
 
 router = APIRouter(include_in_schema=False)
@@ -39,6 +44,8 @@ _TIMES: Final = {"1h": "last hour", "1d": "last day", "7d": "last week", "30d": 
 def runs(
     request: Request,
     found: Runs,
+    server: State,
+    caller: Reader,
     state: str = "",
     name: str = "",
     owner: str = "",
@@ -61,13 +68,16 @@ def runs(
             raise
         problem, table = str(error), RunTable([], 0, 1, 1, (), (), {}, {}, {}, {})
     ids = [each["run"] for each in table.runs]
+    address = _Address({**wanted, "sort": sort}, column or ())
     return page(
         request,
         "rows.html" if is_part(request) else "runs.html",
         table=table,
         not_finite=found.not_finite(ids),
         ends=_ends(ids),
-        address=_Address({**wanted, "sort": sort}, column or ()),
+        address=address,
+        query=address().partition("?")[2],
+        views=[] if is_part(request) else SavedViews(server.service.database, caller).listed(),
         wanted=wanted,
         sort=sort,
         is_chosen=any(wanted.values()),
@@ -128,6 +138,79 @@ def search_logs(request: Request, found: Runs, text: str = "", cursor: str = "",
         cut=answer["cut"],
         count=answer["runs"],
         more=more,
+    )
+
+
+@router.post("/views")
+def save_view(
+    state: State, caller: Reader, view: Annotated[str, Form()], query: Annotated[str, Form()] = ""
+) -> Response:
+    """Keeps what is looked for under a name."""
+    return redirect(f"/runs?{SavedViews(state.service.database, caller).put(view, query)}")
+
+
+@router.post("/views/remove")
+def remove_view(
+    state: State, caller: Reader, gone: Annotated[str, Form()], query: Annotated[str, Form()] = ""
+) -> Response:
+    """Forgets one."""
+    SavedViews(state.service.database, caller).remove(gone)
+    return redirect(f"/runs?{query}")
+
+
+@router.get("/again")
+def again(
+    request: Request, found: Runs, caller: Submitter, run: Annotated[list[str] | None, Query()] = None
+) -> Response:
+    """Of one its recipe, to be changed; of several what they took and cost, and asks."""
+    if run and len(run) == 1:
+        return redirect(f"/runs/{quote(run[0])}/again")
+    return _again_page(request, found, run or [])
+
+
+@router.post("/again")
+def send_again(
+    request: Request,
+    found: Runs,
+    state: State,
+    caller: Submitter,
+    run: Annotated[list[str] | None, Form()] = None,
+    max_usd: Annotated[str, Form()] = "",
+    key: Annotated[str, Form()] = "",
+) -> Response:
+    """Runs each as it was, with its code; of those that cannot be run it is said why."""
+    begun: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    for each in dict.fromkeys(run or []):
+        try:
+            most_usd = float(max_usd.strip().lstrip("$")) if max_usd.strip() else None
+            recipe = without_triggers(found.recipe(each))
+            asked = RunRequest(recipe, state.submissions.code_of(caller, each), None, most_usd)
+            begun[each] = state.submissions.submit(caller, asked, key_of(f"{key}-{each}"[:64], asked))[0]
+        except ValueError:
+            refused[each] = f"{max_usd!r} is no amount of US dollars"
+        except TrainmasterError as error:
+            refused[each] = " ".join(mistakes_of(error, caller))
+    return _again_page(request, found, run or [], begun, refused, max_usd) if refused else redirect("/runs")
+
+
+def _again_page(
+    request: Request,
+    found: TeamRuns,
+    runs: Sequence[str],
+    begun: Mapping[str, str] = types.MappingProxyType({}),
+    refused: Mapping[str, str] = types.MappingProxyType({}),
+    max_usd: str = "",
+) -> Response:
+    return page(
+        request,
+        "again_many.html",
+        422 if refused else 200,
+        runs=[found.status(each) for each in dict.fromkeys(runs)],
+        begun=begun,
+        refused=refused,
+        max_usd=max_usd,
+        key=new_key(),
     )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Reader, Submitter
 from trainmaster.api.rest.storage import Stored, outcome_of
+from trainmaster.service.storage.removal import KEPT
 from trainmaster.web.rendering import page, redirect
 
 router = APIRouter(include_in_schema=False)
@@ -25,15 +26,19 @@ def usage(request: Request, found: Stored, caller: Reader) -> Response:
     return page(request, "storage.html", usage=found.usage(_RUNS))
 
 
-@router.get("/runs/{run}/remove")
-def ask(request: Request, run: str, found: Stored, caller: Submitter) -> Response:
+@router.get("/remove")
+def ask(request: Request, found: Stored, caller: Submitter, run: Annotated[list[str], Query()]) -> Response:
     """Shows what would go, and asks."""
-    plan = found.remove_runs([run], dry_run=True)
-    return page(request, "remove.html", run=run, plan=plan, outcome=plan["runs"][0])
+    plan = found.remove_runs(run, dry_run=True)
+    going = [each["run"] for each in plan["runs"] if each["outcome"] != KEPT]
+    return page(request, "remove.html", plan=plan, going=going)
 
 
-@router.post("/runs/{run}/remove")
-def remove(run: str, found: Stored, caller: Submitter) -> Response:
-    """Removes it; back to what is left of it, or to the list."""
-    outcome = outcome_of(found, run)
-    return redirect("/" if outcome["outcome"] == "REMOVED" else f"/runs/{quote(run)}")
+@router.post("/remove")
+def remove(found: Stored, caller: Submitter, run: Annotated[list[str], Form()]) -> Response:
+    """Removes them; back to what is left of the only one, or to the list."""
+    if len(run) > 1:
+        found.remove_runs(run)
+        return redirect("/runs")
+    outcome = outcome_of(found, run[0])
+    return redirect("/runs" if outcome["outcome"] == "REMOVED" else f"/runs/{quote(run[0])}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import math
 import os
@@ -22,8 +23,9 @@ from trainmaster.service import images as images_module
 from trainmaster.service.runs.run_details import RunDetails
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.users.caller import caller
+from trainmaster.service.users.saved_views import SavedViews
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import EndReason, State
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
@@ -149,6 +151,8 @@ PAGES = (
     "/runs/digits-1/sweeps",
     "/runs/digits-1/again",
     "/compare?run=digits-1&run=digits-2",
+    "/again?run=digits-1&run=digits-2",
+    "/remove?run=digits-1&run=digits-2",
     "/models",
     "/cost?by=run&where=cost+%3C+%245",
     "/new",
@@ -379,6 +383,57 @@ def test_changes_are_shown_before_a_run_is_begun_again(site):
     wrong = {"recipe": "name: x\nexperimentz: 1\n", "act": "run"}
     answer = site.browser.post("/runs/digits-1/again", data=wrong, headers=page)
     assert (answer.status_code, "did you mean" in answer.text) == (422, True)
+
+
+def test_marked_runs_are_run_again_or_deleted_once_a_person_has_confirmed(tmp_path):
+    own = Site(tmp_path)
+    assert own.browser.get("/again?run=digits-1").headers["location"] == "/runs/digits-1/again"
+    both = ["digits-1", "digits-2"]
+    asked = own.page("/again?run=digits-1&run=digits-2")
+    key = re.search(r'name="key" value="(\w+)"', asked)[1]
+    form = {"run": both, "key": key}
+    for _ in range(2):  # sent twice it is one run of each
+        assert own.browser.post("/again", data=form).headers["location"] == "/runs"
+        assert len(own.browser.get("/api/v1/runs").json()["runs"]) == 4
+    answer = own.browser.post("/again", data={**form, "max_usd": "much"})
+    assert (answer.status_code, answer.text.count("is no amount of US dollars")) == (422, 2)
+    assert "Delete 2 for good" in own.page("/remove?run=digits-1&run=digits-2")
+    assert own.browser.post("/remove", data={"run": both}).headers["location"] == "/runs"
+    assert own.browser.get("/runs/digits-1").status_code == 404
+    own.service.close()
+
+
+def test_a_view_is_a_name_for_filters_columns_and_order_and_of_one_user(site):
+    whole = "state=SUCCEEDED&where=loss+%3C+9&sort=-cost&column=metric%3Aloss&column=param%3Alr"
+    form = {"view": "good & cheap", "query": f"{whole}&page=3&made=up"}
+    assert site.browser.post("/views", data=form).headers["location"] == f"/runs?{whole}"
+    kept = site.browser.get("/api/v1/views").json()["views"]
+    assert [(each["name"], each["query"]) for each in kept] == [("good & cheap", whole)]
+    page = site.page(f"/runs?{whole}")
+    assert f'href="/runs?{html.escape(whole)}" aria-current="page">good &amp; cheap</a>' in page
+    site.state.accounts.create_user("bob", is_admin=True)
+    other = site.state.access.create_token("bobs", ["read", "admin"], account="bob")["token"]
+    headers = {"authorization": f"Bearer {other}"}
+    assert site.browser.get("/api/v1/views", headers=headers).json() == {"views": []}
+    gone = {"gone": "good & cheap", "query": whole}
+    assert site.browser.post("/views/remove", data=gone, headers=headers).status_code == 404
+    assert site.browser.delete("/api/v1/views/good%20%26%20cheap", headers=headers).status_code == 404
+    put = site.browser.put("/api/v1/views/good%20%26%20cheap", json={"query": "sort=cost"})
+    assert put.json() == {"name": "good & cheap", "query": "sort=cost"}
+    assert site.browser.put("/api/v1/views/%0A", json={"query": ""}).status_code == 422
+    assert site.browser.post("/views/remove", data=gone).headers["location"] == f"/runs?{whole}"
+    assert site.browser.get("/api/v1/views").json() == {"views": []}
+
+
+def test_there_are_at_most_fifty_views_of_one(site):
+    own = SavedViews(site.service.database, caller("eve", None, ["read"]))
+    for number in range(50):
+        own.put(f"v{number}", "")
+    with pytest.raises(UsageError, match="50 views already"):
+        own.put("more", "")
+    own.put("v7", "sort=cost")
+    for each in own.listed():
+        own.remove(each["name"])
 
 
 def test_offers_are_filtered_and_come_a_page_at_a_time(site):

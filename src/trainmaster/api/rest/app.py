@@ -41,6 +41,7 @@ from trainmaster.api.rest import (
     teams,
     tunnels,
     uploads,
+    views,
     volumes,
     webhooks,
     workflows,
@@ -89,6 +90,7 @@ _PARTS: Final = (
     services,
     storage,
     tunnels,
+    views,
 )
 
 

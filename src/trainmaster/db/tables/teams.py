@@ -169,6 +169,15 @@ team_secret = Table(
     Column("changed_at", Float, nullable=False),
 )
 
+saved_view = Table(
+    "saved_view",
+    metadata,
+    Column("whose", Text, primary_key=True, doc="user:NAME, team:NAME of a token without a user, or owner:"),
+    Column("name", Text, primary_key=True),
+    Column("query", Text, nullable=False, doc="of the address of the list of runs"),
+    Column("changed_at", Float, nullable=False),
+)
+
 sign_in = Table(
     "sign_in",
     metadata,

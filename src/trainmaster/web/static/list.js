@@ -26,7 +26,7 @@ async function look() {
 function show() {
   sessionStorage.marks = JSON.stringify([...marks]);
   for (const box of rows.querySelectorAll("[name=run]")) { box.checked = marks.has(box.value); box.closest("tr").classList.toggle("marked", box.checked); }
-  for (const other of bar.querySelectorAll("input")) other.remove();
+  for (const other of bar.querySelectorAll("[name=run]")) other.remove();
   const seen = new Set([...rows.querySelectorAll("[name=run]")].map(box => box.value));
   for (const run of marks) if (!seen.has(run)) bar.append(Object.assign(document.createElement("input"), {type: "checkbox", name: "run", value: run, checked: true, hidden: true}));
   bar.classList.toggle("some", marks.size > 0);

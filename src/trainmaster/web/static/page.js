@@ -107,6 +107,12 @@ addEventListener("submit", event => {
   if (!navigator.onLine) { event.preventDefault(); stale("Not sent: you are offline. What you have written stays here."); return; }
   busy(event.submitter, true);
 });
+// Runs that are deleted, or run again, are marked no more.
+addEventListener("submit", event => {
+  if (event.defaultPrevented || event.target.method !== "post" || !["/remove", "/again"].includes(new URL(event.target.action).pathname)) return;
+  const gone = new FormData(event.target).getAll("run");
+  sessionStorage.marks = JSON.stringify(JSON.parse(sessionStorage.marks ?? "[]").filter(run => !gone.includes(run)));
+});
 addEventListener("click", event => {
   const link = event.target.closest?.("a.button");
   if (link && !event.defaultPrevented && !link.download && !link.target && !/\.zip$|^\/api\//.test(link.pathname) && !(event.ctrlKey || event.metaKey || event.shiftKey)) busy(link, true);

@@ -14,7 +14,11 @@ from test_routes import filled
 from trainmaster.web.pages import _ROUTERS
 
 #: What they are asked with beside what stands in their paths.
-QUERIES = {"/compare": "?run=job-blue"}
+QUERIES = {
+    "/compare": "?run=job-blue",
+    "/remove": "?run=job-blue",
+    "/again": "?run=job-blue&run=job-blue",
+}
 MOST_BYTES = 60_000
 #: For who is not logged in, or comes from elsewhere.
 APART = {"/setup", "/login", "/login/oidc", "/login/oidc/answer", "/join"}

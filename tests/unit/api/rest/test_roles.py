@@ -30,7 +30,7 @@ OWN = {path for _, path in routes() if path.startswith("/api/v1/tokens")}
 #: Of a run on the server's own machine it is closed to all of its teams.
 CLOSED = "/api/v1/runs/{run}/logs/system"
 #: Parts of paths that name nothing that belongs to a team, or that lie in a run.
-NO_OBJECTS = {"experiment", "task", "path", "digest"}
+NO_OBJECTS = {"experiment", "task", "path", "digest", "view"}
 #: What makes an object of one's own under any name.
 MAKES = {("PUT", "/api/v1/secrets/{secret}")}
 ALLOWED = {**ROLES, "admin": frozenset(SCOPES)}

@@ -45,15 +45,15 @@ def test_a_team_removes_its_own_runs_and_a_name_is_a_conflict_until_it_is_taken_
 
 def test_the_page_asks_first_and_says_what_takes_room(own):
     page = own.ask("red-user", "GET", "/runs/job-red").text
-    assert 'href="/runs/job-red/remove"' in page
-    asked = own.ask("red-user", "GET", "/runs/job-red/remove").text
+    assert 'href="/remove?run=job-red"' in page
+    asked = own.ask("red-user", "GET", "/remove?run=job-red").text
     assert "Delete it for good" in asked
     assert "together" in asked
     assert "job-red" in own.ask("red-user", "GET", "/storage").text
     assert "job-red" not in own.ask("blue-user", "GET", "/storage").text
-    assert own.ask("red-read", "POST", "/runs/job-red/remove").status_code == 403
-    done = own.ask("red-user", "POST", "/runs/job-red/remove")
-    assert (done.status_code, done.headers["location"]) == (303, "/")
+    assert own.ask("red-read", "POST", "/remove", data={"run": "job-red"}).status_code == 403
+    done = own.ask("red-user", "POST", "/remove", data={"run": "job-red"})
+    assert (done.status_code, done.headers["location"]) == (303, "/runs")
     assert own.ask("red-user", "GET", "/runs/job-red").status_code == 404
     body = {"kinds": ["environments"]}
     assert own.ask("red-user", "POST", "/api/v1/storage/prune", json=body).status_code == 403

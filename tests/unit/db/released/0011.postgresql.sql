@@ -452,6 +452,12 @@ CREATE TABLE run_private (
     name text NOT NULL,
     sealed bytea NOT NULL
 );
+CREATE TABLE saved_view (
+    whose text NOT NULL,
+    name text NOT NULL,
+    query text NOT NULL,
+    changed_at double precision NOT NULL
+);
 CREATE TABLE sign_in (
     digest text NOT NULL,
     state text NOT NULL,
@@ -690,11 +696,12 @@ INSERT INTO registered_model VALUES ('{}', '{}', '{}', '{}', 1, 1);
 INSERT INTO removed_model VALUES ('r-1', '{}', 1, '{}', '{}', '{}', 1, 1);
 INSERT INTO replica VALUES ('{}', '{}', 1, 1, '{}', '{}', '{}', '{}', 1, '{}', 1, 1, 1, 1);
 INSERT INTO replica_load VALUES ('{}', '{}', 1, 1);
-INSERT INTO run VALUES ('r-1', 'r', '{}', '/recipe.yaml', 'local', '/code', 'file:///store', 'RUNNING', NULL, '', 1000000, 1000000, NULL, NULL, 0, NULL, NULL, 0, 0, NULL, NULL, 1, 1795668108.1081383, 2, '', '', NULL, NULL, NULL, NULL, false, NULL, '{}', '', NULL, NULL, NULL);
+INSERT INTO run VALUES ('r-1', 'r', '{}', '/recipe.yaml', 'local', '/code', 'file:///store', 'RUNNING', NULL, '', 1000000, 1000000, NULL, NULL, 0, NULL, NULL, 0, 0, NULL, NULL, 1, 1795706762.1138983, 2, '', '', NULL, NULL, NULL, NULL, false, NULL, '{}', '', NULL, NULL, NULL);
 INSERT INTO run_fact VALUES ('r-1', '{}', '{}', '{}');
 INSERT INTO run_file VALUES (1, 'r-1', '{}', 1, '\x7b7d');
 INSERT INTO run_model VALUES ('r-1', '{}', '{}', '{}', '{}', 1);
 INSERT INTO run_private VALUES ('r-1', '{}', '\x7b7d');
+INSERT INTO saved_view VALUES ('{}', '{}', '{}', 1);
 INSERT INTO sign_in VALUES ('{}', '{}', '{}', '{}', '{}', 1);
 INSERT INTO sink VALUES ('r-1', '{}', '{}', '{}', '{}', 1, 1, '{}', 1);
 INSERT INTO sink_cursor VALUES ('r-1', '{}', '{}', 1, 1, '{}', 1, 1, 1, true);
@@ -796,6 +803,8 @@ ALTER TABLE ONLY run_model
     ADD CONSTRAINT pk_run_model PRIMARY KEY (run_id, experiment, data);
 ALTER TABLE ONLY run_private
     ADD CONSTRAINT pk_run_private PRIMARY KEY (run_id, name);
+ALTER TABLE ONLY saved_view
+    ADD CONSTRAINT pk_saved_view PRIMARY KEY (whose, name);
 ALTER TABLE ONLY sign_in
     ADD CONSTRAINT pk_sign_in PRIMARY KEY (digest);
 ALTER TABLE ONLY sink

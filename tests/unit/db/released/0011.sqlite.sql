@@ -460,7 +460,7 @@ CREATE TABLE run (
 	trimmed_at FLOAT, 
 	CONSTRAINT pk_run PRIMARY KEY (id)
 );
-INSERT INTO "run" VALUES('r-1','r','{}','/recipe.yaml','local','/code','file:///store','RUNNING',NULL,'',1000000.0,1000000.0,NULL,NULL,0.0,NULL,NULL,0.0,0.0,NULL,NULL,1,1.79566810584742689131e+09,2,'','',NULL,NULL,NULL,NULL,0,NULL,'{}','',NULL,NULL,NULL);
+INSERT INTO "run" VALUES('r-1','r','{}','/recipe.yaml','local','/code','file:///store','RUNNING',NULL,'',1000000.0,1000000.0,NULL,NULL,0.0,NULL,NULL,0.0,0.0,NULL,NULL,1,1.79570675685644078251e+09,2,'','',NULL,NULL,NULL,NULL,0,NULL,'{}','',NULL,NULL,NULL);
 CREATE TABLE run_fact (
 	run_id TEXT NOT NULL, 
 	kind TEXT NOT NULL, 
@@ -499,6 +499,14 @@ CREATE TABLE run_private (
 	CONSTRAINT fk_run_private_run_id FOREIGN KEY(run_id) REFERENCES run (id)
 );
 INSERT INTO "run_private" VALUES('r-1','{}',X'7B7D');
+CREATE TABLE saved_view (
+	whose TEXT NOT NULL, 
+	name TEXT NOT NULL, 
+	"query" TEXT NOT NULL, 
+	changed_at FLOAT NOT NULL, 
+	CONSTRAINT pk_saved_view PRIMARY KEY (whose, name)
+);
+INSERT INTO "saved_view" VALUES('{}','{}','{}',1.0);
 CREATE TABLE sign_in (
 	digest TEXT NOT NULL, 
 	state TEXT NOT NULL, 
@@ -720,8 +728,8 @@ CREATE TABLE workflow_trigger (
 	CONSTRAINT fk_workflow_trigger_workflow_id FOREIGN KEY(workflow_id) REFERENCES workflow (id)
 );
 INSERT INTO "workflow_trigger" VALUES('{}','{}',1,'{}',1.0);
-CREATE INDEX ix_run_away ON run (away);
 CREATE INDEX ix_run_team_created_at ON run (team, created_at);
+CREATE INDEX ix_run_away ON run (away);
 CREATE INDEX ix_run_open ON run (lease_owner) WHERE state != 'DONE';
 CREATE INDEX ix_run_created_at ON run (created_at);
 CREATE INDEX ix_event_run_id_id ON event (run_id, id);
@@ -740,18 +748,18 @@ CREATE INDEX ix_endpoint_team_created_at ON endpoint (team, created_at);
 CREATE INDEX ix_sink_state ON sink (state);
 CREATE INDEX ix_model_version_run_id ON model_version (run_id);
 CREATE INDEX ix_run_model_team_name_version ON run_model (team, name, version);
-CREATE INDEX ix_notice_webhook_id_at ON notice (webhook_id, at);
 CREATE INDEX ix_notice_done_at_due_at ON notice (done_at, due_at);
+CREATE INDEX ix_notice_webhook_id_at ON notice (webhook_id, at);
 CREATE INDEX ix_ledger_day ON ledger (day);
 CREATE INDEX ix_invite_team ON invite (team);
 CREATE INDEX ix_upload_team ON upload (team);
-CREATE INDEX ix_app_home_id_state ON app (home_id, state);
 CREATE INDEX ix_app_team_created_at ON app (team, created_at);
-CREATE INDEX ix_workflow_firing_run_id ON workflow_firing (run_id);
+CREATE INDEX ix_app_home_id_state ON app (home_id, state);
 CREATE INDEX ix_workflow_firing_workflow_id_id ON workflow_firing (workflow_id, id);
 CREATE INDEX ix_workflow_firing_state ON workflow_firing (state);
-CREATE INDEX ix_task_kept ON task (experiment_id, number) WHERE kept_model IS NOT NULL;
+CREATE INDEX ix_workflow_firing_run_id ON workflow_firing (run_id);
 CREATE INDEX ix_task_experiment_id_state_reason ON task (experiment_id, state, reason);
+CREATE INDEX ix_task_kept ON task (experiment_id, number) WHERE kept_model IS NOT NULL;
 CREATE INDEX ix_task_model ON task (experiment_id, number) WHERE model_uri IS NOT NULL;
 CREATE INDEX ix_member_account ON member (account);
 CREATE INDEX ix_app_pass_app_id ON app_pass (app_id);
