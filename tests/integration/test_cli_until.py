@@ -77,3 +77,37 @@ def test_a_target_ends_it_too_and_is_foretold(tm):
     main = found["experiments"]["main"]
     assert (found["reason"], main["until"]["reached"]) == ("SUCCEEDED", 1)
     assert main["message"].startswith("target accuracy >= 0.9: accuracy is 0.9 at step 6")
+
+
+def test_a_quote_says_before_a_run_when_its_target_is_reached(tm):
+    tm.write(
+        "train.py",
+        """
+        import sys, time
+        import trainmaster
+        for step in range(1, int(sys.argv[1]) + 1):
+            time.sleep(0.02)
+            trainmaster.report(step=step, accuracy=1 - 0.8 * step**-0.5)
+        """,
+    )
+    end = "target: {metric: accuracy, at_least: 0.93}\n    profile: {seconds: 2}"
+    recipe = tm.recipe(RECIPE.replace("until: accuracy >= 0.5", end).replace("train.py", "train.py {{steps}}"))
+
+    def target(*changes):
+        call = tm.call("quote", recipe, "--json", "--explain", *changes)
+        assert "main to accuracy >= " in call.err
+        return call, call.json["target"]
+
+    call, measured = target()
+    assert (measured["is_measured"], measured["curves"], measured["most"]) == (True, 1, 600.0)
+    assert measured["steps"]["p5"] < 131 < (measured["steps"]["p95"] or 1e9)
+    assert "learning curve" in call.err
+    assert "learning curve" in [each["phase"] for each in call.json["phases"]]
+    tm.run(recipe)
+    call, known = target()
+    assert (known["is_measured"], known["curves"], known["reached"]) == (False, 1, 1)
+    assert known["steps"]["p5"] < 131 < known["steps"]["p95"]
+    assert call.json["time_s"]["p95"] < 600 * 0.02, "the quote ends where the target is reached"
+    call, never = target("--set", "experiments.main.target.at_least=0.995")
+    assert never["steps"]["p50"] is None
+    assert "never by this curve within 600 steps" in call.err

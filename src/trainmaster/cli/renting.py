@@ -98,6 +98,8 @@ def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
         show(f"  time {_span(one.time_s)}   cost {_dollars(one.cost_usd)}")
     else:
         show(f"  ${one.cluster.usd_per_hour:.4g} per hour; this policy knows no time")
+    if one.target:
+        show(f"  {one.target.words}")
     if one.bottleneck:
         show(f"  limited by {one.bottleneck}")
     if one.types:

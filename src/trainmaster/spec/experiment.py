@@ -267,10 +267,8 @@ class Experiment(Noun):
         ends_at = self.ends_at
         if ends_at is None:
             return ""
-        if self.target is not None and self.builtin_values().get("steps"):
-            return f"{self.name} ends at {ends_at}: its curve says when, before it an upper bound"
         if self.builtin_values().get("steps"):
-            return f"{self.name} ends at {ends_at}: its time and cost are upper bounds"
+            return f"{self.name} ends at {ends_at}, at the latest after its steps"
         return f"{self.name} ends at {ends_at}: its time is that of its tasks in earlier runs"
 
     def tasks(self, seed: int) -> TaskSpace:

@@ -78,7 +78,7 @@ def show(request: Request, run: str, state: State, caller: Reader, found: Runs) 
         is_told=any(_TOLD.intersection(each) for each in counts),
         highlights=notes,
         not_finite=found.not_finite([run]),
-        has_target=any(experiment.target for experiment in recipe.experiments.values()),
+        has_target=any(experiment.ends_at for experiment in recipe.experiments.values()),
         tasks=max((each["tasks"]["total"] for each in counts), default=0),
         models=models,
         model=_best_model(status, models["models"]) if is_over else None,

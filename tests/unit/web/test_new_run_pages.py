@@ -72,6 +72,7 @@ def answer():
             "time_s": {"p5": 3400.0, "p50": 3600.0, "p95": 4000.0},
         },
         "notes": [],
+        "target": {"words": "train to acc >= 0.9: at step 640 (500 to never) of at most 1,000"},
     }
     total = {"time_s": interval, "cost_usd": cost}
     more = {"policy": "quote", "catalogue": "builtin", "as_of": "2026-11-01", "warnings": ["mind the gap"]}
@@ -317,6 +318,7 @@ def test_a_quote_is_a_picture_from_which_a_cluster_is_taken(state, browser):
         "$1.00 to $2.50",
         "Limited by the &lt;network&gt;",
         "mind the gap",
+        "<p>Train to acc &gt;= 0.9: at step 640 (500 to never) of at most 1,000.</p>",
         "9 of 10 such runs",
         "would make this quote narrower",
         "quoted</span>, at most $2.50",

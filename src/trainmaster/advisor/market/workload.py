@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from trainmaster.advisor.market.phases import PhaseHistory
 from trainmaster.spec import Experiment, Strategy
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.hardware import Hardware
 from trainmaster.spec.log_normal import LogNormal
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.model.measurement import SeenCurve
+    from trainmaster.advisor.model.target_steps import TargetBelief
+    from trainmaster.spec.until import Until
 
 #: Most workers that are considered where the recipe sets no limit.
 MOST_WORKERS = 64
@@ -52,6 +58,7 @@ class Workload:
         once: phases that are no training, in their order.
         trained: share of its steps that a pruner lets its tasks make; None: all of them.
         prepared_in: provider and region of images from which machines start with ``setup`` and ``container``.
+        until: what ends its tasks early. target: what is believed of when; None where nothing is known.
     """
 
     name: str
@@ -73,6 +80,8 @@ class Workload:
     once: tuple[PhaseHistory, ...] = ()
     trained: LogNormal | None = None
     prepared_in: frozenset[tuple[str, str]] = frozenset()
+    until: Until | None = None
+    target: TargetBelief | None = None
 
     @classmethod
     def of(cls, experiment: Experiment, seed: int, max_workers: int | None = None) -> Workload:
@@ -112,7 +121,30 @@ class Workload:
             own_servers=distributed is not None and "ps" in distributed.hardware,
             latency_ms=distributed.latency_ms if distributed else None,
             most_workers=(distributed.worker_bounds[1] if distributed else 1) or MOST_WORKERS,
+            until=experiment.ends_at,
         )
+
+    def aimed(self, curves: Sequence[SeenCurve]) -> Workload:
+        """The same with when its target is reached, by what was seen of its metric."""
+        if self.until is None or not curves or not self.has_length:
+            return self
+        from trainmaster.advisor.model.target_steps import target_belief
+
+        workers, length = min(self.lengths.items())
+        belief = target_belief(
+            curves,
+            self.until.metric,
+            self.until.value,
+            more_is_better=self.until.op in (">", ">="),
+            batch=self.global_batch(workers, length),
+            most=length.steps,
+        )
+        return replace(self, target=belief)
+
+    def global_batch(self, workers: int, length: Length) -> float | None:
+        """Examples of a step of all workers; where each goes its own way, of one."""
+        each = length.local_batch
+        return each if each is None or self.sync is Strategy.PS_ASYNC else float(each * workers)
 
     @property
     def slots_per_member(self) -> int:

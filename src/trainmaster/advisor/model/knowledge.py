@@ -11,7 +11,7 @@ import numpy as np
 
 from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.experience import Experience
-from trainmaster.advisor.model.measurement import Measurement, Point
+from trainmaster.advisor.model.measurement import Measurement, Point, SeenCurve
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.spec import Strategy
@@ -52,6 +52,7 @@ class Knowledge:
         unexplained: how many points physics cannot explain.
         fingerprint: of what was measured.
         measurements: the newest of those that it rests on.
+        curves: what was reported of the metrics of targets, the newest first.
     """
 
     model: StepTimeModel | None
@@ -77,6 +78,7 @@ class Knowledge:
     fingerprint: str = ""
     measurements: tuple[Measurement, ...] = ()
     startups: Mapping[str, float] = field(default_factory=dict)
+    curves: tuple[SeenCurve, ...] = ()
 
     @classmethod
     def of(
@@ -142,6 +144,7 @@ class Knowledge:
             unexplained=int(model.unexplained.sum()) if model is not None else 0,
             startups=_startups(first),
             measurements=tuple(_with_network(m, nic_mbps.get(m.offer)) for m in here[:_KEPT]),
+            curves=tuple(m.curve for m in used if m.curve is not None),
         )
 
     @property

@@ -126,6 +126,23 @@ class TimeShares:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenCurve:
+    """A metric of one attempt, by step.
+
+    Attributes:
+        metric: its name.
+        points: step and value, rising.
+        batch: examples of a step of all workers together; None if unknown.
+        is_run: it is of a run; else of a measurement that was stopped after a minute.
+    """
+
+    metric: str
+    points: tuple[tuple[float, float], ...]
+    batch: float | None = None
+    is_run: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """One attempt, measured: a profiling attempt, or an attempt of a real run.
 
@@ -151,6 +168,7 @@ class Measurement:
         epochs_done: number of the last epoch that was seen, None if it shows none.
         code_lines: what `kinship` compares: hashes of lines of its code.
         numbers: of its command, parameters and environment, by name.
+        curve: of the metric of its target.
     """
 
     point: Point | None
@@ -175,6 +193,7 @@ class Measurement:
     epochs_done: float | None = None
     code_lines: tuple[int, ...] | None = None
     numbers: Mapping[str, float] | None = None
+    curve: SeenCurve | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be.
@@ -203,13 +222,17 @@ class Measurement:
         if point is not None:
             point = Point(**{**point, "sync": Strategy(point["sync"])})
         shares = values.get("time_shares")
-        lines = values.get("code_lines")
+        lines, curve = values.get("code_lines"), values.get("curve")
+        if curve is not None:
+            points = tuple((float(step), float(value)) for step, value in curve["points"])
+            curve = SeenCurve(**{**curve, "points": points})
         return cls(
             **{
                 **values,
                 "point": point,
                 "time_shares": TimeShares(**shares) if shares else None,
                 "code_lines": None if lines is None else tuple(lines),
+                "curve": curve,
             }
         )
 
@@ -217,5 +240,5 @@ class Measurement:
         """For ``quote --json``: what is known of it."""
         values = asdict(self)
         point = values.pop("point") or {}
-        del values["code_lines"], values["numbers"]
+        del values["code_lines"], values["numbers"], values["curve"]
         return {name: value for name, value in {**values, **point}.items() if value is not None}

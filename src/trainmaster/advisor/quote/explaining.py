@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -32,13 +33,24 @@ def explained(timing: Timing, one: Candidates) -> tuple[ExplainedPhase, ...]:
         timing: of the experiment.
         one: the candidate.
     """
-    phases = timing.phases_s(one)
+    phases = dict(_by_cause(timing, one))
     whole = np.sum(list(phases.values()), axis=0)
     variance = float(np.var(whole))
     return tuple(
         ExplainedPhase(name, interval(each), _covariance(each, whole) / variance if variance else 0.0)
         for name, each in phases.items()
     )
+
+
+def _by_cause(timing: Timing, one: Candidates) -> Iterator[tuple[str, Floats]]:
+    """The phases; of the steps what is due to the curve of the target apart."""
+    late = timing.until_target_s(one)
+    for name, each in timing.phases_s(one).items():
+        if name == "steps" and late is not None:
+            yield name, each - np.minimum(late, each)
+            yield "learning curve", np.minimum(late, each)
+        else:
+            yield name, each
 
 
 def bought(timing: Timing, one: Candidates) -> MoreMeasuring | None:
@@ -48,7 +60,7 @@ def bought(timing: Timing, one: Candidates) -> MoreMeasuring | None:
         timing: of the experiment.
         one: the candidate.
     """
-    phases = timing.phases_s(one)
+    phases = dict(_by_cause(timing, one))
     now = interval(np.sum(list(phases.values()), axis=0))
     shown = (*_SHOWN, "steps") if float(one.workers[0]) == 1 else _SHOWN
     then = interval(

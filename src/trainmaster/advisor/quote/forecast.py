@@ -100,7 +100,7 @@ def remaining_s(timing: Timing, one: Candidates, doing: Doing) -> Floats:
     training = _copies(timing.training_s(one))
     has_steps = timing.knowledge.model is not None
     tail = _copies(timing.tail_s())
-    trained = _copies(timing.trained)
+    trained = _copies(timing.trained(one))
     begun = [_left(task, training, tail, each, has_steps, trained) for each in doing.running]
     slots = max(float(one.at_once[0]), len(begun), 1.0)
     longest = np.max(begun, axis=0) if begun else np.zeros(DRAWS)

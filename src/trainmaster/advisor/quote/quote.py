@@ -143,7 +143,8 @@ class ExplainedPhase:
 
     Attributes:
         name: ``machines``, ``image``, ``setup``, ``data``, ``staging``, ``first step``, ``steps``,
-            ``pauses``, ``end of the tasks``, ``interruptions``, ``saving`` or ``giving back``.
+            ``learning curve`` (steps beyond the earliest that the target may be reached), ``pauses``,
+            ``end of the tasks``, ``interruptions``, ``saving`` or ``giving back``.
         time_s: that it takes.
         doubt: its share of the doubt about the whole time.
     """
@@ -209,6 +210,58 @@ class NextMeasurement:
         return {**plain, "time_s": self.time_s.as_dict() if self.time_s else None}
 
 
+@dataclass(frozen=True, slots=True)
+class QuotedTarget:
+    """When an experiment comes to its target, before it is run.
+
+    Attributes:
+        experiment: its name. condition: what is to hold, such as ``accuracy >= 0.97``.
+        most: steps that it makes at most, with the quoted cluster.
+        chance: that it comes to it within these; None while no curve was seen.
+        steps: p5, p50 and p95 of the step; None in place of one: not within these.
+        curves: that this rests on. reached: how many of them came to it.
+        is_measured: no run is among them.
+        batch: of all workers together; None if unknown.
+        critical_batch: beyond it a larger batch saves few steps; 0: none at all; None if unknown.
+    """
+
+    experiment: str
+    condition: str
+    most: float
+    chance: float | None = None
+    steps: Mapping[str, float | None] | None = None
+    curves: int = 0
+    reached: int = 0
+    is_measured: bool = False
+    batch: float | None = None
+    critical_batch: float | None = None
+
+    @property
+    def words(self) -> str:
+        """One line for people.
+
+        >>> QuotedTarget("train", "acc >= 0.9", 800).words
+        'train to acc >= 0.9: when is known after a run or a measurement; all of its 800 steps are quoted'
+        """
+        name, most = f"{self.experiment} to {self.condition}", f"{self.most:,.0f}"
+        if self.steps is None or self.chance is None:
+            unknown = "when is known after a run or a measurement"
+            return f"{name}: {unknown}; all of its {most} steps are quoted"
+        first, middle, last = (self.steps[key] for key in ("p5", "p50", "p95"))
+        curves = f"{self.curves} earlier run{'s' * (self.curves != 1)}, {self.reached} of which came to it"
+        source = "the first reports of its measurement" if self.is_measured else curves
+        if middle is None:
+            what = "lower the target, raise `steps` or `epochs`, or change what is trained"
+            chance = f"the chance is {100 * self.chance:.0f} %"
+            return f"{name}: never by this curve within {most} steps, {chance} (by {source}): {what}"
+        until = "never" if last is None else f"{last:,.0f}"
+        return f"{name}: at step {middle:,.0f} ({first or 0:,.0f} to {until}) of at most {most}, by {source}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {**asdict(self), "words": self.words}
+
+
 @dataclass(frozen=True)
 class Types:
     """What one of FC2's policies chose from.
@@ -257,6 +310,7 @@ class ExperimentQuote:
         types: of a policy of FC2.
         phases: where the time goes, and where the doubt comes from.
         more_measuring: what a minute on one machine would buy; None if next to nothing.
+        target: when it is reached; None without one.
     """
 
     name: str
@@ -277,6 +331,7 @@ class ExperimentQuote:
     types: Types | None = None
     phases: tuple[ExplainedPhase, ...] = ()
     more_measuring: MoreMeasuring | None = None
+    target: QuotedTarget | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -298,6 +353,7 @@ class ExperimentQuote:
             "fingerprint": self.fingerprint,
             "measured": [measurement.as_dict() for measurement in self.measured],
             **({"types": self.types.as_dict()} if self.types else {}),
+            **({"target": self.target.as_dict()} if self.target else {}),
         }
 
 

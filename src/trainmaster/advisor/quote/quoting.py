@@ -27,6 +27,7 @@ from trainmaster.advisor.quote.quote import (
     ExperimentQuote,
     Interval,
     Quote,
+    QuotedTarget,
     Rented,
 )
 from trainmaster.advisor.quote.supply import (
@@ -51,6 +52,7 @@ _FASTER: Final = 0.01
 _SHARES: Final = (0.75, 0.5, 1 / 3, 0.25, 0.125)
 #: Most of the time is something else than training from here on.
 _MOSTLY: Final = 0.5
+_SHARES_OF_TARGET: Final = {"p5": 0.05, "p50": 0.5, "p95": 0.95}
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,7 @@ class _Asked:
             measured=known.measurements,
             phases=explained(self.timing, one),
             more_measuring=bought(self.timing, one),
+            target=_target(self.timing, one),
         )
 
 
@@ -306,6 +309,31 @@ def _front(asked: _Asked, drawn: Drawn) -> tuple[Alternative, ...]:
             seen.add(shape)
             shapes.append(Alternative(shape, float(rows.time_s[row, 1]), float(rows.cost_usd[row, 1])))
     return _worth_showing(shapes)
+
+
+def _target(timing: Timing, one: Candidates) -> QuotedTarget | None:
+    """When it is reached with one candidate."""
+    workload, most = timing.workload, float(one.steps[0])
+    if workload.until is None or not math.isfinite(most):
+        return None
+    batch = float(timing.global_batch(one)[0])
+    found = QuotedTarget(workload.name, str(workload.until), most, batch=batch if batch == batch else None)
+    belief = workload.target
+    if belief is None or timing.knowledge.model is None:
+        return found
+    steps = np.sort(belief.steps(np.array([batch])).ravel())
+    within = np.where(steps <= most, steps, math.inf)
+    at = {name: float(within[int(share * len(within))]) for name, share in _SHARES_OF_TARGET.items()}
+    critical = float(np.median(belief.critical))
+    return replace(
+        found,
+        chance=round(float(np.isfinite(within).mean()), 3),
+        steps={name: round(each, 1) if math.isfinite(each) else None for name, each in at.items()},
+        curves=belief.curves,
+        reached=belief.reached,
+        is_measured=belief.is_measured,
+        critical_batch=round(critical, 1) if belief.batch else None,
+    )
 
 
 # --- words -------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from trainmaster.advisor.quote import beliefs
 from trainmaster.advisor.quote.equivalence import Equivalence, alike
 from trainmaster.providers import Offer
 from trainmaster.providers.capabilities import capabilities_of, measured_name
+from trainmaster.spec import Strategy
 from trainmaster.spec.log_normal import LogNormal
 
 _COPIES: Final = 3
@@ -129,7 +130,7 @@ class Timing:
 
     def at_least_s(self, some: Candidates) -> Floats:
         """(m,) what no time is below, as the parameter servers' processors need it."""
-        return self._served_s(some) * self._waves(some) * self.trained.min()
+        return self._served_s(some) * self._waves(some) * self.trained(some).min(0)
 
     def alike(self, some: Candidates, *, alone: bool = False) -> Equivalence:
         """Which candidates take the same time in every draw.
@@ -227,13 +228,29 @@ class Timing:
             credit_s = _draw(beliefs.NIC_CREDIT_S, self._normal(7)) / self._waves(some)
             worker, server = sent_mbit(theta, shapes, model.context)
             total = slowed(total, (some.steps * worker, some.steps * server), cards, credit_s)
-        return np.asarray((total + self._pauses(some, step)) * self.trained, dtype=float)
+        return np.asarray((total + self._pauses(some, step)) * self.trained(some), dtype=float)
 
-    @cached_property
-    def trained(self) -> Floats:
-        """(S, 1) share of its steps that a task makes on average: a pruner ends hopeless ones."""
-        trained = self.workload.trained
-        return np.ones((1, 1)) if trained is None else np.minimum(_draw(trained, self._normal(8)), 1.0)
+    def trained(self, some: Candidates) -> Floats:
+        """(S, m or 1) share of its steps that a task makes on average: to its target, or until pruned."""
+        pruned, target = self.workload.trained, self.workload.target
+        share = np.ones((1, 1)) if pruned is None else np.minimum(_draw(pruned, self._normal(8)), 1.0)
+        if target is None or self.knowledge.model is None:
+            return share
+        aimed = target.share(some.steps, self.global_batch(some), self.workload.tasks)
+        return share * (np.median(aimed, axis=0, keepdims=True) if self.central else aimed)
+
+    def global_batch(self, some: Candidates) -> Floats:
+        """(m,) examples of a step of all workers, NaN if unknown; where each goes its own way, of one."""
+        return some.batch if self.workload.sync is Strategy.PS_ASYNC else some.batch * some.workers
+
+    def until_target_s(self, one: Candidates) -> Floats | None:
+        """(DRAWS,) what it trains beyond the earliest that its target may be reached; None without one."""
+        if self.workload.target is None or self.knowledge.model is None:
+            return None
+        share = self.workload.target.share(one.steps, self.global_batch(one), self.workload.tasks)
+        least = np.minimum(share, np.quantile(share, 0.05, axis=0))
+        late = self._busy_s(one) * (1 - least / share) * self._waves(one) * (1 + self._late(one))
+        return np.tile(late, (self.draws // len(late), 1))[:, 0]
 
     def _served_s(self, some: Candidates) -> Floats:
         known = None if self.own_machine else self.knowledge.server_work_s
@@ -249,7 +266,7 @@ class Timing:
         """(S, m) seconds of a task that validation and checkpoints take."""
         if self.knowledge.model is None:
             return np.zeros((1, 1))
-        return np.asarray(self._pauses(some, self.step_s(some)) * self.trained, dtype=float)
+        return np.asarray(self._pauses(some, self.step_s(some)) * self.trained(some), dtype=float)
 
     def _pauses(self, some: Candidates, step: Floats) -> Floats:
         seen = self.knowledge.pause_s

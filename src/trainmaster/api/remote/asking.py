@@ -18,6 +18,7 @@ from trainmaster.advisor.quote.quote import (
     MoreMeasuring,
     NextMeasurement,
     Quote,
+    QuotedTarget,
     Rented,
     Types,
 )
@@ -185,6 +186,7 @@ def _experiment(name: str, found: Mapping[str, Any]) -> ExperimentQuote:
             for each in found.get("phases") or ()
         ),
         _bought(found.get("more_measuring")),
+        QuotedTarget(**_known(QuotedTarget, found["target"])) if found.get("target") else None,
     )
 
 

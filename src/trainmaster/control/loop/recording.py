@@ -159,10 +159,10 @@ class Recorder:
             for _ in range(_LAST_READS):
                 if not known.progress.update(gang.ended_at):
                     break
-            found = self._measure(
-                effect.experiment, known, known.progress.directory, gang, self._end_of(effect, gang), now
-            )
-            if found is not None and found.point is not None:
+            # What was stopped as it had come to its target is whole, whatever its script made of that.
+            end = gang.ended_at if known.progress.reached else self._end_of(effect, gang)
+            found = self._measure(effect.experiment, known, known.progress.directory, gang, end, now)
+            if found is not None and (found.point is not None or found.curve is not None):
                 self._traced[effect.experiment] += 1
                 self.keep([Recorded(attempt, effect.experiment, found)])
                 return
@@ -217,4 +217,5 @@ class Recorder:
             cores=where.cores,
             offer=where.offer,
             nodes=max(len(places), 1),
+            aimed=followed.progress.aimed if followed is not None else None,
         )

@@ -16,8 +16,9 @@ from trainmaster.executors.usage import Usage, read_usage
 from trainmaster.spec import Experiment, Strategy
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.model.measurement import Point, TimeShares
+    from trainmaster.advisor.model.measurement import Point, SeenCurve, TimeShares
     from trainmaster.advisor.model.step_trace import Steady, StepTrace
+    from trainmaster.sweeps import Curve
 
 #: Fewer blocks of steps than that are no measurement of a step.
 MIN_BLOCKS = 3
@@ -28,6 +29,9 @@ _LOOK_S = 1.0
 #: many steps; that the next one has the same is less sure (log).
 _FEW_STEPS = 3
 _SHORT_SPREAD = 0.1
+#: So many points of a curve are kept; and as many steps for each that it counts are epochs, not steps.
+_MOST_POINTS = 256
+_OF_AN_EPOCH = 2.0
 
 
 def trace_of(experiment: Experiment, resolution_s: float) -> StepTrace:
@@ -63,6 +67,7 @@ def measurement_of(
     offer: str = "local",
     nodes: int = 1,
     min_blocks: int = MIN_BLOCKS,
+    aimed: Curve | None = None,
 ) -> Measurement | None:
     """What an attempt showed; None if that is nothing worth keeping.
 
@@ -77,6 +82,7 @@ def measurement_of(
         offer: what it ran on.
         nodes: machines that its workers sat on.
         min_blocks: fewer blocks of steps are no measurement.
+        aimed: what it reported of the metric of its target.
     """
     found = trace.steady() if trace is not None else None
     if found is not None and found.blocks < min_blocks and not (ended_at is not None and _is_whole(found)):
@@ -115,7 +121,32 @@ def measurement_of(
         offer=offer,
         measured_at=now,
         epochs_done=trace.epoch if trace is not None else None,
+        curve=curve_of(experiment, aimed, trace.steps_done) if aimed and trace is not None else None,
     )
+
+
+def curve_of(experiment: Experiment, aimed: Curve, steps_done: float) -> SeenCurve | None:
+    """The metric of its target, as it is kept; None of one that has none, or was never reported.
+
+    Args:
+        experiment: with a fixed number of workers.
+        aimed: what was reported.
+        steps_done: that the attempt came to: reports that count epochs are few of them.
+    """
+    from trainmaster.advisor.model.measurement import SeenCurve
+
+    until = experiment.ends_at
+    points = [(step, value) for step, value in aimed if math.isfinite(value)]
+    if until is None or not points:
+        return None
+    rate = steps_done / points[-1][0] if points[-1][0] > 0 else 1.0
+    unit = rate if rate >= _OF_AN_EPOCH else 1.0
+    kept = {round(k * (len(points) - 1) / _MOST_POINTS) for k in range(_MOST_POINTS + 1)}
+    kept.add(next((k for k, (_, value) in enumerate(points) if until.holds({until.metric: value})), 0))
+    is_async = experiment.distributed is not None and experiment.distributed.strategy is Strategy.PS_ASYNC
+    batch = experiment.builtin_values().get("batch_per_worker" if is_async else "batch_global")
+    some = tuple((unit * points[k][0], float(f"{points[k][1]:.6g}")) for k in sorted(kept))
+    return SeenCurve(until.metric, some, batch)
 
 
 def _is_whole(found: Steady) -> bool:

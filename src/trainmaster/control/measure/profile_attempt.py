@@ -33,6 +33,10 @@ GRACE_S = 5.0
 #: The first step may take so many times `profile.seconds`; and so may a second one after it.
 PATIENCE = 3.0
 _LOG_LINES = 15
+#: Of a metric that is to come to a target so many reports are waited for, if there are any.
+ENOUGH_REPORTS = 24
+#: The first one is waited for that share of the window.
+_FIRST_REPORT = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +186,7 @@ class ProfileAttempt:
             return
         seen_s = now - trace.first_at
         self._show(ProfilePhase.MEASURING, now, max(0.0, limit_s - seen_s))
-        tight = trace.is_tight(min_seconds=min(self.window.least_s, limit_s))
+        tight = trace.is_tight(min_seconds=min(self.window.least_s, limit_s)) and self._shows_curve(seen_s)
         over = seen_s >= limit_s and (self._is_measured() or seen_s >= PATIENCE * limit_s)
         if tight or over:
             self._stop(now)
@@ -190,6 +194,13 @@ class ProfileAttempt:
     def _is_measured(self) -> bool:
         found = self._trace.steady()
         return found is not None and found.blocks >= MIN_BLOCKS
+
+    def _shows_curve(self, seen_s: float) -> bool:
+        """Whether enough was reported to foretell its target, if it has one and reports of it at all."""
+        aimed = self._progress.aimed
+        if aimed is None or len(aimed) >= ENOUGH_REPORTS:
+            return True
+        return not aimed and seen_s >= self.window.seconds * _FIRST_REPORT
 
     def _stop(self, now: float) -> None:
         if self._stopping_since is None:
@@ -232,6 +243,7 @@ class ProfileAttempt:
             now=now,
             cores=self.cores,
             min_blocks=1 if not ended_by_itself else MIN_BLOCKS,
+            aimed=self._progress.aimed,
         )
         if measurement is None:
             raise self._no_steps((self._stopping_since or now) - (status.started_at or now))

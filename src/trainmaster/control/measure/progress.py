@@ -55,7 +55,7 @@ class TaskProgress:
         came_to: the last step of the attempt before it, None if unknown.
         has_checkpoint: there was one for it to go on from.
         until: what ends it early.
-        aimed: the metric of its target by step, of this attempt; None without a target.
+        aimed: the metric of `until` by step, of this attempt; None where nothing ends it early.
         reached: what it reported when that held, in words; empty before.
         moved_at: when it last reported anything, by the clock of `update`; None before.
         longest_pause_s: between two looks that brought something; None until there were two.
@@ -122,7 +122,7 @@ class TaskProgress:
             return trace_of(experiment, resolution_s)
 
         aimed: Curve | None = None
-        if experiment.target is not None:
+        if experiment.ends_at is not None:
             from trainmaster.sweeps import Curve
 
             aimed = Curve()

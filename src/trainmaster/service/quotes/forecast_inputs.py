@@ -17,7 +17,7 @@ from trainmaster.spec.states import State
 if TYPE_CHECKING:
     from trainmaster.advisor.market.phases import Waited
     from trainmaster.advisor.model.devices import Device
-    from trainmaster.advisor.model.measurement import Measurement
+    from trainmaster.advisor.model.measurement import Measurement, SeenCurve
     from trainmaster.advisor.model.shapes import Floats
     from trainmaster.advisor.quote.forecast import Beside, Doing
     from trainmaster.advisor.quote.quote import Interval
@@ -134,6 +134,7 @@ def forecast_inputs(
     slots: int,
     rented: RentedNow | None = None,
     beside: Mapping[str, Beside] | None = None,
+    curves: Mapping[str, Sequence[SeenCurve]] | None = None,
 ) -> Forecast:
     """What a whole run will take and cost.
 
@@ -147,6 +148,7 @@ def forecast_inputs(
         slots: processes that run at once, if nothing is rented.
         rented: what is; None if it runs on this machine.
         beside: what is no training, by experiment.
+        curves: what earlier runs have reported of the metrics of targets, by experiment.
 
     Raises:
         NotKnown: too little was measured.
@@ -173,7 +175,9 @@ def forecast_inputs(
         same, similar = measured[name]
         learnt = Knowledge.of(same, similar, {device.offer: device}, {}, recipe.seed)
         room = slots if rented is None else rented.slots(name)
-        workload = workload_of(experiment, recipe.seed, at_once=max(room // slots_of(experiment), 1))
+        at_once = max(room // slots_of(experiment), 1)
+        seen = (curves or {}).get(name, ())
+        workload = workload_of(experiment, recipe.seed, at_once=at_once, curves=seen)
         if learnt is not None and learnt.model is not None and not workload.has_length:
             learnt = learnt.as_whole_tasks()
         if learnt is None:

@@ -28,12 +28,13 @@ from trainmaster.service.quotes.fingerprint import (
     local_device,
 )
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import StoreError
+from trainmaster.spec.errors import StoreError, TrainmasterError
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.experience import Experience
-    from trainmaster.advisor.model.measurement import Measurement
-
+    from trainmaster.advisor.model.measurement import Measurement, SeenCurve
+    from trainmaster.spec import Experiment
+    from trainmaster.spec.until import Until
 
 #: Another version of a job has at least so much of its code's lines in common with it.
 KIN: Final = 0.5
@@ -50,7 +51,54 @@ _LENGTHS: Final = ("steps", "epochs")
 #: What counts no work.
 _NO_LENGTH: Final = re.compile(r"seed|port|rank|local|device|gpu", re.IGNORECASE)
 
+#: Of so many attempts of tasks that run at once the newest say all that there is to say; and of so many that
+#: had no target the metrics are read for one.
+_MOST_LIVE: Final = 100
+_MOST_READ: Final = 12
+
 _codes: dict[tuple[str, Path], CodeFingerprint] = {}
+
+
+@dataclass(slots=True)
+class MeasuredNow:
+    """What was measured, by experiment: earlier, and in this run until now.
+
+    Attributes:
+        same, similar: see `History`. live: of this run, by task. curves: of earlier runs.
+    """
+
+    same: dict[str, list[Measurement]] = field(default_factory=dict)
+    similar: dict[str, list[Measurement]] = field(default_factory=dict)
+    live: dict[str, dict[int, Measurement]] = field(default_factory=dict)
+    curves: dict[str, tuple[SeenCurve, ...]] = field(default_factory=dict)
+
+    def read(self, name: str, history: History, offer: str) -> None:
+        """Take in what was measured before on such machines; curves are the same on all of them."""
+        self.same[name] = [each for each in history.same if each.offer == offer]
+        self.similar[name] = [each for each in history.similar if each.offer == offer]
+        self.curves[name] = curves_of(history.same or history.similar)
+
+    def of(self, name: str) -> tuple[list[Measurement], list[Measurement]]:
+        """Those of this run if there are any; what they do not tell is taken from earlier ones."""
+        live = list(self.live.get(name, {}).values())[-_MOST_LIVE:]
+        earlier = self.same.get(name, [])
+        if not live:
+            return earlier, self.similar.get(name, [])
+        tail = next((m.tail_s for m in earlier if m.tail_s is not None), None)
+        pause = next((m.pause_s for m in earlier if m.pause_s is not None), None)
+        return [
+            replace(
+                m,
+                tail_s=tail if m.tail_s is None else m.tail_s,
+                pause_s=pause if m.pause_s is None else m.pause_s,
+            )
+            for m in live
+        ], []
+
+
+def curves_of(measured: Sequence[Measurement]) -> tuple[SeenCurve, ...]:
+    """Their curves."""
+    return tuple(each.curve for each in measured if each.curve is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +143,42 @@ def histories(
     found = {}
     for name, experiment in recipe.experiments.items():
         key = fingerprint_of(recipe, experiment, code, device)
-        same = [as_long(each, key.numbers) for each in _read(database.measurements(key.exact, team))]
+        rows = database.measurements(key.exact, team)
+        same = [as_long(each, key.numbers) for each in _with_curves(home, experiment, rows)]
         others = database.similar_measurements(key.similar, key.exact, team)
         found[name] = History(key, same, _borrowed(key, others), team)
     return found
+
+
+def _with_curves(home: Home, experiment: Experiment, rows: Sequence[RowMapping]) -> list[Measurement]:
+    """Measurements; where a target is asked for, with the curves of runs that had none."""
+    until, found, left = experiment.ends_at, [], _MOST_READ
+    for row in rows:
+        for each in _read([row]):
+            if until is not None and left and row["run_id"] and not _tells(each, until):
+                left -= 1
+                found.append(replace(each, curve=_reported(home, experiment, row, each.steps_done)))
+            else:
+                found.append(each)
+    return found
+
+
+def _tells(measured: Measurement, until: Until) -> bool:
+    return measured.curve is not None and measured.curve.metric == until.metric
+
+
+def _reported(home: Home, experiment: Experiment, row: RowMapping, steps_done: float) -> SeenCurve | None:
+    """What an attempt of a run has left of the metric that a target is of now."""
+    from trainmaster.control.measure.measuring import curve_of
+    from trainmaster.service.runs.curves import read_curves
+
+    with suppress(OSError, ValueError, TrainmasterError):
+        task, attempt = map(int, row["id"].rsplit("/", 2)[1:])
+        place = home.attempt(row["run_id"], row["experiment"], task, attempt)
+        for metric, reported in read_curves(experiment, [place]).items():
+            if experiment.ends_at is not None and metric == experiment.ends_at.metric:
+                return curve_of(experiment, reported, steps_done)
+    return None
 
 
 def _borrowed(key: Fingerprint, rows: Sequence[RowMapping]) -> list[Measurement]:
@@ -297,7 +377,10 @@ def _read(rows: Sequence[RowMapping]) -> list[Measurement]:
     found = []
     for row in rows:
         try:
-            found.append(Measurement.from_json(row["data"]))
+            measured = Measurement.from_json(row["data"])
         except (ValueError, TypeError, KeyError):  # a newer version wrote it: less is known, nothing is wrong
             continue
+        if measured.curve is not None and not row["run_id"]:
+            measured = replace(measured, curve=replace(measured.curve, is_run=False))
+        found.append(measured)
     return found

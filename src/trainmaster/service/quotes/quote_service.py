@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.market.phases import Waited
     from trainmaster.advisor.market.workload import Workload
     from trainmaster.advisor.model.knowledge import Knowledge
+    from trainmaster.advisor.model.measurement import SeenCurve
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.advisor.quote.quoting import Subject
     from trainmaster.advisor.quote.supply import Market
@@ -267,7 +268,7 @@ class Quoter:
         notes = [
             *quote.notes,
             *self._jobs.notes,
-            *filter(None, (experiment.until_caveat for experiment in recipe.experiments.values())),
+            *(each.until_caveat for name, each in recipe.experiments.items() if _says_no_time(quote, name)),
             *self._waits(catalogue),
             *filter(None, (phases[n].words(one.cluster.worker) for n, one in quote.experiments.items())),
             *self._stale(catalogue, options),
@@ -308,7 +309,7 @@ class Quoter:
         from trainmaster.advisor.quote.quoting import Subject
 
         experiment = recipe.experiments[name]
-        workload = _workload(recipe, experiment, options)
+        workload = _workload(recipe, experiment, options, known.curves)
         if known.model is not None and not workload.has_length:
             whole = known.as_whole_tasks()
             if whole is None or experiment.distributed is not None:
@@ -451,6 +452,11 @@ def no_length(experiment: str) -> UsageError:
     )
 
 
+def _says_no_time(quote: Quote, name: str) -> bool:
+    """Whether an experiment's quote does not say when its target is reached."""
+    return name not in quote.experiments or quote.experiments[name].target is None
+
+
 def _has_length(experiment: Experiment, known: Knowledge) -> bool:
     from trainmaster.advisor.market.workload import Workload
 
@@ -459,8 +465,10 @@ def _has_length(experiment: Experiment, known: Knowledge) -> bool:
     return experiment.distributed is None and known.duration_s is not None
 
 
-def _workload(recipe: Recipe, experiment: Experiment, options: QuoteOptions) -> Workload:
-    found = workload_of(experiment, recipe.seed, options.max_workers)
+def _workload(
+    recipe: Recipe, experiment: Experiment, options: QuoteOptions, curves: Sequence[SeenCurve] = ()
+) -> Workload:
+    found = workload_of(experiment, recipe.seed, options.max_workers, curves=curves)
     return found if options.latency_ms is None else replace(found, latency_ms=options.latency_ms)
 
 

@@ -10,13 +10,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.loop.recording import Where
 from trainmaster.db import Database, NewQuoteRow, Note
 from trainmaster.executors.capacity import detect_capacity
+from trainmaster.service.quotes.history import History, MeasuredNow
 from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told, told_in_full
 from trainmaster.service.quotes.steadiness import (
     NARROW,
@@ -35,14 +36,12 @@ from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.devices import Device
-    from trainmaster.advisor.model.measurement import Measurement
     from trainmaster.advisor.quote.forecast import Beside, Doing
     from trainmaster.control.loop.run_state import RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.control.measure.run_phases import Span
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.quotes.forecast_inputs import Forecast
-    from trainmaster.service.quotes.history import History
     from trainmaster.service.quotes.phase_watch import PhaseWatch
 
 #: A binding quote is made at the latest when steady steps were measured for so long, or for such a share.
@@ -57,8 +56,6 @@ _LOOK_SOON_S: Final = 1.0
 _YOUNG_S: Final = 30.0
 #: A task that has run for so long without anything to quote it by is worth a warning.
 _WARN_AFTER_S: Final = 60.0
-#: Of more tasks the newest say all that there is to say.
-_MOST_LIVE: Final = 100
 #: While nothing is bound yet, and of runs that are over before, nothing of their phases is told.
 _FORECAST_SOON_S: Final = 15.0
 _SHORT_S: Final = 3.0
@@ -71,32 +68,6 @@ _REST: Final = 9.0
 _one_thinks = threading.Lock()
 
 Histories = Callable[[], Mapping[str, "History"]]
-
-
-@dataclass(slots=True)
-class _Measured:
-    """What was measured, by experiment."""
-
-    same: dict[str, list[Measurement]] = field(default_factory=dict)
-    similar: dict[str, list[Measurement]] = field(default_factory=dict)
-    live: dict[str, dict[int, Measurement]] = field(default_factory=dict)
-
-    def of(self, name: str) -> tuple[list[Measurement], list[Measurement]]:
-        """Those of this run if there are any; what they do not tell is taken from earlier ones."""
-        live = list(self.live.get(name, {}).values())[-_MOST_LIVE:]
-        earlier = self.same.get(name, [])
-        if not live:
-            return earlier, self.similar.get(name, [])
-        tail = next((m.tail_s for m in earlier if m.tail_s is not None), None)
-        pause = next((m.pause_s for m in earlier if m.pause_s is not None), None)
-        return [
-            replace(
-                m,
-                tail_s=tail if m.tail_s is None else m.tail_s,
-                pause_s=pause if m.pause_s is None else m.pause_s,
-            )
-            for m in live
-        ], []
 
 
 class QuoteTracker:
@@ -143,7 +114,7 @@ class QuoteTracker:
         self._promised = promised
         self._cores: int | None = None
         self._other = ""
-        self._known = _Measured()
+        self._known = MeasuredNow()
         self._binding: QuoteRecord | None = None
         self._estimate: QuoteRecord | None = None
         self._forecast_at = 0.0
@@ -269,9 +240,7 @@ class QuoteTracker:
     def _read_histories(self) -> None:
         """What was measured on the machines that the run has: of others only where they are much alike."""
         for name, history in self._histories().items():
-            offer = self._where(name).offer
-            self._known.same[name] = [each for each in history.same if each.offer == offer]
-            self._known.similar[name] = [each for each in history.similar if each.offer == offer]
+            self._known.read(name, history, self._where(name).offer)
 
     def _measure(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
@@ -397,6 +366,7 @@ class QuoteTracker:
             for name, experiment in run_state.experiments.items()
         }
         known = {name: self._known.of(name) for name in run_state.experiments}
+        curves = dict(self._known.curves)
         elapsed = self._elapsed(now) - run_state.queue_wait.waited_s(now)
         self._busy = True
         widest = NARROW if self._may_wait(run_state, progress, now) else float("inf")
@@ -414,7 +384,16 @@ class QuoteTracker:
                 begun_s = time.thread_time()
                 try:
                     found = forecast_inputs(
-                        self._recipe, now, elapsed, doing, known, devices, self._slots, rented, beside
+                        self._recipe,
+                        now,
+                        elapsed,
+                        doing,
+                        known,
+                        devices,
+                        self._slots,
+                        rented,
+                        beside,
+                        curves,
                     )
                     promise = QuoteRecord(kind, now, found.time_s, found.cost_usd, found.measurements)
                     time_s = promise.time_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +11,7 @@ from trainmaster.spec.objective import Objective
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.workload import Workload
+    from trainmaster.advisor.model.measurement import SeenCurve
     from trainmaster.advisor.quote.quote import Quote
 
 #: How much the share of a sweep that a pruner lets train differs from what is expected (log): early values do
@@ -21,15 +22,20 @@ _AT_ONCE: Final = 2
 
 
 def workload_of(
-    experiment: Experiment, seed: int, max_workers: int | None = None, at_once: int = _AT_ONCE
+    experiment: Experiment,
+    seed: int,
+    max_workers: int | None = None,
+    at_once: int = _AT_ONCE,
+    curves: Sequence[SeenCurve] = (),
 ) -> Workload:
-    """What an experiment has to do, and how much of it its pruner leaves to do.
+    """What an experiment has to do, and how much of it its target and its pruner leave to do.
 
     Args:
         experiment: of the recipe.
         seed: the recipe's.
         max_workers: workers of one task at most, from the command line.
         at_once: tasks that run side by side.
+        curves: what was seen of the metric of its target.
 
     Raises:
         UsageError: no number of workers can share the global batch evenly.
@@ -37,7 +43,7 @@ def workload_of(
     from trainmaster.advisor.market.workload import Workload
     from trainmaster.spec.log_normal import LogNormal
 
-    found = Workload.of(experiment, seed, max_workers)
+    found = Workload.of(experiment, seed, max_workers).aimed(curves)
     steps = next(iter(found.lengths.values())).steps
     if experiment.search is None or experiment.search.pruner is None or not steps or found.tasks < 2:
         return found

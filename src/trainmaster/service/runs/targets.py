@@ -92,7 +92,7 @@ def target_forecasts(database: Database, files: RunFiles, run: str) -> list[Targ
     from trainmaster.service.runs.stored_recipe import stored_recipe
 
     row = database.run_row(run)
-    if row["state"] == State.DONE or '"target"' not in row["recipe"]:
+    if row["state"] == State.DONE or not any(key in row["recipe"] for key in ('"target"', '"until"')):
         return []
     return list(_forecasts(database, files, run, stored_recipe(row)))
 
@@ -101,7 +101,7 @@ def _forecasts(database: Database, files: RunFiles, run: str, recipe: Recipe) ->
     running = (
         task
         for task in queries.tasks(database, run, state=State.RUNNING)
-        if recipe.experiments[task["experiment"]].target is not None
+        if recipe.experiments[task["experiment"]].ends_at is not None
     )
     for task in islice(running, MOST_TASKS):
         experiment, number, last = recipe.experiments[task["experiment"]], task["number"], task["attempt"]

@@ -13,8 +13,9 @@ from trainmaster.advisor.quote.forecast import Beside
 from trainmaster.advisor.quote.quote import Interval
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.measure.measuring import trace_of
+from trainmaster.service.quotes.history import MeasuredNow
 from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_truth
-from trainmaster.service.quotes.quote_tracker import QuoteTracker, _Measured
+from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.service.quotes.steadiness import share_done
 from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.log_normal import LogNormal
@@ -185,7 +186,7 @@ def test_the_share_that_is_done(tmp_path, step, seen, share):
 def test_of_many_tasks_the_newest_count():
     point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
     live = {number: Measurement(point, measured_at=number) for number in range(500)}
-    same, similar = _Measured(live={"main": live}).of("main")
+    same, similar = MeasuredNow(live={"main": live}).of("main")
     assert len(same) == 100
     assert same[-1].measured_at == 499
     assert similar == []
