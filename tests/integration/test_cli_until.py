@@ -91,7 +91,8 @@ def test_a_quote_says_before_a_run_when_its_target_is_reached(tm):
         """,
     )
     end = "target: {metric: accuracy, at_least: 0.93}\n    profile: {seconds: 2}"
-    recipe = tm.recipe(RECIPE.replace("until: accuracy >= 0.5", end).replace("train.py", "train.py {{steps}}"))
+    text = RECIPE.replace("until: accuracy >= 0.5", end)
+    recipe = tm.recipe(text.replace("train.py", "train.py {{steps}}"))
 
     def target(*changes):
         call = tm.call("quote", recipe, "--json", "--explain", *changes)
