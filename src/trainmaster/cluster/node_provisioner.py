@@ -28,7 +28,6 @@ from trainmaster.spec.private_files import write_private
 from trainmaster.transport.pool import ConnectionPool
 
 if TYPE_CHECKING:
-    from trainmaster.cluster.bootstrap.cluster_keys import KeyPair
     from trainmaster.cluster.bootstrap.host_result import PhaseReport
     from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage
     from trainmaster.control.task.layout import Home
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
     from trainmaster.executors.gangs.ssh_nodes import SshNodes
     from trainmaster.transport.base import Connection, Target
+    from trainmaster.transport.key_pairs import KeyPair
     from trainmaster.transport.ssh import Ssh
 
 #: A machine's SSH server comes up a little later than the machine.
@@ -202,11 +202,12 @@ class NodeProvisioner:
         """
         if not (node.is_rented and self._has_switch):
             return
-        from trainmaster.providers.dead_man_switch import renewal_command
+        from trainmaster.providers.dead_man_switch import DIRECTORY, renewal_command
 
+        command = renewal_command(lease_s, node.switch or DIRECTORY)
         deadline = time.monotonic() + (_LOGIN_S if patient else 0)
         while True:
-            result = connection.run(renewal_command(lease_s), timeout_s=_RENEW_TIMEOUT_S)
+            result = connection.run(command, timeout_s=_RENEW_TIMEOUT_S)
             if result.code == 0:
                 return
             if time.monotonic() >= deadline:
@@ -382,14 +383,15 @@ class NodeProvisioner:
             machines: as the provider listed them last, by id.
         """
         from trainmaster.cluster.node_files.files import each
-        from trainmaster.providers.dead_man_switch import end_command
+        from trainmaster.providers.dead_man_switch import DIRECTORY, end_command
 
         def end(access: NodeAccess) -> None:
+            switch = machines[access.id].switch or DIRECTORY
             with (
                 contextlib.suppress(TrainmasterError, OSError),
                 self.ssh.connection(access.target) as connection,
             ):
-                connection.run(end_command(), timeout_s=_RENEW_TIMEOUT_S)
+                connection.run(end_command(switch), timeout_s=_RENEW_TIMEOUT_S)
 
         known = ((access, machines.get(access.id)) for access in accesses)
         there = [a for a, node in known if node and node.is_rented and node.state is not NodeState.GONE]
@@ -434,7 +436,7 @@ class NodeProvisioner:
         return self._nodes.run(node, command, stdin)
 
     def _pair(self, record: ClusterRecord) -> KeyPair:
-        from trainmaster.cluster.bootstrap.cluster_keys import KeyPair, make_key_pair
+        from trainmaster.transport.key_pairs import KeyPair, make_key_pair
 
         path = self._place(record.id) / _KEY
         with self._packing:

@@ -125,6 +125,10 @@ class Node:
         host_key: its SSH key (``ssh-ed25519 AAAA...``) where the provider vouches for it; empty to pin
             it at first use.
         jump: ``user@host:port`` that it is reached through; empty for none.
+        jump_key: private key file for that, if it is not ``key``; None for the user's own agent or keys.
+        way: command whose standard input and output lead to its SSH server, run where ``jump`` leads to, or
+            here; empty if ``address`` can be connected to.
+        switch: on the machine, where the lease of its dead-man switch lies; empty for the usual place.
         python: on the machine, for our runtime; empty to look for one.
         directory: on the machine, where the runtime is put; empty for ``~/.trainmaster-runtime``.
     """
@@ -150,6 +154,9 @@ class Node:
     ended_at: float | None = None
     host_key: str = ""
     jump: str = ""
+    jump_key: Path | None = None
+    way: str = ""
+    switch: str = ""
     python: str = ""
     directory: str = ""
     is_rented: bool = True

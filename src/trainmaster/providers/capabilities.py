@@ -28,8 +28,8 @@ class OfferSource(StrEnum):
     """Where it is written what it has.
 
     MACHINE: this machine is measured. INVENTORY: the user's list of hosts. CATALOGUE: a price list, ours or
-    the user's. SETTINGS: a list that the provider's own settings
-    name. LAB: the price list of the home's lab, whose machines are smaller than they are called.
+    the user's. SETTINGS: the provider's own settings, read by ``catalogue_of`` of its module. LAB:
+    the price list of the home's lab, whose machines are smaller than they are called.
     """
 
     MACHINE = "machine"
@@ -67,6 +67,7 @@ class Capabilities:
         rents: its machines are there for one cluster: what is on them goes with them. Else they stay, and
             what is ours is removed from them.
         costs: its machines are billed.
+        may_be_free: some of them cost nothing.
         spot: it has machines that it may take back, for less.
         no_spot: why not, for people; empty if there is no more to say.
         ends_itself: a machine ends itself if its lease is not renewed.
@@ -87,6 +88,7 @@ class Capabilities:
     reach: Reach = Reach.SSH
     rents: bool = True
     costs: bool = True
+    may_be_free: bool = False
     spot: bool = True
     no_spot: str = ""
     ends_itself: bool = True
@@ -144,6 +146,17 @@ BUILT_IN: Final = {
         offers=OfferSource.SETTINGS,
         console=True,
         provisioning_s=LogNormal(1000.0, 0.4),  # Jorge et al. waited 15 to 20 minutes
+    ),
+    "slurm": Capabilities(
+        costs=True,
+        may_be_free=True,
+        spot=False,
+        no_spot="a partition that is preempted is a machine of its own, named by `instance`",
+        offers=OfferSource.SETTINGS,
+        has_own_kernel=False,
+        billing=billing.NOTHING_BESIDE,
+        provisioning_s=LogNormal(15.0, 1.0),  # without the queue
+        giving_back_s=LogNormal(2.0, 0.7),
     ),
     "lab": Capabilities(
         moves=True,

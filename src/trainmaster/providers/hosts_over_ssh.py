@@ -20,6 +20,7 @@ from trainmaster.transport.ssh import Ssh
 
 def target_of(machine: InventoryHost | Node) -> Target:
     """Where a host of an inventory, or a node of any provider, is reached."""
+    is_rented = isinstance(machine, Node) and machine.is_rented
     return Target(
         name=machine.id if isinstance(machine, Node) else machine.name,
         address=machine.address,
@@ -27,15 +28,19 @@ def target_of(machine: InventoryHost | Node) -> Target:
         user=machine.user,
         key=machine.key,
         host_key=machine.host_key,
-        pin_as=machine.id if isinstance(machine, Node) and machine.is_rented else "",
+        pin_as=machine.id if isinstance(machine, Node) and is_rented else "",
         private_address=machine.private_address or machine.address,
-        jump=_jump(machine.jump, machine.key),
+        jump=jump_target(
+            machine.jump, machine.jump_key if isinstance(machine, Node) and is_rented else machine.key
+        ),
+        way=machine.way if isinstance(machine, Node) else "",
         python=machine.python,
         directory=machine.directory,
     )
 
 
-def _jump(written: str, key: Path | None) -> Target | None:
+def jump_target(written: str, key: Path | None) -> Target | None:
+    """Where ``user@host:port`` is; None for an empty text."""
     if not written:
         return None
     user, _, place = written.rpartition("@")

@@ -59,12 +59,13 @@ class PluginRegistry:
         return {point.name: point for point in entry_points(group=group)}
 
     def stated(self, name: str, attribute: str) -> Any:  # noqa: ANN401 - whatever it is
-        """What the module that a plug-in's entry point names has under another name; None without it.
+        """What the module that names one, built in or a plug-in's, has under another name; None without it.
 
         Raises as `load`.
         """
         self.load(name)
-        return vars(import_module(self._point(name).module)).get(attribute)
+        built_in = self.built_in.get(name, "").partition(":")[0]
+        return vars(import_module(built_in or self._point(name).module)).get(attribute)
 
     def check(self, name: str) -> None:
         """Refuse an unknown name; nothing is loaded.

@@ -80,6 +80,8 @@ class Target:
             id, as addresses come back with other machines behind them.
         private_address: where other machines reach it.
         jump: to go through; None for none.
+        way: command whose standard input and output lead to the SSH server; it runs where ``jump`` leads to,
+            or on this machine.
         python, directory: see ``docs/hosts.md``.
     """
 
@@ -92,6 +94,7 @@ class Target:
     pin_as: str = ""
     private_address: str = ""
     jump: Target | None = None
+    way: str = ""
     python: str = ""
     directory: str = ""
 

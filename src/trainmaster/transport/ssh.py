@@ -32,6 +32,7 @@ from trainmaster.transport.base import (
 )
 from trainmaster.transport.conversation import converse
 from trainmaster.transport.host_keys import HostKeys
+from trainmaster.transport.local import LocalConnection
 from trainmaster.transport.pool import KEPT_S, IdleLogins
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ T = TypeVar("T")
 
 _CLOSE_S: Final = 2.0
 _STREAM_S: Final = 20.0
+#: More for a command that leads to a machine: a step of an allocation starts in seconds.
+_WAY_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +204,12 @@ class Ssh:
         """
         if (idle := self._idle.take(target)) is not None:
             return idle
-        through = self.connect(target.jump) if target.jump else None
+        through: Connection | None = self.connect(target.jump) if target.jump else None
+        if target.way and through is None:
+            through = LocalConnection(target)
         try:
-            return self.wait(self._connect(target, through))
+            line = through.stream(target.way) if through and target.way else None
+            return self.wait(self._connect(target, through, line))
         except BaseException:
             if through is not None:
                 through.close()
@@ -250,7 +256,9 @@ class Ssh:
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_S)
 
-    async def _connect(self, target: Target, through: SshConnection | None) -> SshConnection:
+    async def _connect(
+        self, target: Target, through: Connection | None, line: socket.socket | None
+    ) -> SshConnection:
         import asyncssh
 
         stage = ["nothing answers"]
@@ -278,13 +286,14 @@ class Ssh:
         options: dict[str, Any] = {}
         if target.key is not None:  # only this one: servers count the keys that are tried
             options = {"client_keys": [str(target.key)], "agent_path": None}
-        limit_s = self.settings.connect_timeout_s
+        limit_s = self.settings.connect_timeout_s + (_WAY_S if target.way else 0.0)
         try:
             async with asyncio.timeout(limit_s):
                 connection = await asyncssh.connect(
                     target.address,
                     target.port,
-                    tunnel=through.raw if through else None,
+                    tunnel=through.raw if isinstance(through, SshConnection) and line is None else None,
+                    sock=line,
                     username=target.login,
                     known_hosts=([], [], []),  # none of the user's own: the client above judges
                     server_host_key_algs=keys.algorithms(target),
@@ -341,7 +350,7 @@ class SshConnection(Connection):
         target: Target,
         raw: asyncssh.SSHClientConnection,
         host_key: str,
-        through: SshConnection | None,
+        through: Connection | None,
     ) -> None:
         self.target = target
         self.host_key = host_key
@@ -403,8 +412,10 @@ class SshConnection(Connection):
     def drop(self) -> None:
         """Hang up without waiting for the other end; on the loop only."""
         self.raw.close()
-        if self._through is not None:
+        if isinstance(self._through, SshConnection):
             self._through.drop()
+        elif self._through is not None:
+            self._through.close()
 
     @property
     def is_closed(self) -> bool:

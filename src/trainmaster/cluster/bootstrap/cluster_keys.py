@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Final
 
 from trainmaster.cluster.bootstrap.guest_calls import ask_guest, guest_words
 from trainmaster.cluster.bootstrap.host_result import HostResult
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
 from trainmaster.transport.base import CommandError
-from trainmaster.transport.ssh import Ssh, load_asyncssh
+from trainmaster.transport.key_pairs import KeyPair, make_key_pair
+from trainmaster.transport.ssh import Ssh
 
 _AT_ONCE: Final = 8
 _TIMEOUT_S: Final = 30.0
@@ -44,24 +44,6 @@ take='while IFS= read -r -d "" line; do export "$line"; done 2> /dev/null; exec 
 env -0 | grep -zvE '^(OMPI_|PMIX_|PRTE_|SSH_|BASH_FUNC|PWD=|OLDPWD=|SHLVL=|HOSTNAME=|_=)' |
   ssh -F "{directory}/config" "$host" "exec bash -c $(printf %q "$take $*")"
 """
-
-
-@dataclass(frozen=True, slots=True)
-class KeyPair:
-    """Made for one cluster. private: in OpenSSH's format. public: ``type base64``."""
-
-    private: str
-    public: str
-
-    def __repr__(self) -> str:
-        return f"KeyPair({self.public})"  # never the other one
-
-
-def make_key_pair() -> KeyPair:
-    """A new one."""
-    key = load_asyncssh().generate_private_key("ssh-ed25519")
-    public = key.export_public_key("openssh").decode().split()
-    return KeyPair(key.export_private_key("openssh").decode(), " ".join(public[:2]))
 
 
 class ClusterKeys:

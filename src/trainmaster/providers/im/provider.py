@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, ProviderPlace
+from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.im.client import ImClient, ImRefusedError, Send
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
 from trainmaster.providers.im.documents import RadlDocuments, node_id, number_in
@@ -122,6 +125,27 @@ def im_provider(place: ProviderPlace) -> ImProvider:
     credentials = read_credentials(settings.credentials_file)
     offers = im_offers(settings, credentials.clouds)
     return ImProvider(settings, credentials, offers, place)
+
+
+def catalogue_of(
+    root: Path, environ: Mapping[str, str], today: date, prices: Callable[[], Catalogue]
+) -> Catalogue:
+    """What the clouds of a home's settings have; of EC2, what AWS costs by the prices in use.
+
+    Raises:
+        UsageError: nothing is known of them.
+    """
+    from trainmaster.providers.im.prices import im_offers
+
+    settings, aws = read_settings(settings_file(root, environ)), prices()
+    offers = im_offers(settings, read_credentials(settings.credentials_file).clouds, aws, today)
+    if not offers:
+        raise UsageError(
+            "provider: im: nothing is known of what its clouds have",
+            f"Write a price list and name it in {settings.file} (`prices`); see docs/im.md.",
+        )
+    by_hand = aws.by_hand or settings.prices_file is not None
+    return Catalogue(str(settings.prices_file or aws.name), tuple(offers), by_hand=by_hand)
 
 
 class ImProvider:

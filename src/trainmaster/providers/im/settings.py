@@ -3,45 +3,30 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from trainmaster.spec.errors import RecipeError, UsageError
-from trainmaster.spec.node import MAX_RECIPE_BYTES, Wording, YamlNode, compose
-from trainmaster.spec.reading import (
-    Key,
-    Noun,
-    Problems,
-    ReportedMistake,
-    boolean,
-    mapping_of,
-    noun,
-    pattern,
-    read_noun,
-    size,
-    text,
-)
+from trainmaster.providers.own_settings import SettingsKind, read_own_settings
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.node import Wording, YamlNode
+from trainmaster.spec.reading import Key, Noun, Problems, boolean, mapping_of, noun, pattern, size, text
 from trainmaster.spec.reading import Path as KeyPath
 
-#: Where it lies below TRAINMASTER_HOME.
-FILE_NAME: Final = "im.yaml"
-#: Names another file than the home's.
-VARIABLE: Final = "TRAINMASTER_IM"
 #: Whom IM's own examples log in as.
 USER: Final = "cloudadm"
 DISK_BYTES: Final = 64 * 2**30
 
-_WORDING: Final = Wording(
-    "settings of IM", "settings of IM", "a mapping with the keys url, credentials, clouds"
-)
-_EXAMPLE: Final = (
+_KIND: Final = SettingsKind(
+    "im",
+    "im.yaml",
+    "TRAINMASTER_IM",
+    Wording("settings of IM", "settings of IM", "a mapping with the keys url, credentials, clouds"),
     "url: https://im.example.org/im\n"
     "credentials: im.auth\n"
     "clouds:\n"
-    "  ec2: {image: 'aws://us-east-1/ami-0123456789abcdef0'}"
+    "  ec2: {image: 'aws://us-east-1/ami-0123456789abcdef0'}",
 )
 _IMAGE: Final = pattern(r"[^\s'\\]+", "write an image as IM names it, such as aws://us-east-1/ami-012345")
 _URL: Final = pattern(r"https?://[^\s@]+", "write the address of IM's REST API, without a login")
@@ -110,7 +95,7 @@ class ImSettings(Noun):
         ),
     ]
     prices: Annotated[str, Key("prices", text("write the path of a price list"))] = ""
-    file: Path = Path(FILE_NAME)
+    file: Path = Path(_KIND.name)
 
     @property
     def credentials_file(self) -> Path:
@@ -142,8 +127,7 @@ def settings_file(root: Path, environ: Mapping[str, str]) -> Path:
     >>> settings_file(Path("/data/tm"), {})
     PosixPath('/data/tm/im.yaml')
     """
-    named = environ.get(VARIABLE)
-    return Path(named).expanduser() if named else root / FILE_NAME
+    return _KIND.file(root, environ)
 
 
 def read_settings(file: Path) -> ImSettings:
@@ -153,18 +137,10 @@ def read_settings(file: Path) -> ImSettings:
         RecipeError: with all mistakes that were found.
         UsageError: there is no such file, or credentials would go over a network in clear.
     """
-    shown = os.fspath(file)
-    problems = Problems()
-    root = compose(_read_text(file, shown), shown, _WORDING)
-    try:
-        found = read_noun(ImSettings, root, (), problems)
-    except ReportedMistake:
-        found = None
-    if problems.mistakes or found is None:
-        raise RecipeError(shown, problems.in_order())
+    found = read_own_settings(ImSettings, _KIND, file)
     if urlsplit(found.url).scheme == "http" and not _is_here(urlsplit(found.url).hostname or ""):
         raise UsageError(
-            f"{shown}: credentials of clouds would go to {found.url} in clear",
+            f"{file}: credentials of clouds would go to {found.url} in clear",
             "Write https, or forward a port of this machine to it (`ssh -L`) and write that.",
         )
     return found.model_copy(update={"file": file.absolute()})
@@ -175,16 +151,3 @@ def _is_here(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _read_text(file: Path, shown: str) -> str:
-    try:
-        with file.open("rb") as stream:
-            return stream.read(MAX_RECIPE_BYTES).decode("utf-8-sig")
-    except FileNotFoundError:
-        raise UsageError(
-            f"provider im: there are no settings {shown}", f"Write them, for instance:\n{_EXAMPLE}"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise UsageError(f"{shown} cannot be read: {why}", f"Such as:\n{_EXAMPLE}") from None

@@ -183,26 +183,20 @@ def _lab(home: Home, today: date) -> CandidateOffers:
 
 
 def _of_settings(provider: str, home: Home, environ: Mapping[str, str], today: date) -> CandidateOffers:
-    """What the settings of Infrastructure Manager name; of AWS, what it costs by the catalogue in use."""
-    from trainmaster.providers import Catalogue, load_catalogue
-    from trainmaster.providers.im.credentials import read_credentials
-    from trainmaster.providers.im.prices import im_offers
-    from trainmaster.providers.im.settings import read_settings, settings_file
+    """What the provider's own settings name; where these rest on other prices, by the catalogue in use."""
+    from trainmaster.providers import load_catalogue
+    from trainmaster.providers.finding import PROVIDERS
 
-    settings = read_settings(settings_file(home.root, environ))
-    clouds = read_credentials(settings.credentials_file).clouds
-    named = environ.get(CATALOGUE)
-    aws = load_catalogue(named, today=today) if named else Prices(home, environ, today).catalogue()
-    offers = im_offers(settings, clouds, aws, today)
-    if not offers:
+    def prices() -> Catalogue:
+        named = environ.get(CATALOGUE)
+        return load_catalogue(named, today=today) if named else Prices(home, environ, today).catalogue()
+
+    read = PROVIDERS.stated(provider, "catalogue_of")
+    if read is None:
         raise UsageError(
-            f"provider: {provider}: nothing is known of what its clouds have",
-            f"Write a price list and name it in {settings.file} (`prices`); see docs/im.md.",
+            f"provider: {provider}: its module has no `catalogue_of`", "See docs/extend/provider-promises.md."
         )
-    by_hand = aws.by_hand or settings.prices_file is not None
-    return CandidateOffers(
-        provider, Catalogue(str(settings.prices_file or aws.name), tuple(offers), by_hand=by_hand)
-    )
+    return CandidateOffers(provider, read(home.root, environ, today, prices))
 
 
 def _hosts(home: Home, environ: Mapping[str, str], today: date) -> CandidateOffers:

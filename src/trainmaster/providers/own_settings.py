@@ -1,0 +1,72 @@
+"""`read_own_settings`: a file with which a user says what a provider cannot know, read as recipes are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from trainmaster.spec.errors import RecipeError, UsageError
+from trainmaster.spec.node import MAX_RECIPE_BYTES, Wording, compose
+from trainmaster.spec.reading import Noun, Problems, ReportedMistake, read_noun
+
+N = TypeVar("N", bound=Noun)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsKind:
+    """The settings of a provider.
+
+    Attributes:
+        provider: its name.
+        name: of the file below ``TRAINMASTER_HOME``.
+        variable: names another file than the home's.
+        wording: of messages.
+        example: of a whole file.
+    """
+
+    provider: str
+    name: str
+    variable: str
+    wording: Wording
+    example: str
+
+    def file(self, root: Path, environ: Mapping[str, str]) -> Path:
+        """Where the settings of a home are."""
+        named = environ.get(self.variable)
+        return Path(named).expanduser() if named else root / self.name
+
+
+def read_own_settings(noun: type[N], kind: SettingsKind, file: Path) -> N:
+    """Read and check settings.
+
+    Raises:
+        RecipeError: with all mistakes that were found.
+        UsageError: there is no such file.
+    """
+    shown = os.fspath(file)
+    problems = Problems()
+    root = compose(_read_text(kind, file, shown), shown, kind.wording)
+    try:
+        found = read_noun(noun, root, (), problems)
+    except ReportedMistake:
+        found = None
+    if problems.mistakes or found is None:
+        raise RecipeError(shown, problems.in_order())
+    return found
+
+
+def _read_text(kind: SettingsKind, file: Path, shown: str) -> str:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(MAX_RECIPE_BYTES).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise UsageError(
+            f"provider {kind.provider}: there are no settings {shown}",
+            f"Write them, for instance:\n{kind.example}",
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UsageError(f"{shown} cannot be read: {why}", f"Such as:\n{kind.example}") from None

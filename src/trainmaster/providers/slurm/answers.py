@@ -1,0 +1,263 @@
+"""What Slurm answers, as values. Pure.
+
+As text: ``scontrol -o`` says the same in 22.05 and in 24.11, where its JSON has changed with each version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+_FIELD: Final = re.compile(r"(?:^| )([A-Z][A-Za-z/:]*)=")
+_UNSET: Final = frozenset({"", "(null)", "None", "N/A", "Unknown", "0"})
+
+
+class JobPhase(StrEnum):
+    """How far a job is."""
+
+    WAITS = "WAITS"
+    RUNS = "RUNS"
+    ENDED = "ENDED"
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """A job as ``scontrol`` tells it.
+
+    Attributes:
+        id: of it, or of the component of a heterogeneous one.
+        name, comment: as submitted, or written later.
+        state: as Slurm names it, such as ``RUNNING``. reason: why it is in that.
+        nodes: that it has now. count: how many it asked for, or has.
+        batch: on which its script runs.
+        started_at, ends_at, preempted_at: Unix seconds by Slurm's clock; 0 if unknown.
+        exit_code: ``code:signal``.
+    """
+
+    id: str
+    name: str = ""
+    comment: str = ""
+    state: str = ""
+    reason: str = ""
+    nodes: tuple[str, ...] = ()
+    count: int = 0
+    batch: str = ""
+    started_at: float = 0.0
+    ends_at: float = 0.0
+    preempted_at: float = 0.0
+    exit_code: str = ""
+
+    @property
+    def phase(self) -> JobPhase:
+        """How far it is."""
+        if self.state in ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD"):
+            return JobPhase.WAITS
+        if self.state in ("RUNNING", "SUSPENDED", "RESIZING", "STOPPED", "SIGNALING", "STAGE_OUT"):
+            return JobPhase.RUNS
+        return JobPhase.ENDED
+
+
+def fields(line: str) -> dict[str, str]:
+    """The fields of a line of ``scontrol -o``; values may have blanks.
+
+    >>> fields("JobId=3 JobName=a b Reason=Nodes_required_for_job_are_DOWN, or x NodeList=n[1-2]")["JobName"]
+    'a b'
+    """
+    found = list(_FIELD.finditer(line))
+    ends = [each.start() for each in found[1:]] + [len(line)]
+    return {each[1]: line[each.end() : end].strip() for each, end in zip(found, ends, strict=True)}
+
+
+def hostnames(written: str) -> tuple[str, ...]:
+    """The nodes of a list as Slurm writes it.
+
+    >>> hostnames("n[1-3,07-08],login,r1n[2]-ib"), hostnames("(null)")
+    (('n1', 'n2', 'n3', 'n07', 'n08', 'login', 'r1n2-ib'), ())
+    """
+    if written in _UNSET:
+        return ()
+    names: list[str] = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", written):
+        names += _expanded(part)
+    return tuple(names)
+
+
+def _expanded(part: str) -> list[str]:
+    before, bracket, rest = part.partition("[")
+    if not bracket:
+        return [part]
+    inside, _, after = rest.partition("]")
+    found = []
+    for span in inside.split(","):
+        low, dash, high = span.partition("-")
+        numbers = range(int(low), int(high) + 1) if dash else range(int(low), int(low) + 1)
+        found += [f"{before}{number:0{len(low)}d}{tail}" for number in numbers for tail in _expanded(after)]
+    return found
+
+
+def parse_jobs(text: str) -> tuple[float, list[SlurmJob]]:
+    """The time there, and every job once."""
+    now, jobs = 0.0, dict[str, SlurmJob]()
+    for line in text.splitlines():
+        if line.startswith("now="):
+            now = float(line[4:])
+        elif line.startswith("JobId="):
+            job = _job(fields(line))
+            jobs[job.id] = job
+    return now, list(jobs.values())
+
+
+def _job(said: Mapping[str, str]) -> SlurmJob:
+    return SlurmJob(
+        id=said["JobId"],
+        name=said.get("JobName", ""),
+        comment=_text(said.get("Comment", "")),
+        state=said.get("JobState", "").split("+")[0],
+        reason=_text(said.get("Reason", "")),
+        nodes=hostnames(said.get("NodeList", "")),
+        count=int(re.match(r"\d*", said.get("NumNodes", ""))[0] or 0),  # type: ignore[index]
+        batch=_text(said.get("BatchHost", "")),
+        started_at=_time(said.get("StartTime", "")),
+        ends_at=_time(said.get("EndTime", "")),
+        preempted_at=_time(said.get("PreemptTime", "")),
+        exit_code=said.get("ExitCode", ""),
+    )
+
+
+def _text(value: str) -> str:
+    return "" if value in _UNSET else value
+
+
+def _time(value: str) -> float:
+    return float(value) if value.isdecimal() else 0.0
+
+
+def end_words(job: SlurmJob, node_ends: Mapping[str, str]) -> str:
+    """Why a job has ended, for people.
+
+    >>> end_words(SlurmJob("7", state="FAILED", exit_code="41:0"), {"41": "no sshd"})
+    'job 7: no sshd'
+    """
+    code = job.exit_code.partition(":")[0]
+    if job.state == "FAILED" and code in node_ends:
+        return f"job {job.id}: {node_ends[code]}"
+    if job.preempted_at:
+        return f"job {job.id} was preempted"
+    known = {
+        "TIMEOUT": "its time limit is over",
+        "DEADLINE": "its time limit is over",
+        "PREEMPTED": "it was preempted",
+        "NODE_FAIL": "Slurm has lost a node of it",
+        "BOOT_FAIL": "its nodes did not boot",
+        "OUT_OF_MEMORY": "it took more memory than it had asked for",
+        "CANCELLED": "it was cancelled",
+        "COMPLETED": "its lease was over, or it was given back",
+    }
+    return f"job {job.id}: {known.get(job.state, f'it has ended ({job.state}, exit code {code or 0})')}"
+
+
+# --- what there is ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """What a partition has.
+
+    Attributes:
+        name: its name. is_default: jobs that name none go there. is_up: it takes jobs.
+        limit_s: of a job; None if there is none.
+        nodes: kinds of them.
+    """
+
+    name: str
+    is_default: bool = False
+    is_up: bool = True
+    limit_s: float | None = None
+    nodes: tuple[NodeKind, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKind:
+    """So many nodes of a partition that are alike. memory_mb: of each. gpus: of each, whatever their type."""
+
+    count: int
+    state: str
+    cpus: int
+    memory_mb: int
+    gpus: int = 0
+    gres: str = ""
+    features: frozenset[str] = frozenset()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it may be had now or later without anybody mending it."""
+        return not re.match("down|drain|fail|unknown|inval|futu|plann.*down", self.state)
+
+
+def parse_partitions(text: str) -> dict[str, Partition]:
+    """Partitions by name, of what `sinfo_script` answers."""
+    found: dict[str, Partition] = {}
+    for line in text.splitlines():
+        parts = line.strip().split("|")
+        if len(parts) != 9:
+            continue
+        name, up, limit, count, state, cpus, memory, gres, features = parts
+        plain = name.rstrip("*")
+        known = found.get(plain) or Partition(plain, name.endswith("*"), up == "up", limit_seconds(limit))
+        kind = NodeKind(
+            int(count), state.rstrip("*~#!%$@+^-"), _least(cpus), _least(memory), _gpus(gres), gres,
+            frozenset(features.split(",")),
+        )  # fmt: skip
+        found[plain] = Partition(plain, known.is_default, known.is_up, known.limit_s, (*known.nodes, kind))
+    return found
+
+
+def limit_seconds(written: str) -> float | None:
+    """A time limit as ``sinfo`` writes it.
+
+    >>> limit_seconds("1-12:00:00"), limit_seconds("30:00"), limit_seconds("infinite")
+    (129600.0, 1800.0, None)
+    """
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", written)
+    if not found:
+        return None
+    days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _least(written: str) -> int:
+    return int(re.match(r"\d*", written)[0] or 0)  # type: ignore[index]
+
+
+def _gpus(gres: str) -> int:
+    """GPUs in a list of GRES.
+
+    >>> _gpus("gpu:a100:2(S:0-1),gpu:t4:1,nvme:1"), _gpus("(null)")
+    (3, 0)
+    """
+    return sum(
+        int(found[1] or 1) for found in re.finditer(r"(?:^|,)gpu(?::[A-Za-z][^:,(]*)?(?::(\d+))?", gres)
+    )
+
+
+def start_of(said: str) -> float | None:
+    """Unix seconds at which a job would start, as ``sbatch --test-only`` says; None if it does not."""
+    found = re.search(r"to start at (\d+)\b", said)
+    return float(found[1]) if found else None
+
+
+def refused_words(said: str) -> str:
+    """What `sbatch` complains of, in one line."""
+    lines = [
+        re.sub(r"^(sbatch|squeue|scontrol|sinfo): (error: )?", "", line.strip()) for line in said.splitlines()
+    ]
+    kept = [line for line in lines if line and not line.startswith(("job=", "now="))]
+    return "; ".join(dict.fromkeys(kept[-2:])) or "it does not say why"
+
+
+def names_of(partitions: Sequence[str]) -> str:
+    """For messages."""
+    return ", ".join(partitions) or "none"

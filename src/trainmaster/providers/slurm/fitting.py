@@ -1,0 +1,115 @@
+"""`misfit`: why a partition will never start a request, though Slurm would queue it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from trainmaster.providers.slurm.answers import NodeKind, Partition, names_of
+from trainmaster.providers.slurm.scripts import Part
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import format_duration
+
+#: Why Slurm lets a job wait that it will never start unless somebody mends something.
+NEVER: Final = {
+    "PartitionNodeLimit": "it asks for more nodes than the partition has or allows",
+    "PartitionTimeLimit": "it asks for more time than the partition allows",
+    "PartitionConfig": "the partition does not take it",
+    "BadConstraints": "no node has all that is asked for",
+    "AccountNotAllowed": "the partition does not take the account",
+    "AccountingPolicy": "it breaks a rule of the account",
+    "AssocMaxWallDurationPerJobLimit": "it asks for more time than your account allows",
+    "AssocMaxNodePerJobLimit": "it asks for more nodes than your account allows",
+    "AssociationTimeLimit": "it asks for more time than your account has left",
+    "InvalidAccount": "the account is unknown",
+    "InvalidQOS": "the QOS is unknown",
+    "QOSNotAllowed": "the partition does not take the QOS",
+    "QOSTimeLimit": "it asks for more time than the QOS has left",
+    "QOSMaxNodePerJobLimit": "it asks for more nodes than the QOS allows",
+    "QOSMaxWallDurationPerJobLimit": "it asks for more time than the QOS allows",
+    "ReservationDeleted": "its reservation is gone",
+    "DependencyNeverSatisfied": "what it waits for cannot happen any more",
+    "JobHeldAdmin": "an administrator holds it",
+    "JobHeldUser": "it is held",
+    "NodeNotAvail": "",  # a node that is down may come back
+}
+
+
+def refuse_misfit(part: Part, partitions: Mapping[str, Partition]) -> None:
+    """Refuse what would wait for ever.
+
+    Args:
+        part: a request.
+        partitions: what there is.
+
+    Raises:
+        UsageError: what is too much, what there is, and what to write instead.
+    """
+    machine, request = part.machine, part.request
+    if request.count < 1:
+        raise UsageError(f"{request.count} nodes cannot be asked for", "Ask for 1 or more.")
+    if request.spot:
+        raise UsageError(
+            "Slurm has no spot machines",
+            "Leave out `spot`; a partition that is preempted is a machine of its own.",
+        )
+    name = machine.partition or next((each.name for each in partitions.values() if each.is_default), "")
+    partition = partitions.get(name)
+    if partition is None:
+        raise UsageError(
+            f"machine {request.instance_type}: Slurm has no partition {name!r}"
+            if name
+            else f"machine {request.instance_type} names no partition, and Slurm has no default one",
+            f"It has {names_of(sorted(partitions))}. `partition` in slurm.yaml names one.",
+        )
+    if partition.limit_s is not None and machine.time_limit_s > partition.limit_s:
+        raise UsageError(
+            f"machine {request.instance_type}: time_limit {format_duration(machine.time_limit_s)} is "
+            f"more than partition {name} allows",
+            f"Write at most {format_duration(partition.limit_s)}: the next job goes on at the checkpoint.",
+        )
+    there = [kind for kind in partition.nodes if kind.is_there] or list(partition.nodes)
+    suited = [kind for kind in there if _lacks(part, kind) == ""]
+    if not suited:
+        reasons = dict.fromkeys(_lacks(part, kind) for kind in there)
+        raise UsageError(
+            f"machine {request.instance_type}: no node of partition {name} has "
+            f"{' or '.join(reasons) or 'it'}",
+            f"The most that one has: {_most(there)}.",
+        )
+    if sum(kind.count for kind in suited) < request.count:
+        raise UsageError(
+            f"{request.count} {request.role} nodes: partition {name} has {sum(k.count for k in suited)} "
+            f"that could be machine {request.instance_type}; Slurm would let it wait for ever",
+            "Ask for fewer nodes, or for less of each.",
+        )
+
+
+def _lacks(part: Part, kind: NodeKind) -> str:
+    """What a node has not; empty if it has all."""
+    machine = part.machine
+    if machine.cpus > kind.cpus:
+        return f"{machine.cpus} CPUs"
+    if machine.memory_bytes >> 20 > kind.memory_mb:
+        return f"{machine.memory_bytes / 1e9:.4g} GB of memory"
+    if machine.gpus > kind.gpus:
+        return f"{machine.gpus} GPUs"
+    wanted = machine.constraint
+    if wanted and wanted.replace("_", "").replace("-", "").isalnum() and wanted not in kind.features:
+        return f"the feature {wanted}"
+    return ""
+
+
+def _most(kinds: list[NodeKind]) -> str:
+    if not kinds:
+        return "nothing"
+    gpus, features = (
+        max(kind.gpus for kind in kinds),
+        sorted({f for kind in kinds for f in kind.features} - {"(null)"}),
+    )
+    said = [
+        f"{max(kind.cpus for kind in kinds)} CPUs",
+        f"{max(kind.memory_mb for kind in kinds) / 953.7:.4g} GB",
+    ]
+    said += [f"{gpus} GPUs"] * bool(gpus) + [f"features {', '.join(features)}"] * bool(features)
+    return ", ".join(said)

@@ -1,0 +1,441 @@
+"""`SlurmProvider`: a cluster is an allocation: one batch job, whose nodes this home logs in to while it runs.
+
+The name of a job says whose it is and for which cluster, its comment which request it answers and until when
+it is wanted. Slurm itself gives all nodes or none, and counts what they are used for; nothing is scheduled here.
+"""
+
+from __future__ import annotations
+
+import getpass
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderPlace
+from trainmaster.providers.catalogue import Catalogue
+from trainmaster.providers.slurm import answers, scripts
+from trainmaster.providers.slurm.answers import JobPhase, Partition, SlurmJob
+from trainmaster.providers.slurm.fitting import NEVER, refuse_misfit
+from trainmaster.providers.slurm.ledger import KnownCluster, KnownJob, SlurmLedger
+from trainmaster.providers.slurm.settings import SlurmSettings, read_settings, slurm_offers
+from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.units import format_duration
+from trainmaster.transport.base import Result
+
+#: Drivers of one home may have clocks that differ by so much.
+_CLOCKS_DIFFER_S: Final = 300.0
+#: It lists a job at once, and for some minutes after its end.
+_FORGOTTEN: Final = "Slurm does not list it any more"
+#: What `sbatch` says of a partition that takes no jobs for a while.
+_CLOSED: Final = ("inactive", "not available", "drain", "temporarily", "MaxSubmitJobs", "QOSMaxSubmit")
+_UNREACHED: Final = (
+    "Unable to contact slurm controller",
+    "Socket timed out",
+    "Connection refused",
+    "Zero Bytes were transmitted",
+)
+
+
+class Shell(Protocol):
+    """Runs scripts where Slurm's commands are."""
+
+    def run(self, script: str) -> Result:
+        """Run one; ProviderError if it cannot be."""
+
+    def close(self) -> None:
+        """Hang up."""
+
+
+def slurm_provider(place: ProviderPlace) -> SlurmProvider:
+    """The provider of a home, as its ``slurm.yaml`` says.
+
+    Raises:
+        UsageError: there are no settings, or a mistake in them.
+    """
+    from trainmaster.providers.slurm.shell import SlurmShell
+
+    settings = read_settings(place.root, place.environ)
+    shell = SlurmShell(settings, place)
+    words = [f"{name}={shlex.quote(value)} " for name, value in shell.environ.items() if name == "SLURM_CONF"]
+    return SlurmProvider(settings, place, shell, way_environ="" if settings.login else "".join(words))
+
+
+def catalogue_of(
+    root: Path, environ: Mapping[str, str], today: date, prices: Callable[[], Catalogue]
+) -> Catalogue:
+    """The machines of a home's settings, at the site's own prices; no others are needed."""
+    del prices
+    settings = read_settings(root, environ)
+    return Catalogue(str(settings.file), tuple(slurm_offers(settings, today)), by_hand=True)
+
+
+class SlurmProvider:
+    """See `Provider`. Threads may share it.
+
+    Args:
+        settings: of the site.
+        place: of the home.
+        shell: where Slurm's commands are.
+        way_environ: what a command that leads to a node begins with.
+        clock: gives Unix seconds; never set back.
+
+    Attributes:
+        name: ``slurm``.
+    """
+
+    name = "slurm"
+
+    def __init__(
+        self,
+        settings: SlurmSettings,
+        place: ProviderPlace,
+        shell: Shell,
+        *,
+        way_environ: str = "",
+        clock: Callable[[], float] = steady_s,
+    ) -> None:
+        self._settings, self._shell, self._clock = settings, shell, clock
+        self._home, self._way_environ = place.identity, way_environ
+        self._memory = SlurmLedger(place.directory(self.name), place.saved)
+
+    def check_settings(self) -> None:
+        """Nothing is left to check: the settings have been read."""
+
+    def check_up(self) -> None:
+        """Refuse a Slurm that does not answer."""
+        self._partitions()
+
+    def close(self) -> None:
+        """Hang up; jobs stay as they are."""
+        self._shell.close()
+
+    # --- before anything is asked for ----------------------------------------------------------------------
+
+    def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
+        """See `Provider`. When each would start is a note; nothing is queued."""
+        parts = [scripts.part_of(self._settings, self._home, "preflight", each) for each in requests]
+        partitions, notes = self._partitions(), []
+        for part in parts:
+            refuse_misfit(part, partitions)
+            waits_s = self._waiting_s(part)
+            if waits_s is not None and waits_s >= 1:
+                notes.append(
+                    f"{part.request.count} x {part.request.instance_type} would wait "
+                    f"{format_duration(waits_s)} in the queue, as Slurm reckons now"
+                )
+        return notes
+
+    def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
+        """See `Provider`: the scripts of the jobs."""
+        return [
+            self._shown(
+                self._script(
+                    cluster, [request], "ssh-ed25519 ${key.Public}", "${key.Private}", "${lease.Until}"
+                )
+            )
+            for request in requests
+        ]
+
+    @staticmethod
+    def _shown(script: str) -> dict[str, Any]:
+        return {"service": "slurm", "operation": "sbatch", "parameters": {"script": script}}
+
+    def _waiting_s(self, part: scripts.Part) -> float | None:
+        """How long a request would wait from now on, as Slurm reckons; None if it does not say.
+
+        Raises:
+            UsageError: Slurm refuses it.
+        """
+        script = scripts.job_script(self._settings, self._home, "preflight", [part], "none", "none", "0")
+        done = self._run(f"date +now=%s\n{scripts.test_script(script)}")
+        said = done.out + done.err
+        if done.code:
+            raise self._refused(said, [part])
+        now, _ = answers.parse_jobs(done.out)
+        start = answers.start_of(said)
+        return None if start is None else max(start - now, 0.0)
+
+    def _partitions(self) -> dict[str, Partition]:
+        return answers.parse_partitions(self._answer(scripts.sinfo_script()))
+
+    # --- asking for it -------------------------------------------------------------------------------------
+
+    def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
+        """See `Provider`. It does not wait for the queue: machines that wait are STARTING."""
+        with self._memory.alone(cluster):
+            known = self._memory.of(cluster)
+            job = known.jobs.get(request.token)
+            if job is None:
+                job = self._submitted(cluster, request)
+                known = self._memory.of(cluster).with_job(job)
+                self._memory.put(known)
+            return [node for node in self._looked(known) if node.id.startswith(f"{job.id}.")]
+
+    def _submitted(self, cluster: str, request: NodeRequest) -> KnownJob:
+        part = scripts.part_of(self._settings, self._home, cluster, request)
+        refuse_misfit(part, self._partitions())
+        _, public = self._memory.key()
+        private, _ = self._memory.host_key(cluster)
+        until = str(round(self._clock() + request.lease_s))
+        script = self._script(cluster, [request], public, scripts.encoded_key(private), until)
+        name = scripts.job_name(self._home, cluster)
+        done = self._run(scripts.submit_script(name, request.token, script))
+        found = [line[4:] for line in done.out.splitlines() if line.startswith("job=")]
+        if done.code or not found or not found[0].strip().isdecimal():
+            raise self._refused(done.out + done.err, [part])
+        return KnownJob(
+            found[0].strip(), request.token, request.role, request.count, request.instance_type,
+            dict(request.labels), request.lease_s,
+        )  # fmt: skip
+
+    def _script(
+        self, cluster: str, requests: Sequence[NodeRequest], public: str, private: str, until: str
+    ) -> str:
+        parts = [scripts.part_of(self._settings, self._home, cluster, request) for request in requests]
+        return scripts.job_script(self._settings, self._home, cluster, parts, public, private, until)
+
+    def _refused(self, said: str, parts: Sequence[scripts.Part]) -> Exception:
+        """What an answer of `sbatch` means."""
+        words = answers.refused_words(said)
+        if any(known in said for known in _UNREACHED):
+            return ProviderError(f"Slurm does not answer: {words}", "It is asked again.")
+        names = [part.machine.partition or "default partition" for part in parts]
+        kinds = ", ".join(part.request.instance_type for part in parts)
+        if any(known.lower() in said.lower() for known in _CLOSED) and "node configuration" not in said:
+            return NoCapacityError(f"Slurm takes no job of {kinds} now: {words}", "It may later.", names)
+        return UsageError(
+            f"Slurm refuses machine {kinds}: {words}",
+            f"Mend it in {self._settings.file}: partition, account, qos, constraint, gres or time_limit. "
+            "`sinfo` shows what there is, `sacctmgr show assoc user=$USER` your accounts.",
+        )
+
+    # --- looking -------------------------------------------------------------------------------------------
+
+    def nodes(self, cluster: str) -> list[Node]:
+        """See `Provider`. A job that Slurm has forgotten has ended; one of which it does not answer may run."""
+        known = self._memory.of(cluster)
+        if not known.jobs:
+            return []
+        with self._memory.alone(cluster):
+            return self._looked(self._memory.of(cluster))
+
+    def _looked(self, known: KnownCluster) -> list[Node]:
+        """Every machine of a cluster, with what Slurm says now written down."""
+        if not known.jobs:
+            return []
+        there, listed = answers.parse_jobs(self._answer(scripts.look_script(self._name(known.cluster))))
+        by_id = {job.id: job for job in listed}
+        offset_s = self._clock() - there
+        before, nodes = known, list[Node]()
+        for job in known.jobs.values():
+            now = self._updated(job, by_id.get(job.id), offset_s)
+            known = known.with_job(now)
+            nodes += [self._node(known, now, by_id.get(job.id), seat, offset_s) for seat in range(now.count)]
+        if known != before:
+            self._memory.put(known)
+        return nodes
+
+    def _updated(self, job: KnownJob, seen: SlurmJob | None, offset_s: float) -> KnownJob:
+        """What is known of a job, after a look."""
+        if job.ended_at:
+            return job
+        if seen is None:
+            return replace(job, ended_at=self._clock(), reason=f"job {job.id}: {_FORGOTTEN}")
+        started_at = (
+            seen.started_at + offset_s if seen.phase is not JobPhase.WAITS and seen.started_at else 0.0
+        )
+        if seen.phase is JobPhase.ENDED:
+            ended_at = seen.ends_at + offset_s if seen.ends_at else self._clock()
+            return replace(
+                job,
+                started_at=job.started_at or started_at,
+                ended_at=ended_at,
+                reason=answers.end_words(seen, scripts.NODE_ENDS),
+            )
+        if seen.phase is JobPhase.WAITS or job.nodes or not seen.nodes:
+            return job
+        addresses = dict(
+            pair
+            for line in self._answer(scripts.address_script(seen.nodes)).splitlines()
+            if len(pair := line.split()) == 2
+        )
+        runs = replace(
+            job,
+            nodes=seen.nodes,
+            addresses=addresses,
+            batch=seen.batch,
+            started_at=job.started_at or started_at,
+        )
+        self._shrink(runs, runs.given_back)  # what was not wanted any more before it began
+        return runs
+
+    def _node(
+        self, known: KnownCluster, job: KnownJob, seen: SlurmJob | None, seat: int, offset_s: float
+    ) -> Node:
+        part = scripts.part_of(
+            self._settings, self._home, known.cluster,
+            NodeRequest(job.role, job.count, job.machine, token=job.token),
+        )  # fmt: skip
+        name = job.nodes[seat] if seat < len(job.nodes) else ""
+        state, reason, leaves_at = self._state(job, seen, seat, name, offset_s)
+        address = job.addresses.get(name, name)
+        is_over = state is NodeState.GONE
+        way = ""
+        if self._settings.way == "srun" and name:
+            way = scripts.way_command(self._way_environ, self._settings, job.id, name, part.port)
+        directory = f"{self._settings.scratch}/{part.directory}-{name}" if name else ""
+        return Node(
+            id=job.seat_id(seat),
+            cluster=known.cluster,
+            role=job.role,
+            state=state,
+            address=address,
+            private_address=address,
+            port=part.port,
+            user=self._settings.user or getpass.getuser(),
+            key=self._memory.directory / "id_ed25519",
+            instance_type=job.machine,
+            zone=part.machine.partition,
+            started_at=job.started_at,
+            leaves_at=leaves_at,
+            gpus=part.machine.gpus,
+            labels=job.labels,
+            reason=reason,
+            ended_at=(job.ended_at or self._clock()) if is_over and job.started_at else None,
+            host_key=known.host_key[1],
+            jump=self._settings.login,
+            jump_key=self._settings.key_file,
+            way=way,
+            switch=directory,
+            python=self._settings.python,
+            directory=f"{directory}/runtime" if directory else "",
+        )
+
+    def _state(
+        self, job: KnownJob, seen: SlurmJob | None, seat: int, name: str, offset_s: float
+    ) -> tuple[NodeState, str, float | None]:
+        """State of a machine, why, and when it is taken back."""
+        if seat in job.given_back:
+            return NodeState.GONE, "it was given back", None
+        if job.ended_at or seen is None:
+            return NodeState.GONE, job.reason, None
+        if seen.phase is JobPhase.WAITS:
+            return NodeState.STARTING, self._waits_for(seen), None
+        if job.nodes and name not in seen.nodes:
+            what = f"{name} is down, and" if name else "a node is down, and"
+            return NodeState.GONE, f"job {job.id}: {what} Slurm has taken it out of the job", None
+        ends_at = seen.ends_at + offset_s if seen.ends_at else None
+        if seen.preempted_at:
+            return NodeState.LEAVING, f"job {job.id} is preempted", ends_at or self._clock()
+        if ends_at is not None and ends_at - self._clock() <= self._settings.notice_s:
+            return NodeState.LEAVING, f"the time limit of job {job.id} is near", ends_at
+        return NodeState.READY, "", None
+
+    @staticmethod
+    def _waits_for(seen: SlurmJob) -> str:
+        why = NEVER.get(seen.reason) or ""
+        said = f"job {seen.id} waits in the queue" + (f" ({seen.reason})" if seen.reason else "")
+        return f"{said}: {why}" if why else said
+
+    def console(self, cluster: str, id: str) -> str:
+        """See `Provider`: it is not kept."""
+        return ""
+
+    # --- its lease -----------------------------------------------------------------------------------------
+
+    def renew(self, cluster: str, lease_s: float) -> None:
+        """See `Provider`. The nodes' own switch is renewed over SSH; this is for what reaps."""
+        until = str(round(self._clock() + lease_s))
+        jobs = [job for job in self._memory.of(cluster).jobs.values() if not job.ended_at and job.seats]
+        if jobs:
+            self._answer(scripts.renew_script((job.id, scripts.comment(job.token, until)) for job in jobs))
+
+    def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
+        """See `Provider`. All: every job of the cluster's name, whether this home knows it or not."""
+        with self._memory.alone(cluster):
+            known = self._memory.of(cluster)
+            if ids is None:
+                if known.jobs or known.host_key[0]:
+                    self._answer(scripts.cancel_script(name=self._name(cluster)))
+                self._memory.forget(cluster)
+                return
+            for job in known.jobs.values():
+                if gone := [seat for seat in job.seats if job.seat_id(seat) in ids]:
+                    known = known.with_job(self._given_back(job, gone))
+            self._memory.put(known)
+
+    def _given_back(self, job: KnownJob, gone: Sequence[int]) -> KnownJob:
+        """A job without some of its machines; what is on them has ended."""
+        left = replace(job, given_back=tuple(sorted({*job.given_back, *gone})))
+        if job.ended_at:
+            return left
+        if not left.seats or not job.nodes:
+            # A job that waits cannot be had in parts: it goes whole only when nothing of it is wanted.
+            self._answer(scripts.cancel_script([job.id]) if not left.seats else "exit 0\n")
+            return left
+        self._shrink(left, gone)
+        return left
+
+    def _shrink(self, job: KnownJob, gone: Sequence[int]) -> None:
+        """End what runs on some nodes of a job, and have Slurm take them back."""
+        kept = [job.nodes[seat] for seat in job.seats if seat < len(job.nodes)]
+        if job.batch and job.batch not in kept:
+            kept.insert(0, job.batch)  # its script runs there: Slurm keeps it until the end
+        if ended := [job.nodes[seat] for seat in gone if seat < len(job.nodes)]:
+            self._answer(scripts.shrink_script(job.id, ended, kept))
+
+    def reap(self, known: Sequence[str]) -> list[str]:
+        """See `Provider`. Names and comments of jobs say whose they are, and until when."""
+        mine = scripts.prefix(self._home)
+        names = {self._name(cluster) for cluster in known}
+        listed = self._answer('squeue -h -a -u "$(id -un)" -o "%A %j"\n').split("\n")
+        lost = sorted(
+            {word[1] for line in listed if len(word := line.split()) == 2 and word[1].startswith(mine)}
+        )
+        ended: list[str] = []
+        before = self._clock() - _CLOCKS_DIFFER_S
+        for name in lost:
+            if name in names:
+                continue
+            _, jobs = answers.parse_jobs(self._answer(scripts.look_script(name)))
+            over = [
+                job
+                for job in jobs
+                if job.phase is not JobPhase.ENDED
+                and (mark := scripts.marks(job.comment))
+                and mark[1] < before
+            ]
+            if over:
+                self._answer(scripts.cancel_script([job.id for job in over]))
+                ended += [f"{job.id}.{seat}" for job in over for seat in range(job.count)]
+        return ended
+
+    # --- private -------------------------------------------------------------------------------------------
+
+    def _name(self, cluster: str) -> str:
+        return scripts.job_name(self._home, cluster)
+
+    def _run(self, script: str) -> Result:
+        return self._shell.run(scripts.with_path(self._settings, script))
+
+    def _answer(self, script: str) -> str:
+        """What a script that must not fail has said.
+
+        Raises:
+            UsageError: there is no Slurm.
+            ProviderError: it does not answer.
+        """
+        done = self._run(script)
+        if done.code == 0:
+            return done.out
+        words = answers.refused_words(done.err or done.out)
+        if "not found" in done.err and "slurm" not in done.err.lower():
+            raise UsageError(
+                f"{self._settings.login or 'this machine'} has no command of Slurm: {words}",
+                f"Name where they are with `path`, or the login node with `login`, in {self._settings.file}.",
+            )
+        raise ProviderError(f"Slurm does not answer: {words}", "It is asked again.")

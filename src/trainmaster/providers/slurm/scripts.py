@@ -1,0 +1,365 @@
+"""What Slurm is told: the script of an allocation, and those that run where its commands are. Pure.
+
+An allocation is one batch job. Its script starts one step on each node; what runs in that is an SSH server of
+the user's own, which lets only this home in, and a switch that ends it when its lease is not renewed. So all
+that is ours on a node is in the job: it has its cores and GPUs, is counted, and ends with it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from trainmaster.providers.base import NodeRequest
+from trainmaster.providers.slurm.settings import SlurmMachine, SlurmSettings
+from trainmaster.spec.private_files import short_digest
+
+#: Exit codes of a node's program, and what they mean.
+NODE_ENDS: Final = {
+    "41": "a node has no sshd: ask for openssh-server there, or set `path` of the shell in `before`",
+    "42": "a node's `scratch` directory cannot be written to",
+    "43": "a node's SSH server does not start: its port is taken, or it is not allowed there",
+    "44": "the lines of `before` failed",
+}
+#: What lies between these is the script that `sbatch` gets.
+END_OF_JOB: Final = "END_OF_JOB"
+#: Below the ports that Linux hands out by itself.
+_PORTS: Final = range(20000, 32000)
+_MARK: Final = "trainmaster"
+#: Of the shell of the allocation, that logins on its nodes have, too.
+_KEPT: Final = (
+    "PATH LD_LIBRARY_PATH LIBRARY_PATH CPATH MANPATH MODULEPATH LOADEDMODULES _LMFILES_ CUDA_HOME CUDA_PATH "
+    "CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ZE_AFFINITY_MASK TMPDIR SLURM_CONF "
+    "SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_JOB_PARTITION SLURM_JOB_ACCOUNT SLURM_CPUS_ON_NODE "
+    "SLURM_GPUS_ON_NODE SLURMD_NODENAME APPTAINER_CACHEDIR APPTAINER_TMPDIR SINGULARITY_CACHEDIR ENROOT_CACHE_PATH"
+)
+_NODE: Final = r"""
+umask 077
+dir=$TM_DIR-$SLURMD_NODENAME
+for old in "$TM_SCRATCH/tm-slurm-$TM_HOME-"*; do # of jobs that were killed
+  [ -O "$old" ] && [ -f "$old/deadman.pid" ] || continue
+  kill -0 "$(cat "$old/deadman.pid")" 2>/dev/null || rm -rf "$old"
+done
+rm -rf "$dir"; mkdir -p "$TM_SCRATCH" 2>/dev/null; mkdir -m 700 "$dir" && [ -O "$dir" ] || exit 42
+sshd=$(PATH=$PATH:/usr/sbin:/usr/local/sbin:/sbin command -v sshd) || { rm -rf "$dir"; exit 41; }
+[ "$(id -u)" != 0 ] || mkdir -p -m 755 /run/sshd
+printf '%s' "$TM_HOST_KEY" | base64 -d > "$dir/host_key"
+printf '%s\n' "$TM_KEY" > "$dir/authorized_keys"
+set -- SetEnv
+for name in $TM_KEPT; do
+  value=${!name-}
+  case $value in ''|*\"*|*$'\n'*) ;; *) set -- "$@" "$name=\"$value\"" ;; esac
+done
+cat > "$dir/sshd_config" <<END_OF_CONFIG
+Port $TM_PORT
+HostKey $dir/host_key
+AuthorizedKeysFile $dir/authorized_keys
+PidFile none
+UsePAM no
+StrictModes no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+MaxSessions 200
+MaxStartups 100:30:200
+LogLevel ERROR
+$*
+END_OF_CONFIG
+unset TM_HOST_KEY
+up() { read -r now rest < /proc/uptime; now=${now%%.*}; }
+clean() { trap '' TERM USR2; kill $server; rm -rf "$dir" || rm -rf "$dir"; exit 0; }
+up; until=$((now + TM_LEASE)); echo "$until" > "$dir/lease"; echo $$ > "$dir/deadman.pid"
+# TERM comes some time before the end, which is for saving; USR2 when all is given back.
+trap : TERM USR1 HUP INT
+trap clean USR2
+"$sshd" -D -f "$dir/sshd_config" & server=$!
+missing=0 failed=0
+while [ "$missing" -lt 2 ]; do
+  sleep 2 & wait $!
+  up
+  if ! kill -0 $server 2>/dev/null; then
+    failed=$((failed + 1)); [ "$failed" -lt 15 ] || { rm -rf "$dir"; exit 43; }
+    "$sshd" -D -f "$dir/sshd_config" & server=$!
+  fi
+  if read -r asked 2>/dev/null < "$dir/lease"; then
+    missing=0
+    case $asked in ''|*[!0-9]*) ;; *) until=$asked ;; esac
+    [ "$now" -le "$until" ] || missing=2
+  else
+    missing=$((missing + 1))
+  fi
+done
+clean
+"""
+_JOB: Final = r"""
+umask 077
+code=0 told=0
+trap : USR1
+trap 'told=143' TERM
+export TM_SCRATCH=@SCRATCH@ TM_HOME=@HOME@ TM_LEASE=@LEASE@ TM_KEY=@KEY@ TM_HOST_KEY=@HOST_KEY@
+export TM_KEPT='@KEPT@'
+IFS= read -r -d '' TM_NODE <<'END_OF_NODE'
+@NODE@
+END_OF_NODE
+export TM_NODE
+before() {
+:
+@BEFORE@
+}
+before || exit 44
+pids=
+node() { # group, number, cores, name of the directory, port
+  export TM_DIR=$TM_SCRATCH/$4 TM_PORT=$5
+  srun --quiet $1 --relative="$2" --nodes=1 --ntasks=1 --cpus-per-task="$3" --kill-on-bad-exit=0 --no-kill \
+    --mpi=none --export=ALL bash -c 'eval "$TM_NODE"' trainmaster-deadman < /dev/null > /dev/null 2>&1 &
+  pids="$pids $!"
+}
+@NODES@
+for pid in $pids; do
+  while :; do # a signal ends `wait`, too
+    wait "$pid"; ended=$?
+    kill -0 "$pid" 2>/dev/null || break
+  done
+  [ "$code" != 0 ] || code=$ended
+done
+[ "$told" = 0 ] || code=$told
+exit "$code"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one request asks for: a component of a job.
+
+    Attributes:
+        request: as asked. machine: of the settings.
+        port: of its nodes' SSH servers. directory: name of theirs on each, up to the node's name.
+    """
+
+    request: NodeRequest
+    machine: SlurmMachine
+    port: int
+    directory: str
+
+
+def job_name(home: str, cluster: str) -> str:
+    """The name of all jobs of a cluster; no other cluster of any home has it.
+
+    >>> job_name("0123456789abcdef", "r1-train")
+    'tm-0123456789ab-r1-train'
+    """
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", cluster)
+    return f"{prefix(home)}{plain if plain == cluster else f'{plain}-{short_digest(cluster)}'}"
+
+
+def prefix(home: str) -> str:
+    """How the names of all jobs of a home begin."""
+    return f"tm-{re.sub(r'[^A-Za-z0-9]', '', home)[:12]}-"
+
+
+def comment(token: str, until: str) -> str:
+    """What stands beside a job's name: which request it answers, and until when it is wanted (Unix seconds).
+
+    >>> marks(comment("worker-0", "1700000000"))
+    ('worker-0', 1700000000.0)
+    """
+    return f"{_MARK}:{token}:{until}"
+
+
+def marks(said: str) -> tuple[str, float] | None:
+    """Token and lease of a job's comment; None if it is none of ours."""
+    found = re.fullmatch(rf"{_MARK}:(\S*):(\d+)(?:\.\d+)?", said.strip())
+    return (found[1], float(found[2])) if found else None
+
+
+def part_of(settings: SlurmSettings, home: str, cluster: str, request: NodeRequest) -> Part:
+    """What a request comes to. The same request gets the same port, and the same directory.
+
+    Raises:
+        UsageError: the settings have no such machine.
+    """
+    digest = hashlib.sha256(f"{home} {cluster} {request.token}".encode()).digest()
+    port = _PORTS[int.from_bytes(digest[:4], "big") % len(_PORTS)]
+    plain = re.sub(r"[^A-Za-z0-9]", "", home)[:12]
+    return Part(
+        request, settings.machine(request.instance_type), port, f"tm-slurm-{plain}-{digest.hex()[:12]}"
+    )
+
+
+def part_options(part: Part) -> list[str]:
+    """Of `sbatch`, for one component.
+
+    >>> machine = SlurmMachine(partition="gpu", cpus=4, memory_bytes=8 * 10**9, gpus=2, time_limit_s=5400)
+    >>> " ".join(part_options(Part(NodeRequest("worker", 3), machine, 0, "")))
+    '--nodes=3 --ntasks-per-node=1 --cpus-per-task=4 --mem=7629M --partition=gpu --gres=gpu:2 --time=90'
+    """
+    machine = part.machine
+    given = {
+        "nodes": part.request.count,
+        "ntasks-per-node": 1,
+        "cpus-per-task": machine.cpus,
+        "mem": f"{machine.memory_bytes >> 20}M",
+        "partition": machine.partition,
+        "gres": machine.gres or (f"gpu:{machine.gpus}" if machine.gpus and not machine.gpus_per_node else ""),
+        "gpus-per-node": machine.gpus_per_node,
+        "account": machine.account,
+        "qos": machine.qos,
+        "constraint": machine.constraint,
+        "reservation": machine.reservation,
+        "time": max(round(machine.time_limit_s / 60), 1) if machine.time_limit_s else "",
+    }
+    return [f"--{name}={value}" for name, value in given.items() if value != ""] + list(machine.options)
+
+
+def job_script(
+    settings: SlurmSettings,
+    home: str,
+    cluster: str,
+    parts: Sequence[Part],
+    key: str,
+    host_key: str,
+    until: str,
+) -> str:
+    """The script of an allocation, of one component or several.
+
+    Args:
+        settings: of the site.
+        home: whose it is.
+        cluster: for which it is.
+        parts: in the order of their components.
+        key: public half of what is let in.
+        host_key: private half of what nodes are known by, base64.
+        until: Unix seconds until which it is wanted.
+    """
+    common = ["--no-requeue", "--no-kill", f"--signal=B:USR1@{round(settings.notice_s)}"]
+    lines = ["#!/bin/bash"]
+    for number, part in enumerate(parts):
+        named = [f"--job-name={job_name(home, cluster)}", f"--comment={comment(part.request.token, until)}"]
+        own = [*named, "--output=/dev/null", *common] if number == 0 else named
+        lines += ["#SBATCH hetjob"] * bool(number)
+        lines += [f"#SBATCH {option}" for option in (*own, *part_options(part))]
+    nodes = [
+        f"node {shlex.quote(f'--het-group={group}' if len(parts) > 1 else '')} {number} {part.machine.cpus} "
+        f"{part.directory} {part.port}"
+        for group, part in enumerate(parts)
+        for number in range(part.request.count)
+    ]
+    values = {
+        "SCRATCH": shlex.quote(settings.scratch),
+        "HOME": re.sub(r"[^A-Za-z0-9]", "", home)[:12],
+        "LEASE": str(round(parts[0].request.lease_s)),
+        "KEY": shlex.quote(key),
+        "HOST_KEY": host_key,
+        "KEPT": _KEPT,
+        "NODE": _NODE.strip(),
+        "BEFORE": settings.before.strip(),
+        "NODES": "\n".join(nodes),
+    }
+    return "\n".join(lines) + re.sub("@([A-Z_]+)@", lambda found: values[found[1]], _JOB)
+
+
+def encoded_key(private: str) -> str:
+    """As a script has it."""
+    return base64.b64encode(private.encode()).decode()
+
+
+# --- what runs where Slurm's commands are ------------------------------------------------------------------
+
+
+def with_path(settings: SlurmSettings, script: str) -> str:
+    """A script that finds Slurm's commands, and reads times as Unix seconds."""
+    path = f"PATH={shlex.quote(settings.path)}:$PATH; export PATH\n" if settings.path else ""
+    return f"{path}SLURM_TIME_FORMAT=%s; export SLURM_TIME_FORMAT\nexport LC_ALL=C\n{script}"
+
+
+def _listed(name: str) -> str:
+    return f'squeue -h -a -t all -u "$(id -un)" --name={shlex.quote(name)} -o %A'
+
+
+def look_script(name: str) -> str:
+    """Every job of a name, as ``scontrol`` tells it; first the time of that machine."""
+    return (
+        "date +now=%s\n"
+        f"ids=$({_listed(name)}) || exit 75\n"
+        'for id in $(echo "$ids" | sort -un); do scontrol -o show job "$id" 2>/dev/null; done\n'
+        "exit 0\n"
+    )
+
+
+def submit_script(name: str, token: str, script: str) -> str:
+    """Submit a job unless there is one of its name and token; one at a time: a lost answer is found."""
+    mark = shlex.quote(f"{_MARK}:{token}:")
+    return (
+        "umask 077; mkdir -p ~/.trainmaster-slurm && exec 9>> ~/.trainmaster-slurm/lock || exit 74\n"
+        "command -v flock > /dev/null && { flock -w 90 9 || exit 75; }\n"
+        f'found=$(squeue -h -a -t all -u "$(id -un)" --name={shlex.quote(name)} -o "%A %k") || exit 75\n'
+        f'job=$(echo "$found" | grep -F -m 1 -- {mark} | cut -d " " -f 1)\n'
+        f"[ -n \"$job\" ] || job=$(cd ~ && sbatch --parsable 9>&- <<'{END_OF_JOB}'\n"
+        f"{script}\n{END_OF_JOB}\n) || exit $?\n"
+        'echo "job=${job%%;*}"\n'
+    )
+
+
+def test_script(script: str) -> str:
+    """When a job would start; nothing is queued."""
+    return f"cd ~ && sbatch --test-only <<'{END_OF_JOB}' 2>&1\n{script}\n{END_OF_JOB}\n"
+
+
+def address_script(nodes: Iterable[str]) -> str:
+    """The address of each node: ``name address``."""
+    names = " ".join(shlex.quote(node) for node in nodes)
+    return (
+        f"for node in {names}; do\n"
+        '  at=$(scontrol -o show node "$node" | sed -n "s/.* NodeAddr=\\([^ ]*\\).*/\\1/p")\n'
+        '  ip=$(getent ahostsv4 "${at:-$node}" | sed -n "1s/ .*//p")\n'
+        '  echo "$node ${ip:-${at:-$node}}"\n'
+        "done\n"
+    )
+
+
+def sinfo_script() -> str:
+    """What each partition has: name, state, time limit, nodes, their state, cores, MB, GRES, features."""
+    return "sinfo -h -a -o '%P|%a|%l|%D|%T|%c|%m|%G|%f'\n"
+
+
+def renew_script(jobs: Iterable[tuple[str, str]]) -> str:
+    """Write down until when jobs are wanted: pairs of id and comment."""
+    return (
+        "".join(
+            f"scontrol update JobId={job} Comment={shlex.quote(said)} 2>/dev/null\n" for job, said in jobs
+        )
+        + "exit 0\n"
+    )
+
+
+def cancel_script(jobs: Iterable[str] = (), name: str = "") -> str:
+    """End jobs, by id, or all of a name; USR2 has nodes tidied up first."""
+    which = " ".join(jobs) or f'-u "$(id -un)" --name={shlex.quote(name)}'
+    return f"timeout 2 scancel --quiet --signal=USR2 {which} 2>/dev/null\nscancel --quiet {which}\n"
+
+
+def shrink_script(job: str, ended: Sequence[str], kept: Sequence[str]) -> str:
+    """End the steps on some nodes of a job, and give these back, as far as Slurm takes them back singly."""
+    nodes = "|".join(ended)
+    steps = (
+        f"squeue -h -s -j {job} -o '%i %N' | grep -E ' ({nodes})$' | grep -v batch | cut -d ' ' -f 1 | "
+        "while read -r step; do scancel --quiet --signal=USR2 $step; scancel --quiet $step; done\n"
+    )
+    return f"{steps}scontrol update JobId={job} NodeList={','.join(kept)} > /dev/null 2>&1\nexit 0\n"
+
+
+def way_command(environ: str, settings: SlurmSettings, job: str, node: str, port: int) -> str:
+    """A command that leads to a node's SSH server by a step of its allocation."""
+    path = f"PATH={shlex.quote(settings.path)}:$PATH " if settings.path else ""
+    relay = f"exec 3<>/dev/tcp/127.0.0.1/{port} || exit 1; cat <&3 & exec cat >&3"
+    words = [
+        "srun", f"--jobid={job}", "--overlap", "--quiet", "--unbuffered", "--nodes=1", "--ntasks=1",
+        "--cpus-per-task=1", "--mem=0", "--gres=none", "--mpi=none", f"--nodelist={node}",
+        "bash", "-c", relay,
+    ]  # fmt: skip
+    return f"{environ}{path}exec {shlex.join(words)}"

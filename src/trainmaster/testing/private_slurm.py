@@ -1,0 +1,306 @@
+"""`PrivateSlurm`: a real Slurm of one's own: a controller, and nodes that are namespaces of this machine.
+
+Debian has all of it (``slurm-wlm munge``). It needs root: each node is a network namespace on a bridge that
+this machine is on, too, with a ``/var/tmp`` of its own. Commands find it by `PrivateSlurm.environ`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Final
+
+from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports
+
+_PROGRAMS: Final = ("slurmctld", "slurmd", "munged", "sbatch", "ip", "unshare", "sshd")
+_PATH: Final = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
+#: So many may be there at once, each with a network of its own.
+_NETWORKS: Final = 40
+#: What a node has, as far as Slurm knows.
+CPUS: Final = 4
+MEMORY_MB: Final = 2000
+GPUS: Final = 2
+
+
+class NoSlurmError(Exception):
+    """There is no Slurm that could be started here."""
+
+
+def check_installed() -> None:
+    """Nothing if all parts are there.
+
+    Raises:
+        NoSlurmError: which part is missing.
+    """
+    missing = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
+    if missing:
+        raise NoSlurmError(f"{', '.join(missing)} not installed (Debian: slurm-wlm munge openssh-server)")
+    if os.geteuid() != 0:
+        raise NoSlurmError("a Slurm of one's own needs root")
+
+
+class PrivateSlurm(PrivateServer):
+    """It ends with its context, with all that runs in it.
+
+    Args:
+        nodes: how many.
+        preempts_after_s: grace of jobs in the partition ``scavenge`` that others need the nodes of.
+        silent_s: a node that says nothing for so long is down.
+
+    Attributes:
+        names: of the nodes.
+        environ: what its commands, and `trainmaster`, are to be started with.
+    """
+
+    def __init__(self, nodes: int = 3, *, preempts_after_s: int = 6, silent_s: int = 15) -> None:
+        self.names = [f"n{k}" for k in range(1, nodes + 1)]
+        self._grace_s, self._silent_s = preempts_after_s, silent_s
+        self._place = Path(tempfile.mkdtemp(prefix="tm-slurm-", dir="/run"))
+        self._place.chmod(0o755)
+        self._network, self._held = _network()
+        self._bridge = f"tmsl{self._network}"
+        self._port, self._node_port = free_ports(2)
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+        self.environ = {
+            "SLURM_CONF": str(self._place / "slurm.conf"),
+            "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin",
+        }
+
+    # --- its life ------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """See `PrivateServer`."""
+        check_installed()
+        _run("ip", "link", "add", self._bridge, "type", "bridge")
+        _run("ip", "addr", "add", f"{self._address(0)}/24", "dev", self._bridge)
+        _run("ip", "link", "set", self._bridge, "up")
+        for name in self.names:
+            self._make_node(name)
+        (self._place / "state").mkdir()
+        key = self._place / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        (self._place / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nIgnoreSystemd=yes\n")
+        for number in range(GPUS):  # devices that nothing can be done with
+            (self._place / f"gpu{number}").touch()
+        (self._place / "gres.conf").write_text(f"Name=gpu Type=a100 File={self._place}/gpu[0-{GPUS - 1}]\n")
+        (self._place / "slurm.conf").write_text("\n".join(self._configuration()) + "\n")
+
+    def start(self) -> None:
+        """See `PrivateServer`."""
+        place = self._place
+        self._spawn(
+            "munged", "munged", "--foreground", "--force", f"--key-file={place}/munge.key",
+            f"--socket={place}/munge.sock", f"--pid-file={place}/munged.pid",
+            f"--log-file={place}/munged.own.log", f"--seed-file={place}/munged.seed",
+        )  # fmt: skip
+        self._until((place / "munge.sock").exists, "munged")
+        self.start_controller()
+        for name in self.names:
+            self.boot(name)
+        self._until(lambda: self.states().count("idle") == len(self.names), "slurmctld")
+
+    def close(self) -> None:
+        """See `PrivateServer`."""
+        for name in list(self._started):
+            self._end(name)
+        for name in self.names:
+            self.kill(name)
+        _sweep(self._bridge)
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            shutil.rmtree(self._place, ignore_errors=True)
+            if not self._place.exists():
+                break
+            time.sleep(0.1)
+        self._held.close()
+
+    # --- what can happen to it -----------------------------------------------------------------------------
+
+    def start_controller(self) -> None:
+        """The controller runs, with all that it knew."""
+        named = ("unshare", "--uts", "sh", "-c", 'hostname c; exec "$@"', "c")
+        self._spawn("ctl", *named, "slurmctld", "-D", "-f", self.environ["SLURM_CONF"])
+
+    def stop_controller(self) -> None:
+        """The controller is killed; jobs go on."""
+        self._end("ctl")
+
+    def boot(self, name: str) -> None:
+        """A node is there, with nothing on it."""
+        mounted = f'hostname {name}; mount --bind {self._place}/var.{name} /var/tmp; exec "$@"'
+        self._spawn(
+            name, "ip", "netns", "exec", self._space(name), "unshare", "--uts", "--mount", "sh", "-c",
+            mounted, "sh", "slurmd", "-D", "-N", name, "-f", self.environ["SLURM_CONF"],
+        )  # fmt: skip
+
+    def kill(self, name: str) -> None:
+        """A node, and all that runs there, ends at once."""
+        self._end(name)
+        for _ in range(50):
+            found = _run("ip", "netns", "pids", self._space(name), check=False).stdout.split()
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            if not found:
+                return
+            time.sleep(0.05)
+
+    def cut(self, name: str, *, healed: bool = False) -> None:
+        """Pull a node's cable, or put it in again."""
+        _run("ip", "-n", self._space(name), "link", "set", "eth0", "up" if healed else "down")
+
+    # --- what is seen --------------------------------------------------------------------------------------
+
+    def command(self, *words: str, check: bool = True) -> str:
+        """What one of Slurm's commands says."""
+        return _run(*words, check=check, environ=self.environ).stdout.strip()
+
+    def states(self) -> list[str]:
+        """Of each node, as ``sinfo`` names them."""
+        return self.command("sinfo", "-h", "-N", "-p", "main", "-o", "%T", check=False).split()
+
+    def jobs(self) -> list[str]:
+        """Ids of the jobs that wait or run."""
+        return self.command("squeue", "-h", "-t", "PD,CF,R,S", "-o", "%A").split()
+
+    def processes(self, name: str) -> list[int]:
+        """What runs on a node, but for Slurm's own."""
+        found = []
+        for pid in _run("ip", "netns", "pids", self._space(name), check=False).stdout.split():
+            with contextlib.suppress(OSError):
+                if not Path(f"/proc/{pid}/comm").read_text().startswith("slurm"):
+                    found.append(int(pid))
+        return found
+
+    def log(self) -> str:
+        """The end of what its parts have said."""
+        lines = []
+        for path in sorted(self._place.glob("*.log")):
+            lines += [f"{path.stem}: {line}" for line in path.read_text(errors="replace").splitlines()[-30:]]
+        return "\n".join(lines)
+
+    # --- private -------------------------------------------------------------------------------------------
+
+    def _address(self, number: int) -> str:
+        return f"10.83.{self._network}.{number + 1}"
+
+    def _space(self, name: str) -> str:
+        return f"{self._bridge}-{name}"
+
+    def _make_node(self, name: str) -> None:
+        number, space = self.names.index(name) + 1, self._space(name)
+        _run("ip", "netns", "add", space)
+        near = f"{self._bridge}v{number}"
+        _run("ip", "link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", space)
+        _run("ip", "link", "set", near, "master", self._bridge, "up")
+        _run("ip", "-n", space, "addr", "add", f"{self._address(number)}/24", "dev", "eth0")
+        _run("ip", "-n", space, "link", "set", "eth0", "up")
+        _run("ip", "-n", space, "link", "set", "lo", "up")
+        (self._place / f"spool.{name}").mkdir()
+        (self._place / f"var.{name}").mkdir()
+        (self._place / f"var.{name}").chmod(0o1777)
+
+    def _configuration(self) -> list[str]:
+        place, last = self._place, len(self.names)
+        return [
+            "ClusterName=private", f"SlurmctldHost=c({self._address(0)})", "SlurmUser=root",
+            "SlurmdUser=root",
+            f"SlurmctldPort={self._port}", f"SlurmdPort={self._node_port}",
+            "AuthType=auth/munge", f"AuthInfo=socket={place}/munge.sock", "CredType=cred/munge",
+            f"StateSaveLocation={place}/state", f"SlurmdSpoolDir={place}/spool.%n",
+            f"SlurmctldPidFile={place}/ctl.pid", f"SlurmdPidFile={place}/%n.pid",
+            "SlurmdParameters=config_overrides", "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none",
+            "SwitchType=switch/none", "MpiDefault=none", "SelectType=select/cons_tres",
+            "SelectTypeParameters=CR_Core_Memory", "JobAcctGatherType=jobacct_gather/none",
+            "AccountingStorageType=accounting_storage/none", "JobCompType=jobcomp/none", "GresTypes=gpu",
+            "SlurmctldTimeout=10", f"SlurmdTimeout={self._silent_s}", "ReturnToService=2", "MinJobAge=300",
+            "KillWait=5", "BatchStartTimeout=10", "InactiveLimit=0",
+            "PreemptType=preempt/partition_prio", "PreemptMode=CANCEL", "SchedulerType=sched/backfill",
+            "SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0",
+            *(
+                f"NodeName={name} NodeAddr={self._address(number)} NodeHostname={name} CPUs={CPUS} "
+                f"RealMemory={MEMORY_MB} Gres=gpu:a100:{GPUS} Feature=fast State=UNKNOWN"
+                for number, name in enumerate(self.names, 1)
+            ),
+            f"PartitionName=main Nodes=n[1-{last}] Default=YES MaxTime=1-0 State=UP PriorityTier=10 "
+            "PreemptMode=OFF",
+            f"PartitionName=scavenge Nodes=n[1-{last}] MaxTime=1-0 State=UP PriorityTier=1 "
+            f"PreemptMode=CANCEL GraceTime={self._grace_s}",
+        ]  # fmt: skip
+
+    def _spawn(self, name: str, *words: str) -> None:
+        # Even an empty SLURM_JWT turns every daemon to auth/jwt, and the job that we may be in is not theirs.
+        kept = {
+            key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "TRAINMASTER"))
+        }
+        with (self._place / f"{name}.log").open("ab") as log:
+            self._started[name] = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
+                env=kept | self.environ,
+            )  # fmt: skip
+
+    def _end(self, name: str) -> None:
+        process = self._started.pop(name, None)
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _until(self, done: object, name: str) -> None:
+        assert callable(done)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not done():
+            if time.monotonic() > deadline or any(each.poll() is not None for each in self._started.values()):
+                raise NoSlurmError(f"{name} does not start:\n{self.log()}")
+            time.sleep(0.05)
+
+
+def _network() -> tuple[int, IO[str]]:
+    """A number that no other has, on this machine, as long as the file is open."""
+    for number in range(1, _NETWORKS):
+        held = Path(f"/run/lock/tm-slurm-{number}").open("w")  # noqa: SIM115 - held until the end
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            held.close()
+            continue
+        _sweep(f"tmsl{number}")
+        return number, held
+    raise NoSlurmError(f"{_NETWORKS} are there already")
+
+
+def _sweep(bridge: str) -> None:
+    """What one that was killed has left."""
+    spaces = [line.split()[0] for line in _run("ip", "netns", "list").stdout.splitlines() if line]
+    for space in spaces:
+        if space.startswith(f"{bridge}-"):
+            for pid in _run("ip", "netns", "pids", space, check=False).stdout.split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            _run("ip", "netns", "del", space, check=False)
+    # A namespace goes some time after it was deleted, and its cable with it.
+    for device in Path("/sys/class/net").glob(f"{bridge}*"):
+        if device.name == bridge or device.name.startswith(f"{bridge}v"):
+            _run("ip", "link", "del", device.name, check=False)
+
+
+def _run(
+    *words: str, check: bool = True, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command: Sequence[str] = words
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PATH": _PATH, **(environ or {})}
+    )
+    if check and done.returncode:
+        raise NoSlurmError(f"{' '.join(words)}: {done.stderr.strip()}")
+    return done

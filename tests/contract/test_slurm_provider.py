@@ -1,0 +1,133 @@
+"""The provider `slurm` keeps what every provider promises, on a real Slurm of three nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("asyncssh", reason="asyncssh is not installed")
+
+from trainmaster.providers.base import NodeRequest, ProviderPlace
+from trainmaster.providers.capabilities import BUILT_IN
+from trainmaster.providers.slurm.provider import SlurmProvider
+from trainmaster.providers.slurm.scripts import END_OF_JOB
+from trainmaster.providers.slurm.settings import read_settings
+from trainmaster.providers.slurm.shell import SlurmShell
+from trainmaster.spec.clocks import steady_s
+from trainmaster.testing.private_slurm import NoSlurmError, PrivateSlurm, check_installed
+from trainmaster.testing.provider_contract import ProviderContract
+from trainmaster.transport.base import Result
+
+SETTINGS = """\
+machines:
+  small: {cpus: 1, memory: 200MB, usd_per_hour: 0.25}
+"""
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[PrivateSlurm]:
+    """One for all tests of this file."""
+    try:
+        check_installed()
+    except NoSlurmError as error:
+        pytest.skip(str(error))
+    with PrivateSlurm(3) as running:
+        yield running
+
+
+class WatchedShell(SlurmShell):
+    """Keeps what it was told."""
+
+    told: list[str]
+
+    def run(self, script: str) -> Result:
+        """See `SlurmShell`."""
+        self.told.append(script)
+        return super().run(script)
+
+
+class SlurmBench:
+    """The provider on a real Slurm."""
+
+    def __init__(self, slurm: PrivateSlurm, root: Path) -> None:
+        self.slurm, self.root, self.told, self.ahead_s = slurm, root, list[str](), 0.0
+        self.names = {name: uuid.uuid4().hex for name in ("home", "neighbour")}
+
+    def home(self, name: str) -> SlurmProvider:
+        """A provider of another process, for a home."""
+        place = ProviderPlace(self.root / name, self.names[name], self.slurm.environ)
+        place.root.mkdir(exist_ok=True)
+        (place.root / "slurm.yaml").write_text(SETTINGS)
+        settings = read_settings(place.root, {})
+        shell = WatchedShell(settings, place)
+        shell.told = self.told
+        return SlurmProvider(settings, place, shell, clock=lambda: steady_s() + self.ahead_s)
+
+    def provider(self) -> SlurmProvider:
+        """See `ProviderBench`."""
+        return self.home("home")
+
+    def neighbour(self) -> SlurmProvider:
+        """See `ProviderBench`."""
+        return self.home("neighbour")
+
+    def request(self, role: str = "worker", **changes: Any) -> NodeRequest:
+        """See `ProviderBench`."""
+        return replace(NodeRequest(role, 1, "small", token="t"), **changes)
+
+    def sent(self) -> list[dict[str, Any]]:
+        """See `ProviderBench`."""
+        jobs = [
+            found[1]
+            for script in self.told
+            if "--test-only" not in script
+            if (found := re.search(rf"<<'{END_OF_JOB}'\n(.*)\n{END_OF_JOB}\n", script, re.DOTALL))
+        ]
+        self.told.clear()
+        return [{"service": "slurm", "operation": "sbatch", "parameters": {"script": job}} for job in jobs]
+
+    def changed(self) -> list[str]:
+        """See `ProviderBench`."""
+        words = [word for script in self.told for word in ("scancel", "scontrol update") if word in script]
+        return words + [each["operation"] for each in self.sent()]
+
+    @contextlib.contextmanager
+    def _partition(self, change: str, back: str) -> Iterator[None]:
+        self.slurm.command("scontrol", "update", "PartitionName=main", change)
+        yield
+        self.slurm.command("scontrol", "update", "PartitionName=main", back)
+
+    def without_capacity(self) -> contextlib.AbstractContextManager[None]:
+        """See `ProviderBench`."""
+        return self._partition("State=INACTIVE", "State=UP")
+
+    def without_permission(self) -> contextlib.AbstractContextManager[None]:
+        """See `ProviderBench`."""
+        return self._partition("DisableRootJobs=YES", "DisableRootJobs=NO")
+
+    def later(self, seconds: float) -> None:
+        """See `ProviderBench`."""
+        self.ahead_s += seconds
+
+    def left(self) -> list[str]:
+        """See `ProviderBench`."""
+        return self.slurm.jobs()
+
+
+class TestSlurm(ProviderContract):
+    """Every promise."""
+
+    capabilities = BUILT_IN["slurm"]
+
+    @pytest.fixture
+    def bench(self, slurm: PrivateSlurm, tmp_path: Path) -> Iterator[SlurmBench]:
+        """A Slurm without jobs."""
+        yield SlurmBench(slurm, tmp_path)
+        slurm.command("scancel", "-u", "root", check=False)
