@@ -12,6 +12,7 @@ packages="$packages debootstrap iproute2 iptables openssh-client util-linux" # t
 packages="$packages libseccomp2" # tasks of Unix users
 packages="$packages openssh-server" # hosts
 packages="$packages zsh fish" # completion
+packages="$packages slurm-wlm munge" # a Slurm of three nodes
 packages="$packages fuse3 libfuse3-3" # mounts of volumes
 packages="$packages chromium-headless-shell" # pages of the server
 command -v java >/dev/null 2>&1 || packages="$packages default-jre-headless"

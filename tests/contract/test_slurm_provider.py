@@ -26,8 +26,9 @@ from trainmaster.testing.provider_contract import ProviderContract
 from trainmaster.transport.base import Result
 
 SETTINGS = """\
+scratch: {scratch}
 machines:
-  small: {cpus: 1, memory: 200MB, usd_per_hour: 0.25}
+  small: {{cpus: 1, memory: 200MB, usd_per_hour: 0.25}}
 """
 
 
@@ -64,7 +65,7 @@ class SlurmBench:
         """A provider of another process, for a home."""
         place = ProviderPlace(self.root / name, self.names[name], self.slurm.environ)
         place.root.mkdir(exist_ok=True)
-        (place.root / "slurm.yaml").write_text(SETTINGS)
+        (place.root / "slurm.yaml").write_text(SETTINGS.format(scratch=self.root))
         settings = read_settings(place.root, {})
         shell = WatchedShell(settings, place)
         shell.told = self.told

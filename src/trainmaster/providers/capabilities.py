@@ -148,7 +148,6 @@ BUILT_IN: Final = {
         provisioning_s=LogNormal(1000.0, 0.4),  # Jorge et al. waited 15 to 20 minutes
     ),
     "slurm": Capabilities(
-        costs=True,
         may_be_free=True,
         spot=False,
         no_spot="a partition that is preempted is a machine of its own, named by `instance`",

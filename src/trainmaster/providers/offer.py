@@ -149,8 +149,8 @@ class Offer:
         return facts
 
     def _problem(self) -> str:
-        price, can = self.price_usd_per_hour, capabilities_of(self.provider)
-        if not (0 < price < math.inf) and not (price == 0 and (can.may_be_free or not can.costs)):
+        price = self.price_usd_per_hour
+        if not (0 < price < math.inf) and not (price == 0 and _may_be_free(self.provider)):
             return f"the price is {price:g} USD per hour; more than 0 is needed"
         if not (0 < self.vcpus < math.inf):
             return f"it has {self.vcpus:g} vCPUs; more than 0 are needed"
@@ -190,3 +190,8 @@ class Offer:
         if not (self.provider and self.instance_type):
             return "a provider and an instance type are needed"
         return ""
+
+
+def _may_be_free(provider: str) -> bool:
+    can = capabilities_of(provider)
+    return can.may_be_free or not can.costs

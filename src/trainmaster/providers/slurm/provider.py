@@ -1,7 +1,8 @@
 """`SlurmProvider`: a cluster is an allocation: one batch job, whose nodes this home logs in to while it runs.
 
-The name of a job says whose it is and for which cluster, its comment which request it answers and until when
-it is wanted. Slurm itself gives all nodes or none, and counts what they are used for; nothing is scheduled here.
+The name of a job says whose it is and for which cluster, its comment which request it answers and until
+when it is wanted. Slurm itself gives all nodes or none, and counts what they are used for: nothing is
+scheduled here.
 """
 
 from __future__ import annotations
@@ -216,7 +217,7 @@ class SlurmProvider:
     # --- looking -------------------------------------------------------------------------------------------
 
     def nodes(self, cluster: str) -> list[Node]:
-        """See `Provider`. A job that Slurm has forgotten has ended; one of which it does not answer may run."""
+        """See `Provider`. A job that Slurm has forgotten has ended; silence means nothing."""
         known = self._memory.of(cluster)
         if not known.jobs:
             return []

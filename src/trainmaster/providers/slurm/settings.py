@@ -55,7 +55,7 @@ class SlurmMachine(Noun):
         account, qos, constraint, reservation: as `sbatch` has them.
         time_limit_s: of an allocation; 0 for that of the partition.
         options: of `sbatch`, as they are.
-        usd_per_hour: what an hour of it costs; 0 if nobody pays.
+        usd_per_hour: what an hour of it costs; 0 if nothing.
     """
 
     partition: Annotated[str, Key("partition", _NAME)] = ""

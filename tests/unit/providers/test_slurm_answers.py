@@ -1,0 +1,194 @@
+"""What Slurm says, as of 22.05 and 24.11, and what it is told."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from trainmaster.providers.base import NodeRequest
+from trainmaster.providers.slurm import answers, scripts
+from trainmaster.providers.slurm.answers import JobPhase
+from trainmaster.providers.slurm.fitting import refuse_misfit
+from trainmaster.providers.slurm.settings import SlurmMachine, SlurmSettings, read_settings, slurm_offers
+from trainmaster.spec.errors import RecipeError, UsageError
+
+#: Of 22.05, with SLURM_TIME_FORMAT=%s.
+RUNNING = (
+    "JobId=3 JobName=tm-a UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=42 Nice=0 "
+    "Account=(null) QOS=(null) JobState=RUNNING Reason=None Dependency=(null) Requeue=0 BatchFlag=1 "
+    "ExitCode=0:0 RunTime=00:00:03 TimeLimit=1-00:00:00 TimeMin=N/A SubmitTime=1795706667 "
+    "StartTime=1795706668 EndTime=1795793068 Deadline=N/A SuspendTime=None SecsPreSuspend=0 Partition=main "
+    "AllocNode:Sid=localhost:9598 ReqNodeList=(null) ExcNodeList=(null) NodeList=n[1,3] BatchHost=n1 "
+    "NumNodes=2 NumCPUs=2 NumTasks=3 CPUs/Task=1 ReqB:S:C:T=0:0:*:* TRES=cpu=2,mem=4000M,node=2,billing=2 "
+    "Socks/Node=* NtasksPerN:B:S:C=1:0:*:* Features=(null) Command=/home/a b/j.sh WorkDir=/tmp "
+    "Comment=trainmaster:worker-0:1795710000 StdErr=/dev/null StdIn=/dev/null StdOut=/dev/null Power="
+)
+#: Of 24.11: more fields, a range where it waits, a reason with more words.
+WAITING = (
+    "JobId=812 JobName=tm-b UserId=ada(1000) GroupId=ada(1000) MCS_label=N/A Priority=1 Nice=0 "
+    "Account=physics QOS=normal JobState=PENDING Reason=Nodes_required_for_job_are_DOWN,_DRAINED "
+    "Dependency=(null) Requeue=0 BatchFlag=1 ExitCode=0:0 SubmitTime=1795706667 EligibleTime=1795706667 "
+    "StartTime=Unknown EndTime=Unknown Deadline=N/A PreemptEligibleTime=Unknown PreemptTime=None "
+    "SuspendTime=None Partition=gpu NodeList= NumNodes=2-2 NumCPUs=2 ReqTRES=cpu=2,mem=2G,node=2,billing=2 "
+    "AllocTRES=(null) Comment=trainmaster:ps-1:1795710000.5 TresPerNode=gres/gpu:a100:2"
+)
+PREEMPTED = RUNNING.replace("Deadline=N/A", "Deadline=N/A PreemptTime=1795706700")
+SINFO = """\
+main*|up|1-00:00:00|2|idle|4|2000|gpu:a100:2(S:0-1)|fast,nvlink
+main*|up|1-00:00:00|1|down*|8|4000|(null)|(null)
+scavenge|inact|infinite|3|mixed~|64+|256000+|gpu:4|(null)
+"""
+SETTINGS = """\
+login: ada@login.example.org:2222
+notice: 5m
+before: module load cuda
+machines:
+  gpu:
+    {partition: main, cpus: 4, memory: 1GB, gpus: 2, gpu: A100, gres: "gpu:a100:2", account: physics,
+     qos: high, constraint: nvlink, time_limit: 12h, options: [--exclusive], usd_per_hour: 1.5}
+  big: {cpus: 8, memory: 3GB}
+"""
+
+
+def settings(tmp_path: Path, text: str = SETTINGS) -> SlurmSettings:
+    (tmp_path / "slurm.yaml").write_text(text)
+    return read_settings(tmp_path, {})
+
+
+def test_jobs_as_two_versions_tell_them():
+    now, jobs = answers.parse_jobs("\n".join(["now=1795706700", RUNNING, WAITING, RUNNING]))
+    assert now == 1795706700.0
+    runs, waits = jobs
+    assert (runs.id, runs.phase, runs.nodes, runs.batch, runs.count) == (
+        "3",
+        JobPhase.RUNS,
+        ("n1", "n3"),
+        "n1",
+        2,
+    )
+    assert (runs.started_at, runs.ends_at, runs.preempted_at) == (1795706668.0, 1795793068.0, 0.0)
+    assert scripts.marks(runs.comment) == ("worker-0", 1795710000.0)
+    assert (waits.phase, waits.nodes, waits.count, waits.started_at) == (JobPhase.WAITS, (), 2, 0.0)
+    assert waits.reason.startswith("Nodes_required")
+    assert scripts.marks(waits.comment) == ("ps-1", 1795710000.0)
+    assert scripts.marks("somebody's own") is None
+    assert answers.parse_jobs(PREEMPTED)[1][0].preempted_at == 1795706700.0
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            PREEMPTED.replace("JobState=RUNNING", "JobState=COMPLETED"),
+            "preempted",
+        ),  # as it is told: ended well
+        (RUNNING.replace("JobState=RUNNING", "JobState=TIMEOUT"), "time limit"),
+        (RUNNING.replace("JobState=RUNNING", "JobState=CANCELLED"), "cancelled"),
+        (RUNNING.replace("JobState=RUNNING", "JobState=NODE_FAIL"), "lost a node"),
+        (RUNNING.replace("JobState=RUNNING", "JobState=FAILED").replace("=0:0", "=41:0"), "no sshd"),
+        (RUNNING.replace("JobState=RUNNING", "JobState=FAILED").replace("=0:0", "=7:0"), "exit code 7"),
+    ],
+)
+def test_why_a_job_has_ended(said, words):
+    (job,) = answers.parse_jobs(said)[1]
+    assert job.phase is JobPhase.ENDED
+    assert words in answers.end_words(job, scripts.NODE_ENDS)
+
+
+def test_partitions():
+    found = answers.parse_partitions(SINFO + "something else\n")
+    assert found["main"].is_default
+    assert found["main"].limit_s == 86400.0
+    assert [(kind.count, kind.cpus, kind.gpus, kind.is_there) for kind in found["main"].nodes] == [
+        (2, 4, 2, True), (1, 8, 0, False),
+    ]  # fmt: skip
+    assert not found["scavenge"].is_up
+    assert found["scavenge"].limit_s is None
+    (kind,) = found["scavenge"].nodes
+    assert (kind.cpus, kind.memory_mb, kind.gpus, kind.is_there) == (64, 256000, 4, True)
+
+
+@pytest.mark.parametrize(
+    ("machine", "count", "words"),
+    [
+        ({"partition": "nope"}, 1, "no partition 'nope'"),
+        ({"cpus": 6}, 1, "6 CPUs"),
+        ({"memory_bytes": 10**10}, 1, "10 GB of memory"),
+        ({"gpus": 3}, 1, "3 GPUs"),
+        ({"constraint": "slow"}, 1, "the feature slow"),
+        ({"time_limit_s": 90000.0}, 1, "time_limit"),
+        ({}, 9, "for ever"),
+        ({}, 0, "0 nodes"),
+    ],
+)
+def test_what_would_wait_for_ever_is_refused(machine, count, words):
+    kind = SlurmMachine(**{"cpus": 1, "memory_bytes": 10**9, **machine})
+    part = scripts.Part(NodeRequest("worker", count, "m"), kind, 20000, "d")
+    with pytest.raises(UsageError, match=words) as refused:
+        refuse_misfit(part, answers.parse_partitions(SINFO))
+    assert refused.value.hint
+
+
+def test_a_job_has_all_that_is_asked_for(tmp_path):
+    known = settings(tmp_path)
+    requests = [
+        NodeRequest("worker", 2, "gpu", token="worker-0", lease_s=600.0),
+        NodeRequest("ps", 1, "big", token="ps-1"),
+    ]
+    parts = [scripts.part_of(known, "0123456789abcdef", "r1-train", each) for each in requests]
+    script = scripts.job_script(known, "0123456789abcdef", "r1-train", parts, "ssh-ed25519 AAAA", "a2V5", "7")
+    options = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
+    first, second = options[: options.index("hetjob")], options[options.index("hetjob") + 1 :]
+    assert {
+        "--job-name=tm-0123456789ab-r1-train",
+        "--comment=trainmaster:worker-0:7",
+        "--no-requeue",
+        "--no-kill",
+    } <= {*first}
+    assert {"--signal=B:USR1@300", "--nodes=2", "--gres=gpu:a100:2", "--account=physics", "--qos=high"} <= {
+        *first
+    }
+    assert {"--constraint=nvlink", "--time=720", "--exclusive", "--mem=953M", "--partition=main"} <= {*first}
+    assert {"--nodes=1", "--cpus-per-task=8", "--comment=trainmaster:ps-1:7"} <= {*second}
+    assert not any(option.startswith(("--gres", "--partition", "--time")) for option in second)
+    assert script.count("\nnode ") == 3
+    assert "module load cuda" in script
+    assert "@" not in script.replace("B:USR1@300", "").replace('"$@"', "")
+    assert parts[0].port != parts[1].port
+
+
+def test_one_token_is_one_job():
+    script = scripts.submit_script("tm-a", "worker-0", "#!/bin/bash")
+    assert script.index("flock") < script.index("squeue") < script.index("sbatch")
+    assert "trainmaster:worker-0:" in script
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("machines: {}\n", "names no machines"),
+        ("login: a b\nmachines: {m: {cpus: 1, memory: 1GB}}\n", "user@host"),
+        ("machines: {m: {memory: 1GB}}\n", "cpus"),
+        ("machines: {m: {cpus: 1, memory: 1GB, gres: 'gpu:1'}}\n", "gpus"),
+        ("machines: {m: {cpus: 1, memory: 1GB, time_limit: 1m}}\n", "5m"),
+        ("machines: {m: {cpus: 1, memory: 1GB, account: 'a; rm'}}\n", "one word"),
+        ("machines: {m: {cpus: 1, memory: 1GB, qoss: a}}\n", "qos"),
+        ("machines: {m: {cpus: 1, memory: 1GB, gpus: 1, gres: 'gpu:1', gpus_per_node: '1'}}\n", "both"),
+    ],
+)
+def test_mistakes_in_settings_are_told(tmp_path, text, words):
+    with pytest.raises((RecipeError, UsageError), match=words):
+        settings(tmp_path, text)
+
+
+def test_offers_are_the_machines_of_the_settings(tmp_path):
+    gpu, big = slurm_offers(settings(tmp_path), date(2026, 11, 26))
+    assert (gpu.instance_type, gpu.price_usd_per_hour, gpu.accelerator, gpu.accelerators) == (
+        "gpu",
+        1.5,
+        "A100",
+        2,
+    )
+    assert (big.price_usd_per_hour, big.zone, big.vcpus) == (0.0, "", 8)
