@@ -24,6 +24,8 @@ _OF_RANKS: Final = frozenset(
 ALIASES: Final = {"SLURM": "slurm", "SKYPILOT": "skypilot", "DSTACK": "dstack"}
 _ALIAS: Final = re.compile(rf"\b({'|'.join(ALIASES)})D?_[A-Z][A-Z_]+\b")
 _COMMENTS: Final = re.compile(r"^\s*#.*", re.MULTILINE)
+#: Lines before the first command.
+_HEAD: Final = re.compile(r"(?:[ \t]*(?:#.*)?\n)*")
 _FILE: Final = re.compile(r"(?<![\w$/.-])((?:[\w.-]+/)*[\w.-]+\.(?:py|sh|bash))\b")
 #: Of a setup: all of it only puts packages into an environment.
 _INSTALLS: Final = re.compile(
@@ -199,8 +201,7 @@ class ForeignJob:
         if given and is_gang and set(given) <= _OF_RANKS:
             script.drop(command)
             draft.drop(line, ", ".join(given), "set for each rank")
-        elif given and self._masked(text := script.text[command.start : command.end]):
-            del text
+        elif given and self._masked(script.text[command.start : command.end]):
             draft.drop(line, script.drop(command), "a secret: export it, or `trainmaster secrets set`")
             names = experiment.keys.setdefault("secrets", [])
             assert isinstance(names, list)
@@ -218,19 +219,23 @@ class ForeignJob:
 
     @staticmethod
     def _masked(text: str) -> list[str]:
-        """Values in it that must not be copied."""
+        """Lines in it with a value that must not be copied, without that."""
         masked = without_secrets(text)
         if masked == text:
             return []
         spans = [found.span() for found in re.finditer(r"\*+", masked)]
+        ends = [(text.rfind("\n", 0, start) + 1, f"{text}\n".index("\n", end)) for start, end in spans]
         return [
-            masked
-            for start, end in spans
+            masked[begin:after].strip()
+            for (start, end), (begin, after) in zip(spans, ends, strict=True)
             if text[start:end] != masked[start:end] and text[start] not in "$<{("
         ]
 
     def _write(self, draft: Draft, experiment: ExperimentDraft, command: str, beside: Beside) -> None:
         command, setup = command.strip("\n"), self.setup.strip("\n")
+        head = _HEAD.match(command)
+        assert head is not None
+        command = re.sub(r"\n\n+", "\n", head[0]) + command[head.end() :]  # `#SBATCH` stood there
         is_plain = all(_INSTALLS.match(line.strip()) for line in setup.split("\n") if line.strip())
         if setup and not is_plain:
             # What it makes beside packages is made once on each machine, as the environment is.

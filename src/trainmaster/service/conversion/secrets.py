@@ -7,9 +7,11 @@ from typing import Final
 
 #: The value of such a name is private.
 _NAME: Final = re.compile(
-    r"(?i)(?:secret|password|passwd|passphrase|token|access_key|private_key|api_key|key_id)[\w-]*"
+    r"(?i)(?:secret|password|passwd|passphrase|token(?!i[sz])|access_key|private_key|api_key|key_id)[\w-]*"
     r"['\"]?[ \t]*(?:[:=]|>=)[ \t]*"
 )
+#: How many tokens of text, as in ``--max-tokens=4096``.
+_AMOUNT: Final = re.compile(r"(?i)token[\w-]*['\"]?[ \t]*[:=][ \t]*['\"]?\d{1,7}(?![\w.-])")
 _QUOTED: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 #: A reference to what stands elsewhere.
 _REFERENCE: Final = re.compile(r"\{[ \t]*get_\w+[ \t]*:[^{}\n]*\}")
@@ -31,9 +33,13 @@ def without_secrets(source: str) -> str:
 
     >>> without_secrets("access_key: 'AKIA1', bucket: b")
     "access_key: '*****', bucket: b"
+    >>> without_secrets("--tokenizer=gpt2 --num-tokens=4096")
+    '--tokenizer=gpt2 --num-tokens=4096'
     """
     hidden: list[tuple[int, int]] = []
     for found in _NAME.finditer(source):
+        if _AMOUNT.match(source, found.start()):
+            continue
         hidden += _value_at(source, found.start(), found.end())
     for form in _FORMS.finditer(source):
         hidden += [form.span(name) for name in ("pem", "id", "login") if form[name] is not None]

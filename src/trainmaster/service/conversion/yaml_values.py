@@ -10,7 +10,7 @@ from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.units import parse_duration
 
 _BUCKET = re.compile(r"(?:s3|gs|az|r2|cos|oci|nebius|https?)://")
-_SECRET = re.compile(r"(?i)secret|password|passwd|token|api_?key|access_key|private_key|_key$")
+_SECRET = re.compile(r"(?i)secret|password|passwd|token(?!i[sz])|api_?key|access_key|private_key|_key$")
 _FILE = re.compile(r"\.(?!git$)[A-Za-z0-9]{1,6}$")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")
 

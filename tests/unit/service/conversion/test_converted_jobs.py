@@ -164,6 +164,26 @@ run: |
     assert {line for line, _, _ in made.dropped} == {6, 7, 8, 10}
 
 
+def test_tokens_of_text_are_no_secrets_and_others_are_shown_by_their_line() -> None:
+    script = """#!/bin/bash
+# for the small cluster
+#SBATCH --nodes=2
+#SBATCH --exclusive
+
+declare -a ARGS=(
+  --tokenizer=hf-internal/llama
+  --max-tokens=4096
+)
+python train.py --lr 1 "${ARGS[@]}"
+python push.py --token=abcdef
+"""
+    made = conversion_of(script, "fsdp.sbatch")
+    main = only(made.recipe)
+    assert "# for the small cluster\ndeclare -a ARGS=(\n  --tokenizer=hf-internal/llama\n" in main.command
+    assert main.secrets == ()
+    assert [text for _, text, why in made.decisions if "a secret" in why] == ["python push.py --token=***"]
+
+
 FILES = {
     "ddp.yaml": "distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 8\nmixed_precision: bf16\n",
     "fsdp.yaml": "distributed_type: FSDP\nnum_machines: 2\nnum_processes: 8\nfsdp_config: {fsdp_x: 2}\n",
