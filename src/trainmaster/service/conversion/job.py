@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trainmaster.service.conversion.draft import Draft, ExperimentDraft
-from trainmaster.service.conversion.launch import Launch, launch_of
+from trainmaster.service.conversion.launch import LAUNCHERS, Launch, launch_of
 from trainmaster.service.conversion.secrets import without_secrets
-from trainmaster.service.conversion.shell import Command, Script, number_of
+from trainmaster.service.conversion.shell import Command, Script, number_of, written_out
 
 #: Files beside the one that is converted, by the path that a command names; empty if there is none.
 Beside = Callable[[str], str]
@@ -75,7 +75,7 @@ class ForeignJob:
 
     def fill(self, draft: Draft, experiment: ExperimentDraft, beside: Beside) -> None:
         """Give an experiment its command, its setup and how many processes it has."""
-        script = Script(self.command, self.line)
+        script = Script(written_out(self.command, LAUNCHERS), self.line)
         commands = script.commands()
         known = self._assigned(commands)
         found = [

@@ -38,6 +38,7 @@ _MODULES: Final = {
     "accelerate.commands.launch": "accelerate",
     "deepspeed.launcher.runner": "deepspeed",
 }
+LAUNCHERS: Final = (*_FLAGS, *_MODULES, "mpiexec", "accelerate-launch")
 _NODES: Final = ("nnodes", "num-machines", "num-nodes")
 _EACH: Final = ("nproc-per-node", "num-gpus")
 _ALL: Final = ("num-processes", "np", "n", "c")

@@ -9,7 +9,8 @@ from typing import Final
 from trainmaster.service.conversion.description import size_of
 from trainmaster.service.conversion.draft import Draft, ExperimentDraft
 from trainmaster.service.conversion.job import Beside, ForeignJob
-from trainmaster.service.conversion.shell import Command, Script, Word, number_of
+from trainmaster.service.conversion.launch import LAUNCHERS
+from trainmaster.service.conversion.shell import Command, Script, Word, number_of, written_out
 
 _DIRECTIVE: Final = re.compile(r"#SBATCH\s+(.*)")
 _NOT_SHELL: Final = re.compile(r"#+\s*SBATCH\b|#!")
@@ -83,7 +84,7 @@ class _Reader:
         self._options: dict[str, tuple[str, int]] = {}
 
     def read(self) -> Draft:
-        body = self._directives()
+        body = written_out(self._directives(), LAUNCHERS)
         if (found := self._options.get("job-name")) and _NAME.fullmatch(found[0]):
             self._draft.name = found[0]
         nodes, tasks = self._shape()

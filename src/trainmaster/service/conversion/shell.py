@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,6 +33,9 @@ _SPACE: Final = re.compile(r"(?:[ \t]|\\\n)+")
 _COMMENT: Final = re.compile(r"#[^\n]*")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(?:\[\w*\])?\+?=(.*)", re.DOTALL)
 _VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^{}]*))?\})")
+#: A variable, or all of an array.
+_WHOLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?\})")
+_NOTE: Final = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
 _ARITHMETIC: Final = re.compile(r"\$\(\((.*?)\)\)|\$\(expr ([^()]*)\)|`expr ([^`]*)`", re.DOTALL)
 _ENDS: Final = {"(": ")", "{": "}"}
 
@@ -175,6 +178,46 @@ class Script:
                     expects = False
                 yield word
                 at = end
+
+
+def written_out(text: str, launchers: Collection[str]) -> str:
+    r"""A script in which calls of launchers have their options where they otherwise have arrays of them.
+
+    Args:
+        text: the script.
+        launchers: names of programs.
+
+    >>> written_out('A=(--nnodes=2)\nT=bin/torchrun\n$T "${A[@]}" $S "${B[@]}"', ["torchrun"])
+    'A=(--nnodes=2)\nT=bin/torchrun\nbin/torchrun --nnodes=2 $S "${B[@]}"'
+    """
+    script = Script(text)
+    commands = script.commands()
+    given: dict[str, list[str]] = {}
+    for name, value in (pair for each in commands for pair in each.assignments()):
+        given.setdefault(name, []).append(value)
+    once = {name: values[0] for name, values in given.items() if len(values) == 1}
+    for command in commands:
+        changes: list[tuple[Word, str]] = []
+        starts = False
+        for word in command.words[command.assigns :]:
+            value = _stands_for(word, once) or ""
+            is_launcher = (value or word.bare).strip("\"'").rpartition("/")[2] in launchers
+            said = " ".join(_NOTE.sub("", value.strip("()")).split())
+            is_options = value.startswith("(") and said.startswith("-")
+            if starts and not is_options and not word.text.startswith("-"):
+                break
+            starts = starts or is_launcher
+            if value and (is_launcher or is_options):
+                changes.append((word, said))
+        for word, said in changes if starts or command.program == "srun" else ():
+            script.change(word.start, word.end, said)
+    return script.changed()
+
+
+def _stands_for(word: Word, known: Mapping[str, str]) -> str | None:
+    """What a variable or array was given that is all of a word."""
+    found = _WHOLE.fullmatch(word.bare)
+    return known.get(found[1] or found[2]) if found else None
 
 
 def _command(words: list[Word]) -> Command:

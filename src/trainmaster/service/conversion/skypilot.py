@@ -25,6 +25,8 @@ SKYPILOT: Final = Wording("a task of SkyPilot", "tasks", "a mapping with `run`")
 _DOCUMENT: Final = re.compile(r"^---[ \t]*(?:#.*)?$", re.MULTILINE)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NAMED: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+#: What a path or URL of data cannot have here: a variable without a value, a store of another cloud.
+_UNKNOWN: Final = re.compile(r"\$\{?\w+\}?|<[\w-]+>|^(?:oci|nebius|r2|cos)://")
 _COUNTED: Final = re.compile(r"([A-Za-z][\w.-]*)(?::\s*([\d.]+))?")
 _REASONS: Final = {
     "disk_tier": "disks are the provider's usual ones",
@@ -214,11 +216,16 @@ def _mounts(draft: Draft, experiment: ExperimentDraft, section: Section, key: st
         source = (
             each.text.strip() if each.kind is Kind.SCALAR else Section(each, section.lines).text("source")
         )
+        source = _with_values(source, cast("Mapping[str, str]", experiment.keys.get("env") or {}))
         if _PRIVATE.search(place) or _PRIVATE.search(source):
             draft.drop(line, f"{place}: {source}", "keys stay where they are: members of a gang need none")
         elif key == "volumes" and source:
             draft.decide(
                 line, f"{place}: {source}", "`trainmaster volume push`, and `data: {NAME: {volume: V}}`"
+            )
+        elif unknown := _UNKNOWN.search(source):
+            draft.decide(
+                line, f"{place}: {source}", f"`data: {{NAME: {{url: URL}}}}`; {unknown[0]} is unknown here"
             )
         elif not source:
             draft.decide(line, place, "what is to be kept goes to $TRAINMASTER_OUTPUT_DIR")

@@ -164,6 +164,48 @@ run: |
     assert {line for line, _, _ in made.dropped} == {6, 7, 8, 10}
 
 
+def test_paths_of_skypilots_data_have_the_values_of_variables_and_none_that_are_unknown() -> None:
+    made = conversion_of(
+        """envs: {BUCKET: s3://ours, KEPT: }
+file_mounts:
+  /data: ${BUCKET}/pets
+  /checkpoints: {source: $KEPT, mode: MOUNT}
+  /models: {source: "oci://ours@us-sanjose-1"}
+run: python train.py /data
+""",
+        "sky.yaml",
+    )
+    main = only(made.recipe)
+    assert {name: each.url for name, each in main.data.items()} == {"data": "s3://ours/pets"}
+    told = [text for _, text, why in made.decisions if "unknown here" in why]
+    assert told == ["/checkpoints: $KEPT", "/models: oci://ours@us-sanjose-1"]
+
+
+def test_options_of_launchers_that_stand_in_arrays_are_read_and_those_of_the_script_stay() -> None:
+    script = """#!/bin/bash
+#SBATCH --nodes=2
+declare -a ARGS=(
+    --container-image $IMAGE
+)
+declare -a TORCHRUN_ARGS=(
+    --nproc_per_node=8  # GPUs of a node
+    --nnodes=$SLURM_JOB_NUM_NODES
+    --rdzv_endpoint=$(hostname)
+)
+export TORCHRUN=./pt/bin/torchrun
+declare -a TRAIN_ARGS=( --epochs 3 )
+MORE=""
+MORE="--auto-resume=1"
+srun ${MORE} -l "${ARGS[@]}" ${TORCHRUN} "${TORCHRUN_ARGS[@]}" $SCRIPT "${TRAIN_ARGS[@]}"
+"""
+    made = conversion_of(script, "fsdp.sbatch")
+    main = only(made.recipe)
+    assert main.distributed is not None
+    assert (main.distributed.workers, main.distributed.per_node) == (16, 8)
+    assert main.command.endswith('\npython $SCRIPT "${TRAIN_ARGS[@]}"\n')
+    assert "container: IMAGE" in " ".join(why for _, _, why in made.decisions)
+
+
 def test_tokens_of_text_are_no_secrets_and_others_are_shown_by_their_line() -> None:
     script = """#!/bin/bash
 # for the small cluster
