@@ -56,7 +56,7 @@ lint: install
 	@$(BIN)/python scripts/import_circles.py
 
 # What to run before every commit: linters, types, and all unit tests but the long simulations, which `make test` has too.
-# Hypothesis makes up 20 examples, `make test` has 50, and a test that is called alone 100, where it names no number.
+# Hypothesis makes up 20 examples, `make test` has 25, and a test that is called alone 100, where it names no number.
 check: install
 	@$(MAKE) --no-print-directory -j 2 lint unit
 
@@ -65,9 +65,10 @@ check: install
 unit: export TRAINMASTER_EXAMPLES ?= 20
 # Files of tests lie in memory where there is room, so that nothing waits for a disk; only those of what fails are left.
 unit: export PYTEST_DEBUG_TEMPROOT ?= $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 2>/dev/null && echo /dev/shm)
+unit: UNIT ?= -n 3 -m 'not simulation'
 unit: install
 	@test -d tests/unit/__pycache__ || $(BIN)/python -m pytest --collect-only -q src tests/unit >/dev/null 2>&1 || true
-	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m 'not simulation' -o tmp_path_retention_policy=failed src tests/unit
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal -o tmp_path_retention_policy=failed $(UNIT) src tests/unit
 
 test: install
 	@bash scripts/test.sh $(BIN)/python

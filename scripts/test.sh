@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The linters and all tests in parts, the longest first: the lab's four mostly wait for hosts, so that two that compute
-# begin beside them; on a new machine three wait until the first one has made the hosts' image. Whichever part ends,
-# the next begins; short ones come last, so that the last minutes are not those of one part alone.
+# The linters and all tests in parts: first the lab's four and others that mostly wait, for hosts and for each other's
+# locks; on a new machine three wait until the first one has made the hosts' image. Whichever part ends, the next begins.
+# Unit tests, which only compute, come last and in two processes, so that no core is idle in the last minutes.
 # Ctrl-C ends all of them, with what they have started; a second one does not wait for what they take down.
 set -mu -o pipefail # each part is a process group of its own; without -m, what runs in the background ignores SIGINT
 python=${1:-python3}
-at_once=6
-parts=(hosts lab unit runs others servers remote crossings rest middle lint contract volumes last)
+at_once=7
+parts=(hosts lab runs crossings others servers remote volumes middle rest last contract lint unit)
 lab=tests/integration/lab
 others=(tests/integration/test_[!cs]*.py)
 servers=(tests/integration/test_s*.py)
@@ -23,6 +23,7 @@ patience_s=60 # taking a lab down takes some seconds
 logs=$(mktemp -d)
 export TRAINMASTER_TESTS_SEEN_COMMANDS=$logs/commands # the first call of a verb is a real one, once in all parts
 mkdir "$logs/commands"
+export TRAINMASTER_EXAMPLES="${TRAINMASTER_EXAMPLES:-25}" # of each property
 groups=()
 
 signal_all() {
@@ -52,11 +53,12 @@ trap interrupted INT TERM
 
 # What each part prints is in a file of its name; the first one's is seen at once.
 run() {
-    [ "$1" != unit ] || export OPENBLAS_NUM_THREADS=1 TRAINMASTER_EXAMPLES="${TRAINMASTER_EXAMPLES:-25}"
     if [ "$1" = "${parts[0]}" ]; then
         "$python" -m pytest "${@:2}" 2>&1 | tee -i "$logs/$1"
     elif [ "$1" = lint ]; then
         make --no-print-directory lint >"$logs/$1" 2>&1
+    elif [ "$1" = unit ]; then
+        make --no-print-directory unit UNIT="-n 2" >"$logs/$1" 2>&1
     else
         "$python" -m pytest "${@:2}" >"$logs/$1" 2>&1
     fi
@@ -71,7 +73,7 @@ begin() {
 }
 arguments_of() {
     case $1 in
-    unit) echo src tests/unit ;;
+    unit | lint) ;;
     contract) echo $again tests/contract ;;
     volumes) echo $again tests/integration/volumes ;;
     remote) echo $again tests/integration/remote ;;
