@@ -138,6 +138,20 @@ def first_recipe(directory: Path, script: str | None, *, may_run: bool, name: st
     return found
 
 
+def options_in(source: str, path: Path | None = None) -> list[ScriptOption]:
+    """What a script takes on its command line, as far as its text says; none of what is no Python.
+
+    Args:
+        source: the text.
+        path: of it, beside which Hydra's configuration lies; None looks at nothing else.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return []
+    return _options(tree, path, set(_imported(tree)))[1]
+
+
 def scripts_in(directory: Path) -> list[str]:
     """Scripts that may be meant, the likeliest first."""
     ranked = []
@@ -161,7 +175,7 @@ def _imported(tree: ast.AST) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-def _options(tree: ast.Module, path: Path, modules: set[str]) -> tuple[str, list[ScriptOption]]:
+def _options(tree: ast.Module, path: Path | None, modules: set[str]) -> tuple[str, list[ScriptOption]]:
     """How a script reads its options, and which those are."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     arguments = [_option(call) for call in calls if _called(call) == "add_argument"]
@@ -174,7 +188,7 @@ def _options(tree: ast.Module, path: Path, modules: set[str]) -> tuple[str, list
         main = next(
             (call for call in calls if _called(call) == "main" and _keyword(call, "config_name")), None
         )
-        return "Hydra", _of_hydra(path, main)
+        return "Hydra", _of_hydra(path, main) if path else []
     for name in _ONLY_HELP:
         if name in modules or any(_called(call) == name for call in calls):
             return name, []

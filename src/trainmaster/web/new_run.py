@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -29,7 +29,8 @@ from trainmaster.providers.capabilities import BUILT_IN as PROVIDERS
 from trainmaster.providers.loading import NAMED as CATALOGUES
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.endpoints.serving_recipe import must_be_servable, package_for, serving_recipe
-from trainmaster.service.first_recipe import scripts_in
+from trainmaster.service.first_recipe import ScriptOption, scripts_in
+from trainmaster.service.quotes.first_guess import FirstGuess
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
 from trainmaster.service.teams.team_budget import OWNER, Budgets
 from trainmaster.service.teams.team_runs import TeamRuns
@@ -37,7 +38,7 @@ from trainmaster.service.teams.team_volumes import TeamVolumes
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.uploads.git_code import GitCode
 from trainmaster.service.users.caller import Caller
-from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.model_reference import ModelReference
 from trainmaster.web.recipe_form import (
     RecipeForm,
@@ -95,6 +96,8 @@ FRAMEWORKS: Final = ("pytorch", "tensorflow", "jax", "mpi", "ray", "spark", "mxn
 #: A main script that is looked for in the code; others are the user's own affair.
 _SCRIPT: Final = re.compile(r"(?!.*\.\.)\w[\w./-]*\.py")
 _ALSO: Final = 3
+#: Of so many it is told how long runs take where nothing is known of a job.
+_PAST_RUNS: Final = 100
 SAMPLERS: Final = ("random", "grid", "qmc", "tpe", "cmaes")
 
 
@@ -236,7 +239,7 @@ def make_recipe(request: Request, state: State, caller: Submitter, form: Filled)
     except TrainmasterError as error:
         mistake = error
     if is_part(request):
-        return _as_json(caller, form, mistake, notes)
+        return _as_json(caller, form, mistake, notes, takes=_takes(state, caller, form))
     return show_form(request, state, caller, form, mistake)
 
 
@@ -246,12 +249,31 @@ def _as_json(
     mistake: TrainmasterError | None,
     notes: Sequence[str] = (),
     http: int = 200,
+    takes: Mapping[str, Any] | None = None,
 ) -> Response:
-    """What the page becomes."""
+    """What the page becomes; ``takes`` is what the script takes, None where it was not looked at again."""
     checked = part("checked.html", **_checked(mistake, caller, notes))
     fields = form.model_dump(include=set(RecipeForm.model_fields))
     told = {"checked": checked, "wrong": wrong_fields(mistake)}
+    told |= {} if takes is None else {"takes": part("takes.html", **takes)}
     return JSONResponse({"recipe": form.recipe, "was": form.was, "fields": fields, **told}, http)
+
+
+@router.post("/new/estimate")
+def estimate(request: Request, state: State, caller: Submitter, found: Runs, form: Filled) -> Response:
+    """What is known of the job while it is filled in, for our script; nothing is measured or rented."""
+    guess, why = None, ""
+    past = found.page(_PAST_RUNS, state="SUCCEEDED")["runs"]
+    past_s = [each["seconds"] - each.get("queued_s", 0.0) for each in past]
+    try:
+        recipe = state.submissions.read(caller, form.request())
+        service = state.service.of_team(caller.team or None)
+        guess = FirstGuess.of(service, recipe, state.environ, past_s)
+    except RecipeError:  # said where the recipe is
+        return Response(status_code=204)
+    except TrainmasterError as error:
+        why = str(error.args[0]).splitlines()[0]
+    return page(request, "estimate.html", guess=guess, why=why, cap=form.budget)
 
 
 @router.post("/new/git")
@@ -403,8 +425,24 @@ def show_form(
         "strategies": STRATEGIES,
         "frameworks": FRAMEWORKS,
         "samplers": SAMPLERS,
+        **_takes(state, caller, form),
     }
     return page(request, "new.html", http, form=form, **choices, **_checked(mistake, caller, notes))
+
+
+def _takes(state: ServerState, caller: Caller, form: NewRunPage) -> dict[str, Any]:
+    """What the main script takes on its command line, and what of that it does not start without."""
+    options: list[ScriptOption] = []
+    if form.digest and _SCRIPT.fullmatch(form.main):
+        with suppress(TrainmasterError):  # what is wrong with it is said elsewhere
+            found = state.submissions.options_of(caller, form.digest, form.main)
+            options = [ScriptOption(**each) for each in found]
+    given = {word.partition("=")[0] for word in form.arguments.split()}
+    given |= {f"--{line.partition(':')[0].strip()}" for line in form.parameters.splitlines()}
+    missing = [
+        each.flag for each in options if each.required and each.flag and each.flag.rstrip("=") not in given
+    ]
+    return {"options": options, "missing": missing, "main": form.main}
 
 
 def _providers(state: ServerState, caller: Caller) -> list[str]:

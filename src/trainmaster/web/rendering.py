@@ -98,7 +98,7 @@ def with_code(text: str) -> Markup:
 def for_readers(hint: str, caller: Caller | None = None) -> str:
     """A hint without what only a shell, its variables or the docs' files are good for; whole for an admin.
 
-    What `trainmaster` lists stands on a page of its own: it needs nobody to be asked.
+    What `trainmaster` lists stands on a page of its own: for that no admin is asked.
 
     >>> for_readers("Choose another one. `trainmaster status` lists the runs.")
     'Choose another one.'

@@ -10,11 +10,14 @@ import warnings
 
 import pytest
 
+from trainmaster.advisor.quote.quote import Interval, Quote
 from trainmaster.control.task.layout import Home
 from trainmaster.db import quote_requests as rows
 from trainmaster.service import Service
 from trainmaster.service.quotes.quote_requests import QUOTE
+from trainmaster.service.quotes.quote_service import Quoter
 from trainmaster.service.teams.team_budget import set_budget
+from trainmaster.service.teams.team_runs import TeamRuns
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 with warnings.catch_warnings():
@@ -477,3 +480,65 @@ def test_the_recommender_draws_time_against_machines(browser):
     assert browser.get("/recommend?beta=much").status_code == 422
     figure = workers_figure([{"workers": 1, "time_s": 0.5, "low_s": 0.4, "high_s": 0.6, "is_measured": True}])
     assert [tick.text for tick in figure["ticks"]] == ["0 s", "0.2 s", "0.4 s", "0.6 s"]
+
+
+SCRIPT = """\
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--data", required=True)
+parser.add_argument("--fast", action="store_true")
+"""
+
+
+def test_arguments_of_the_script_are_shown_also_to_teams(shared, tmp_path):
+    """They are read from its text, in a process with limits; nothing of it is run."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    app = make_app(shared)
+    add_pages(app)
+    token = shared.access.create_token("amy", ["read", "run"], "red")["token"]
+    amy = TestClient(app, headers={"authorization": f"Bearer {token}"}, follow_redirects=False)
+    code = CodeUploads(shared.service.home, "red").add_directory(tmp_path)
+    found = asked(amy, "/new/recipe", main="train.py", provider="aws", digest=code)
+    assert re.findall('data-give="(.*?)"', found["takes"]) == ["--lr 0.1", "--data", "--fast"]
+    assert "does not start without <code>--data</code>" in found["takes"]
+    sent = {**found["fields"], "was": found["was"], "recipe": found["recipe"], "arguments": "--data=x"}
+    assert "does not start without" not in asked(amy, "/new/recipe", **sent)["takes"]
+    (tmp_path / "train.py").write_text("(" * 90_000)
+    code = CodeUploads(shared.service.home, "red").add_directory(tmp_path)
+    assert asked(amy, "/new/recipe", main="train.py", digest=code)["takes"].strip() == ""
+
+
+def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tmp_path, monkeypatch):
+    interval, dollars = Interval(60.0, 120.0, 240.0), Interval(0.01, 0.02, 0.05)
+    known = Quote({}, interval, dollars, not_quoted={"last": "not measured yet"})
+    past = [{"run": f"r-{n}", "seconds": float(n)} for n in range(1, 101)]
+    with server(tmp_path) as state:
+        app = make_app(state)
+        add_pages(app)
+        token = state.access.create_token("me", ["read", "run"])["token"]
+        me = TestClient(app, headers={"authorization": f"Bearer {token}"})
+
+        def said(runs, quote, **form):
+            monkeypatch.setattr(TeamRuns, "page", lambda *_, **__: {"runs": runs, "next": None})
+            monkeypatch.setattr(Quoter, "estimate", lambda *_: (quote, "nothing was measured"))
+            answer = me.post("/new/estimate", data={"recipe": HERE, **form})
+            assert answer.status_code == 200, answer.text
+            return " ".join(re.sub("<.*?>", "", answer.text).split())
+
+        assert said([], None) == "Nothing is known of this job yet. It may take seconds or days."
+        assert said(past[:3], None).endswith("Your last 3 runs took 1 s to 3 s.")
+        assert said(past, None).endswith("9 of 10 of your last 100 runs took 6 s to 1m35s.")
+        monkeypatch.setattr(Quoter, "cheapest_usd_per_hour", lambda *_: 36.0)
+        assert said(past, None, budget="5").endswith(
+            "took 6 s to 1m35s: $0.06 to $0.95 on one machine, from $36.00 an hour. "
+            "It ends at $5 in any case."
+        )
+        assert said(past, known) == (
+            "About 2m00s and $0.02; 9 of 10 such runs: 1m00s to 4m00s, $0.01 to $0.05. "
+            "Not in it: last: not measured yet."
+        )
+        assert me.post("/new/estimate", data={"recipe": "name: x\nwrong: 1\n"}).status_code == 204
+
+
+HERE = "name: job\nexperiments:\n  train: {command: 'true'}\n"

@@ -79,6 +79,22 @@ class RecipeReaders:
         made: dict[str, Any] = _checked(self._answer(source, {"convert": source, "file": file}, user))["made"]
         return made
 
+    def options(self, source: str, path: str, user: str) -> list[dict[str, Any]]:
+        """What a script takes on its command line, as `ScriptOption` has it; nothing of it is run.
+
+        Args:
+            source: its text.
+            path: where it lies, beside Hydra's configuration; empty looks at nothing but the text.
+            user: who asked for it.
+
+        Raises:
+            RecipeError: it takes too much to read.
+            TooOftenError: as of `read`.
+        """
+        asked = {"options": source, "path": path}
+        made: list[dict[str, Any]] = _checked(self._answer(source, asked, user))["made"]
+        return made
+
     def _answer(self, text: str, asked: Mapping[str, Any], user: str | None) -> dict[str, Any]:
         if len(text.encode()) > MAX_BYTES:
             return too_large(f"more than {MAX_BYTES >> 10} KiB, which is all that a server takes")

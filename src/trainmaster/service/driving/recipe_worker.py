@@ -12,7 +12,8 @@ import os
 import resource
 import sys
 import traceback
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.spec.errors import RecipeError, UsageError
@@ -64,12 +65,17 @@ def _forked(line: bytes) -> tuple[bytes, float]:
 
 
 def read(asked: dict[str, Any]) -> dict[str, Any]:
-    """The recipe as JSON, what was made of a file of another tool, or what is wrong with it."""
+    """The recipe as JSON, what was found in a file of another tool or a script, or what is wrong with it."""
     try:
         if "convert" in asked:
             from trainmaster.service.conversion.converting import conversion_of
 
             return {"made": asdict(conversion_of(asked["convert"], asked["file"]))}
+        if "options" in asked:
+            from trainmaster.service.first_recipe import options_in
+
+            found = options_in(asked["options"], Path(asked["path"]) if asked["path"] else None)
+            return {"made": [asdict(replace(each, default=_as_text(each.default))) for each in found]}
         recipe = Recipe.from_text(
             asked["text"],
             directory=asked["directory"],
@@ -77,13 +83,17 @@ def read(asked: dict[str, Any]) -> dict[str, Any]:
             defaults=own_configuration(os.environ),
         )
     except RecipeError as error:
-        found = [[each.line, each.column, each.key_path, each.message] for each in error.mistakes]
-        return {"file": error.file, "mistakes": found}
+        mistakes = [[each.line, each.column, each.key_path, each.message] for each in error.mistakes]
+        return {"file": error.file, "mistakes": mistakes}
     except UsageError as error:
         return {"wrong": error.args[0], "hint": error.hint}
     if len(recipe.experiments) > MAX_EXPERIMENTS:
         return too_large(f"{len(recipe.experiments):,} experiments, and a server takes {MAX_EXPERIMENTS:,}")
     return {"recipe": recipe.model_dump_json()}
+
+
+def _as_text(value: object) -> str | None:
+    return None if value is None else str(value)[:200]
 
 
 def too_large(found: str) -> dict[str, Any]:

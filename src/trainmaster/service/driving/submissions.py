@@ -186,6 +186,20 @@ class Submissions:
             raise UsageError(f"script: {script}; it is outside what was sent", "Name one in the code.")
         return asdict(first_recipe(directory, script, may_run=False, name=name))
 
+    def options_of(self, caller: Caller, code: str, script: str) -> list[dict[str, Any]]:
+        """What a script of code that was sent takes on its command line, as its text says; nothing is run.
+
+        Raises:
+            NotFoundError: it was not sent.
+            RecipeError, TooOftenError: see `RecipeReaders.options`.
+        """
+        directory = CodeUploads(self._service.home, caller.team).find(code)
+        if _leaves(directory, script):
+            return []
+        source = (directory / script).read_text(encoding="utf-8", errors="replace")
+        path = "" if self.is_shared(caller) else str(directory / script)
+        return self._readers.options(source, path, caller.account or caller.name)
+
     def _check_cores(self, recipe: Recipe, team: str) -> None:
         """Refuse what would wait for ever."""
         most = Budgets(self._service.database.read, self._service.database.clock_s())[team].cpus_at_once

@@ -178,6 +178,19 @@ class Quoter:
         }
         return self.put_together(recipe, catalogue, options, known, missing, environ), ""
 
+    def cheapest_usd_per_hour(self, recipe: Recipe, environ: Mapping[str, str]) -> float:
+        """Of the cheapest machine on which one worker of each experiment runs, together; 0 if none is rented.
+
+        Raises:
+            NoFeasibleQuote: none can run it.
+        """
+        if not capabilities_of(recipe.provider).costs:
+            return 0.0
+        options = QuoteOptions()
+        names = [name for name, each in recipe.experiments.items() if each.serve is None]
+        found = self._cheapest(recipe, self._catalogue(recipe, environ, options), options, names)
+        return sum(sum(each["usd_per_hour"].values()) for each in found.values())
+
     def memory(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, Memory]:
         """What a process of each experiment was measured to need, where the very same has been measured.
 

@@ -47,6 +47,11 @@ function show(answer) {
   for (const [name, value] of Object.entries(answer.fields)) set(name, value);
   set("recipe", answer.recipe); set("was", answer.was);
   document.getElementById("checked").innerHTML = answer.checked;
+  if (answer.takes !== undefined) {
+    const takes = document.getElementById("takes"), isOpen = takes.querySelector("details")?.open;
+    takes.innerHTML = answer.takes;
+    if (isOpen && takes.querySelector("details")) takes.querySelector("details").open = true;
+  }
   for (const note of form.querySelectorAll(".at-field")) note.remove();
   for (const field of form.querySelectorAll("[aria-invalid]")) for (const key of ["aria-invalid", "aria-describedby"]) field.removeAttribute(key);
   for (const [name, text] of Object.entries(answer.wrong)) {
@@ -63,7 +68,23 @@ async function write() {
   const asked = body().toString();
   const answer = await fetch("/new/recipe", {method: "POST", body: body(), headers: HEADERS}).catch(() => null);
   if (body().toString() !== asked) return later();
-  if (answer?.ok) show(await answer.json());
+  if (answer?.ok) { show(await answer.json()); estimate(); }
+}
+// What is known of the job, once nothing was changed for a while: nothing is measured and rented for it.
+let guessed = "", guessing = null;
+function estimate() {
+  clearTimeout(guessing);
+  guessing = setTimeout(async () => {
+    const about = document.getElementById("about"), asked = body().toString();
+    if (asked === guessed || document.hidden || document.querySelector("#checked .mistakes")) return;
+    guessed = asked;
+    about.setAttribute("aria-busy", "true");
+    const answer = await fetch("/new/estimate", {method: "POST", body: body(), headers: HEADERS}).catch(() => null);
+    about.removeAttribute("aria-busy");
+    if (body().toString() !== asked) return;
+    if (answer?.ok) about.innerHTML = answer.status === 204 ? "" : await answer.text();
+    else guessed = "";
+  }, 600);
 }
 
 // What was typed outlives Back, a reload, the log-in and a closed connection, in this tab alone.
@@ -87,6 +108,13 @@ form.addEventListener("input", () => { keep(); if (!pending) said.textContent = 
 form.addEventListener("change", event => { if (fields.contains(event.target) || event.target.name === "budget") later(); });
 form.elements.budget.addEventListener("input", () => { set("max_usd", ""); document.getElementById("cap")?.remove(); });
 recipe.addEventListener("input", later);
+document.getElementById("takes").addEventListener("click", event => {
+  const give = event.target.dataset.give, field = form.elements.arguments;
+  if (!give) return;
+  field.value = `${field.value} ${give}`.trim();
+  keep(); later();
+  field.focus();
+});
 
 // A press is answered at once. What could not be sent is kept and sent when the server can be reached, or after the log-in.
 form.addEventListener("submit", event => {
@@ -147,4 +175,5 @@ document.getElementById("file").addEventListener("change", async event => {
   if (!file) return;
   try { await send(file); keep(); later(); } catch (error) { sent.textContent = error.message; }
 });
+if (recipe.value.split("\n").length > 6 || digest.value) estimate();
 restore();
