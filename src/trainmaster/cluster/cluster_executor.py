@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.cluster_loop import ClusterLoop
     from trainmaster.cluster.member_places import MemberPlaces
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.record import ClusterRecord
+    from trainmaster.cluster.record import ClusterRecord, Machine
     from trainmaster.control.decide.budget import Meter
     from trainmaster.control.loop.run_state import RunState
 
@@ -359,6 +359,23 @@ class ClusterExecutor:
         loop = self._connections[experiment].loop
         here = {machine.id for machine in loop.record.rented}
         return [access for node, access in list(loop.accesses.items()) if node in here]
+
+    def loop_of(self, attempt: str) -> ClusterLoop:
+        """What takes care of an attempt's cluster."""
+        return self._connection(attempt).loop
+
+    def machine_of(self, attempt: str, member: str) -> Machine | None:
+        """What a member runs on; None if that is gone, or not known."""
+        loop = self._connection(attempt).loop
+        machines = dict(self._member_places.machines(attempt, _present(loop)))
+        return loop.record.machine(machines.get(member, ""))
+
+    def is_replaceable(self, machine: Machine) -> bool:
+        """Whether another one may take its place: not that of the run's driver, and no machine twice."""
+        loop = next(each.loop for each in self._all if machine in each.loop.record.machines)
+        is_own = loop.record.id == self.own_cluster and loop.formation is not None
+        drives = is_own and loop.formation is not None and loop.formation.first == machine.id
+        return machine.slow_at is None and machine.holds_seat and not drives
 
     def cluster_of(self, experiment: str) -> str:
         """The id of an experiment's cluster."""

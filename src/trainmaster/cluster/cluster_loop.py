@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.cluster.actuator import Actuator
 from trainmaster.cluster.cluster_leases import ClusterLeases
 from trainmaster.cluster.decide_cluster import decide_cluster
-from trainmaster.cluster.decision import Action, ActionKind, WaitLimits
+from trainmaster.cluster.decision import Action, ActionKind, Stage, WaitLimits
 from trainmaster.cluster.node_provisioner import key_of, words
 from trainmaster.cluster.node_watch import NodeWatch
 from trainmaster.cluster.observed import Formation, Observed
 from trainmaster.cluster.provider_outage import AWAY_S, ProviderOutage
-from trainmaster.cluster.record import ClusterRecord, ClusterState
+from trainmaster.cluster.record import ClusterRecord, ClusterState, marked_slow, swapped
 from trainmaster.cluster.renting.growth import grown
 from trainmaster.cluster.threads import Threads
 from trainmaster.providers.base import NodeState
@@ -37,6 +37,7 @@ from trainmaster.spec.errors import LeaseLostError, ProviderError, TrainmasterEr
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_provisioner import NodeProvisioner
+    from trainmaster.cluster.record import Machine
     from trainmaster.cluster.renting.plan import RolePlan
     from trainmaster.providers.base import Node, Provider
 
@@ -108,6 +109,7 @@ class ClusterLoop:
         self._wanted = self._ending = self._closed = False
         self._broken: int | None = None
         self._grown: dict[str, RolePlan] = {}
+        self._slow: queue.SimpleQueue[Callable[[ClusterRecord], ClusterRecord]] = queue.SimpleQueue()
         self._outage = ProviderOutage(record.plan.name, record.provider)
         self._look_at = float("-inf")
         self._is_look_stale = False
@@ -237,6 +239,33 @@ class ClusterLoop:
         self._grown[role.role] = role
         self._wake.set()
 
+    def replace(self, machine: str, why: str, slowdown: float) -> None:
+        """Another machine is to take the place of a slow one; nothing if that was decided before.
+
+        Args:
+            machine: its id.
+            why: for people.
+            slowdown: how many times as long steps take.
+        """
+        found = partial(marked_slow, machine=machine, why=why, slowdown=slowdown, now=self._clock())
+        self._slow.put(found)
+        self._wake.set()
+
+    def swap(self, machine: str, *, keep: bool) -> None:
+        """The successor of a slow machine is there: one of the two goes as soon as nothing works on it.
+
+        Args:
+            machine: id of the slow one.
+            keep: that one stays.
+        """
+        self._slow.put(partial(swapped, machine=machine, keep=keep))
+        self._wake.set()
+
+    def successor_is_there(self, machine: Machine) -> bool:
+        """Whether the one that is to take the place of a slow machine is a node."""
+        found = self.record.successor(machine)
+        return found is not None and self._observed.stages.get(found.id) is Stage.JOINED
+
     @property
     def awaits(self) -> bool:
         """Whether it has fewer nodes than are needed."""
@@ -337,6 +366,8 @@ class ClusterLoop:
         while self._grown:
             _, role = self._grown.popitem()
             self._record(replace(self.record, plan=grown(self.record.plan, [role])))
+        while not self._slow.empty():
+            self._record(self._slow.get()(self.record))
         for name, result in self._tasks.collect():
             self._take(name, result, now)
         had = self.formation

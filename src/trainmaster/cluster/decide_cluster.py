@@ -131,7 +131,8 @@ def _take_news(decision: Decision, seen: Seen, now: float, patience: WaitLimits)
         elif decision.record.is_outgrown(machine):
             _is_replaced(decision, machine, node, seen, now)
         elif machine.is_leaving and machine.id in seen.vacant and _is_there(node):
-            _is_over(decision, machine, node, seen, now, ("it was not needed any more", True))
+            why_gone = "another one has taken its place" if machine.is_slow else "it was not needed any more"
+            _is_over(decision, machine, node, seen, now, (why_gone, True))
     _settle_over(decision, seen, now)
 
 
@@ -306,7 +307,7 @@ def _with_failure(record: ClusterRecord, machine: Machine, now: float) -> Cluste
 
 
 def _count(record: ClusterRecord, role: RolePlan) -> int:
-    return sum(m.role == role.role and not m.is_leaving for m in record.live)
+    return sum(m.role == role.role and m.holds_seat for m in record.live)
 
 
 def _fill_seats(decision: Decision, seen: Seen, now: float, patience: WaitLimits, scaling: Scaling) -> None:
@@ -317,7 +318,7 @@ def _fill_seats(decision: Decision, seen: Seen, now: float, patience: WaitLimits
     if decision.fatal:
         return
     for role in decision.record.plan.roles:
-        held = {m.seat for m in decision.record.live if not m.is_leaving}
+        held = {m.seat for m in decision.record.live if m.holds_seat}
         free = [seat for seat, of in decision.record.seats if of is role and seat not in held]
         if not role.rentals[0].is_rented and _count(decision.record, role) >= role.needed:
             # Another host is no other than the one that could not be used: those that are left are enough.

@@ -57,6 +57,9 @@ class Machine:
         reason: why it is over, in words.
         asked_at: Unix seconds.
         leased_until: of one that is over: Unix seconds at which it has ended itself at the latest.
+        is_slow: another one is to take its place: its seat is free, though it works until that one does.
+        slow_at: Unix seconds when that was decided. slow_why: for what reason. slowdown: how many times as
+            long steps took.
     """
 
     __pydantic_config__ = EXACTLY
@@ -75,6 +78,15 @@ class Machine:
     asked_at: float | None = None
     leased_until: float | None = None
     has_joined: bool = False
+    is_slow: bool = False
+    slow_at: float | None = None
+    slow_why: str = ""
+    slowdown: float = 1.0
+
+    @property
+    def holds_seat(self) -> bool:
+        """Whether no other one is asked for in its place; of one that is over that is another question."""
+        return not (self.is_leaving or self.is_slow)
 
     def billed_usd(self, now: float) -> float:
         """What it has cost until then, or until its end, whatever clock tells us the time."""
@@ -85,7 +97,8 @@ class Machine:
 
     def moved(self, by_s: float) -> Machine:
         """With all times by a clock that is ahead of that which they are by."""
-        return replace(self, **_later(self, by_s, "started_at", "ended_at", "asked_at", "leased_until"))
+        times = ("started_at", "ended_at", "asked_at", "leased_until", "slow_at")
+        return replace(self, **_later(self, by_s, *times))
 
     def most_usd(self, now: float, until: float, leased_until: float | None, paid_from: float) -> float:
         """What may be billed for it at most until a later time, from when the present run pays.
@@ -212,6 +225,10 @@ class ClusterRecord:
     def machine(self, node: str) -> Machine | None:
         """The machine with that name; a host of one's own may come back, then its last time counts."""
         return next((machine for machine in reversed(self.machines) if machine.id == node), None)
+
+    def successor(self, slow: Machine) -> Machine | None:
+        """The machine that is to take the place of a slow one; None while there is none."""
+        return next((m for m in self.live if m.seat == slow.seat and m.holds_seat), None)
 
     def changed(self, machines: Iterable[Machine]) -> ClusterRecord:
         """With these in place of those with the same token and seat."""
@@ -372,6 +389,26 @@ def new_record(run: str, plan: ClusterPlan, home_id: str, keep_s: float = 0.0) -
     is_rented = any(rental.is_rented for role in plan.roles for rental in role.rentals)
     keep_s = keep_s if is_rented else 0.0
     return ClusterRecord(cluster_id(run, plan), plan.provider, home_id, plan, keep_s=keep_s)
+
+
+def marked_slow(record: ClusterRecord, machine: str, why: str, slowdown: float, now: float) -> ClusterRecord:
+    """Another one is to take the place of a machine; nothing changes if that was decided before."""
+    found = record.machine(machine)
+    if found is None or found.is_over or found.slow_at is not None or not found.holds_seat:
+        return record
+    return record.changed([replace(found, is_slow=True, slow_at=now, slow_why=why, slowdown=slowdown)])
+
+
+def swapped(record: ClusterRecord, machine: str, *, keep: bool) -> ClusterRecord:
+    """The successor of a slow machine has taken its place, or is given up for it; at most once."""
+    found = record.machine(machine)
+    if found is None or found.is_over or found.is_leaving or not found.is_slow:
+        return record
+    if not keep:
+        return record.changed([replace(found, is_leaving=True)])
+    spare = record.successor(found)
+    kept = replace(found, is_slow=False)
+    return record.changed([kept] if spare is None else [kept, replace(spare, is_leaving=True)])
 
 
 def fits(kept: ClusterRecord, plan: ClusterPlan) -> bool:

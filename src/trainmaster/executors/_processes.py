@@ -98,6 +98,18 @@ def writes_stacks(pid: int) -> bool:
         return False
 
 
+def cpu_wait_s(pid: int) -> float:
+    """For how long the threads of a process were ready and had no processor; 0 where nothing tells."""
+    waited_ns = 0
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file:
+                waited_ns += int(file.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        pass  # it ends just now, or the kernel counts none
+    return waited_ns / 1e9
+
+
 def scan() -> Table:
     """All processes of the node."""
     found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())

@@ -99,7 +99,8 @@ class _SampledMember:
         self.log = member.output.log if member.output is not None else None
         self.started_at = member.started_at or 0.0
         self.sampled_at = 0.0
-        self.cpu_seconds = 0.0
+        self.cpu_seconds = self.cpu_wait_seconds = 0.0
+        self.tree: list[int] = []
         self.rss_bytes = self.peak_rss_bytes = self.processes = 0
         self.gpus: tuple[float | None, int | None] | None = None
         self.written = (0, 0)  # bytes sent and received, in the last line
@@ -227,6 +228,7 @@ class MemberSampler:
             cpu_ticks, rss_pages, seen.processes = sums[pid]
             # it never falls: children that somebody else waited for take theirs along
             seen.cpu_seconds = max(seen.cpu_seconds, cpu_ticks * self._tick_seconds)
+            seen.tree = trees[pid]
             seen.rss_bytes = rss_pages * self._page_bytes
             seen.peak_rss_bytes = max(seen.peak_rss_bytes, seen.rss_bytes)
             if gpus:
@@ -252,6 +254,9 @@ class MemberSampler:
             if not seen.processes or unix_time - seen.sampled_at < every_s - _TOLERANCE_S:
                 continue
             seen.sampled_at = unix_time
+            # Threads that have ended take theirs along: it never falls, too.
+            waited_s = sum(map(_processes.cpu_wait_s, seen.tree))
+            seen.cpu_wait_seconds = max(seen.cpu_wait_seconds, waited_s)
             lines.setdefault(seen.directory, []).append(self._row(pid, seen, unix_time))
         for directory, rows in lines.items():
             _append(f"{directory}/samples.jsonl", rows)
@@ -262,6 +267,7 @@ class MemberSampler:
             "member": seen.name,
             "seconds": round(max(0.0, unix_time - seen.started_at), 3),
             "cpu_seconds": round(seen.cpu_seconds, 3),
+            "cpu_wait_seconds": round(seen.cpu_wait_seconds, 3),
             "rss_bytes": 0 if last else seen.rss_bytes,
             "peak_rss_bytes": seen.peak_rss_bytes,
             "processes": 0 if last else seen.processes,

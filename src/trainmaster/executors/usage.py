@@ -19,7 +19,14 @@ _NODE: Final = "@"
 #: Of a file that an attempt of days has written, so much of its end is read unless all is asked for.
 TAIL_BYTES = 32 << 10
 _REQUIRED: Final = ("seconds", "cpu_seconds", "peak_rss_bytes")
-_OPTIONAL: Final = ("bytes_sent", "bytes_received", "gpu_utilisation", "gpu_memory_bytes", "round_trip_ms")
+_OPTIONAL: Final = (
+    "bytes_sent",
+    "bytes_received",
+    "gpu_utilisation",
+    "gpu_memory_bytes",
+    "round_trip_ms",
+    "cpu_wait_seconds",
+)
 _Number = TypeVar("_Number", int, float)
 
 
@@ -40,6 +47,7 @@ class Usage:
         gpu_memory_bytes: most memory on its GPUs at one look; None if not told.
         round_trip_ms: of packets between its machine and others that it has connections to: the median of
             their connections' shortest; None if it has none.
+        cpu_wait_seconds: for which its threads were ready and had no processor; None if not told.
     """
 
     seconds: float
@@ -51,6 +59,7 @@ class Usage:
     gpu_utilisation: float | None = None
     gpu_memory_bytes: int | None = None
     round_trip_ms: float | None = None
+    cpu_wait_seconds: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """What there is of it, as plain numbers."""
@@ -225,12 +234,13 @@ def _usage(rows: list[dict[str, Any]], since_s: float) -> Usage:
         gpu_utilisation=sum(utilisations) / len(utilisations) if utilisations else None,
         gpu_memory_bytes=max(memories, default=None),
         round_trip_ms=next((trip for row in reversed(rows) if (trip := row.get("round_trip_ms"))), None),
+        cpu_wait_seconds=_difference(first, last, "cpu_wait_seconds"),
     )
 
 
-def _difference(first: Mapping[str, Any], last: Mapping[str, Any], name: str) -> int | None:
+def _difference(first: Mapping[str, Any], last: Mapping[str, _Number], name: str) -> _Number | None:
     value = last.get(name)
-    return None if value is None else max(0, int(value) - int(first.get(name) or 0))
+    return None if value is None else max(type(value)(0), value - type(value)(first.get(name) or 0))
 
 
 def _sum(values: Iterable[_Number | None]) -> _Number | None:

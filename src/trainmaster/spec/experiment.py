@@ -26,6 +26,7 @@ from trainmaster.spec.reading import (
     Noun,
     Path,
     Problems,
+    boolean,
     choice,
     duration,
     integer,
@@ -175,6 +176,7 @@ class Experiment(Noun):
         promote: the alias that means its best model when it has succeeded, such as ``digits@production``.
         approval: ``required``: it begins when a person has approved that; None: by itself.
         serve: its tasks are replicas of a service, and do not end.
+        adapt: another machine takes the place of one that becomes slow, if that gains more than it costs.
     """
 
     name: str
@@ -212,6 +214,7 @@ class Experiment(Noun):
     promote: Annotated[str | None, Key("promote", pattern(PROMOTION, PROMOTION_RIGHT))] = None
     approval: Annotated[str | None, Key("approval", choice("required"))] = None
     serve: Annotated[Serve | None, Key("serve", noun(Serve))] = None
+    adapt: Annotated[bool, Key("adapt", boolean)] = False
     chooses_image: bool = False
 
     @classmethod
@@ -403,6 +406,7 @@ class Experiment(Noun):
             **({} if self.target is None else {"target": self.target.model_dump(exclude_none=True)}),
             "retries": self.retries,
             "timeout_s": self.timeout_s,
+            **({"adapt": True} if self.adapt else {}),
             **({} if self.serve is None else {"serve": self.serve.model_dump(mode="json")}),
         }
 

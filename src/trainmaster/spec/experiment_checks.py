@@ -141,10 +141,22 @@ def check_experiment(values: dict[str, Any], node: YamlNode, path: Path, problem
     if {"until", "target"} <= set(node.entries):
         message = "`until` and `target` both end the training; leave one of them out"
         problems.add(node.entries["target"], (*path, "target"), message)
+    if values.get("adapt"):
+        _check_adapt(node, path, problems)
     for name in values.get("secrets", ()):
         if name in values.get("env", {}):
             where = node.entries["env"].keys[name]
             problems.add(where, (*path, "env", name), f"'{name}' is in `secrets` too; leave it out here")
+
+
+def _check_adapt(node: YamlNode, path: Path, problems: Problems) -> None:
+    """What is gained by a change is known only of what has steps and an end."""
+    if "serve" in node.entries:
+        message = "`adapt` is for what trains: a service has its own way with slow replicas; leave it out"
+        problems.add(node.entries["adapt"], (*path, "adapt"), message)
+    elif not {"steps", "epochs"} & set(node.entries):
+        message = "whether a change pays is known only of what has an end; write `steps` or `epochs`, too"
+        problems.add(node.entries["adapt"], (*path, "adapt"), message)
 
 
 def _check_names(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:

@@ -49,6 +49,7 @@ APPROVAL_ANSWERED: Final = "approval.answered"
 #: Webhooks do not send these; `status` shows what they say last.
 NOT_PROMOTED: Final = "model.not_promoted"
 GATE_SAID: Final = "gate.said"
+ADAPTED: Final = "run.adapted"
 #: Webhooks do not send it: the home drives a run again whose driver on a machine is gone.
 TAKEN_BACK: Final = "run.taken_back"
 _STARTED: Final = "run.started"

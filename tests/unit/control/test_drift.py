@@ -8,32 +8,51 @@ from dataclasses import replace
 import pytest
 
 from trainmaster.advisor.model.step_trace import StepTrace
-from trainmaster.control.measure.drift import Pace, drift_of, why_slower
+from trainmaster.control.measure.drift import Pace, drift_between, drift_of
 
-GANG = Pace(1.0, 0.8, 1e6, 0.2, {"a": 0.8, "b": 0.8}, 2)
-ALONE = Pace(1.0, 0.8)
+GANG = Pace(1.0, 0.8, 1e6, 0.2, {"a": 0.8, "b": 0.8}, 2, {"worker-0": 0.1, "worker-1": 0.1})
+ALONE = Pace(1.0, 0.8, cpu_wait_s={"worker-0": 0.1})
+WORST = "worker-1"
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "words"),
+    ("before", "now", "words", "member"),
     [
-        (GANG, {"step_s": 1.1}, ""),
-        (GANG, {"step_s": 0.5}, ""),
-        (GANG, {"step_s": 2.0, "cpu_s": 1.6}, "computes more"),
-        (GANG, {"step_s": 2.0, "round_trip_ms": 10.0}, "take 10 ms, not 0.2 ms"),
-        (GANG, {"step_s": 2.0, "round_trip_ms": 0.5}, "network carries less (members send 0.5 MB/s, not 1)"),
-        (GANG, {"step_s": 2.0, "others": {"a": 0.8, "b": 1.2}}, "keeps 40 % of b busy"),
-        (GANG, {"step_s": 2.0}, "network carries less"),
-        (GANG, {"step_s": 2.0, "sent_bytes": 1e3}, "one of its machines is slow"),
-        (GANG, {"step_s": 2.0, "sent_bytes": None, "round_trip_ms": None, "others": None}, "is slow"),
-        (ALONE, {"step_s": 2.0}, "waits for its data"),
-        (ALONE, {"step_s": 2.0, "cpu_s": 1.7}, "computes more"),
+        (GANG, {"step_s": 1.1}, "", ""),
+        (GANG, {"step_s": 0.5}, "", ""),
+        (GANG, {"step_s": 2.0, "cpu_s": 1.6}, "computes more", ""),
+        (GANG, {"step_s": 2.0, "round_trip_ms": 10.0}, "take 10 ms, not 0.2 ms", ""),
+        (
+            GANG,
+            {"step_s": 2.0, "round_trip_ms": 0.5},
+            "carries less (members send 0.5 MB/s, not 1)",
+            "",
+        ),
+        (GANG, {"step_s": 2.0, "others": {"a": 0.8, "b": 1.2}}, "keeps 40 % of b busy", ""),
+        (GANG, {"step_s": 2.0}, "network carries less", ""),
+        (GANG, {"step_s": 2.0, "sent_bytes": 1e3}, "one of its machines is slow", ""),
+        (GANG, {"step_s": 2.0, "sent_bytes": None, "round_trip_ms": None, "others": None}, "is slow", ""),
+        (ALONE, {"step_s": 2.0}, "waits for its data", ""),
+        (ALONE, {"step_s": 2.0, "cpu_s": 1.7}, "computes more", ""),
+        # Hosts of one machine are all as busy: who waits for its processors says which one is slow.
+        (
+            GANG,
+            {"step_s": 2.0, "cpu_wait_s": {"worker-0": 0.1, "worker-1": 0.9}},
+            "-1 waits 0.9 s",
+            WORST,
+        ),
+        (GANG, {"step_s": 2.0, "cpu_wait_s": {"worker-0": 0.8, "worker-1": 0.9}}, "network carries less", ""),
+        (GANG, {"step_s": 2.0, "cpu_wait_s": {"worker-7": 0.9}}, "network carries less", ""),
+        (ALONE, {"step_s": 2.0, "cpu_s": 1.7, "cpu_wait_s": {"worker-0": 1.0}}, "computes more", ""),
+        (ALONE, {"step_s": 2.0, "cpu_wait_s": {"worker-0": 1.0}}, "replace the machine", "worker-0"),
     ],
 )
-def test_what_makes_steps_slower(before, now, words):
-    told = why_slower(before, replace(before, **now))
-    assert words in told
-    assert bool(told) == bool(words)
+def test_what_makes_steps_slower(before, now, words, member):
+    told = drift_between(before, replace(before, **now))
+    assert (told is not None) == bool(words)
+    if told is not None:
+        assert words in told.words
+        assert (told.usual_s, told.step_s, told.member) == (1.0, now["step_s"], member)
 
 
 def test_what_a_task_has_left_says_that_it_waits(tmp_path):
@@ -45,5 +64,6 @@ def test_what_a_task_has_left_says_that_it_waits(tmp_path):
         rows.append(json.dumps({"member": "worker-0", "time": 1000.0 + second, **used}))
     (tmp_path / "samples.jsonl").write_text("\n".join(rows) + "\n")
     told = drift_of(trace, tmp_path, 1000.0, 1089.0)
-    assert "it waits for its data" in told
-    assert told.startswith("a step takes 3")
+    assert told is not None
+    assert "it waits for its data" in told.words
+    assert told.words.startswith("a step takes 3")

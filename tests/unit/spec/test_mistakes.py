@@ -515,6 +515,10 @@ KEYS = {
         "4:12: objective: not two weights above 0; write cheapest",
     ),
     "a main": (HEAD + "main: a.py\n", "4:1: main: `main` without a wheel as `code`; leave it out"),
+    "adapt without an end": (
+        HEAD + "    adapt: true\n",
+        f"4:12: {T}.adapt: whether a change pays is known only of what has an end; write `steps`",
+    ),
     "shapes": (
         HEAD + "    profile: {shapes: many}\n",
         f"4:23: {T}.profile.shapes: the text 'many'; write auto or a list",

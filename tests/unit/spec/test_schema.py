@@ -23,9 +23,10 @@ WANTED = 300
 ONLY_THE_READER = {
     "what `{{name}}` means": r"\{\{",
     "names of experiments": r"unknown experiment|a cycle|no member of this experiment",
-    "keys that need or exclude each other": r"`?\w+`? without|together|leave (it|one) out|samples",
+    "keys that need or exclude each other": r"`?\w+`? without|together|leave (it|one) out|samples|has an end",
     "numbers that follow from others": r"tasks; add|be shared|is more than|a step of|(reversed|empty) r",
     "`samples` among the parameters": r"write a whole number",
+    "numbers where a name stands": r"the number -?\d+; write a name",
 }
 _EXCEPTIONS = re.compile("|".join(ONLY_THE_READER.values()))
 _STRANGE = (None, True, -1, 0, 1.5, "", "x y", "auto", [], ["a", "b"], {}, {"nosuch": 1}, [1, 1], "$", "3q")

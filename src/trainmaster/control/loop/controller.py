@@ -399,6 +399,9 @@ class Controller:
             if task.state is State.RUNNING:
                 progress = self.actions.follow(task, self._progress.get(task.key))
                 progress.update(now)
+                saved = self.jobs.of(*task.key, task.attempt).get(EffectKind.CHECKPOINT)
+                if saved is not None and saved.done and saved.progressed:
+                    progress.checkpoint_at = self._checkpoint_at.get(self._id(task))
                 running[task.key] = progress
                 if progress.reached:
                     self._reached[self._id(task)] = progress.reached

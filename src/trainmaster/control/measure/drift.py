@@ -1,4 +1,4 @@
-"""`Pace`: how steps of a task go in a part of its time; `why_slower`: what two of these say. Pure."""
+"""`Pace`: how steps of a task go in a part of its time; `drift_between`: what two of these say. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ _NOW_S: Final = 30.0
 _MORE_WORK: Final = 1.2
 _MORE_MS: Final = 1.0
 _BUSY: Final = 0.3
+#: Share of what steps take longer that the one member waits more for its processors than any other.
+_STANDS_OUT: Final = 0.3
 #: A member that sends less a step waits for no network card.
 _MUCH_BYTES: Final = 1e5
 
@@ -34,6 +36,7 @@ class Pace:
         round_trip_ms: between the machines, the worst; None if there is one machine, or if unknown.
         others: share of a node's processors that others keep busy, by node, as far as known.
         members: how many there are.
+        cpu_wait_s: per step, for which a member's threads were ready and had no processor, by member.
     """
 
     step_s: float
@@ -42,20 +45,59 @@ class Pace:
     round_trip_ms: float | None = None
     others: Mapping[str, float] | None = None
     members: int = 1
+    cpu_wait_s: Mapping[str, float] | None = None
 
 
-def why_slower(before: Pace, now: Pace) -> str:
-    """What makes steps take longer than before, and what to do; empty if they do not.
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Steps take longer than they did.
 
-    >>> why_slower(Pace(1.0, 0.9), Pace(1.05, 0.9))
-    ''
+    Attributes:
+        words: what makes them so, and what to do.
+        usual_s, step_s: what one took, and takes.
+        member: that all others wait for, as its machine gives it less; empty if none stands out.
+    """
+
+    words: str
+    usual_s: float
+    step_s: float
+    member: str = ""
+
+
+def drift_between(before: Pace, now: Pace) -> Drift | None:
+    """What makes steps take longer than before; None if they do not.
+
+    >>> drift_between(Pace(1.0, 0.9), Pace(1.05, 0.9))
 
     Args:
         before: as the steps went first.
         now: as they go.
     """
     if now.step_s < _SLOWER * before.step_s:
-        return ""
+        return None
+    member, wait_s, was_s = _starved(before, now)
+    if not member:
+        return Drift(_why_slower(before, now), before.step_s, now.step_s)
+    told = f"{member} waits {wait_s:.3g} s of it for its processors, not {was_s:.3g} s"
+    drift = f"a step takes {now.step_s:.3g} s, not {before.step_s:.3g} s"
+    why = "something else runs there, or its machine has used its credits: end that, or replace the machine"
+    return Drift(f"{drift}, as {told}: {why}", before.step_s, now.step_s, member)
+
+
+def _starved(before: Pace, now: Pace) -> tuple[str, float, float]:
+    """The member that waits for its processors as no other does, with how long per step now and before."""
+    was = before.cpu_wait_s or {}
+    more = {name: wait - was[name] for name, wait in (now.cpu_wait_s or {}).items() if name in was}
+    if not more or now.cpu_s > _MORE_WORK * before.cpu_s:  # who computes more waits more, too
+        return "", 0.0, 0.0
+    first = max(more, key=lambda name: more[name])
+    rest = max((wait for name, wait in more.items() if name != first), default=0.0)
+    if more[first] - max(rest, 0.0) < _STANDS_OUT * (now.step_s - before.step_s):
+        return "", 0.0, 0.0
+    return first, (now.cpu_wait_s or {})[first], was[first]
+
+
+def _why_slower(before: Pace, now: Pace) -> str:
     drift = f"a step takes {now.step_s:.3g} s, not {before.step_s:.3g} s"
     if now.cpu_s > _MORE_WORK * before.cpu_s:
         return f"{drift}, as it computes more: that is the script's own, no other machine helps"
@@ -103,17 +145,22 @@ def pace_of(trace: StepTrace, directory: Path, started_at: float, begin: float, 
         max(trips, default=None),
         _others(directory, begin, end),
         len(used),
+        {
+            name: usage.cpu_wait_seconds / usage.seconds * step_s
+            for name, usage in found.items()
+            if usage.seconds > 1.0 and usage.cpu_wait_seconds is not None
+        },
     )
 
 
-def drift_of(trace: StepTrace, directory: Path, started_at: float, now: float) -> str:
-    """`why_slower` of a task that runs: its last 30 s, or last third, against its first."""
+def drift_of(trace: StepTrace, directory: Path, started_at: float, now: float) -> Drift | None:
+    """`drift_between` of a task that runs: its last 30 s, or last third, against its first."""
     if trace.first_at is None or trace.last_at is None or trace.last_at - trace.first_at < 3.0:
-        return ""
+        return None
     part_s = min(_NOW_S, (trace.last_at - trace.first_at) / 3)
     first = pace_of(trace, directory, started_at, trace.first_at, trace.first_at + part_s)
     last = pace_of(trace, directory, started_at, now - part_s, now)
-    return "" if first is None or last is None else why_slower(first, last)
+    return None if first is None or last is None else drift_between(first, last)
 
 
 def _others(directory: Path, begin: float, end: float) -> dict[str, float]:

@@ -60,6 +60,7 @@ class TaskProgress:
         moved_at: when it last reported anything, by the clock of `update`; None before.
         longest_pause_s: between two looks that brought something; None until there were two.
         silent_s: for how long it has shown no sign of work, metrics included.
+        checkpoint_at: when its newest checkpoint was published, by the clock of `update`; None before.
     """
 
     source: MemberMetrics
@@ -86,6 +87,7 @@ class TaskProgress:
     moved_at: float | None = field(default=None, init=False)
     longest_pause_s: float | None = field(default=None, init=False)
     silent_s: float = field(default=0.0, init=False)
+    checkpoint_at: float | None = field(default=None, init=False)
     _signs: SilenceMeter | None = field(default=None, init=False)
     _signs_at: float | None = field(default=None, init=False)
     _has_begun: bool = field(default=False, init=False)

@@ -29,6 +29,7 @@ from trainmaster.spec.states import State
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.forecast import Beside
     from trainmaster.control.loop.controller import Watcher
+    from trainmaster.control.loop.surroundings import Forecaster
     from trainmaster.db import Database, Lease
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.notifications.delivery import Delivery
@@ -191,7 +192,7 @@ def _drive(
         watcher=watcher,
         meter=world.meter,
         allowance=world.allowance,
-        forecaster=_tracker(opened, session, snapshot, world),
+        forecaster=_forecaster(opened, session, snapshot, world),
         machines=world.machines,
         saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
         silence=StoreSilence(home.store_url),
@@ -255,6 +256,16 @@ def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -
         beside=beside,
         promised=_nothing if world.allowance is None else world.allowance.hurry,
     )
+
+
+def _forecaster(opened: OpenHome, session: Session, snapshot: Path, world: World) -> Forecaster:
+    """Keeps an eye on the quote, and on machines that become slow where the recipe asks for that."""
+    tracker = _tracker(opened, session, snapshot, world)
+    if not any(each.adapt for each in session.recipe.experiments.values()):
+        return tracker
+    from trainmaster.service.quotes.adapter import Adapter
+
+    return Adapter(tracker, session.run, session.recipe, world.nodes, world.meter, world.costs)
 
 
 def _record_truth(opened: OpenHome, run: str) -> None:

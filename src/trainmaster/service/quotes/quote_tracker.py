@@ -526,7 +526,7 @@ class QuoteTracker:
             if task is None or task.started_at is None or found.trace is None:
                 continue
             if told := drift_of(found.trace, found.directory, task.started_at, now):
-                return f"; {told}"
+                return f"; {told.words}"
         return ""
 
     def _choices(self) -> str:

@@ -23,7 +23,7 @@ from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.facts import Approval, AwaitedApproval
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import EndReason, State
-from trainmaster.spec.topics import GATE_SAID, MODEL_PROMOTED, NOT_PROMOTED
+from trainmaster.spec.topics import ADAPTED, GATE_SAID, MODEL_PROMOTED, NOT_PROMOTED
 from trainmaster.spec.until import stored_end
 
 if TYPE_CHECKING:
@@ -213,10 +213,14 @@ def _stored(row: RowMapping) -> dict[str, Any]:
     return {"experiments": {}}
 
 
-def _verdicts(database: Database, run: str, stored: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Of experiments with `require` what the gate said last, of those with `promote` what came of that."""
-    asked = {name: found for name, found in stored.items() if found.get("require") or found.get("promote")}
-    told: dict[str, dict[str, str]] = {}
+def _verdicts(database: Database, run: str, stored: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Of experiments with `require` what the gate said last, of those with `promote` what came of that.
+
+    Of those with `adapt` all that was decided of their machines.
+    """
+    keys = ("require", "promote", "adapt")
+    asked = {name: found for name, found in stored.items() if any(map(found.get, keys))}
+    told: dict[str, dict[str, Any]] = {}
     for row in queries.experiment_notes(database, run, asked) if asked else ():
         name, message = row["experiment"], row["message"]
         said = told.setdefault(name, {})
@@ -224,6 +228,8 @@ def _verdicts(database: Database, run: str, stored: Mapping[str, Any]) -> dict[s
             said["gate"] = message.removeprefix(f"gate of {name}: ")
         elif row["topic"] in (MODEL_PROMOTED, NOT_PROMOTED):
             said["promotion"] = message
+        elif row["topic"] == ADAPTED:
+            said.setdefault("adapted", []).append({"at": row["at"], "words": message})
     return told
 
 

@@ -1,0 +1,226 @@
+"""`Adapter`: has another machine for one that is slow, where an experiment says `adapt: true`, and tells why.
+
+What is decided is in the record of the cluster before anything is done; the next driver goes on from there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.control.decide.adapting import SEEN_S, Moment, Slow, moment, why_not_replace, why_replace
+from trainmaster.control.measure.drift import Drift, drift_of
+from trainmaster.control.task.gangs import checkpoints_of
+from trainmaster.control.task.layout import attempt_id
+from trainmaster.db import Note
+from trainmaster.spec.states import State
+from trainmaster.spec.topics import ADAPTED
+from trainmaster.spec.units import format_duration
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.cluster_executor import ClusterExecutor
+    from trainmaster.cluster.cluster_loop import ClusterLoop
+    from trainmaster.cluster.record import Machine
+    from trainmaster.control.decide.budget import Meter
+    from trainmaster.control.loop.run_state import RunState, Task
+    from trainmaster.control.loop.surroundings import Forecaster
+    from trainmaster.control.measure.progress import TaskProgress
+    from trainmaster.service.cluster_costs import ClusterCosts
+    from trainmaster.spec import Recipe
+
+_LOOK_S: Final = 2.0
+#: So many reasons to change nothing are told of an attempt.
+_TOLD_MOST: Final = 3
+#: Members are asked to stop, and what they left is saved.
+_STOP_S: Final = 3.0
+
+
+class Adapter:
+    """Of one run; a `Forecaster` around its quote.
+
+    Args:
+        quote: of the run.
+        recipe: of the run.
+        executor: of its machines; None on this one, where there is no other.
+        meter: what it may cost.
+        costs: what it has cost.
+    """
+
+    def __init__(
+        self,
+        quote: Forecaster,
+        run: str,
+        recipe: Recipe,
+        executor: ClusterExecutor | None,
+        meter: Meter,
+        costs: ClusterCosts | None,
+    ) -> None:
+        self._quote = quote
+        self._run = run
+        self._recipe = recipe
+        self._names = {name for name, each in recipe.experiments.items() if each.adapt}
+        self._executor = executor
+        self._meter = meter
+        self._costs = costs
+        self._since: dict[str, tuple[str, float]] = {}
+        self._told: dict[str, list[str]] = {}
+        self._ready_at: dict[str, float] = {}
+        self._look_at = 0.0
+
+    def look(
+        self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
+    ) -> list[Note]:
+        """See `Forecaster`."""
+        notes = self._quote.look(run_state, progress, now)
+        if now < self._look_at or run_state.state is not State.RUNNING:
+            return notes
+        self._look_at = now + _LOOK_S
+        try:
+            for (name, number), found in progress.items():
+                task = run_state.experiments[name].live.get(number)
+                if name in self._names and task is not None and task.started_at is not None:
+                    notes += self._look_at_task(run_state, task, found, now)
+        except Exception as error:  # noqa: BLE001 - a run must not end because it cannot be made quicker
+            self._look_at = math.inf
+            notes.append(Note(f"adapt: internal error: {type(error).__name__}: {error}"))
+        return notes
+
+    def _look_at_task(self, run_state: RunState, task: Task, found: TaskProgress, now: float) -> list[Note]:
+        attempt = attempt_id(self._run, task.experiment, task.number, task.attempt)
+        if found.trace is None or found.eta_s is None or task.started_at is None:
+            return []
+        drift = drift_of(found.trace, found.directory, task.started_at, now)
+        loop = None if self._executor is None else self._executor.loop_of(attempt)
+        if loop is not None:
+            for each in loop.record.rented:
+                if each.is_slow and not each.is_leaving:
+                    return self._swap(run_state, task, found, loop, each, drift, now)
+        if drift is None:
+            self._since.pop(attempt, None)
+            return []
+        member, since = self._since.get(attempt, (drift.member, now))
+        if member != drift.member:
+            since = now
+        self._since[attempt] = (drift.member, since)
+        if now - since < SEEN_S:
+            return []
+        machine = self._machine(attempt, drift.member)
+        slow = self._slow(run_state, task, found, machine, drift, now)
+        slow = replace(slow, seen_s=now - since)
+        why_not = why_not_replace(slow)
+        if why_not or machine is None or loop is None:
+            return self._tell(attempt, task, f"{drift.words}; nothing is changed: {why_not}")
+        words = f"{drift.words}; another machine is asked for in place of {slow.machine}: {why_replace(slow)}"
+        loop.replace(machine.id, words, drift.step_s / drift.usual_s)
+        self._since.pop(attempt, None)
+        return [_note(task, words)]
+
+    def _swap(
+        self,
+        run_state: RunState,
+        task: Task,
+        found: TaskProgress,
+        loop: ClusterLoop,
+        machine: Machine,
+        drift: Drift | None,
+        now: float,
+    ) -> list[Note]:
+        """Go on with the machine that was asked for, once it is there and a checkpoint is new."""
+        if not loop.successor_is_there(machine):
+            self._ready_at.pop(machine.id, None)
+            return []
+        ready_s = now - self._ready_at.setdefault(machine.id, now)
+        rate = found.steps_per_s
+        if drift is None and rate and found.trace is not None:
+            first_at = found.trace.first_at
+            # A driver that came later has not seen how quick the steps were.
+            has_seen = first_at is not None and first_at < (machine.slow_at or 0.0)
+            drift = Drift("", 1 / rate / (1.0 if has_seen else machine.slowdown), 1 / rate)
+        if drift is None:
+            return []
+        slow = self._slow(run_state, task, found, machine, drift, now)
+        what = moment(slow, ready_s)
+        if what is Moment.WAIT:
+            return []
+        loop.swap(machine.id, keep=what is Moment.KEEP)
+        if what is Moment.KEEP:
+            left = format_duration(slow.left_s)
+            return [_note(task, f"{slow.machine} stays: a change no longer shortens the last {left}")]
+        return [_note(task, f"it goes on without {slow.machine}, from its newest checkpoint")]
+
+    def _machine(self, attempt: str, member: str) -> Machine | None:
+        """What a member runs on, if another machine may take its place."""
+        if self._executor is None or not member:
+            return None
+        return self._executor.machine_of(attempt, member)
+
+    def _slow(
+        self,
+        run_state: RunState,
+        task: Task,
+        found: TaskProgress,
+        machine: Machine | None,
+        drift: Drift,
+        now: float,
+    ) -> Slow:
+        """All that the decision rests on."""
+        attempt = attempt_id(self._run, task.experiment, task.number, task.attempt)
+        loop = None if self._executor is None else self._executor.loop_of(attempt)
+        took, expected = _phases(run_state, task.experiment)
+        objective = self._recipe.objective
+        slow = Slow(
+            machine="" if not drift.member else "its machine",
+            is_rented=False,
+            usual_s=drift.usual_s,
+            step_s=drift.step_s,
+            seen_s=0.0,
+            left_s=found.eta_s or 0.0,
+            checkpoint_s=None if found.checkpoint_at is None else now - found.checkpoint_at,
+            every_s=checkpoints_of(self._recipe.experiments[task.experiment]).every_s,
+            machine_s=expected.get("machines", took.get("machines", 0.0))
+            + sum(took.get(phase, 0.0) for phase in ("image", "setup")),
+            restart_s=_STOP_S + sum(took.get(phase, 0.0) for phase in ("data", "staging", "first step")),
+            time=objective.time,
+            cost=objective.cost,
+        )
+        if loop is None or machine is None:
+            return slow
+        assert self._executor is not None
+        record = loop.record
+        changes = [each.slow_at for each in record.machines if each.slow_at is not None]
+        return replace(
+            slow,
+            machine=f"{record.name_of(machine.seat)} ({machine.id})",
+            is_rented=self._executor.is_replaceable(machine),
+            usd_per_hour=record.usd_per_hour(),
+            machine_usd_per_hour=machine.rental.usd_per_hour,
+            spent_usd=0.0 if self._costs is None else self._costs.spent_usd(now),
+            most_usd=self._meter.cap_usd,
+            changes=len(changes),
+            changed_s=now - max(changes, default=-math.inf),
+        )
+
+    def _tell(self, attempt: str, task: Task, words: str) -> list[Note]:
+        """Each reason once."""
+        told = self._told.setdefault(attempt, [])
+        reason = words.rpartition(":")[2].translate(_NO_DIGITS)
+        if reason in told or len(told) >= _TOLD_MOST:
+            return []
+        told.append(reason)
+        return [_note(task, words)]
+
+
+_NO_DIGITS: Final = str.maketrans("", "", "0123456789.")
+
+
+def _note(task: Task, words: str) -> Note:
+    return Note(words, task.experiment, topic=ADAPTED)
+
+
+def _phases(run_state: RunState, name: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds that phases of an experiment took, and p95 of those of which something was expected."""
+    lines = run_state.course.get("phases", {}).get(name, ())
+    took = {line["phase"]: line["seconds"] for line in lines}
+    return took, {line["phase"]: line["expected_s"]["p95"] for line in lines if line["expected_s"]}
