@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trainmaster.spec import Recipe
 
 _LOOK_S: Final = 2.0
-#: So many reasons to change nothing are told of an attempt.
+#: Of an attempt so many reasons to change nothing are shown.
 _TOLD_MOST: Final = 3
 #: Members are asked to stop, and what they left is saved.
 _STOP_S: Final = 3.0
