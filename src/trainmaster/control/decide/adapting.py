@@ -150,7 +150,7 @@ def moment(slow: Slow, ready_s: float) -> Moment:
     """Whether its members go on with the other machine now, as soon as there is a checkpoint, or not at all.
 
     Args:
-        slow: as it is now; that the other machine is there already costs nothing more.
+        slow: what is known now; that the other machine is there already costs nothing more.
         ready_s: for how long that is there.
     """
     if slow.left_s * slow._saved <= slow.restart_s:
