@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from datetime import datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -15,6 +16,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from learning import needs
 from seeded_site import LONG, SeededSite
+
+from trainmaster.service.runs import task_reports
 
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 IS_ALL = os.environ.get("TRAINMASTER_PAGES") == "all"
@@ -415,7 +418,7 @@ LAST = """() => Math.max(...["navigation", "resource"].flatMap(kind => performan
 @pytest.mark.browser
 @pytest.mark.timeout(600)
 def test_a_slow_phone_gets_a_page_with_its_data_in_100_kB(browser, site, capsys):
-    """R16. Times are asserted by `make pages` alone: a busy machine is no slow phone."""
+    """R16, at the first look. A busy machine is no slow phone: there only the server's work is asserted."""
     page, seen = opened(browser, site, "phone"), {}
     devtools = page.context.new_cdp_session(page)
     devtools.send("Network.enable")
@@ -438,20 +441,23 @@ def test_a_slow_phone_gets_a_page_with_its_data_in_100_kB(browser, site, capsys)
     ):
         page.goto("about:blank")
         loaded.clear()
+        task_reports._kept.clear()  # as if nobody had looked at a run before
+        began_s = time.process_time()
         page.goto(site.url + path, wait_until="load")
         if "/runs/" in path and path.count("/") == 2 and path != f"/runs/{LONG}":
             page.locator(".chart canvas").first.wait_for(timeout=60_000)
         page.wait_for_timeout(300)
-        seen[path] = round(sum(loaded) / 1000), round(page.evaluate(PAINTED) or 0), round(page.evaluate(LAST))
+        took = page.evaluate(PAINTED) or 0, page.evaluate(LAST), 1000 * (time.process_time() - began_s)
+        seen[path] = round(sum(loaded) / 1000), *map(round, took)
     page.context.close()
     with capsys.disabled():
-        print("\nkB, first paint and last byte in ms:", seen)
+        print("\nkB; first paint, last byte and the server's processor in ms:", seen)
     assert not {path: found for path, found in seen.items() if found[0] > 100}
-    assert not IS_ALL or not {
-        path: found
-        for path, found in seen.items()
-        if found[1] > 1000 or (found[2] > 1500 and path not in ("/runs/wide", "/runs/long"))
-    }
+    is_quiet = os.getloadavg()[0] < (os.cpu_count() or 1)
+    if IS_ALL:
+        assert not {path: found for path, found in seen.items() if found[3] > 1500}
+    if IS_ALL and is_quiet:
+        assert not {path: found for path, found in seen.items() if found[1] > 1000 or found[2] > 1500}
 
 
 @pytest.mark.browser

@@ -57,6 +57,13 @@ class MemberMetrics:
         return ("reported_bytes", self.offset) if self.is_in_file else ("log_bytes", self._log_offset)
 
     @property
+    def has_more(self) -> bool:
+        """Whether it has written what was not read."""
+        if not self.is_in_file:
+            return log_end(self.directory, self.member) > self._log_offset
+        return self.path.is_file() and self.path.stat().st_size > self.offset
+
+    @property
     def is_in_file(self) -> bool:
         """Whether the metrics file says something, so that the log counts no more."""
         return bool(self._file.last) or self._began_at > 0

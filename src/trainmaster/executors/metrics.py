@@ -12,7 +12,6 @@ and nothing raises.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import stat
@@ -32,6 +31,7 @@ LEAST_S = (
 )
 _MOST_TOLD = 3  # metrics that are not finite, by name
 _MAX_TEXT = 200  # characters of a name or of a text value
+_MOST = 1 << 63  # databases hold 64 bits
 
 
 def json_safe(values: Mapping[str, object]) -> dict[str, object]:
@@ -129,6 +129,11 @@ class MetricsReader:
         data = self._read_chunk()
         at_end = len(data) < CHUNK
         end = data.rfind(b"\n") + 1
+        is_cut = self._in_long_line or (final and at_end and end < len(data))
+        if end and not is_cut and (rows := _alike(data[:end])):
+            self.offset += end
+            remember(self.last, rows[-1])
+            return rows, at_end
         lines = data[:end].splitlines()
         if lines and self._in_long_line:  # what is left of it
             del lines[0]
@@ -166,9 +171,11 @@ class MetricsReader:
             return b""
 
     def _row(self, line: bytes) -> Metrics | None:
+        from pydantic_core import from_json
+
         try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):  # also wrong encodings and 5,000-digit integers
+            found = from_json(line)
+        except ValueError:  # also wrong encodings, 5,000-digit integers, too many brackets
             found = None
         row = _clean(found) if isinstance(found, dict) else {}
         if not row:
@@ -176,6 +183,47 @@ class MetricsReader:
             return None
         remember(self.last, row)
         return row
+
+
+class AlikeRows(list[Metrics]):
+    """Rows with the same names, which hold plain numbers and truth values.
+
+    Attributes:
+        numbers: of each name that is always a number its values, one per row.
+    """
+
+    numbers: dict[str, list[float]]
+
+
+def _alike(lines: bytes) -> AlikeRows | None:
+    """What whole lines say if all have the same names, read at once.
+
+    Nearly all files are of such lines, and this is ten times as fast as one by one.
+    """
+    array = lines[:-1].replace(b"}\n{", b"},{")
+    if not array.startswith(b"{") or b"\n" in array:
+        return None
+    from pydantic_core import from_json
+
+    try:
+        rows = AlikeRows(from_json(b"[%b]" % array))
+        columns: dict[str, list[Any]] = {name: [row[name] for row in rows] for name in rows[0]}
+        is_same = len(rows) == lines.count(b"\n") and set(map(len, rows)) == {len(columns)}
+    except (ValueError, LookupError, TypeError):
+        return None
+    kinds = {name: set(map(type, column)) for name, column in columns.items()}
+    rows.numbers = {name: column for name, column in columns.items() if kinds[name] <= {float, int}}
+    are_plain = all(kind == {bool} for name, kind in kinds.items() if name not in rows.numbers)
+    are_small = not any(int in kinds[name] and _has_huge(column) for name, column in rows.numbers.items())
+    if not is_same or not columns or len(columns) > MAX_KEYS or max(map(len, columns)) > _MAX_TEXT:
+        return None
+    return rows if are_plain and are_small else None
+
+
+def _has_huge(column: list[float]) -> bool:
+    """Whether there are integers that databases do not hold."""
+    whole = [value for value in column if type(value) is int]
+    return min(whole) < -_MOST or max(whole) >= _MOST
 
 
 def _clean(found: dict[Any, Any]) -> Metrics:
@@ -187,7 +235,7 @@ def _clean(found: dict[Any, Any]) -> Metrics:
             continue
         if isinstance(value, str):
             value = value[:_MAX_TEXT]
-        elif isinstance(value, int) and abs(value) >= 1 << 63:  # databases hold 64 bits
+        elif isinstance(value, int) and abs(value) >= _MOST:
             value = float(value) if abs(value) < 1 << 1000 else math.inf if value > 0 else -math.inf
         row[key] = value
     return row

@@ -242,11 +242,14 @@ class Service(OpenHome):
 
         return search_results(self.database, self.files_if_here(run) or self.home, run)
 
-    def curves(self, run: str, *, has_axes: bool = False) -> list[ExperimentCurves]:
+    def curves(
+        self, run: str, keys: Sequence[str] = (), most: int = 2000, *, has_axes: bool = False
+    ) -> list[ExperimentCurves]:
         """What the tasks of a run have reported, by experiment; see `run_curves`."""
         from trainmaster.service.runs.curves import run_curves
 
-        return run_curves(self.database, self.files_if_here(run) or self.home, run, has_axes=has_axes)
+        files = self.files_if_here(run) or self.home
+        return run_curves(self.database, files, run, keys, most, has_axes=has_axes)
 
     def targets(self, run: str) -> list[dict[str, Any]]:
         """When its tasks come to their targets; see `TargetForecast`."""

@@ -14,6 +14,8 @@ RESULTS: Final = (
 _HOW_FAR: Final = ("step", "epoch")
 _SAYS_HOW_GOOD: Final = re.compile(rf"loss|accuracy|reward|(?<![a-z])(?:{RESULTS})(?![a-z])", re.I)
 _IS_SET: Final = frozenset({"lr", "learning_rate", "grad_norm"})
+#: These say how far a task is, not how well it does.
+COUNTERS: Final = frozenset({"step", "epoch", "examples", "seconds", "time", "timestamp", "wall_time"})
 
 
 def says_how_good(name: str) -> bool:

@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
 from typing import Any
 
 from trainmaster.spec import ParameterValue
@@ -68,6 +69,14 @@ class Curve:
         self._group, self._thinned = 0, 1
         for step, value in points:
             self.add(step, value)
+
+    @classmethod
+    def of(cls, steps: list[float], values: list[float]) -> Curve:
+        """A curve of points at rising steps that is not thinned."""
+        curve = cls()
+        curve.steps, curve.values = steps, values
+        curve._sums, curve._counts = list(accumulate(values)), list(range(1, len(values) + 1))
+        return curve
 
     def __len__(self) -> int:
         return len(self.steps)

@@ -8,8 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Runs
-from trainmaster.service.runs.curves import COUNTERS
-from trainmaster.spec.metric_names import in_order
+from trainmaster.spec.metric_names import COUNTERS, in_order
 from trainmaster.web.rendering import PAGE_ROWS, page
 
 #: Of metrics, and of parameters, in the table; the page of a model has all.

@@ -9,16 +9,16 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
+from starlette.background import BackgroundTask
 
 from trainmaster.api.rest.state import Reader, Runs, State, Submitter
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.runs.comparison import recipe_diff
-from trainmaster.service.runs.curves import COUNTERS
 from trainmaster.service.runs.run_details import MAX_TOLD_TASKS
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.labels import parsed_changes
-from trainmaster.spec.metric_names import in_order, panels, says_how_good
+from trainmaster.spec.metric_names import COUNTERS, in_order, panels, says_how_good
 from trainmaster.spec.states import FINISHED, EndReason
 from trainmaster.spec.states import State as RunState
 from trainmaster.web.figures import graph
@@ -61,7 +61,7 @@ def show(request: Request, run: str, state: State, caller: Reader, found: Runs) 
     failed = is_over and status["reason"] not in FINISHED
     names = {name: None for task in tasks for name in task["metrics"] if name not in COUNTERS}
     steps = {name: experiment.steps for name, experiment in recipe.experiments.items()}
-    return page(
+    answer = page(
         request,
         "run_live.html" if is_part(request) else "run.html",
         **_head(found, run, status),
@@ -85,6 +85,15 @@ def show(request: Request, run: str, state: State, caller: Reader, found: Runs) 
         has_servers=state.service.database.is_shared,
         has_notebooks=state.submissions.may_use_machine(caller),
     )
+    if names and not is_part(request):
+        # The first look at a million reports takes a second: it begins while the browser reads the page.
+        answer.background = BackgroundTask(_read, found, run)
+    return answer
+
+
+def _read(found: TeamRuns, run: str) -> None:
+    with suppress(TrainmasterError, OSError):  # who asks for the curves is told
+        found.metrics(run, ["step"])  # which is no curve, but all is read for it
 
 
 def _values(status: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trainmaster.service.runs.comparison import varied
-from trainmaster.service.runs.curves import COUNTERS, goal_of
-from trainmaster.spec.metric_names import in_order, says_how_good
+from trainmaster.service.runs.curves import goal_of
+from trainmaster.spec.metric_names import COUNTERS, in_order, says_how_good
 from trainmaster.spec.states import FINISHED
 
 #: Columns of metrics and of parameters, at most.

@@ -3,7 +3,6 @@ import random
 
 import pytest
 
-from trainmaster.service.runs.curves import thinned
 from trainmaster.spec.errors import UsageError
 from trainmaster.sweeps import Curve, Goal, Trial, TrialState, pruner_class
 from trainmaster.sweeps.pruner import Pruner, share_trained
@@ -165,30 +164,3 @@ def test_a_long_curve_is_thinned_but_its_mean_is_of_all():
     assert curve.last_step == count - 1
     assert curve.mean_until(count) == pytest.approx((count - 1) / 2)
     assert curve.steps == sorted(curve.steps)
-
-
-@pytest.mark.parametrize(("count", "columns"), [(MAX_POINTS + 1, 60), (9_000, 7), (21_000, 33)])
-def test_a_thinned_curve_is_true_in_every_column_of_a_picture(count, columns):
-    """Decay with a spike and a dip here and there: each column reaches as far as what was reported."""
-    at_random = random.Random(columns)
-    values = [math.exp(-4 * step / count) for step in range(count)]
-    for place in at_random.sample(range(count // 64), 20):  # two in one stretch hide each other
-        values[64 * place + at_random.randrange(8)] += at_random.choice((100.0, -7.0))
-    curve = Curve(enumerate(values))
-    kept = [(curve.steps[index], curve.values[index]) for index in thinned(curve.values, 1000)]
-    assert (min(y for _, y in kept), max(y for _, y in kept)) == (min(values), max(values))
-    assert kept[-1] == (count - 1, values[-1])
-    within = 0.01 * (max(values) - min(values))
-    for column in range(columns):
-        first, end = column * count // columns, (column + 1) * count // columns
-        drawn = [y for x, y in kept if first <= x < end]
-        assert min(drawn) == pytest.approx(min(values[first:end]), abs=within)
-        assert max(drawn) == pytest.approx(max(values[first:end]), abs=within)
-
-
-def test_a_thinned_curve_says_from_where_on_it_is_no_number():
-    count = 3 * MAX_POINTS
-    curve = Curve((step, math.nan if step >= count - 1000 else 1.0 / (1 + step)) for step in range(count))
-    drawn = [curve.steps[index] for index in thinned(curve.values, 300) if math.isnan(curve.values[index])]
-    assert drawn[0] == pytest.approx(count - 1000, abs=count / 90)
-    assert drawn[-1] == count - 1

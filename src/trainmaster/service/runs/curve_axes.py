@@ -3,55 +3,38 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trainmaster.executors.usage import member_samples
 
 if TYPE_CHECKING:
     from trainmaster.executors.member_metrics import MemberMetrics
-    from trainmaster.executors.metrics import Metrics
 
 
-class ReportTimes:
-    """When a member has reported what, by how much it had written at each look at it.
+def written_at(metrics: MemberMetrics) -> list[tuple[float, float]]:
+    """How many bytes a member had written at each look at it, and when that was, by the clock of its node.
+
+    Both rise; empty if it is not known.
 
     Args:
-        metrics: of the member.
+        metrics: of the member, read before: it says whether its file or its log counts.
     """
-
-    def __init__(self, metrics: MemberMetrics) -> None:
-        self._metrics = metrics
-        self._looks: list[dict[str, Any]] = []
-        for row in member_samples(metrics.directory).get(metrics.member, ()):
-            if isinstance(row.get("time"), int | float):
-                self._looks.append(row)
-
-    def rows(self) -> Iterator[tuple[Metrics, float | None]]:
-        """All it has reported, each with Unix seconds by the clock of its node; None if these are unknown."""
-        size, at = 1, None
-        while size:
-            before = self._metrics.place[1]
-            rows, size = self._metrics.read()
-            kind, end = self._metrics.place
-            marks = self._marks(kind)
-            for number, row in enumerate(rows, 1):  # lines of one member are about as long as each other
-                at = placed(marks, [before + (end - before) * number / len(rows)])[0] if marks else None
-                yield row, at
-        for row in self._metrics.finish():
-            yield row, at
-
-    def _marks(self, kind: str) -> list[tuple[float, float]]:
-        """Bytes and times, both rising, of looks that tell them."""
-        known = [(row[kind], row["time"]) for row in self._looks if isinstance(row.get(kind), int)]
-        if not known:
-            return []
-        marks: list[tuple[float, float]] = [(0.0, self._looks[0]["time"] - self._looks[0]["seconds"])]
-        for size, at in known:
-            if size == marks[-1][0] and size:
-                continue
-            marks.append((size, at)) if size else marks.__setitem__(-1, (0.0, at))
-        return marks if len(marks) > 1 else []
+    looks = [
+        row
+        for row in member_samples(metrics.directory).get(metrics.member, ())
+        if isinstance(row.get("time"), int | float)
+    ]
+    kind, _ = metrics.place
+    known = [(row[kind], row["time"]) for row in looks if isinstance(row.get(kind), int)]
+    if not known:
+        return []
+    marks: list[tuple[float, float]] = [(0.0, looks[0]["time"] - looks[0]["seconds"])]
+    for size, at in known:
+        if size == marks[-1][0] and size:
+            continue
+        marks.append((size, at)) if size else marks.__setitem__(-1, (0.0, at))
+    return marks if len(marks) > 1 else []
 
 
 def placed(marks: Sequence[tuple[float, float]], at: Sequence[float]) -> list[float]:

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from trainmaster.db import Database, queries
 from trainmaster.spec.errors import NotFoundError
@@ -20,13 +15,10 @@ from trainmaster.spec.states import FINISHED, State
 
 if TYPE_CHECKING:
     from trainmaster.control.task.layout import AttemptPlace, RunFiles
-    from trainmaster.executors.member_metrics import MemberMetrics
     from trainmaster.executors.metrics import Metrics
     from trainmaster.spec import Experiment
     from trainmaster.sweeps import Curve
 
-#: These say how far a task is, not how well it does.
-COUNTERS = frozenset({"step", "epoch", "examples", "seconds", "time", "timestamp", "wall_time"})
 #: A metric with one of these words in its name is better when it is smaller.
 _SMALLER_IS_BETTER = frozenset({"loss", "error", "err", "perplexity", "mae", "mse", "rmse"})
 #: These have a best value, too.
@@ -36,11 +28,7 @@ _WORDS_WITH_GOAL = _SMALLER_IS_BETTER | {
 }
 #: Of an experiment with more tasks so many are drawn, evenly chosen: more lines hide each other.
 MAX_TASKS = 200
-#: Reading more takes seconds: what was found is kept until a file changes, so many curves of all runs.
-_LONG_BYTES = 1 << 20
-_MOST_KEPT = 128
-_kept: OrderedDict[tuple[object, ...], tuple[str, dict[str, Curve]]] = OrderedDict()
-_lock = threading.Lock()
+_AXIS_POINTS = 4096
 #: Of a task that reports more metrics, the first ones: of results first.
 MAX_METRICS = 8
 
@@ -127,7 +115,13 @@ class ExperimentCurves:
 
 
 def run_curves(
-    database: Database, files: RunFiles, run: str, *, has_axes: bool = False
+    database: Database,
+    files: RunFiles,
+    run: str,
+    keys: Sequence[str],
+    most: int,
+    *,
+    has_axes: bool = False,
 ) -> list[ExperimentCurves]:
     """The curves of all experiments of a run that have some; reads the metrics files of their tasks.
 
@@ -135,9 +129,12 @@ def run_curves(
         database: the database.
         files: of the run.
         run: its id.
-        has_axes: with what curves may run over beside steps, which takes longer.
+        keys: names of metrics; all without.
+        most: points of one curve; see `thinned`.
+        has_axes: with what curves may run over beside steps.
     """
     from trainmaster.service.runs.stored_recipe import stored_recipe
+    from trainmaster.service.runs.task_reports import reports_of
 
     recipe = stored_recipe(database.run_row(run))
     found = []
@@ -146,17 +143,16 @@ def run_curves(
         rows = queries.results(database, run, name)
         tasks = []
         for row in (rows[index] for index in _evenly(len(rows))):
-            bad = row["state"] == State.DONE and row["reason"] not in FINISHED
-            places = [files.attempt(run, name, row["number"], n) for n in range(1, row["attempt"] + 1)]
-            axes: dict[str, Curve] = {}
-            if has_axes:
-                curves: dict[str, Curve] = {}
-                own_axis = _read(experiment, places, curves, axes)
-            else:
-                own_axis, curves = _kept_or_read(experiment, places)
-            axis = own_axis or axis
+            is_over = row["state"] == State.DONE
+            bad = is_over and row["reason"] not in FINISHED
+            places = (files.attempt(run, name, row["number"], n) for n in range(1, row["attempt"] + 1))
+            reports = reports_of(experiment, places, is_over=is_over)
+            with reports.lock:
+                axis = reports.axis or axis
+                names = [key for key in in_order(reports.columns) if not keys or key in keys]
+                curves = {key: reports.columns[key].curve(most) for key in names}
+                axes = reports.axes(_AXIS_POINTS) if curves and has_axes else {}
             if curves:
-                curves = {key: curves[key] for key in in_order(curves)}
                 tasks.append(TaskCurves(row["number"], json.loads(row["parameters"]), bad, curves, axes))
         if tasks:
             found.append(ExperimentCurves(name, len(rows), tasks, axis))
@@ -216,26 +212,6 @@ def tasks_of(
     return totals
 
 
-def thinned(values: Sequence[float], most: int) -> list[int]:
-    """Indices of at most so many values: the first, the last, and of each stretch its least and its greatest.
-
-    Where some are no numbers, the first of these in each stretch, too: a picture says where they begin.
-
-    >>> thinned([5, 1, 2, 9, 3, 4, 0, 7], 6)
-    [0, 1, 3, 5, 6, 7]
-    """
-    from trainmaster.sweeps.trial import extremes
-
-    count = len(values)
-    if count <= most:
-        return list(range(count))
-    if most < 5:
-        return [0, count - 1][:most]
-    of_each = 2 if all(map(math.isfinite, values)) else 3
-    size = -(-(count - 2) // max(1, (most - 2) // of_each))
-    return [0, *extremes(values, range(1, count - 1), size), count - 1]
-
-
 def _evenly(count: int) -> Iterable[int]:
     """At most `MAX_TASKS` of so many."""
     if count <= MAX_TASKS:
@@ -243,104 +219,12 @@ def _evenly(count: int) -> Iterable[int]:
     return (index * count // MAX_TASKS for index in range(MAX_TASKS))
 
 
-def _kept_or_read(experiment: Experiment, places: Sequence[AttemptPlace]) -> tuple[str, dict[str, Curve]]:
-    """What `_read` finds; of long files what it found the last time, as long as no file has changed."""
-    key, size = _files_of(places)
-    with _lock:
-        if key in _kept:
-            _kept.move_to_end(key)
-            return _kept[key]
-    curves: dict[str, Curve] = {}
-    found = _read(experiment, places, curves), curves
-    if size > _LONG_BYTES:
-        with _lock:
-            _kept[key] = found
-            while sum(len(each) for _, each in _kept.values()) > _MOST_KEPT and len(_kept) > 1:
-                _kept.popitem(last=False)
-    return found
-
-
-def _files_of(places: Sequence[AttemptPlace]) -> tuple[tuple[object, ...], int]:
-    """All files of some attempts with their sizes and times; how many bytes they have."""
-    found: list[object] = []
-    total = 0
-    for place in places:
-        with suppress(OSError), os.scandir(place.directory) as entries:
-            for entry in sorted(entries, key=lambda each: each.name):
-                if entry.is_file(follow_symlinks=False):
-                    status = entry.stat(follow_symlinks=False)
-                    found.append((entry.path, status.st_ino, status.st_size, status.st_mtime_ns))
-                    total += status.st_size
-    return tuple(found), total
-
-
-def _read(
-    experiment: Experiment,
-    places: Iterable[AttemptPlace],
-    curves: dict[str, Curve],
-    axes: dict[str, Curve] | None = None,
-) -> str:
-    """Add what the attempts at one task reported, and when; the name of what it counts, if it said it."""
-    from trainmaster.sweeps import Curve
-
-    axis, began_at = "", None
-    for place in places:
-        at: dict[str, float] = {}
-        metrics = _member_metrics(experiment, place)
-        for row, time_s in _untimed(metrics) if axes is None else _timed(metrics):
-            numbers = {key: value for key, value in row.items() if _is_number(value)}
-            at.update({key: numbers[key] for key in ("step", "epoch") if key in numbers})
-            if at and not axis:
-                axis = "step" if "step" in at else "epoch"
-            step = at.get("step", at.get("epoch"))
-            for name in (key for key in numbers if key not in COUNTERS):
-                curve = curves.setdefault(name, Curve())
-                reports = curve.last_step + 1 if len(curve) else 1
-                curve.add(reports if step is None else step, numbers[name])
-            if step is None or axes is None:
-                continue
-            if time_s is not None:
-                began_at = time_s if began_at is None else began_at
-                axes.setdefault("time", Curve()).add(step, time_s - began_at)
-            epochs = axes.setdefault("epoch", Curve())
-            if "epoch" in at and (
-                step <= epochs.last_step or not len(epochs) or epochs.values[-1] < at["epoch"]
-            ):
-                epochs.add(step, at["epoch"])
-    return axis
-
-
 def attempt_reports(experiment: Experiment, place: AttemptPlace) -> Iterator[Metrics]:
     """What the first member of an attempt reported; if nothing, then what it printed."""
-    for row, _ in _untimed(_member_metrics(experiment, place)):
-        yield row
-
-
-def _timed(metrics: MemberMetrics) -> Iterator[tuple[Metrics, float | None]]:
-    from trainmaster.service.runs.curve_axes import ReportTimes
-
-    return ReportTimes(metrics).rows()
-
-
-def _untimed(metrics: MemberMetrics) -> Iterator[tuple[Metrics, None]]:
-    yield from ((row, None) for row in metrics.rows())
-    yield from ((row, None) for row in metrics.finish())
-
-
-def _member_metrics(experiment: Experiment, place: AttemptPlace) -> MemberMetrics:
     from trainmaster.control.task.gangs import member_names
     from trainmaster.executors.member_metrics import MemberMetrics
 
     member = "{}-{}".format(*member_names(experiment)[0])
-    return MemberMetrics(place.directory, member, experiment.metrics_pattern)
-
-
-def read_curves(experiment: Experiment, places: Iterable[AttemptPlace]) -> dict[str, Curve]:
-    """What the attempts at one task reported, by metric."""
-    curves: dict[str, Curve] = {}
-    _read(experiment, places, curves)
-    return curves
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    metrics = MemberMetrics(place.directory, member, experiment.metrics_pattern)
+    yield from metrics.rows()
+    yield from metrics.finish()

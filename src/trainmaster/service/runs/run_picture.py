@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.service.runs.curves import ExperimentCurves, TaskCurves, thinned
+from trainmaster.service.runs.curves import ExperimentCurves, TaskCurves
 from trainmaster.service.runs.search_results import SearchResults
+from trainmaster.service.runs.task_reports import thinned
 
 if TYPE_CHECKING:
     from trainmaster.service.service import Service
@@ -35,7 +36,8 @@ class RunPicture:
         """That of a run of a home."""
         searches = service.search_results(run)
         searched = {search.experiment for search in searches}
-        return cls(searches, [found for found in service.curves(run) if found.name not in searched])
+        curves = service.curves(run, most=POINTS)
+        return cls(searches, [found for found in curves if found.name not in searched])
 
     def as_json(self) -> dict[str, Any]:
         """For JSON, with thinned curves; null is what is no number."""
@@ -124,7 +126,7 @@ class RunPicture:
 
 
 def _points(curve: Curve) -> dict[str, list[float | None]]:
-    kept = thinned(curve.values, POINTS)
+    kept = thinned(curve.steps, curve.values, POINTS)
     return {
         "steps": [curve.steps[index] for index in kept],
         "values": [_number(curve.values[index]) for index in kept],

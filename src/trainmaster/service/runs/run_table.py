@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import queries
 from trainmaster.db.run_table import column_values, offered_columns, order_by, progress, why_failed
-from trainmaster.service.runs.curves import COUNTERS, goal_of
+from trainmaster.service.runs.curves import goal_of
 from trainmaster.service.runs.summary import briefs
-from trainmaster.spec.metric_names import says_how_good
+from trainmaster.spec.metric_names import COUNTERS, says_how_good
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import Database, queries
-from trainmaster.service.runs.curves import read_curves
+from trainmaster.service.runs.task_reports import reports_of
 from trainmaster.spec.gate import as_number
 from trainmaster.spec.parameter import format_value
 from trainmaster.spec.states import State
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: So many running tasks are foretold.
 MOST_TASKS: Final = 8
+#: Of a curve so many points are looked at.
+_POINTS: Final = 4096
 _SHARES: Final = {"p5": 0.05, "p50": 0.5, "p95": 0.95}
 
 
@@ -109,12 +111,14 @@ def _forecasts(database: Database, files: RunFiles, run: str, recipe: Recipe) ->
         assert until is not None
         known = TargetForecast(experiment.name, number, until, most=experiment.builtin_values().get("steps"))
         places = [files.attempt(run, experiment.name, number, attempt) for attempt in range(1, last + 1)]
-        curve = read_curves(experiment, places).get(until.metric)
-        if curve is None:
+        reports = reports_of(experiment, places)
+        with reports.lock:
+            column = reports.columns.get(until.metric)
+            curve = column.curve(_POINTS) if column is not None else None
+            begun = max(reports.begun.get(until.metric, 0.0), 0.0)
+        if not curve:
             yield known
             continue
-        before = read_curves(experiment, places[:-1]).get(until.metric) if last > 1 else None
-        begun = max(before.last_step, 0.0) if before is not None else 0.0
         took_s = time.time() - (task["started_at"] or math.inf)
         yield foretold(known, curve, (curve.last_step - begun) / took_s if took_s > 0 else 0.0)
 

@@ -251,19 +251,19 @@ class TeamRuns:
             and ``goal``: ``min`` or ``max``; ``has_goal`` says whether that means anything, ``least`` and
             ``greatest`` are there in any case. ``not_finite_since``: the step from which on it is NaN.
         """
-        from trainmaster.service.runs.curves import goal_of, has_goal, thinned
+        from trainmaster.service.runs.curves import goal_of, has_goal
+        from trainmaster.service.runs.task_reports import thinned
 
         stored = json.loads(self.row(run)["recipe"])["experiments"]
         found = []
-        for experiment in self._service.curves(run, has_axes=bool(axis)):
+        for experiment in self._service.curves(run, keys, max(points, 50), has_axes=bool(axis)):
             for task in experiment.tasks:
                 for key, curve in task.metrics.items():
-                    if keys and key not in keys:
-                        continue
-                    kept = thinned(curve.values, points)
+                    kept = thinned(curve.steps, curve.values, points)
                     steps = [curve.steps[index] for index in kept]
                     along = task.along(axis, steps) if axis else None
                     goal = goal_of(key, stored[experiment.name].get("search"))
+                    # Thinning keeps what is least, greatest and last, and where it began to be no number.
                     finite = [value for value in curve.values if _finite(value) is not None]
                     least, greatest = min(finite, default=None), max(finite, default=None)
                     since = len(curve)

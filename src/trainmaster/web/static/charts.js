@@ -1,7 +1,7 @@
 "use strict";
 // Curves as uPlot draws them: a chart per key, a line per name; one cursor over all of them.
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const COLORS = [1, 2, 3, 4, 5, 6, 7, 8].map(number => css(`--data-${number}`)), KEEP = 4000, MOST = 200, IN_COLOR = 5;
+const COLORS = [1, 2, 3, 4, 5, 6, 7, 8].map(number => css(`--data-${number}`)), MOST = 200, IN_COLOR = 5, PADDING = 16, AXIS = 56;
 const shown = value => typeof value === "number" ? Number(value.toPrecision(4)).toString() : "–";
 const counted = value => Number.isInteger(value) ? value.toLocaleString("en-US") : shown(value);
 
@@ -11,22 +11,6 @@ const clock = at => new Date(at * 1000).toLocaleTimeString([], {hourCycle: "h23"
 
 // A single look is in the middle of a minute: uPlot would draw a day.
 const around = (plot, least, most) => plot.data[0].length === 1 ? [least - 30, least + 30] : [least, most];
-
-// Of each stretch the least, the greatest and the first that is no number stay, between a place and the last point.
-function thin(series, first, size) {
-  const {ys} = series, last = ys.length - 1, kept = [];
-  for (let from = first; from < last; from += size) {
-    let least = -1, most = -1, bad = -1;
-    for (let i = from; i < Math.min(from + size, last); i++) {
-      if (ys[i] === null) { if (bad < 0) bad = i; continue; }
-      if (least < 0 || ys[i] < ys[least]) least = i;
-      if (most < 0 || ys[i] > ys[most]) most = i;
-    }
-    kept.push(...[...new Set([least, most, bad])].filter(i => i >= 0).sort((a, b) => a - b));
-  }
-  for (const key of ["xs", "ys"]) series[key] = [...series[key].slice(0, first), ...kept.map(i => series[key][i]), series[key][last]];
-  series.thinned = first + kept.length;
-}
 
 // A running mean: each value counts by its distance, and the first ones are not drawn to zero.
 function smoothed(ys, weight) {
@@ -48,15 +32,11 @@ class Charts {
   }
   // Where something is on the axis, for people.
   placeOf(x) { return this.time ? clock(x) : this.x === "time" ? duration(x) : this.x === "epoch" ? `epoch ${shown(x)}` : `${this.x} ${counted(x)}`; }
-  // Nothing is drawn any more, over another axis: holders stay.
-  clear(x) {
-    this.x = x;
-    for (const found of this.charts.values()) {
-      found.plot?.destroy();
-      found.legend?.remove();
-      Object.assign(found, {plot: null, names: null, legend: null, stale: true});
-      found.series.clear(); found.since.clear();
-    }
+  // All lines of a chart are of no more use; what is drawn stays until there are others.
+  clear(key) {
+    const found = this.chart(key);
+    found.series.clear(); found.since.clear();
+    found.stale = true;
   }
   size(holder) { return {width: holder.clientWidth || 300, height: innerWidth < 641 ? 180 : 220}; }
   chart(key) {
@@ -75,15 +55,15 @@ class Charts {
   }
   add(key, name, x, y) {
     const found = this.chart(key);
-    // As `Curve` of the server: what is old is as fine as what is new.
-    if (!found.series.has(name)) found.series.set(name, {xs: [], ys: [], group: 0, thinned: 1});
-    const series = found.series.get(name), last = series.xs.length;
-    if (last && x <= series.xs[last - 1]) return;
-    series.xs.push(x); series.ys.push(y); found.stale = true;
+    if (!found.series.has(name)) found.series.set(name, {xs: [], ys: []});
+    const {xs, ys} = found.series.get(name);
+    if (xs.length && x <= xs.at(-1)) return;
+    xs.push(x); ys.push(y); found.stale = true;
     if (y !== null) found.since.delete(name); else if (!found.since.has(name)) found.since.set(name, x);
-    if (series.group && last - series.thinned >= series.group) thin(series, series.thinned, series.group);
-    else if (last >= KEEP) { series.group = Math.max(4, 2 * series.group); thin(series, 1, 4); }
   }
+  // How many points the longest line of a chart has, and how many columns of pixels there are for them.
+  length(key) { return Math.max(0, ...[...this.chart(key).series.values()].map(({xs}) => xs.length)); }
+  columns() { return Math.max(60, this.size(this.root.querySelector(".chart[data-key]") ?? this.box).width - PADDING - AXIS); }
   // What stands beside the name of a chart, such as its last and its best value.
   say(key, text) { this.chart(key).said.textContent = text; }
   // Those that are drawn in colour where there are many: the best ones.
@@ -159,7 +139,7 @@ class Charts {
       found.raw = [];
       for (const label of names) {
         const {xs, ys} = found.series.get(label), at = first.indexOf(label), stroke = at < 0 ? `${css("--dim")}55` : COLORS[at];
-        const look = {label, stroke, spanGaps: true, ...(at > 3 ? {dash: [6, 3]} : {}), points: {show: xs.length < 3, size: 6}};
+        const look = {label, stroke, ...(at > 3 ? {dash: [6, 3]} : {}), points: {show: xs.length < 3, size: 6}};
         found.raw.push([label, tables.length + 1]);
         tables.push([xs, fit(ys)]);
         series.push({...look, width: at < 0 ? 1 : smooth ? 1 : 2, alpha: smooth && at >= 0 ? 0.35 : 1});
@@ -175,13 +155,13 @@ class Charts {
           series.push({label: `${name} p${[5, 50, 95][place - 1]}`, stroke, width: place === 2 ? 1 : 0, dash: [3, 4], spanGaps: true, points: {show: false}});
         }
       }
-      const data = tables.length ? uPlot.join(tables) : [[]], wanted = JSON.stringify([names, first, smooth, isLog]);
+      const data = tables.length ? uPlot.join(tables) : [[]], wanted = JSON.stringify([this.x, names, first, smooth, isLog]);
       if (found.plot && found.names === wanted) { found.plot.setData(data); continue; }
       found.plot?.destroy();
       found.names = wanted;
       const axis = {stroke: css("--dim"), font: "12px system-ui, sans-serif", grid: {stroke: css("--line"), width: 1}, ticks: {stroke: css("--line"), width: 1, size: 4}};
-      found.plot = new uPlot({...this.size(found.holder), padding: [8, 16, 0, 0], scales: {x: {time: this.time, ...(this.time ? {range: around} : {})}, y: isLog ? {distr: 3} : {}},
-        axes: [{...axis, size: 28, ...(this.time ? {space: 80, values: (_, all) => all.map(clock)} : this.x === "time" ? {space: 80, incrs: SPANS, values: (_, all) => all.map(duration)} : this.x === "epoch" ? {} : {incrs: WHOLE})}, {...axis, size: 56, values: (_, all) => all.map(value => value === null ? "" : shown(value))}],
+      found.plot = new uPlot({...this.size(found.holder), padding: [8, PADDING, 0, 0], scales: {x: {time: this.time, ...(this.time ? {range: around} : {})}, y: isLog ? {distr: 3} : {}},
+        axes: [{...axis, size: 28, ...(this.time ? {space: 80, values: (_, all) => all.map(clock)} : this.x === "time" ? {space: 80, incrs: SPANS, values: (_, all) => all.map(duration)} : this.x === "epoch" ? {} : {incrs: WHOLE})}, {...axis, size: AXIS, values: (_, all) => all.map(value => value === null ? "" : shown(value))}],
         series: [{label: this.x}, ...series], bands, legend: {show: false}, cursor: {y: false, drag: {x: true, y: false}, sync: {key: this.time ? "time" : "all", scales: ["x", null]}},
         hooks: {draw: [plot => this.mark(plot, found.since)], setCursor: [plot => this.point(found, plot)]}}, data, found.holder);
       this.tell(found, all, Math.min(all.length, MOST), first);

@@ -2,7 +2,7 @@
 // A run as it happens. Of curves first those that are seen, then what the stream brings; what is there is not added again.
 const $ = id => document.getElementById(id), box = $("charts"), log = $("log"), part = $("part"), link = $("link");
 const of = (box ?? log).dataset, run = encodeURIComponent(of.run), KEPT = "charts";
-const MOST_LINES = 3000, COUNTERS = new Set(["step", "epoch", "examples", "time", "at", "seconds", "timestamp", "wall_time"]);
+const MOST_LINES = 3000, MOST_POINTS = 8000, COUNTERS = new Set(["step", "epoch", "examples", "time", "at", "seconds", "timestamp", "wall_time"]);
 const isGoal = key => /loss|err|perplexity|m[as]e$|acc|score|reward/.test(key), isLess = key => /loss|err|perplexity|m[as]e$/.test(key);
 // As `panels` of the server: few are all seen, of many those that say how good it is.
 const charts = box ? new Charts(box, {root: $("main"), made: key => {
@@ -65,20 +65,26 @@ function take(at) {
       else if (!charts.root.querySelector(`.chart[data-key="${CSS.escape(key)}"]`)) { early.set(key, null); put(key, id, x, value); }
     }
   }
+  // What is too long is asked for again, as thin as it may be without an untrue picture.
+  if (Object.keys(at.points.at(-1) ?? {}).some(key => early.get(key) === null && charts.length(key) > MOST_POINTS)) askLater();
 }
 // The past of some curves: as fine as their pictures are wide, and coarser where there are many lines in one.
 async function load(keys) {
   keys.forEach(key => early.set(key, []));
-  const points = Math.max(60, Math.min(2 * Math.ceil(box.querySelector(".chart")?.clientWidth ?? 500), Math.ceil(8000 / (Number(of.tasks) || 1))));
+  const points = Math.max(60, Math.min(2 * charts.columns() + 3, Math.ceil(MOST_POINTS / (Number(of.tasks) || 1))));
   const answer = await fetch(`/api/v1/runs/${run}/metrics?points=${points}&digits=6&axis=${axis === "step" ? "" : axis}&keys=${keys.map(encodeURIComponent).join()}`).catch(() => null);
   const curves = answer?.ok ? (await answer.json()).metrics : [];
   const known = curves.filter(each => axis === "step" || each.axis === axis);
   if (known.length < curves.length) $("axis").textContent = known.length ? `${axis} is known of ${known.length} of ${curves.length}` : `no ${axis} is known: over steps`;
-  charts.x = known.length ? axis : "step";
+  if (answer?.ok) {
+    charts.x = known.length ? axis : "step";
+    for (const key of keys) { charts.clear(key); metrics.delete(key); }
+  }
   for (const curve of known.length ? known : curves) {
     const {key, values, steps} = curve, id = label(curve);
     know(key, curve.goal, curve.has_goal);
-    steps.forEach((x, i) => { counts.set(id, Math.max(x, counts.get(id) ?? x)); charts.add(key, id, x, values[i]); });
+    if (axis === "step") counts.set(id, Math.max(steps.at(-1), counts.get(id) ?? 0));
+    steps.forEach((x, i) => charts.add(key, id, x, values[i]));
     const place = wanted => steps[values.reduce((best, value, i) => value !== null && (best < 0 || Math.abs(value - wanted) < Math.abs(values[best] - wanted)) ? i : best, -1)];
     tell(key, id, curve.last, curve.least, curve.greatest, {min: place(curve.least), max: place(curve.greatest)});
   }
@@ -111,12 +117,12 @@ function see() {
 // All that is seen is asked for again, over another axis or because there is more of it.
 function over(x) {
   axis = x;
-  charts.clear(x); early.clear(); metrics.clear(); counts.clear();
+  early.clear();
   $("axis").textContent = "";
   see();
 }
-// Where each report is on such an axis only the server knows.
-function askLater() { later ??= setTimeout(() => { later = null; if (axis !== "step") over(axis); }, 5000); }
+// Where each report is on another axis only the server knows.
+function askLater() { later ??= setTimeout(() => { later = null; over(axis); }, 5000); }
 function tools() {
   const bar = $("tools"), [find, x, smooth, isLog, isRows] = ["find", "x", "smooth", "log", "rows"].map(name => bar.querySelector(`[name=${name}]`));
   const kept = JSON.parse(localStorage.getItem(KEPT) ?? "{}");

@@ -12,7 +12,6 @@ from trainmaster.db import AcceptedRun, Database, Submission
 from trainmaster.service import Service, renting, run_planning
 from trainmaster.service.driving import local_runs
 from trainmaster.service.driving.submissions import KeyUsedError, RunRequest, Submissions, refusals
-from trainmaster.service.runs.curves import thinned
 from trainmaster.service.teams.admission import Application
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import ForbiddenError, caller
@@ -114,17 +113,6 @@ def test_a_request_is_the_same_if_all_of_it_is():
         RunRequest("a: 1", "0" * 64, None, 5.0),
     ]
     assert len({one.digest(), *(other.digest() for other in others)}) == 4
-
-
-def test_thinning_keeps_the_ends_and_the_extremes():
-    values = [float((index * 7919) % 1009) for index in range(10_000)]
-    for most in (2, 4, 50, 499):
-        kept = thinned(values, most)
-        assert len(kept) <= most
-        assert kept == sorted(set(kept))
-        assert {0, 9_999} <= set(kept)
-    kept = [values[index] for index in thinned(values, 50)]
-    assert (min(kept), max(kept)) == (min(values), max(values))
 
 
 @pytest.fixture
