@@ -55,6 +55,8 @@ _NO_LENGTH: Final = re.compile(r"seed|port|rank|local|device|gpu", re.IGNORECASE
 #: had no target the metrics are read for one.
 _MOST_LIVE: Final = 100
 _MOST_READ: Final = 12
+#: Of each curve so many points.
+_POINTS: Final = 4096
 
 _codes: dict[tuple[str, Path], CodeFingerprint] = {}
 
@@ -170,14 +172,15 @@ def _tells(measured: Measurement, until: Until) -> bool:
 def _reported(home: Home, experiment: Experiment, row: RowMapping, steps_done: float) -> SeenCurve | None:
     """What an attempt of a run has left of the metric that a target is of now."""
     from trainmaster.control.measure.measuring import curve_of
-    from trainmaster.service.runs.curves import read_curves
+    from trainmaster.service.runs.task_reports import reports_of
 
     with suppress(OSError, ValueError, TrainmasterError):
         task, attempt = map(int, row["id"].rsplit("/", 2)[1:])
         place = home.attempt(row["run_id"], row["experiment"], task, attempt)
-        for metric, reported in read_curves(experiment, [place]).items():
-            if experiment.ends_at is not None and metric == experiment.ends_at.metric:
-                return curve_of(experiment, reported, steps_done)
+        reports = reports_of(experiment, [place], is_over=True)
+        with reports.lock:
+            column = reports.columns.get(experiment.ends_at.metric) if experiment.ends_at else None
+            return column and curve_of(experiment, column.curve(_POINTS), steps_done)
     return None
 
 

@@ -250,17 +250,16 @@ def reports_of(
         is_over: nothing more will come.
     """
     places = list(places)
-    key = (str(places[0].directory) if places else "", str(experiment.metrics_pattern))
+    key = (str(experiment.metrics_pattern), *(str(place.directory) for place in places))
     with _lock:
-        reports = _kept.setdefault(key, TaskReports()) if places else TaskReports()
+        reports = _kept.setdefault(key, TaskReports())
     with reports.lock:
         if reports.is_stale:
             reports = TaskReports()
         reports.read(experiment, places, is_over=is_over)
     with _lock:
-        if places:
-            _kept[key] = reports
-            _kept.move_to_end(key)
+        _kept[key] = reports
+        _kept.move_to_end(key)
         left = sum(each.points for each in _kept.values())
         while len(_kept) > 1 and (left > _MOST_KEPT or len(_kept) > _MOST_TASKS):
             left -= _kept.popitem(last=False)[1].points
