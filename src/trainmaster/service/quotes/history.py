@@ -180,7 +180,7 @@ def _reported(home: Home, experiment: Experiment, row: RowMapping, steps_done: f
         reports = reports_of(experiment, [place], is_over=True)
         with reports.lock:
             column = reports.columns.get(experiment.ends_at.metric) if experiment.ends_at else None
-            return column and curve_of(experiment, column.curve(_POINTS), steps_done)
+            return None if column is None else curve_of(experiment, column.curve(_POINTS), steps_done)
     return None
 
 
