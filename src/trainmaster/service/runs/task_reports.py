@@ -34,7 +34,7 @@ _lock = threading.Lock()
 class Column:
     """Values of one name by rising step.
 
-    A step that was there before begins the rest anew: the script went back to a checkpoint.
+    At a step that was there before the script has gone back to a checkpoint: what follows is replaced.
 
     >>> column = Column()
     >>> for step in (1, 2, 4, 2):
