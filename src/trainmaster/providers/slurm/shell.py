@@ -8,6 +8,7 @@ import subprocess
 import threading
 import weakref
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from trainmaster.providers.base import ProviderPlace
@@ -61,6 +62,7 @@ class SlurmShell:
     def _run_here(self, script: str) -> Result:
         environ = {"PATH": os.environ.get("PATH", os.defpath), **self._environ}
         environ.setdefault("USER", getpass.getuser())
+        environ.setdefault("HOME", str(Path.home()))  # else some shells make a directory called ~
         try:
             done = subprocess.run(
                 ["/bin/sh", "-s"],
