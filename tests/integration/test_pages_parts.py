@@ -107,3 +107,47 @@ def test_a_log_has_numbers_that_lead_to_lines_levels_marks_and_links(browser, si
         page.get_by_role("link", name="Download the whole log").click()
     assert download.value.suggested_filename == f"{written}.log"
     page.context.close()
+
+
+@pytest.mark.browser
+def test_marked_runs_have_a_bar_with_what_can_be_done_at_once(browser, site):  # noqa: F811
+    page = opened(browser, site, "phone")
+    page.goto(f"{site.url}/runs?state=SUCCEEDED")
+    boxes = page.locator("#rows label")
+    for number in range(2):
+        boxes.nth(number).click()
+    assert page.locator("#marked").inner_text() == "2 marked"
+    page.get_by_role("button", name="Unmark").wait_for()
+    seen = page.locator("#bar > button").evaluate_all(
+        "all => all.map(each => each.getBoundingClientRect().height)"
+    )
+    assert max(seen) < 60, "no word is broken"
+    page.get_by_role("button", name="Delete…").click()
+    page.wait_for_url("**/remove?run=**")
+    page.go_back()
+    page.locator("#marked", has_text="2 marked").wait_for()
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.get_by_label("A label for the marked runs").fill("look=again")
+    page.get_by_role("button", name="Again…").click()
+    page.get_by_role("heading", name="Run 2 runs again?").wait_for()
+    page.context.close()
+
+
+@pytest.mark.browser
+def test_a_view_is_saved_found_and_forgotten(browser, site):  # noqa: F811
+    page = opened(browser, site)
+    page.goto(f"{site.url}/runs?where=loss+%3C+0.3&sort=cost&column=metric%3Aloss")
+    page.locator("summary", has_text="Saved").click()
+    page.get_by_label("Name of this view").fill("cheap")
+    page.get_by_role("button", name="Save").click()
+    page.wait_for_load_state()
+    page.goto(f"{site.url}/runs")
+    page.locator("summary", has_text="Saved").click()
+    page.get_by_role("link", name="cheap").click()
+    page.wait_for_url("**/runs?where=loss+%3C+0.3&sort=cost&column=metric%3Aloss")
+    page.locator("summary", has_text="Saved").click()
+    page.get_by_role("button", name="Forget the view cheap").click()
+    page.get_by_role("button", name="Yes").click()
+    page.locator("summary", has_text="Saved").click()
+    page.get_by_text("under a name of yours").wait_for()
+    page.context.close()

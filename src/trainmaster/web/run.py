@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from trainmaster.service.runs.highlights import TaskLine
     from trainmaster.service.runs.run_details import RunDetails
 
+#: Of a task's curve on the page of searches, at most.
+_POINTS_ON_THE_WAY: Final = 40
 router = APIRouter(include_in_schema=False)
 #: Of what a search in logs finds, so much is shown, the last of it.
 _FOUND_BYTES: Final = 48_000
@@ -226,8 +228,13 @@ def sweeps(request: Request, run: str, found: Runs, by: str = "") -> Response:
     status, details = found.status(run), found.details(run)
     known = {search["experiment"]: search for search in details.searches()}
     tasks = details.tasks()
+    curves: dict[str, list[dict[str, Any]]] = {}
+    for curve in found.metrics(run, points=_POINTS_ON_THE_WAY):
+        curves.setdefault(curve["experiment"], []).append(curve)
     pictures = [
-        SearchPicture.of(name, its, each["tasks"]["total"], known.get(name), time.time(), by)
+        SearchPicture.of(
+            name, its, each["tasks"]["total"], known.get(name), time.time(), by, curves.get(name, ())
+        )
         for name, each in status["experiments"].items()
         if (its := [task for task in tasks if task["experiment"] == name])
     ]

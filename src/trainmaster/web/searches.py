@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from trainmaster.service.runs.comparison import varied
 from trainmaster.service.runs.curves import goal_of
+from trainmaster.service.runs.task_reports import thinned
 from trainmaster.spec.errors import UsageError
 from trainmaster.web.figures import ValueAxis, parallel_coordinates
 from trainmaster.web.recipe_form import scalar
@@ -16,11 +17,16 @@ from trainmaster.web.recipe_text import RecipeText
 from trainmaster.web.rendering import look_of
 from trainmaster.web.task_table import TaskTable
 
-#: Of the history and of a slice: width, height, and the margins for numbers.
-_HISTORY: Final = (640, 220)
+#: Heights of what is as wide as there is room: along it places are percent, of which so many are for numbers.
+_HEIGHT: Final = 220
+_LEFT: Final = 13
+_RIGHT: Final = 98
+#: Of a slice: width, height; margins for numbers.
 _SLICE: Final = (180, 140)
-_LEFT: Final = 56
 _MARGIN: Final = 12
+#: Of all curves together so many points are drawn, of one at most and at least so many.
+_MOST_POINTS: Final = 1600
+_OF_CURVE: Final = (6, 40)
 _BOTTOM: Final = 28
 _MOST_SLICES: Final = 6
 
@@ -34,7 +40,8 @@ class SearchPicture:
         words: which value of a task counts, and what kind of search it is.
         counts: how many tasks ended how: ``30 succeeded, 14 pruned``.
         best: the best task; None before there is one.
-        history, slices, lines: figures; None or empty where there is too little.
+        history, curves, slices, lines: figures; None or empty where there is too little. Curves are what was
+            reported on the way, of each trial until it ended or was pruned.
         measure, importance: shares of the parameters in the result, and what they are.
         table: all tasks. shown: numbers of those that have a value, as the lines have them.
         narrow: numbers of the best quarter, for a search with narrower ranges; empty if they are too few.
@@ -47,6 +54,7 @@ class SearchPicture:
     counts: str
     best: _Trial | None
     history: Mapping[str, Any] | None
+    curves: Mapping[str, Any] | None
     slices: Sequence[Mapping[str, Any]]
     lines: Mapping[str, Any] | None
     measure: str
@@ -64,6 +72,7 @@ class SearchPicture:
         search: Mapping[str, Any] | None,
         now: float,
         by: str = "",
+        curves: Sequence[Mapping[str, Any]] = (),
     ) -> SearchPicture | None:
         """Of the tasks of an experiment; None if they are no choice between several.
 
@@ -74,6 +83,7 @@ class SearchPicture:
             search: as `RunDetails.searches` has it; None for grids and samples.
             now: Unix seconds.
             by: column by which the rows are sorted.
+            curves: of its tasks, as `TeamRuns.metrics` has them.
         """
         names = varied(tasks)
         if search is None and not names:
@@ -100,6 +110,7 @@ class SearchPicture:
             _counted(tasks),
             best,
             _history(seen, sign),
+            _curves([each for each in curves if each["key"] == metric], trials, best),
             [_slice(name, seen, best) for name in names[:_MOST_SLICES]] if len(seen) > 1 else [],
             parallel_coordinates([*names, metric], rows, gap, metric if goal == "min" else ""),
             search["measure"] if search else "",
@@ -143,9 +154,8 @@ def _history(trials: Sequence[_Trial], sign: int) -> dict[str, Any] | None:
     """A dot per trial by number, and the best value so far as steps."""
     if len(trials) < 2:
         return None
-    width, height = _HISTORY
-    x = ValueAxis("", 0, [float(t.number) for t in trials], _LEFT + 8, width - _MARGIN - 8, math.inf)
-    y = ValueAxis("", 0, [t.value for t in trials], height - _BOTTOM - 8, _MARGIN + 8)
+    x = ValueAxis("", 0, [float(t.number) for t in trials], _LEFT + 2, _RIGHT - 2, math.inf)
+    y = ValueAxis("", 0, [t.value for t in trials], _HEIGHT - _BOTTOM - 8, _MARGIN + 8)
     best, path = None, ""
     for trial in trials:
         is_better = best is None or sign * (trial.value or 0.0) < sign * best
@@ -154,15 +164,60 @@ def _history(trials: Sequence[_Trial], sign: int) -> dict[str, Any] | None:
             at, value = f"{x.place(float(trial.number)):.1f}", f"{y.place(best):.1f}"
             path += f" H{at} V{value}" if path else f"M{at} {value}"
     return {
-        "width": width,
-        "height": height,
-        "left": _LEFT,
-        "bottom": height - _BOTTOM,
-        "is_log": y.is_log,
-        "best": f"{path} H{width - _MARGIN}" if path else "",
+        **_frame(y),
+        "best": f"{path} H{_RIGHT}" if path else "",
         "dots": [_dot(t, x.place(float(t.number)), y.place(t.value)) for t in trials],
-        "y_ticks": y.ticks(),
         "x_ticks": [{"text": f"{number}", "x": x.place(float(number))} for number in _ends(trials)],
+    }
+
+
+def _curves(
+    found: Sequence[Mapping[str, Any]], trials: Sequence[_Trial], best: _Trial | None
+) -> dict[str, Any] | None:
+    """A line per trial over its steps; the best one last, so that none hides it."""
+    kinds = {trial.number: trial.kind for trial in trials}
+    known = [
+        (each["task"], points) for each in found if each["task"] in kinds and len(points := _points(each)) > 1
+    ]
+    if len(known) < 2:
+        return None
+    least, most = _OF_CURVE
+    of_each = max(least, min(most, _MOST_POINTS // len(known)))
+    x = ValueAxis("", 0, [step for _, points in known for step, _ in points], _LEFT, _RIGHT - 1, math.inf)
+    y = ValueAxis(
+        "", 0, [value for _, points in known for _, value in points], _HEIGHT - _BOTTOM, _MARGIN + 8
+    )
+    lines = []
+    for task, points in sorted(known, key=lambda each: best is not None and each[0] == best.number):
+        steps, values = zip(*points, strict=True)
+        kept = [points[index] for index in thinned(steps, values, of_each)]
+        places = [f"{x.place(step):.1f} {y.place(value):.1f}" for step, value in kept]
+        ends, end = points[-1][0], {"x": x.place(points[-1][0]), "y": y.place(points[-1][1])}
+        is_best = best is not None and task == best.number
+        lines.append(
+            {"task": task, "path": "M" + "L".join(places), "kind": kinds[task], "step": ends, **end}
+            | {"is_best": is_best}
+        )
+    return {
+        **_frame(y),
+        "lines": lines,
+        "axis": found[0]["axis"],
+        "x_ticks": [{"text": each["text"], "x": each["y"]} for each in x.ticks()],
+    }
+
+
+def _points(curve: Mapping[str, Any]) -> list[tuple[float, float]]:
+    pairs = zip(curve["steps"], curve["values"], strict=True)
+    return [(step, value) for step, value in pairs if value is not None and math.isfinite(value)]
+
+
+def _frame(y: ValueAxis) -> dict[str, Any]:
+    return {
+        "height": _HEIGHT,
+        "left": _LEFT,
+        "bottom": _HEIGHT - _BOTTOM,
+        "is_log": y.is_log,
+        "y_ticks": y.ticks(),
     }
 
 

@@ -90,3 +90,19 @@ def test_ranges_are_narrowed_to_those_of_good_trials():
     assert "range: [0.01, 0.02]" in text
     assert "depth: [4, 6]" in text
     Recipe.from_text(text)
+
+
+def test_values_on_the_way_end_where_a_trial_was_pruned_and_the_best_is_drawn_last():
+    curves = [
+        {"task": n, "key": "loss", "axis": "step", "steps": [1, 2, last], "values": [1.0, None, at]}
+        for n, last, at in ((0, 90, 0.5), (1, 30, 0.8), (2, 90, 0.2), (4, 90, 0.4))
+    ]
+    curves.append({**curves[0], "key": "accuracy"})
+    found = SearchPicture.of("tune", TASKS, len(TASKS), None, 9.0, curves=curves).curves
+    assert [(line["task"], line["kind"], line["step"]) for line in found["lines"]] == [
+        (0, "ok", 90), (1, "cut", 30), (4, "ok", 90), (2, "ok", 90)
+    ]  # fmt: skip
+    assert [line["is_best"] for line in found["lines"]] == [False, False, False, True]
+    assert found["lines"][1]["x"] < found["lines"][0]["x"]
+    assert {line["path"].count("L") for line in found["lines"]} == {1}, "what is no number is left out"
+    assert picture().curves is None
