@@ -50,7 +50,7 @@ def rm(
     if as_json:
         print_json(found)
     elif not found["runs"]:
-        say("no run that is over is so")
+        say("nothing to remove: no run that is over fits")
     elif not dry_run and going:
         say(f"removed: {_counted(going)}, {size(found['bytes'])}")
     if not dry_run:

@@ -73,6 +73,13 @@ _KNOWN_FAILURES = (
 )
 
 
+#: Ray without `ray[client]` refuses the option.
+_CLIENT = """\
+client="--ray-client-server-port $TRAINMASTER_RAY_CLIENT_PORT"
+python -c 'import grpc' 2>/dev/null || client=
+"""
+
+
 class RayLauncher(Launcher):
     """The first member runs Ray's head and the command; each other one adds its machine.
 
@@ -105,9 +112,9 @@ class RayLauncher(Launcher):
             )
         await_all = f"python -c {shlex.quote(_AWAIT_ALL)} {gang.world_size}\n" if gang.world_size > 1 else ""
         return (
-            f"{_START}"
+            f"{_START}{_CLIENT}"
             '"${start[@]}" --head --port "${RAY_ADDRESS##*:}" --include-dashboard false '
-            '--ray-client-server-port "$TRAINMASTER_RAY_CLIENT_PORT" >>"$server_log" 2>&1 &\n'
+            '$client >>"$server_log" 2>&1 &\n'
             f"server=$!\n{_AWAIT_HEAD}"
             f'if ! kill -0 "$server" 2>/dev/null; then wait "$server" || {_TELL}; fi\n'
             f"{await_all}"

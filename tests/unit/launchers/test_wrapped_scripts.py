@@ -183,16 +183,19 @@ def port():
         return held.getsockname()[1]
 
 
-def test_the_command_of_ray_runs_beside_its_head_when_all_have_joined(bash, tmp_path, port):
+@pytest.mark.parametrize("has_client", [True, False])
+def test_the_command_of_ray_runs_beside_its_head_when_all_have_joined(bash, tmp_path, port, has_client):
     gang, launcher = ray_pair(port), RayLauncher()
-    joined = 'echo "python ${@: -1} $RAY_ADDRESS" >> calls'
+    asks = f'[[ "$2" != "import grpc" ]] || exit {0 if has_client else 1}'
+    joined = asks + '; echo "python ${@: -1} $RAY_ADDRESS" >> calls'
     env = launcher.environment(gang, gang.chief) | launcher.defaults(gang, gang.chief)
     done = bash(launcher.script(gang, gang.chief, QUOTES), env, ray=LISTENS, python=joined)
     assert (done.returncode, done.stdout) == (3, "it's fine\n"), done.stderr
     head, asked = (tmp_path / "calls").read_text().splitlines()
     assert asked == f"python 2 127.0.0.1:{port}"
     assert head.startswith("start --block --node-ip-address 127.0.0.1 --num-cpus ")
-    assert f"--head --port {port} --include-dashboard false --ray-client-server-port {port + 1}" in head
+    assert f"--head --port {port} --include-dashboard false" in head
+    assert (f"--ray-client-server-port {port + 1}" in head) == has_client
     directory = head.partition("--temp-dir ")[2].split()[0]
     assert directory.startswith("/tmp/ray."), "the paths of its sockets must be short"
     assert not Path(directory).exists()

@@ -65,6 +65,8 @@ class DeskHere:
             raise _one_of("file")
         if file is not None:
             return read_recipe(file, provider=provider), file
+        if "\n" not in (text or "").strip() and Path(text or "").is_file():
+            raise UsageError(f"`recipe` is a recipe's text, and {text} is a file", "Name it as `file`.")
         here = Path.cwd()
         files = configuration_files(here, os.environ)
         found = Recipe.from_text(text or "", directory=here, provider=provider, defaults=files)

@@ -61,6 +61,15 @@ def test_a_start_is_paid_from_the_wallet_or_refused_with_the_numbers(home):
     assert call(desk, "status")["wallet"]["reserved_usd"] == 19.0
 
 
+def test_a_file_that_is_given_as_a_text_is_told_where_it_goes(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    with pytest.raises(UsageError, match=r"recipe.yaml is a file") as refused:
+        call(DeskHere(home), "check", recipe="recipe.yaml")
+    assert "as `file`" in refused.value.hint
+    assert call(DeskHere(home), "check", file="recipe.yaml")
+
+
 def test_what_cannot_be_measured_is_bounded_by_its_recipe(home, monkeypatch):
     def refuse(*_):
         raise UsageError("main cannot be measured: this machine has 0 GPUs")
