@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 #: How a gang comes from its driver to a supervisor on another machine, and what happens there back to it.
 _CONDUCTED = (
-    "executors.gangs.gateway:Gateway._handle",
+    "executors.gangs.conductor:Conductor._do",
     "executors.gangs.nodes:Link._command",
     "executors.gangs.agent_program:AgentProgram._answer",
 )
@@ -35,13 +35,13 @@ WALKS: dict[str, tuple[tuple[str, ...], str]] = {
     "task": (
         (
             "control.loop.attempt_actions:AttemptActions.request",
-            "executors.gang_client:GangClient.submit",
+            "executors.local:LocalExecutor.submit",
             "control.loop.attempt_actions:AttemptActions.launch_environment",
-            "executors.gang_client:GangClient.launch",
+            "executors.local:LocalExecutor.launch",
             "executors._clients:Clients.receive",
             "executors._gang_manager:GangManager.grant",
             *_CONDUCTED,
-            "executors.gangs.gateway:Gateway._place",
+            "executors.gangs.conductor:Conductor._place",
         ),
         "executors._members:Spawner.spawn",
     ),

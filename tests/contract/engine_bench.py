@@ -121,11 +121,11 @@ def agent_pid(node):
     return pid
 
 
-def lose_gateway(cluster):
+def lose_conductor(cluster):
     """What places gangs ends: a thread of ours, and with Ray what speaks with it."""
-    gateway = cluster._gateway
+    conductor = cluster._conductor
     for pid in programs_of(cluster.nodes[0], HEAD_PROGRAM):
         os.kill(pid, signal.SIGKILL)
     if cluster.head is None:
-        gateway.end()
-    until(lambda: gateway.is_over, "it has ended")
+        conductor.end()
+    until(lambda: conductor.is_over, "it has ended")

@@ -20,7 +20,7 @@ class TestNodesExecutor(ExecutorContract):
 
     def lose_supervisor(self, executor: Executor) -> None:
         """And what places gangs, where the queue is: a thread of ours."""
-        self.cluster._gateway.end()
+        self.cluster._conductor.end()
         pid = supervisor_pid(self.cluster.nodes[0])
         os.kill(pid, signal.SIGKILL)
         until(lambda: not alive(pid), "it is dead")

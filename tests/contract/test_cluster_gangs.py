@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from engine_bench import fields, lose_gateway, only_ray, processes_of
+from engine_bench import fields, lose_conductor, only_ray, processes_of
 
 from trainmaster.executors.base import GangRequest, MemberRequest, Phase
 from trainmaster.executors.gangs.executor import NodesExecutor
@@ -162,7 +162,7 @@ def test_what_places_gangs_is_lost(bench, three):
     until(lambda: all(member.pid for member in bench.wait(gang, Phase.RUNNING).members), "all have started")
     before = bench.wait(gang, Phase.RUNNING)
     bench.wait(held, Phase.GRANTED)
-    lose_gateway(three)
+    lose_conductor(three)
     after = bench.wait(gang, Phase.RUNNING)
     assert [member.pid for member in after.members] == [member.pid for member in before.members]
     bench.wait(held, Phase.UNKNOWN)
@@ -179,7 +179,7 @@ def test_without_a_driver_nothing_waits_for_a_dead_peer(bench, three):
     bench.executor.submit([gang])
     pids = [member.pid for member in bench.all_started(gang).members]
     bench.executor.close()
-    three._gateway.end()
+    three._conductor.end()
     (bench.directory / "fail").touch()
     until(lambda: not any(map(alive, pids)), "their nodes have ended the others")
     bench.executor = bench.open()
@@ -215,7 +215,7 @@ while True:
 
 def test_driver_killed_and_adopted(bench, three, engine):
     bench.executor.close()
-    three._gateway.end()  # without leases, two drivers would take the nodes from each other
+    three._conductor.end()  # without leases, two drivers would take the nodes from each other
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(three.directory), str(bench.directory), engine]
     )
@@ -239,7 +239,7 @@ def test_driver_killed_and_adopted(bench, three, engine):
     assert len((bench.directory / "pids").read_text().split()) == 3, "nothing was started again"
     executor.forget([gang.attempt])
     executor.close()
-    found._gateway.end()
+    found._conductor.end()
 
 
 def test_copies_of_what_members_write(bench, tmp_path):

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from engine_bench import Bench, agent_pid, lose_gateway, only_ray, processes_of, programs_of, raylet_pid
+from engine_bench import Bench, agent_pid, lose_conductor, only_ray, processes_of, programs_of, raylet_pid
 
 from trainmaster.executors.base import Phase
 from trainmaster.executors.gangs.executor import NodesExecutor
@@ -100,7 +100,7 @@ def test_a_gang_goes_on_without_a_dispensable_member(bench, three, is_switched_o
     os.kill(raylet_pid(node), signal.SIGKILL)
     try:
         until(is_told, "the loss is told", patience_s=8.0)
-        lose_gateway(three)  # the next one knows it from its records
+        lose_conductor(three)  # the next one knows it from its records
         until(is_told, "of a machine that was just switched off the next one has to hear that it is lost")
         for _ in range(5):
             now = seen()
@@ -111,7 +111,7 @@ def test_a_gang_goes_on_without_a_dispensable_member(bench, three, is_switched_o
     finally:
         three.add([node])  # the tests that follow need it
     assert ended["worker-0"].exit_code == 0
-    # of one that was switched off the next gateway may still hear how it ended, before the loss is noticed
+    # of one that was switched off the next driver may still hear how it ended, before the loss is noticed
     assert ended[victim].lost or (is_switched_off and ended[victim].signal == signal.SIGTERM)
     again = bench.gang("1", "true", "true", "true")
     bench.executor.submit([again])

@@ -1,4 +1,4 @@
-"""What a node's agent does for a gateway, with a real supervisor."""
+"""What a node's agent does for a driver, with a real supervisor."""
 
 import os
 import signal
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.executors.base import Phase
-from trainmaster.executors.gang_client import status_of
+from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.executors.gangs.agent import Agent
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.testing.executor_contract import alive, until
@@ -17,7 +16,7 @@ LONG = "touch up-$RANDOM; until [ -e go ]; do sleep 0.02; done"
 
 
 class Bench:
-    """The gateway."""
+    """The driver."""
 
     def __init__(self, agent, directory):
         self.agent = agent
@@ -48,14 +47,14 @@ class Bench:
     def check(self, name, turn=7):
         ((told, row),) = self.do({"do": "check", "attempt": name, "turn": turn})[1]
         assert told == turn
-        return status_of(row).phase
+        return GangStatus.of_row(row).phase
 
     def wait(self, name, phase):
         deadline = time.monotonic() + 10.0
         while self.phases.get(name) is not phase:
             assert time.monotonic() < deadline, self.phases
             news, *_ = self.agent.poll("t1", 0.5, {})
-            self.phases.update((status.attempt, status.phase) for status in map(status_of, news))
+            self.phases.update((status.attempt, status.phase) for status in map(GangStatus.of_row, news))
 
 
 @pytest.fixture
@@ -99,7 +98,7 @@ def test_handed_over_anew_in_the_same_breath(bench):
     recall = {"do": "recall", "attempts": ["again"]}
     checks = [{"do": "check", "attempt": "again", "turn": turn} for turn in (1, 2, 3)]
     _, found = bench.do(submit, checks[0], recall, checks[1], submit, checks[2])
-    assert [(turn, status_of(row).phase) for turn, row in found] == [
+    assert [(turn, GangStatus.of_row(row).phase) for turn, row in found] == [
         (1, Phase.QUEUED),
         (2, Phase.UNKNOWN),
         (3, Phase.QUEUED),
@@ -108,19 +107,19 @@ def test_handed_over_anew_in_the_same_breath(bench):
     bench.wait("again", Phase.EXITED)
 
 
-def test_what_waits_is_dropped_for_the_next_gateway(bench):
+def test_what_waits_is_dropped_for_the_next_driver(bench):
     bench.submit(bench.gang("runs", LONG), bench.gang("waits", "touch never"))
     bench.submit(bench.gang("held", "touch never", node_queue="other", hold=True))
     bench.wait("runs", Phase.RUNNING)
     bench.wait("held", Phase.GRANTED)
     rows, _ = bench.agent.attach("t2", ["runs", "waits", "held", "none"])
-    assert [status_of(row).phase for row in rows] == [
+    assert [GangStatus.of_row(row).phase for row in rows] == [
         Phase.RUNNING,
         Phase.UNKNOWN,
         Phase.UNKNOWN,
         Phase.UNKNOWN,
     ]
-    with pytest.raises(ExecutorError, match="another gateway"):
+    with pytest.raises(ExecutorError, match="another driver"):
         bench.submit(bench.gang("late", "true"))
     Path(bench.directory / "go").touch()
     until(lambda: bench.agent.poll("t2", 0.5, {})[0], "its end is told to the new one")
@@ -146,7 +145,7 @@ def test_a_gang_whose_record_cannot_be_kept_is_refused(bench, monkeypatch):
         {"do": "record", "part": "runs", "record": {"attempt": "runs"}},
     )
     ((row,), *_) = bench.agent.poll("t1", 5.0, {})
-    status = status_of(row)
+    status = GangStatus.of_row(row)
     assert (status.attempt, status.phase) == ("late", Phase.EXITED)
     assert "gangs/" in status.members[0].error
     assert "No space left on device; make room there" in status.members[0].error

@@ -7,8 +7,10 @@ per attempt, so the control loop may repeat any of them after a crash at any lin
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -94,7 +96,7 @@ class Container:
 
     def message(self) -> dict[str, Any]:
         """As the supervisor's part knows it."""
-        return asdict(self)
+        return {**asdict(self), "settings": portable(self.settings)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,20 @@ class GangRequest:
     directories: tuple[str, ...] = ()
     memory_bytes: int = 0
 
+    def message(self) -> dict[str, Any]:
+        """As it is submitted."""
+        members = [
+            {
+                **_fields(member),
+                "env": portable(member.env),
+                "container": None if member.container is None else member.container.message(),
+                "node_labels": dict(member.node_labels),
+                "directories": self.directories,
+            }
+            for member in self.members
+        ]
+        return {**_fields(self), "members": members}
+
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
@@ -220,6 +236,19 @@ class GangStatus:
     ended_at: float | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
     lost_nodes: tuple[str, ...] = ()
+
+    @classmethod
+    def of_row(cls, row: Sequence[Any]) -> GangStatus:
+        """As it comes from a supervisor."""
+        attempt, phase, members, ports, started_at, ended_at = row
+        rows = tuple(MemberStatus(*member) for member in members)
+        held = {name: tuple(numbers) for name, numbers in ports.items()}
+        return cls(attempt, Phase(phase), rows, held, started_at, ended_at)
+
+    def row(self) -> list[Any]:
+        """The contrary of `of_row`."""
+        members = [list(astuple(member)) for member in self.members]
+        return [self.attempt, self.phase.value, members, dict(self.ports), self.started_at, self.ended_at]
 
     @property
     def is_spread(self) -> bool:
@@ -389,3 +418,18 @@ class ClusterEngine(Executor, Protocol):
 
     def hurry(self) -> None:
         """From now on a loop waits for each answer: give up sooner than when connecting."""
+
+
+def portable(env: Mapping[str, str]) -> dict[str, str]:
+    """An environment as the supervisor reads it, which takes file names and variables for UTF-8."""
+    if sys.getfilesystemencoding() == "utf-8":
+        return dict(env)
+    return {_recode(name): _recode(value) for name, value in env.items()}
+
+
+def _recode(text: str) -> str:
+    return os.fsencode(text).decode("utf-8", "surrogateescape")
+
+
+def _fields(request: GangRequest | MemberRequest) -> dict[str, Any]:
+    return {name: getattr(request, name) for name in request.__slots__}

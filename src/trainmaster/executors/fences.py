@@ -1,7 +1,7 @@
 """Which driver of a run is the newest: what an earlier one, that slept or was cut off, still says is refused.
 
 Each has a token that is larger than that of all before it (the lease of its run has it). The tokens are on
-disk before a driver is answered: a supervisor or gateway that is killed must not forget them.
+disk before a driver is answered: a supervisor that is killed must not forget them.
 """
 
 # ruff: noqa: PTH105, PTH123 - pathlib would slow down the supervisor's start

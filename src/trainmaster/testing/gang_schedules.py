@@ -200,7 +200,7 @@ class GangSchedule:
         return self.world.rng.uniform(0, 30.0), self.world.rng.choice(_REACTIONS)
 
     def _connect(self) -> None:
-        """A driver whose gateway has begun again asks for all that it knows."""
+        """A driver that has begun again asks for all that it knows."""
         if self._driver.epoch == self.gangs.epoch:
             return
         self._driver.epoch = self.gangs.epoch

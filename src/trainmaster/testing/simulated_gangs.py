@@ -1,8 +1,8 @@
-"""`SimulatedGangs`: gangs over several supervisors in simulated time, by the rules that the gateway heeds.
+"""`SimulatedGangs`: gangs over several supervisors in simulated time, by the rules that the driver heeds.
 
 What is decided is the real `Gang`. Stood in for are supervisors (`SimulatedNode`) and the way to them:
 each command and each piece of news takes its time, is handed over twice after a connection was lost, and
-overtakes news of another kind. Between any two messages nodes die, supervisors are killed, and the gateway
+overtakes news of another kind. Between any two messages nodes die, supervisors are killed, and the driver
 begins anew.
 """
 
@@ -12,10 +12,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from trainmaster.executors.base import GangRequest, GangStatus, MemberStatus, Phase
-from trainmaster.executors.gang_client import gang_message, status_of
 from trainmaster.executors.gangs.life import Command, Fate, Gang, Part, Step
 from trainmaster.executors.gangs.unattended import Unattended, parts_of
 from trainmaster.testing.simulated_node import Client, Ending, SimulatedNode
@@ -139,7 +138,7 @@ class Link:
 
 
 class SimulatedGangs:
-    """What the gateway of a cluster is to its drivers.
+    """What conducts the gangs of a cluster, for its drivers.
 
     Args:
         world: its time.
@@ -176,6 +175,7 @@ class SimulatedGangs:
         self._behave = behave
         self._on_start = on_start
         self._requests: dict[str, GangRequest] = {}
+        self._clients: dict[str, Client] = {}
         self._endings: dict[str, dict[str, Ending]] = {}
         self._parts: dict[str, tuple[Gang, Part]] = {}
         self._records: dict[str, dict[str, Any]] = {}
@@ -191,8 +191,9 @@ class SimulatedGangs:
         """Queue a gang that is not known."""
         if request.attempt not in self.gangs and not self.is_away:
             self._requests[request.attempt] = request
-            message = json.loads(json.dumps(gang_message(request)))
-            self.gangs[request.attempt] = Gang(message, "", cast("Any", client))
+            message = json.loads(json.dumps(request.message()))
+            self.gangs[request.attempt] = Gang(message, "", is_followed=True)
+            self._clients[request.attempt] = client
             self._told.pop(request.attempt, None)
             self.grant()
 
@@ -221,21 +222,20 @@ class SimulatedGangs:
         gang = self.gangs.get(attempt)
         if gang is None:
             return GangStatus(attempt, Phase.UNKNOWN)
-        status = status_of(gang.row())
-        return status if status.phase is Phase.QUEUED else replace(status, addresses=gang.addresses())
+        return gang.status()
 
     def drop_client(self, client: Client) -> None:
         """A driver is gone: what of its gangs did not start yet never will."""
         if client in self.clients:
             self.clients.remove(client)
         for gang in list(self.gangs.values()):
-            if gang.client is cast("Any", client):
-                gang.client = None
+            if gang.is_followed and self._clients.get(gang.attempt) is client:
+                gang.is_followed = False
                 if not gang.launched and gang.phase is not Phase.EXITED:
                     self._perform(gang, gang.drop())
 
     def revive(self) -> None:
-        """A driver connects: there is always a gateway."""
+        """A driver connects: nothing has to be started for it."""
 
     # --- what befalls it -------------------------------------------------------------------------------
 
@@ -314,9 +314,9 @@ class SimulatedGangs:
         self.world.after(_TEND_S, lambda: self._tend(rules, back_at))
 
     def begin_anew(self) -> None:
-        """The gateway was killed; the next one knows what is recorded, and asks the nodes."""
+        """The driver was killed; the next one knows what is recorded, and asks the nodes."""
         self.is_away = False
-        self.world.note("the gateway begins anew")
+        self.world.note("the driver begins anew")
         self.epoch += 1
         self.clients.clear()
         records = [json.loads(json.dumps(gang.record("", ""))) for gang in self.gangs.values() if gang.parts]
@@ -454,7 +454,7 @@ class SimulatedGangs:
             self.grant()
 
     def _press(self, gang: Gang) -> None:
-        if self.gangs.get(gang.attempt) is gang and not self.is_away:  # not one of a gateway that was killed
+        if self.gangs.get(gang.attempt) is gang and not self.is_away:  # not one of a driver that was killed
             self._perform(gang, gang.press())
 
     def _announce(self, attempt: str) -> None:

@@ -16,7 +16,7 @@ def ended_gang():
     """One over two nodes, with a member on each that has ended well."""
     members = [{"name": f"worker-{index}", "essential": index == 0, "gpus": 0} for index in range(2)]
     gang = Gang(
-        {"attempt": ATTEMPT, "directory": "/r/1", "grace_s": 5.0, "hold": True, "members": members}, "r", None
+        {"attempt": ATTEMPT, "directory": "/r/1", "grace_s": 5.0, "hold": True, "members": members}, "r"
     )
     gang.launched = True
     for index, key in enumerate(("n0", "n1")):
@@ -34,25 +34,24 @@ def test_a_driver_that_comes_back_waits_for_no_files_of_a_node_that_is_no_more(w
     alive = {"id-n0", "id-n1"}
     files = Files(
         {part.name: (gang, part) for part in gang.parts},
-        set(),
         lambda part, command: told.append((part.key, command)),
         announced.append,
         lambda part: part.node_id in alive,
     )
     mirror = SimpleNamespace(follow=lambda *_: (["elsewhere", "/home/me/r/1", "/r/1"], {}))
-    driver = SimpleNamespace(run="r", mirror=mirror)
+    files.inbox = SimpleNamespace(mirror=mirror)
     nodes = {key: SimpleNamespace(key=key, node_id=f"id-{key}") for key in ("n0", "n1")}
     if was_probed:
-        files.take_up(driver, gang)
+        files.take_up(gang)
         for node in nodes.values():
             files.probed(node, {"/r": False})
     told.clear()
     alive.remove("id-n1")
-    files.take_up(driver, gang)
+    files.take_up(gang)
     assert {key for key, _ in told} == (set() if was_probed else {"n0"})
     files.probed(nodes["n0"], {"/r": False})
-    assert gang.row()[1] == Phase.RUNNING, "what the first has written is still to come"
+    assert gang.status().phase is Phase.RUNNING, "what the first has written is still to come"
     asked = files.wanted(nodes["n0"])
     asyncio.run(files.read_on(nodes["n0"], asked, [], ()))
-    assert gang.row()[1] == Phase.EXITED
+    assert gang.status().phase is Phase.EXITED
     assert announced[-1] is gang

@@ -1,4 +1,4 @@
-"""What the next gateway learns from the records that lie on nodes."""
+"""What the next driver learns from the records that lie on nodes."""
 
 import json
 from types import SimpleNamespace
@@ -33,9 +33,9 @@ class Sent:
         return [command for command in self.commands if command["do"] == kind]
 
 
-def gateway(*alive):
-    """What a gateway knows once it has begun, with links to these nodes."""
-    made = Scheduler(Engine(), set(), SimpleNamespace(time=lambda: 0.0, call_later=lambda *_: None), print)
+def driver(*alive):
+    """What a driver knows once it has begun, with links to these nodes."""
+    made = Scheduler(Engine(), SimpleNamespace(time=lambda: 0.0, call_later=lambda *_: None), print)
     for node in alive:
         made.nodes.links[node.key] = Sent(node)
     return made
@@ -45,7 +45,7 @@ def gang_of_three():
     """A member on the first node, two on the second."""
     members = [{"name": f"worker-{index}", "essential": True, "gpus": 0} for index in (0, 1, 2)]
     request = {"attempt": "r/e/0/1", "directory": "/d", "grace_s": 5.0, "hold": True, "members": members}
-    gang = Gang(request | {"slots": 3, "group_slots": 3, "share_gpus": False}, "r", None)
+    gang = Gang(request | {"slots": 3, "group_slots": 3, "share_gpus": False}, "r")
     for node, names in zip(NODES, (("worker-0",), ("worker-1", "worker-2")), strict=True):
         gang.parts.append(Part(f"r/e/0/1#{node.key}", (node.key, node.node_id, node.address), names, True))
     return gang
@@ -60,16 +60,16 @@ def running(part):
     return GangStatus(part.name, Phase.RUNNING, tuple(MemberStatus(name, pid=8) for name in part.members))
 
 
-def test_what_had_ended_before_its_node_died_is_not_lost_to_the_next_gateway():
+def test_what_had_ended_before_its_node_died_is_not_lost_to_the_next_driver():
     gang = gang_of_three()
     record = gang.record("e", "")
-    first = gateway(*NODES)
+    first = driver(*NODES)
     first.attached(NODES[0], [running(gang.parts[0])], [record])
     first.settle()
     first.took(NODES[1], [ended(gang.parts[1])])
     (told,) = first.nodes.links["n0"].did("record")
 
-    second = gateway(NODES[0])
+    second = driver(NODES[0])
     second.attached(NODES[0], [running(gang.parts[0])], [told["record"]])
     second.settle()
     (found,) = second.gangs.values()
@@ -86,7 +86,7 @@ def test_records_of_several_nodes_are_of_one_gang_and_the_older_one_takes_nothin
     gang.parts[1].status = ended(gang.parts[1])
     newer = gang.record("e", "")
     for records in ([older, newer], [newer, older]):
-        found = gateway(*NODES)
+        found = driver(*NODES)
         for node, record in zip(NODES, records, strict=True):
             found.attached(node, [], [json.loads(json.dumps(record))])
         found.settle()
@@ -96,7 +96,7 @@ def test_records_of_several_nodes_are_of_one_gang_and_the_older_one_takes_nothin
 
 def test_a_node_that_comes_back_ends_what_was_declared_lost_there():
     gang = gang_of_three()
-    found = gateway(*NODES)
+    found = driver(*NODES)
     found.attached(NODES[0], [running(gang.parts[0])], [gang.record("e", "")])
     found.attached(NODES[1], [running(gang.parts[1])], [gang.record("e", "")])
     found.settle()
@@ -109,7 +109,7 @@ def test_a_node_that_comes_back_ends_what_was_declared_lost_there():
 
 
 def test_what_was_left_on_a_node_that_nobody_asked_for_is_ended_once_all_were_asked():
-    found = gateway(*NODES)
+    found = driver(*NODES)
     found.attached(NODES[0], [GangStatus("r/e/9/1", Phase.RUNNING)], [])
     assert not found.nodes.links["n0"].commands, "another node may have its record"
     found.settle()

@@ -34,7 +34,7 @@ def some_granted(gang):
 
 #: With the first schedule that is tried: one that finds it.
 MISTAKES: dict[str, tuple[Callable[[], AbstractContextManager[object]], int]] = {
-    "what ended well is lost with its node when the gateway begins anew": (
+    "what ended well is lost with its node when the driver begins anew": (
         lambda: patch.object(
             Gang, "from_record", classmethod(lambda cls, row: from_record(cls, {**row, "ended": {}}))
         ),

@@ -17,7 +17,7 @@ def gang_with(row, *, dispensable):
         {"name": "worker-1", "essential": False, "dispensable": dispensable, "gpus": 0},
     ]
     gang = Gang(
-        {"attempt": "r/e/0/1", "directory": "/d", "grace_s": 5.0, "hold": True, "members": members}, "r", None
+        {"attempt": "r/e/0/1", "directory": "/d", "grace_s": 5.0, "hold": True, "members": members}, "r"
     )
     gang.launched = True
     chief = MemberStatus("worker-0", pid=6, started_at=1.0)

@@ -13,7 +13,7 @@ def record_of(grace_s=5.0):
     """A gang of two workers and a server, each on a node of its own."""
     members = [{"name": name, "essential": name != "ps-0", "gpus": 0} for name in NAMES]
     request = {"attempt": "r/e/0/1", "directory": "/d", "grace_s": grace_s, "hold": True, "members": members}
-    gang = Gang(request | {"slots": 3, "group_slots": 3, "share_gpus": False}, "r", None)
+    gang = Gang(request | {"slots": 3, "group_slots": 3, "share_gpus": False}, "r")
     gang.place({name: (f"n{index}", f"id-{index}", f"10.0.0.{index}") for index, name in enumerate(NAMES)})
     return json.loads(json.dumps(gang.record("e", "")))
 

@@ -1,8 +1,8 @@
-"""The one process per node that speaks with its supervisor on behalf of the gateway.
+"""The one process per node that speaks with its supervisor on behalf of the driver.
 
 The supervisor is no child of it: it and its members outlive the agent and the engine that has started that,
 and its journal is the truth. The agent hands over what was asked for and tells what happened. Of each gang
-with a part on its node it keeps a record, so that the next gateway knows where the others are.
+with a part on its node it keeps a record, so that the next driver knows where the others are.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from trainmaster.executors.base import Capacity, GangStatus, MemberStatus, Phase
-from trainmaster.executors.gang_client import GangClient, row_of
 from trainmaster.executors.gangs.copies import ANSWER_BYTES, identity, read_pieces
-from trainmaster.executors.supervisor_connection import SupervisorConnection
+from trainmaster.executors.local import LocalExecutor
 from trainmaster.spec.errors import ExecutorError
 
 TYPE_CHECKING = False
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 #: The engine counts the slots; the supervisor never makes a gang wait.
 _ANY_SLOTS = 1 << 30
-#: A gateway that does not ask for news for so long is gone: what it held here is dropped.
+#: A driver that does not ask for news for so long is gone: what it held here is dropped.
 PATIENCE_S = 15.0
 _LOOK_S = 1.0
 #: What a member prints wakes a poll; its metrics are read as often as a driver looks at them.
@@ -43,7 +42,7 @@ _GATHER_S = 0.03
 
 
 class Agent:
-    """Speaks JSON with a gateway, of which ``token`` is the one that is served; called from threads.
+    """Speaks JSON with a driver, of which ``token`` is the one that is served; called from threads.
 
     Args:
         node: the supervisor's ``home``, and ids of ``gpus``.
@@ -56,8 +55,7 @@ class Agent:
         self._lock = threading.RLock()
         self._news_came = threading.Condition(self._lock)
         self._token = ""
-        self._client: GangClient | None = None
-        self._connection: SupervisorConnection | None = None
+        self._client: LocalExecutor | None = None
         self._news: dict[str, GangStatus] = {}
         self._output: dict[tuple[str, str], None] = {}
         self._queued: set[str] = set()
@@ -70,10 +68,10 @@ class Agent:
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def attach(self, token: str, attempts: Sequence[str], leased: str = "", lease: int = 0) -> list[Any]:
-        """Serve this gateway from now on; what an earlier one held (but had not started) is dropped.
+        """Serve this driver from now on; what an earlier one held (but had not started) is dropped.
 
         Args:
-            token: of the gateway.
+            token: of the driver.
             attempts: parts that it asks for.
             leased: the run of its driver.
             lease: token of that driver's lease; supervisors refuse earlier ones.
@@ -84,7 +82,7 @@ class Agent:
         """
         with self._lock:
             self._detach()
-            client, connection = self._open(lease, leased)
+            client = self._open(lease, leased)
             client.output()
             records = self._records.load()
             asked = list(dict.fromkeys([*attempts, *records]))
@@ -94,15 +92,15 @@ class Agent:
                 for each in statuses
                 if each.phase is Phase.UNKNOWN and each.attempt not in attempts
             )
-            self._client, self._connection, self._token, self._error = client, connection, token, ""
+            self._client, self._token, self._error = client, token, ""
             self._is_left = False
             self._asked_at = time.monotonic()
             self._wake()
-            rows = [row_of(status) for status in statuses]
+            rows = [status.row() for status in statuses]
             return [rows, list({each["attempt"]: each for each in records.values()}.values())]
 
-    def _drop_waiting(self, client: GangClient, attempts: list[str]) -> list[GangStatus]:
-        """What waits since an earlier gateway never starts; the supervisor would drop it too, but later."""
+    def _drop_waiting(self, client: LocalExecutor, attempts: list[str]) -> list[GangStatus]:
+        """What waits since an earlier driver never starts; the supervisor would drop it too, but later."""
         statuses = client.observe(attempts)
         queued = [each.attempt for each in statuses if each.phase is Phase.QUEUED]
         granted = [each.attempt for each in statuses if each.phase is Phase.GRANTED]
@@ -113,35 +111,34 @@ class Agent:
             client.stop(attempt, 0.0)
         return client.observe(attempts)
 
-    def _open(self, lease: int = 0, leased: str = "") -> tuple[GangClient, SupervisorConnection]:
-        connection = SupervisorConnection(Path(self._node["home"]))
-        client = GangClient(connection)
-        # The gateway decides whose turn it is: to the supervisor all gangs are those of one run.
+    def _open(self, lease: int = 0, leased: str = "") -> LocalExecutor:
+        client = LocalExecutor(Path(self._node["home"]))
+        # The driver decides whose turn it is: to the supervisor all gangs are those of one run.
         client.open("cluster", Capacity(_ANY_SLOTS, tuple(self._node["gpus"])), {}, lease, leased)
-        return client, connection
+        return client
 
     def detach(self, token: str) -> None:
-        """The gateway ends."""
+        """The driver ends."""
         with self._lock:
             if token == self._token:
                 self._detach()
                 self._is_left = True
 
     def unattended(self) -> dict[str, Message] | None:
-        """Records of gangs by their parts here, if no gateway is there (and none is about to be)."""
+        """Records of gangs by their parts here, if no driver is there (and none is about to be)."""
         with self._lock:
             has_left = self._is_left or time.monotonic() - self._asked_at > PATIENCE_S
             return self._records.load() if self._client is None and has_left else None
 
     def statuses(self, parts: Sequence[str], commands: Sequence[Message] = ()) -> list[Any]:
-        """Of parts here, after commands of one who looks after them while no gateway is there."""
+        """Of parts here, after commands of one who looks after them while no driver is there."""
         with self._lock:
-            client = self._client or self._open()[0]
+            client = self._client or self._open()
             try:
                 if self._client is None:
                     for command in commands:
                         client.send(command)
-                return [row_of(status) for status in client.observe(list(parts))]
+                return [status.row() for status in client.observe(list(parts))]
             finally:
                 if client is not self._client:
                     client.close()
@@ -169,7 +166,7 @@ class Agent:
                         client.send(command)  # its environment is portable already
                     case "check":
                         (status,) = client.observe([command["attempt"]])
-                        checked.append((command["turn"], row_of(status)))
+                        checked.append((command["turn"], status.row()))
                     case "forget":
                         for attempt in command["attempts"]:
                             self._queued.discard(attempt)
@@ -191,7 +188,7 @@ class Agent:
             self._unrecorded[part] = f"cannot write {error.filename}: {error.strerror}; make room there"
 
     def _is_refused(self, gang: Message) -> bool:
-        """A part without a record is not started: the next gateway would not know whose it is."""
+        """A part without a record is not started: the next driver would not know whose it is."""
         error = self._unrecorded.pop(gang["attempt"], "")
         if error:
             now = time.time()
@@ -223,7 +220,7 @@ class Agent:
                 self._news_came.wait(wait_s)
             self._serving(token)
             self._asked_at = self._told_at = time.monotonic()
-            news, self._news = [row_of(status) for status in self._news.values()], {}
+            news, self._news = [status.row() for status in self._news.values()], {}
             output, self._output = list(self._output), {}
         pieces: list[tuple[str, Piece]] = []
         behind = []
@@ -236,10 +233,10 @@ class Agent:
                 behind.append(part)
         return [news, output, pieces, behind]
 
-    def _serving(self, token: str) -> GangClient:
+    def _serving(self, token: str) -> LocalExecutor:
         if token != self._token or self._client is None:
             raise ExecutorError(
-                "the agent serves another gateway", self._error or "It has been attached to anew."
+                "the agent serves another driver", self._error or "It has been attached to anew."
             )
         return self._client
 
@@ -248,8 +245,8 @@ class Agent:
         while True:
             poll = select.poll()
             poll.register(self._wake_in, select.POLLIN)
-            connection = self._connection
-            if connection is not None and (stream := connection.fileno()) >= 0:
+            client = self._client
+            if client is not None and (stream := client.connection.fileno()) >= 0:
                 poll.register(stream, select.POLLIN)
             if self._queued:
                 time.sleep(_GATHER_S / 4)  # waking up for each news takes longer than the news
@@ -264,14 +261,14 @@ class Agent:
                     continue
                 self._take(self._client)
 
-    def _take(self, client: GangClient) -> None:
+    def _take(self, client: LocalExecutor) -> None:
         told = not self._news and not self._output
         try:
             for status in client.changes(0.0):
                 self._news[status.attempt] = status
                 self._queued.discard(status.attempt)
             self._output.update(dict.fromkeys(client.output()))
-        except (ExecutorError, OSError) as error:  # no supervisor can be started: the gateway has to know
+        except (ExecutorError, OSError) as error:  # no supervisor can be started: the driver has to know
             self._detach()
             self._error = str(error)
         if told or self._error or not self._queued:
@@ -291,7 +288,7 @@ class Agent:
 
 
 class _Records:
-    """What the next gateway must know of gangs, in a file for each part on this node.
+    """What the next driver must know of gangs, in a file for each part on this node.
 
     They are as safe as the supervisor's journal: nothing is synced. No script and no environment gets there.
     """

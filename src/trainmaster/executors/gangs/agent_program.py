@@ -72,7 +72,7 @@ class AgentProgram:
             found = {"error": [Exception.__str__(error), error.hint], "fenced": True}
         except TrainmasterError as error:
             found = {"error": [Exception.__str__(error), error.hint]}
-        except Exception as error:  # noqa: BLE001 - told to the gateway
+        except Exception as error:  # noqa: BLE001 - told to the driver
             found = {"error": [f"{type(error).__name__}: {error}", ""]}
         view = memoryview(encode({"id": call["id"], **found}))
         with self._lock:
@@ -81,7 +81,7 @@ class AgentProgram:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve one gateway."""
+    """Serve one driver."""
     forbid_core_dumps()
     AgentProgram(Agent(json.loads(arguments[0]))).serve()
 

@@ -73,7 +73,7 @@ class NodeAgent(Protocol):
         """Call a method of the agent, all of whose arguments and results are JSON."""
 
     def detach(self, token: str) -> None:
-        """The gateway with this token ends."""
+        """The driver with this token goes."""
 
 
 class Reservations(Protocol):
@@ -100,10 +100,10 @@ class Reservations(Protocol):
         """Of the reservation that a gang holds, empty if none."""
 
     def adopt(self, attempt: str, reservation: str, nodes: list[str]) -> None:
-        """A gang of an earlier gateway holds it."""
+        """A gang of an earlier driver holds it."""
 
     def remove_others(self, kept: Iterable[str]) -> None:
-        """Remove what an earlier gateway has left, but for these ids."""
+        """Remove what an earlier driver has left, but for these ids."""
 
     def has_idle(self, plan: Placement) -> bool:
         """One of that shape may be there at once."""
@@ -119,7 +119,7 @@ class Reservations(Protocol):
 
 
 class Engine(Protocol):
-    """What the gateway asks of an engine."""
+    """What the driver asks of an engine."""
 
     async def alive(self) -> Sequence[LiveNode]:
         """Nodes that belong to the cluster and are not known to be dead. Unreachable is not dead.

@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.executors.base import Capacity, GangStatus, Phase
-from trainmaster.executors.gang_client import GangClient
-from trainmaster.executors.gangs.connection import GatewayConnection, NodeView
+from trainmaster.executors.base import Capacity, GangStatus, Phase, portable
 from trainmaster.executors.gangs.copies import Mirror
+from trainmaster.executors.gangs.inbox import Inbox, NodeView
 from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:
+    from trainmaster.executors.base import GangRequest
+    from trainmaster.executors.gangs.conductor import Conductor
     from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
+    from trainmaster.executors.gangs.scheduler import Scheduler
 
 __all__ = ["NodeView", "NodesExecutor"]
 
 _GONE_PAUSE_S = 1.0
+_ANSWER_S = 30.0
 #: A caller with other things to do waits so long for an answer.
 _BRIEF_S = 8.0
 #: A head that has said nothing for so long is asked after.
 SILENT_S = 8.0
+#: All nodes have to be asked what an earlier driver has left.
+_OPEN_TIMEOUT_S = 90.0
+#: Once it was there.
+_REOPEN_TIMEOUT_S = 30.0
+_PARTING_TIMEOUT_S = 5.0
+_LOOK_S = 1.0
+#: Most times that a question is put again because what would have answered has just ended.
+_TRIES = 3
 
 
-class NodesExecutor(GangClient):
+class NodesExecutor:
     """Starts gangs on the nodes of a cluster; see `Executor` for the methods.
 
-    To a driver the cluster's gateway is what the supervisor is on one machine, and speaks its language. How
-    many slots and GPUs there are is the cluster's to know: of the `Capacity` given to `open` nothing is used.
+    Gangs are conducted by a thread of this process, which is asked to do things in their order, and puts what
+    happens into an `Inbox`. How many slots and GPUs there are is the cluster's to know: of the `Capacity`
+    given to `open` nothing is used.
 
     A gang for which there is no room even on an empty cluster waits for nodes to come. When a node is lost,
     its members are ``lost`` and the others of their gangs are stopped, with the gang's grace.
@@ -48,6 +63,9 @@ class NodesExecutor(GangClient):
             up, is gone. The engine's own word is enough without it.
         revives: a call whose connection is lost makes a new one, which may take a minute. Without, it raises
             `ExecutorError` at once: the caller opens another executor when it suits him.
+
+    Attributes:
+        is_lost: the cluster is gone for good: nothing is done there, and `observe` tells what was heard last.
     """
 
     def __init__(
@@ -58,11 +76,15 @@ class NodesExecutor(GangClient):
         *,
         revives: bool = True,
     ) -> None:
+        self.is_lost = False
         self._revives = revives
         self._cluster = cluster
         self._mirror = Mirror(place or Path)
-        self._gateway = GatewayConnection(cluster.connect, self._mirror)
-        super().__init__(self._gateway)
+        self._run = ""
+        self._inbox = Inbox(0, {}, self._mirror)
+        self._conductor: Conductor | None = None
+        self._live: dict[str, GangStatus] = {}
+        self._answer_s = _ANSWER_S
         self._is_gone = is_gone
         self._asked_gone_at = 0.0
 
@@ -70,77 +92,158 @@ class NodesExecutor(GangClient):
         self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0, leased: str = ""
     ) -> None:
         """Connect on behalf of a run; see `Executor.open`. ``RAY_*`` variables do not reach the members."""
+        del capacity, leased
         own = {name: value for name, value in env.items() if not name.startswith("RAY_")}
-        super().open(run, capacity, own, token, leased)
+        self._run, self._inbox = run, Inbox(token, portable(own), self._mirror)
+        self._connect(_OPEN_TIMEOUT_S)
 
     def hurry(self) -> None:
         """From now on the caller has other things to do: an answer is waited for 8 s, not 30."""
-        self.answer_s = _BRIEF_S
+        self._answer_s = _BRIEF_S
+
+    def submit(self, gangs: Sequence[GangRequest]) -> None:
+        """Queue gangs; see `Executor.submit`."""
+        if gangs and self._reach() is not None:
+            self._live.update((gang.attempt, GangStatus(gang.attempt, Phase.QUEUED)) for gang in gangs)
+            self._inbox.forget([gang.attempt for gang in gangs])
+            messages = [gang.message() for gang in gangs]
+            self._tell(lambda scheduler: scheduler.submit(messages))
+
+    def launch(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
+        """Start a GRANTED gang; see `Executor.launch`."""
+        extra = {name: portable(variables) for name, variables in env.items()}
+        self._tell(lambda scheduler: scheduler.launch(attempt, extra))
 
     def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
         """The present status of each attempt; see `Executor.observe`."""
-        statuses = super().observe(attempts)
-        # news of an end may have come right behind the answer
-        newer = [self.news.get(status.attempt, status) for status in statuses]
-        return [  # of one that was forgotten, such news is old
-            self._with_addresses(new if new.phase is Phase.EXITED and old.phase is not Phase.UNKNOWN else old)
-            for old, new in zip(statuses, newer, strict=True)
-        ]
+        for _ in range(_TRIES):
+            conductor = self._reach()
+            if conductor is None:
+                return [self._live.get(attempt, GangStatus(attempt, Phase.UNKNOWN)) for attempt in attempts]
+            with contextlib.suppress(CancelledError):
+                found = conductor.ask(lambda scheduler: scheduler.observe(attempts))
+                try:
+                    statuses = found.result(self._answer_s)
+                except TimeoutError:
+                    raise ExecutorError(
+                        f"what conducts the cluster's tasks did not answer for {self._answer_s:.0f} s",
+                        "Is this machine overloaded?",
+                    ) from None
+                self._live.update(
+                    (status.attempt, status) for status in statuses if status.phase is not Phase.UNKNOWN
+                )
+                return statuses
+            self._inbox.close()
+        raise ExecutorError("what conducts the cluster's tasks has ended", "It is started again.")
 
     def changes(self, timeout_s: float) -> list[GangStatus]:
         """Wait for something to change; see `Executor.changes`."""
         self._check_nodes()
-        return [self._with_addresses(status) for status in super().changes(timeout_s)]
+        if self._reach() is None and not self._inbox.news:
+            time.sleep(timeout_s)  # nothing can come any more
+        news = self._inbox.wait(timeout_s)
+        for status in news:
+            if status.phase is Phase.UNKNOWN:
+                self._live.pop(status.attempt, None)
+            elif status.attempt in self._live:
+                self._live[status.attempt] = status
+        return news
+
+    def output(self) -> list[tuple[str, str]]:
+        """Members that wrote something; see `Executor.output`."""
+        if not self._inbox.watches:
+            self._inbox.watches = True
+            self._tell(lambda scheduler: scheduler.watch())
+        return self._inbox.output()
+
+    def queue_place(self) -> None:
+        """The cluster has one run, which waits for no other."""
+
+    def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
+        """Stop an attempt; see `Executor.stop`."""
+        self._tell(lambda scheduler: scheduler.stop(attempt, grace_s, stacks=stacks))
 
     def forget(self, attempts: Sequence[str]) -> None:
         """Drop exit records; see `Executor.forget`."""
-        super().forget(attempts)
+        self._tell(lambda scheduler: scheduler.forget(attempts))
+        self._inbox.forget(attempts)
         for attempt in attempts:
-            self.news.pop(attempt, None)  # `observe` looks there too
+            self._live.pop(attempt, None)
             self._mirror.forget(attempt)
-            self._gateway.addresses.pop(attempt, None)
 
     def close(self) -> None:
-        """Disconnect; see `Executor.close`."""
-        self._gateway.part()
-        super().close()
-        self._gateway.addresses.clear()
+        """Disconnect, once all that was said has reached the nodes; see `Executor.close`."""
+        if self._conductor is not None and not self.is_lost:
+            self._conductor.deliver(_PARTING_TIMEOUT_S)
+            self._conductor.hang_up(self._inbox)
+        self._conductor, self._inbox = None, Inbox(0, {}, self._mirror)
+        self._live.clear()
 
     def nodes(self) -> list[NodeView]:
-        """Those that are not known to be dead, as of the last `changes`."""
-        rows = {**self._gateway.nodes}
+        """Those that are not known to be dead."""
+        rows = {**self._inbox.nodes}
         head = rows.get(self._head)
-        silent_s = self._gateway.silent_s
-        if head is not None and silent_s > SILENT_S:
-            rows[head.key] = replace(head, unreachable_since=time.time() - silent_s)
+        if head is not None and self._silent_s > SILENT_S:
+            rows[head.key] = replace(head, unreachable_since=time.time() - self._silent_s)
         return sorted(rows.values(), key=lambda node: node.key)
 
     def waits(self) -> dict[str, str]:
         """Why attempts had no place for some seconds although none waits before them, or their files none."""
-        return {**self._gateway.waits, **self._mirror.full}
+        return {**self._inbox.waits, **self._mirror.full}
 
-    def _with_addresses(self, status: GangStatus) -> GangStatus:
-        found = self._gateway.addresses.get(status.attempt)
-        if not found or status.phase in (Phase.UNKNOWN, Phase.QUEUED):
-            return status
-        return replace(status, addresses=found)
+    # -- the thread that conducts
+
+    def _connect(self, patience_s: float) -> None:
+        old = self._inbox
+        inbox = Inbox(old.token, old.env, self._mirror)
+        inbox.news, inbox.watches = old.news, old.watches
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            conductor = self._cluster.conductor(self._run, inbox.token)
+            opening = conductor.open(inbox)
+            while not conductor.is_over and time.monotonic() < deadline:
+                with contextlib.suppress(TimeoutError, CancelledError):
+                    opening.result(_LOOK_S)
+                    self._conductor, self._inbox = conductor, inbox
+                    return
+            opening.cancel()
+            if conductor.error is not None:
+                raise conductor.error
+        raise ExecutorError(
+            "what conducts the cluster's tasks does not answer", "Can its machines be reached?"
+        )
+
+    def _reach(self) -> Conductor | None:
+        """The conductor, another one if that has ended; None if the cluster is lost.
+
+        Raises:
+            ExecutorError: there is none.
+        """
+        if self._conductor is None:
+            raise ExecutorError("the executor is not open", "Call open() first.")
+        if self._inbox.is_over and not self.is_lost:
+            if self._is_head_gone():
+                self.is_lost = True
+            elif not self._revives:
+                raise ExecutorError(
+                    f"the connection to the cluster's head, {self._head}, was lost", "Open it again."
+                )
+            else:
+                self._connect(_REOPEN_TIMEOUT_S)
+                found = self.observe(list(self._live))
+                self._inbox.put(found, spares_ends=True)
+        return None if self.is_lost else self._conductor
+
+    def _tell(self, work: Callable[[Scheduler], None]) -> None:
+        if (conductor := self._reach()) is not None:
+            conductor.tell(self._inbox, work)
+
+    @property
+    def _silent_s(self) -> float:
+        """For how long the engine has said nothing."""
+        return 0.0 if self._conductor is None else self._conductor.silent_s
 
     # -- when the head is gone
-
-    def _on_lost(self) -> None:
-        self._gateway.close()
-        if self._is_head_gone():
-            self.is_lost = True
-        elif not self._revives:
-            raise ExecutorError(
-                f"the connection to the cluster's head, {self._head}, was lost", "Open it again."
-            )
-        else:
-            try:
-                self.reopen()
-            except ExecutorError:
-                self.losses.clear()  # it may be tried again for as long as the caller likes
-                raise
 
     def _is_head_gone(self) -> bool:
         return bool(self._is_gone is not None and self._head and self._is_gone(self._head))
@@ -157,11 +260,15 @@ class NodesExecutor(GangClient):
             return
         self._asked_gone_at = now
         head = self._head
-        if self._gateway.silent_s > SILENT_S:
-            if self._is_head_gone():
+        if self._silent_s > SILENT_S:
+            if self._conductor is not None and self._is_head_gone():
                 self.is_lost = True
-                self._gateway.close()
+                self._conductor.hang_up(self._inbox)
             return
-        for node in list(self._gateway.nodes.values()):
+        for node in list(self._inbox.nodes.values()):
             if node.key != head and node.unreachable_since is not None and self._is_gone(node.key):
-                self.send({"do": "gone", "node": node.key})
+                self._tell(partial(_declare_gone, node.key))
+
+
+def _declare_gone(key: str, scheduler: Scheduler) -> None:
+    scheduler.nodes.declare_gone(key)

@@ -10,9 +10,9 @@ from trainmaster.executors.gangs.copies import belongs
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trainmaster.executors.gangs.clients import GatewayClient
     from trainmaster.executors.gangs.copies import Piece
     from trainmaster.executors.gangs.engine import Follow
+    from trainmaster.executors.gangs.inbox import Inbox
     from trainmaster.executors.gangs.life import Gang, Part
     from trainmaster.executors.gangs.placement import LiveNode
     from trainmaster.executors.wire import Message
@@ -23,22 +23,23 @@ class Files:
 
     Args:
         parts: gangs and their parts, by the part's name, as they will be then.
-        clients: those that are connected, as they will be then.
         tell: has a part's node do something.
-        announce: tells the drivers of a gang's status.
+        announce: tells the driver of a gang's status.
         is_there: whether a part's node is alive.
+
+    Attributes:
+        inbox: of the driver that is served, None while there is none.
     """
 
     def __init__(
         self,
         parts: Mapping[str, tuple[Gang, Part]],
-        clients: set[GatewayClient],
         tell: Callable[[Part, Message], None],
         announce: Callable[[Gang], None],
         is_there: Callable[[Part], bool],
     ) -> None:
+        self.inbox: Inbox | None = None
         self._parts = parts
-        self._clients = clients
         self._tell = tell
         self._announce = announce
         self._is_there = is_there
@@ -63,13 +64,15 @@ class Files:
                 self._shared[node.node_id, parent, str(gang.here)] = shared[parent]
                 self._set_shared(gang, part, shared[parent])
 
-    def take_up(self, client: GatewayClient, gang: Gang) -> None:
+    def take_up(self, gang: Gang) -> None:
         """A driver that has taken over wants an attempt's files, or goes on behind what it has of them."""
-        here, have = client.mirror.follow(gang.attempt, gang.directory, gang.essential)
-        gang.client, gang.here = client, here
+        if self.inbox is None:
+            return
+        gang.here, have = self.inbox.mirror.follow(gang.attempt, gang.directory, gang.essential)
+        gang.is_followed = True
         for part in gang.parts:
             # What ended before its node did is not lost; nothing more can be read there all the same.
-            can_be_read = here and part.lost_at is None and self._is_there(part)
+            can_be_read = gang.here and part.lost_at is None and self._is_there(part)
             part.shared = None if can_be_read else True
             part.complete = part.shared is True
             part.have = {name: size for name, size in have.items() if belongs(name, part.members)}
@@ -84,21 +87,21 @@ class Files:
             and part.shared is False
             and not part.complete
             and part.status is not None
-            and gang.client is not None
+            and gang.is_followed
         }
 
     async def read_on(
         self, node: LiveNode, asked: Follow, pieces: Sequence[tuple[str, Piece]], behind: Sequence[str]
     ) -> None:
         """Pass pieces on to the driver; those parts that are behind have more."""
-        by_client: dict[GatewayClient, list[tuple[str, Piece]]] = {}
-        for name, piece in pieces:
-            gang, _ = self._parts.get(name, (None, None))
-            if gang is not None and gang.client is not None:
-                by_client.setdefault(gang.client, []).append((gang.attempt, piece))
+        own = [
+            (gang.attempt, piece)
+            for name, piece in pieces
+            if (gang := self._parts.get(name, (None,))[0]) is not None and gang.is_followed
+        ]
         broken: set[str] = set()
-        for client, own in by_client.items():
-            broken |= await asyncio.to_thread(client.mirror.take, node.key, own)
+        if own and self.inbox is not None:
+            broken = await asyncio.to_thread(self.inbox.mirror.take, node.key, own)
         for name, (file, offset, count, _) in pieces:
             gang, part = self._parts.get(name, (None, None))
             if gang is None or part is None or gang.attempt in broken:
@@ -112,8 +115,8 @@ class Files:
             if gang is None or part is None or name in behind:
                 continue
             if gang.attempt in broken:
-                if gang.client is not None:
-                    self.take_up(gang.client, gang)
+                if gang.is_followed:
+                    self.take_up(gang)
                 continue
             if part.over and not part.complete:
                 part.complete = True
@@ -138,9 +141,8 @@ class Files:
                     self._tell_grew(gang, member)
 
     def _tell_grew(self, gang: Gang, member: str) -> None:
-        for client in self._clients:
-            if client.run == gang.run:
-                client.grew(gang.attempt, member)
+        if self.inbox is not None:
+            self.inbox.grew(gang.attempt, member)
 
 
 def _parent(directory: str) -> str:

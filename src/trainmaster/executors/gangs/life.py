@@ -15,7 +15,6 @@ from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.executors.gangs.rules import NOBODY, SERVERS, has_served, who_ends
 
 if TYPE_CHECKING:
-    from trainmaster.executors.gangs.clients import GatewayClient
     from trainmaster.executors.wire import Message
 
 Command = dict[str, Any]
@@ -31,7 +30,7 @@ class Part:
         node_id: of this life of the node.
         address: of the node.
         members: names, in rank order.
-        turn: sequence number of its submission since this gateway began; a part that was
+        turn: sequence number of its submission since this driver began; a part that was
             un-queued may come back under the same name.
         leads: some of its members are essential.
         status: newest news, None before the first.
@@ -138,7 +137,7 @@ class Gang:
     Attributes:
         request: as it came over the wire; scripts and environments are taken out once they were handed over.
         run: whose it is.
-        client: that submitted or follows it, None once that has hung up.
+        is_followed: the driver that is served has submitted it, or asked for it.
         essential: whether each member is, in rank order.
         parts: empty until it has a place.
         launched: its parts were told to start, or start by themselves.
@@ -152,11 +151,11 @@ class Gang:
         queued_at: since when it has waited for a place.
     """
 
-    def __init__(self, request: Message, run: str, client: GatewayClient | None) -> None:
+    def __init__(self, request: Message, run: str, *, is_followed: bool = False) -> None:
         members = request["members"]
         self.request = request
         self.run = run
-        self.client = client
+        self.is_followed = is_followed
         self.attempt: str = request["attempt"]
         self.directory: str = request["directory"]
         self.essential = {member["name"]: bool(member["essential"]) for member in members}
@@ -259,33 +258,29 @@ class Gang:
                     found[name] = replace(row, lost=False, error=reason, ended_at=cause.ended_at)
         return {name: found[name] for name in self.essential if name in found}
 
-    def addresses(self) -> dict[str, str]:
-        """Of the node of each member; empty until it has a place."""
-        return {name: part.address for part in self.parts for name in part.members}
-
-    def row(self) -> list[Any]:
-        """As it goes to the driver: the fields of `GangStatus` but for the addresses, in order."""
+    def status(self) -> GangStatus:
+        """What its driver is told."""
         phase = self.phase
         if phase is Phase.EXITED and not all(part.complete for part in self.parts):
             phase = Phase.RUNNING  # the driver still lacks a part of what was written
         if phase is Phase.QUEUED:
-            return [self.attempt, phase.value, [], {}, None, None]
-        members = list(self.members().values())
+            return GangStatus(self.attempt, phase)
+        members = tuple(self.members().values())
         ports: dict[str, tuple[int, ...]] = {}
         if phase is Phase.GRANTED:
             for part in self.parts:
                 ports.update(part.status.ports if part.status else {})
         started = [member.started_at for member in members if member.started_at is not None]
         ended = [member.ended_at for member in members if member.ended_at is not None]
-        over = phase is Phase.EXITED
-        return [
+        return GangStatus(
             self.attempt,
-            phase.value,
-            [list(astuple(member)) for member in members],
+            phase,
+            members,
             ports,
             min(started, default=None),
-            max(ended, default=None) if over else None,
-        ]
+            max(ended, default=None) if phase is Phase.EXITED else None,
+            {name: part.address for part in self.parts for name in part.members},
+        )
 
     def seconds(self) -> float | None:
         """How long it has taken, None if it is not known."""
@@ -376,7 +371,7 @@ class Gang:
             part.asked = grace_s
         return tuple((part, {**_stop(part, grace_s), "stacks": self.stacks}) for part in asked)
 
-    # -- what is kept of it, for the next gateway
+    # -- what is kept of it, for the next driver
 
     def record(self, group: str, reservation: str) -> Message:
         """No script and no environment."""
@@ -413,7 +408,7 @@ class Gang:
             {"name": name, "essential": essential, "dispensable": name in dispensable, "gpus": 0}
             for name, essential in record["members"]
         ]
-        gang = cls({**record, "members": members}, record["run"], None)
+        gang = cls({**record, "members": members}, record["run"])
         gang.launched = True  # what was only held is dropped by its supervisor
         for name, node, names, leads, lost_at in record["parts"]:
             part = Part(name, (node[0], node[1], node[2]), tuple(names), leads)

@@ -1,4 +1,4 @@
-"""The gateway's links to the agents, and which nodes are alive as the engine sees it."""
+"""The driver's links to the agents, and which nodes are alive as the engine sees it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from trainmaster.executors.base import Phase
-from trainmaster.executors.gang_client import status_of
+from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.spec.errors import LeaseLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trainmaster.executors.base import GangStatus
     from trainmaster.executors.gangs.engine import Engine, NodeAgent
     from trainmaster.executors.gangs.files import Files
     from trainmaster.executors.gangs.placement import LiveNode
@@ -131,7 +129,7 @@ class Link:
         async with asyncio.timeout(_ATTACH_S):
             await self._agent.connect()
             rows, records = await self._agent.call("attach", token, asked, *self._lease)
-        statuses = [status_of(row) for row in rows]
+        statuses = [GangStatus.of_row(row) for row in rows]
         self._token = token
         unsent = self._keep_unsent({each.attempt for each in statuses if each.phase is not Phase.UNKNOWN})
         handed_over = [each for each in statuses if each.attempt not in unsent]
@@ -172,14 +170,14 @@ class Link:
             if shared:
                 self._files.probed(self.node, shared)
             if checked:
-                self._listener.checked(self.node, [(turn, status_of(row)) for turn, row in checked])
+                self._listener.checked(self.node, [(turn, GangStatus.of_row(row)) for turn, row in checked])
 
     async def _poll(self) -> None:
         while True:
             asked = self._files.wanted(self.node)
             async with asyncio.timeout(_POLL_S + _LATE_S):
                 rows, output, pieces, behind = await self._agent.call("poll", self._token, _POLL_S, asked)
-            news = [status_of(row) for row in rows]
+            news = [GangStatus.of_row(row) for row in rows]
             if asked:  # before the news: what a member wrote is there when its end is told
                 self._listener.took(self.node, news)
                 await self._files.read_on(self.node, asked, pieces, behind)

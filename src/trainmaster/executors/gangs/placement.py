@@ -368,13 +368,13 @@ class OwnPlacement:
         return json.dumps(held.bundles) if held else ""
 
     def adopt(self, attempt: str, reservation: str, nodes: list[str]) -> None:
-        """A gang of an earlier gateway holds it."""
+        """A gang of an earlier driver holds it."""
         del nodes
         bundles = json.loads(reservation)
         self._held[attempt] = _Held(tuple((node, slots, gpus) for node, slots, gpus in bundles))
 
     def remove_others(self, kept: Iterable[str]) -> None:
-        """Nothing: an earlier gateway has left only what was adopted."""
+        """Nothing: an earlier driver has left only what was adopted."""
 
     def has_idle(self, plan: Placement) -> bool:
         """Whether there is room for it now."""

@@ -80,7 +80,7 @@ class Placing:
         self._slots.add(Ticket(gang.attempt, gang.run, request["slots"], _group(gang), most, gpus))
 
     def hold(self, gang: Gang, record: Message) -> None:
-        """It has had its place since before this gateway."""
+        """It has had its place since before this driver."""
         need, most = record["slots"], record["group_slots"]
         self._slots.hold(Ticket(gang.attempt, gang.run, need, _group(gang), most, record["gpus"]))
         if record["reservation"]:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
+    from trainmaster.executors.gangs.conductor import Conductor
     from trainmaster.executors.gangs.engine import Engine, Opener, Runner
-    from trainmaster.executors.gangs.gateway import Gateway
 
 _RECORD = "cluster.json"
 _PARALLEL = 32
@@ -53,7 +53,7 @@ class RecordedCluster(ABC):
         self.used: dict[str, list[int]] = {}
         self._run = run
         self._open = stream
-        self._gateway: Gateway | None = None
+        self._conductor: Conductor | None = None
 
     has_head: ClassVar[bool] = False
     settle_s: ClassVar[float] = 75.0
@@ -90,25 +90,25 @@ class RecordedCluster(ABC):
             ExecutorError: the cluster cannot be reached.
         """
 
-    def connect(self, hello: Mapping[str, Any]) -> Gateway:
+    def conductor(self, run: str, lease: int) -> Conductor:
         """What conducts gangs, which begins in this process for the first driver of a run.
 
         Args:
-            hello: how the driver introduces itself.
+            run: of the driver.
+            lease: token of its lease, 0 if it has none.
 
         Raises:
             ExecutorError: the cluster cannot be reached.
         """
-        from trainmaster.executors.gangs.gateway import Gateway
+        from trainmaster.executors.gangs.conductor import Conductor
 
-        run, lease = hello["run"], hello.get("token", 0)
-        gateway = self._gateway
-        if gateway is not None and (gateway.run != run or gateway.lease < lease):
-            gateway.end()
-            gateway = None
-        if gateway is None or gateway.is_over:
-            gateway = self._gateway = Gateway(self.engine(), (run, lease), self.settle_s)
-        return gateway
+        conductor = self._conductor
+        if conductor is not None and (conductor.run != run or conductor.lease < lease):
+            conductor.end()
+            conductor = None
+        if conductor is None or conductor.is_over:
+            conductor = self._conductor = Conductor(self.engine(), (run, lease), self.settle_s)
+        return conductor
 
     @property
     def head(self) -> ClusterNode | None:

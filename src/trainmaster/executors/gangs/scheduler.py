@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.executors.gangs.files import Files
+from trainmaster.executors.gangs.inbox import Inbox, NodeView
 from trainmaster.executors.gangs.life import Fate, Gang
 from trainmaster.executors.gangs.nodes import Nodes
 from trainmaster.executors.gangs.placing import Placing
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from trainmaster.executors.gangs.clients import GatewayClient
     from trainmaster.executors.gangs.engine import Engine
     from trainmaster.executors.gangs.life import Part, Step
     from trainmaster.executors.gangs.placement import LiveNode
@@ -27,30 +27,33 @@ class Scheduler:
 
     Args:
         engine: knows the nodes.
-        clients: those that are connected.
         loop: for what is to be done later.
         note: writes a line to the log.
         lease: the run of the driver, and the token of its lease.
+
+    Attributes:
+        inbox: of the driver that is served, None while there is none.
     """
 
     def __init__(
         self,
         engine: Engine,
-        clients: set[GatewayClient],
         loop: asyncio.AbstractEventLoop,
         note: Callable[[str], None],
         lease: tuple[str, int] = ("", 0),
     ) -> None:
         self.gangs: dict[str, Gang] = {}
+        self.inbox: Inbox | None = None
         self._parts: dict[str, tuple[Gang, Part]] = {}
         self.files = Files(
-            self._parts, clients, self._tell, self._announce, lambda part: part.node_id in self.nodes.alive
+            self._parts, self._tell, self._announce, lambda part: part.node_id in self.nodes.alive
         )
         self.nodes = Nodes(engine, self, self.files, note, lease)
-        self._clients = clients
+        self._run = lease[0]
         self._loop = loop
         self._note = note
         self._turns = 0
+        self._changed: dict[str, None] = {}
         self.is_refused = False
         self._found: dict[str, list[str]] | None = {}  # parts on nodes, by its id, until it is settled
         self._placing = Placing(
@@ -59,18 +62,35 @@ class Scheduler:
         self.waits = self._placing.waits
         self.wake: Callable[[], None] = lambda: None
 
-    # -- what drivers ask for
+    # -- what the driver asks for
 
-    def submit(self, client: GatewayClient, requests: Sequence[Message]) -> None:
+    def serve(self, inbox: Inbox | None) -> None:
+        """A driver comes in place of another, or goes: what did not start yet never will."""
+        if self.inbox is not None:
+            self.inbox.close()
+        self.inbox = self.files.inbox = inbox
+        for gang in list(self.gangs.values()):
+            if not gang.is_followed:
+                continue
+            gang.is_followed = False
+            if not gang.launched and gang.phase is not Phase.EXITED:
+                self._perform(gang, gang.drop())
+            elif gang.simple and gang.phase is Phase.QUEUED:
+                self._tell(gang.parts[0], {"do": "recall", "attempts": [gang.attempt]})
+            for part in gang.parts:
+                part.complete = True  # its files have no reader; a driver that comes back asks again
+        self.nodes_changed()
+
+    def submit(self, requests: Sequence[Message]) -> None:
         """Queue gangs that are not known yet."""
         for request in requests:
-            if request["attempt"] in self.gangs:
+            if request["attempt"] in self.gangs or self.inbox is None:
                 continue
             for member in request["members"]:
                 if member["container"] is None:
-                    member["env"] = {**client.env, **member["env"]}
-            gang = Gang(request, client.run, client)
-            gang.here, _ = client.mirror.follow(gang.attempt, gang.directory, gang.essential)
+                    member["env"] = {**self.inbox.env, **member["env"]}
+            gang = Gang(request, self._run, is_followed=True)
+            gang.here, _ = self.inbox.mirror.follow(gang.attempt, gang.directory, gang.essential)
             self.gangs[gang.attempt] = gang
             self._placing.queue(gang)
         self.wake()
@@ -99,33 +119,24 @@ class Scheduler:
         for key, names in by_node.items():
             self.nodes.send(key, None, {"do": "forget", "attempts": names})
 
-    def watch(self, client: GatewayClient) -> None:
-        """A driver wants to know which members write; those that have are told now."""
-        client.watches = True
+    def watch(self) -> None:
+        """The driver wants to know which members write; those that have are told now."""
         for gang in self.gangs.values():
-            if gang.run == client.run and gang.phase is Phase.RUNNING:
+            if self.inbox is not None and gang.run == self._run and gang.phase is Phase.RUNNING:
                 for member in gang.wrote:
-                    client.grew(gang.attempt, member)
+                    self.inbox.grew(gang.attempt, member)
 
-    def drop_client(self, client: GatewayClient) -> None:
-        """It hung up: what did not start yet never will."""
-        for gang in list(self.gangs.values()):
-            if gang.client is client:
-                gang.client = None
-                if not gang.launched and gang.phase is not Phase.EXITED:
-                    self._perform(gang, gang.drop())
-                elif gang.simple and gang.phase is Phase.QUEUED:
-                    self._tell(gang.parts[0], {"do": "recall", "attempts": [gang.attempt]})
-                for part in gang.parts:
-                    part.complete = True  # its files have no reader; a client that comes back asks again
+    def observe(self, attempts: Iterable[str]) -> list[GangStatus]:
+        """What is known of attempts now; a driver that asks for those of another takes them up."""
+        for attempt in attempts:
+            gang = self.gangs.get(attempt)
+            if self.inbox is not None and gang is not None and gang.parts and not gang.is_followed:
+                self.files.take_up(gang)  # it has ended when its files are here
+        return [self._status(attempt) for attempt in attempts]
 
-    def row(self, attempt: str) -> tuple[list[Any], dict[str, str]]:
-        """Status and addresses of an attempt, as they go over the wire."""
+    def _status(self, attempt: str) -> GangStatus:
         gang = self.gangs.get(attempt)
-        if gang is None:
-            return [attempt, Phase.UNKNOWN.value, [], {}, None, None], {}
-        row = gang.row()
-        return row, gang.addresses() if row[1] != Phase.QUEUED.value else {}
+        return GangStatus(attempt, Phase.UNKNOWN) if gang is None else gang.status()
 
     @property
     def busy(self) -> bool:
@@ -158,12 +169,10 @@ class Scheduler:
         for gang in list(self.gangs.values()):
             if not gang.parts and not gang.freed:
                 self._placing.again(gang)
-        states = [
-            {"key": link.node.key, "address": link.node.address, "unreachable_since": link.since}
-            for link in self.nodes.links.values()
-        ]
-        for client in self._clients:
-            client.send({"nodes": states})
+        if self.inbox is not None:
+            self.inbox.nodes = {
+                key: NodeView(key, link.node.address, link.since) for key, link in self.nodes.links.items()
+            }
         self.wake()
 
     # -- what happens on the nodes
@@ -200,7 +209,7 @@ class Scheduler:
                 self._after(gang)
 
     def attached(self, node: LiveNode, statuses: Sequence[GangStatus], records: Sequence[Message]) -> None:
-        """What has become of all that were handed over, and what an earlier gateway has left there."""
+        """What has become of all that were handed over, and what an earlier driver has left there."""
         there = [status.attempt for status in statuses if status.phase is not Phase.UNKNOWN]
         if self._found is None:
             self._end_strangers(node, there)
@@ -216,7 +225,7 @@ class Scheduler:
                 self._after(gang)
 
     def _adopt(self, record: Message) -> None:
-        """A gang of an earlier gateway; each of its nodes has a record, perhaps an older one."""
+        """A gang of an earlier driver; each of its nodes has a record, perhaps an older one."""
         gang = Gang.from_record(record)
         known = self.gangs.get(gang.attempt)
         if known is not None:
@@ -251,14 +260,14 @@ class Scheduler:
         """Keep a part's status; whether anything follows."""
         follows = part.took(status, time.time())
         if follows and part.over and not part.dropped:
-            self._record(gang)  # its node may be gone when the next gateway asks
+            self._record(gang)  # its node may be gone when the next driver asks
         return follows
 
     def refused(self) -> None:
         """A node serves a later driver: ours is told so."""
         self.is_refused = True
-        for client in self._clients:
-            client.close()
+        if self.inbox is not None:
+            self.inbox.close()
 
     def lost(self, node: LiveNode) -> None:
         """A node is dead: its members are lost."""
@@ -295,7 +304,7 @@ class Scheduler:
         if step.press_in_s is not None:
             self._loop.call_later(step.press_in_s, lambda: self._perform(gang, gang.press()))
         if step.fate is Fate.DROPPED:
-            if gang.launched and gang.recalled and gang.client is not None and gang.kill_at is None:
+            if gang.launched and gang.recalled and gang.is_followed and gang.kill_at is None:
                 self._requeue(gang)
             else:
                 self._forget(gang)
@@ -329,11 +338,17 @@ class Scheduler:
         self.nodes.send(part.key, part.node_id, command)
 
     def _announce(self, gang: Gang) -> None:
-        for client in self._clients:
-            if client.run == gang.run:
-                client.changed(gang.attempt)
+        if self.inbox is not None and gang.run == self._run:
+            if not self._changed:
+                self._loop.call_soon(self._tell_news)
+            self._changed[gang.attempt] = None
 
-    # -- what an earlier gateway has left
+    def _tell_news(self) -> None:
+        changed, self._changed = self._changed, {}
+        if self.inbox is not None:
+            self.inbox.put(map(self._status, changed))
+
+    # -- what an earlier driver has left
 
     def settle(self) -> None:
         """The nodes were asked: what is on others is lost, and what none has heard of never started."""

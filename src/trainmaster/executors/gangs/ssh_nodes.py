@@ -1,6 +1,6 @@
 """`SshNodes`: how a cluster's engine reaches nodes that are hosts with an SSH server.
 
-The stream to the gateway is one more channel of the connection that is kept to the head.
+A stream to a program of ours is one more channel of the connection that is kept to its node.
 """
 
 from __future__ import annotations

@@ -10,13 +10,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.executors.gang_client import status_of
+from trainmaster.executors.base import GangStatus
 from trainmaster.executors.gangs.agent import Agent
 from trainmaster.executors.gangs.unattended import Unattended, parts_of
 from trainmaster.executors.ray.commands import NODE_FILE_VARIABLE
 
 if TYPE_CHECKING:
-    from trainmaster.executors.base import GangStatus
     from trainmaster.executors.wire import Message
 
 _THREADS = 8
@@ -61,7 +60,7 @@ def _seen(records: dict[str, Message]) -> dict[str, GangStatus | None]:
             continue
         with contextlib.suppress(ray.exceptions.RayError, ValueError):  # it is not started yet, or busy
             asked = ray.get_actor(_name(node_id)).statuses.remote(parts)
-            seen.update((row[0], status_of(row)) for row in ray.get(asked, timeout=_ANSWER_S))
+            seen.update((row[0], GangStatus.of_row(row)) for row in ray.get(asked, timeout=_ANSWER_S))
     return seen
 
 

@@ -118,12 +118,12 @@ class PlacementGroups:
         return held.name if held else ""
 
     def adopt(self, attempt: str, reservation: str, nodes: list[str]) -> None:
-        """A gang of an earlier gateway holds it."""
+        """A gang of an earlier driver holds it."""
         found = self._held[attempt] = Reservation(reservation)
         found.nodes = nodes
 
     def remove_others(self, kept: Iterable[str]) -> None:
-        """Remove what an earlier gateway has left, but for these."""
+        """Remove what an earlier driver has left, but for these."""
         self._ask(self._head("keep", list(kept)))
 
     def stuck(self) -> bool:
@@ -146,7 +146,7 @@ class PlacementGroups:
             self._ask(self._head("remove", [each.name for each in reservations]))
 
     def _ask(self, call: Awaitable[Any]) -> None:
-        """Without waiting; when the head is out of reach, the next gateway removes what is left."""
+        """Without waiting; when the head is out of reach, the next driver removes what is left."""
 
         async def asked() -> None:
             with contextlib.suppress(ExecutorError):

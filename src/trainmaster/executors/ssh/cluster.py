@@ -57,12 +57,12 @@ class SshCluster(RecordedCluster):
     def remove(self, key: str, *, is_gone: bool = False) -> None:
         """See `RecordedCluster.remove`; its gangs are lost before anything is ended there.
 
-        Else the gateway would reach it again meanwhile, and take for an end what is done to it.
+        Else the driver would reach it again meanwhile, and take for an end what is done to it.
         """
         self._leaving |= {key}
         try:
-            if self._gateway is not None:
-                self._gateway.look()
+            if self._conductor is not None:
+                self._conductor.look()
             super().remove(key, is_gone=is_gone)
         finally:
             self._leaving -= {key}

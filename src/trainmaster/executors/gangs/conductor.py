@@ -1,7 +1,7 @@
-"""What conducts a cluster's gangs: `Gateway`, a thread of their driver with the loop around the `Scheduler`.
+"""`Conductor`: the thread of a driver that conducts a cluster's gangs, with the loop around the `Scheduler`.
 
-Drivers speak to it as they do to a supervisor. What an earlier one has left is found on the nodes: their
-supervisors never noticed that it ended, and their agents have records of the gangs.
+What an earlier driver has left is found on the nodes: their supervisors never noticed that it ended, and
+their agents have records of the gangs.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ import contextlib
 import logging
 import threading
 import time
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trainmaster.executors.gangs.scheduler import Scheduler
 from trainmaster.spec.errors import ExecutorError, LeaseLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
-    from trainmaster.executors.gangs.clients import GatewayClient
     from trainmaster.executors.gangs.engine import Engine
-    from trainmaster.executors.wire import Message
+    from trainmaster.executors.gangs.inbox import Inbox
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +30,11 @@ _IDLE_S: Final = 5.0
 _TELL_WAITS_S: Final = 2.0
 _LOOK_S: Final = 5.0
 
+T = TypeVar("T")
 
-class Gateway:
-    """It ends when no client has been connected for a while, or the engine's head is out of reach.
+
+class Conductor:
+    """It ends when no driver has been connected for a while, or the engine's head is out of reach.
 
     Args:
         engine: knows the nodes.
@@ -53,14 +54,13 @@ class Gateway:
         self.is_over = False
         self._guard = threading.Lock()
         self._settle_s = settle_s
-        self._clients: set[GatewayClient] = set()
         self._loop = asyncio.new_event_loop()  # the thread closes it
-        self._scheduler = Scheduler(engine, self._clients, self._loop, log.info, lease)
+        self._scheduler = Scheduler(engine, self._loop, log.info, lease)
         self._idle_since = 0.0
         self._wanted = asyncio.Event()
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
-        threading.Thread(target=self._work, name="gateway", daemon=True).start()
+        threading.Thread(target=self._work, name="conductor", daemon=True).start()
 
     # -- called from other threads
 
@@ -69,32 +69,40 @@ class Gateway:
         """For how long the engine has said nothing."""
         return time.monotonic() - self._scheduler.nodes.looked_at
 
-    def open(self, client: GatewayClient) -> Future[GatewayClient]:
-        """Serve it, once it is known what an earlier gateway has left; cancelled when this one ends."""
-        return self._ask(self._open(client))
+    def open(self, inbox: Inbox) -> Future[None]:
+        """Serve this driver in place of another, once it is known what an earlier conductor has left.
 
-    def tell(self, client: GatewayClient, message: Message) -> None:
-        """Have something done.
-
-        Raises:
-            RuntimeError: it has ended.
+        Cancelled when this one ends.
         """
-        self._loop.call_soon_threadsafe(self._handle, client, message)
+        return self._ask(self._open(inbox))
+
+    def tell(self, inbox: Inbox, work: Callable[[Scheduler], None]) -> None:
+        """Have something done for a driver, unless another one is served now."""
+        with contextlib.suppress(RuntimeError):  # it has ended: so has the inbox
+            self._loop.call_soon_threadsafe(self._do, inbox, work)
+
+    def ask(self, work: Callable[[Scheduler], T]) -> Future[T]:
+        """Have something found out; cancelled when this one ends."""
+
+        async def asked() -> T:
+            return work(self._scheduler)
+
+        return self._ask(asked())
 
     def deliver(self, timeout_s: float) -> None:
         """Wait until all that was said has reached the nodes, as far as they can be reached."""
-        with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+        with contextlib.suppress(TimeoutError, CancelledError):
             self._ask(self._scheduler.nodes.delivered()).result(timeout_s)
 
-    def hang_up(self, client: GatewayClient) -> None:
+    def hang_up(self, inbox: Inbox) -> None:
         """A driver goes."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._drop, client)
+        inbox.close()
+        self.tell(inbox, lambda scheduler: scheduler.serve(None))
 
     def look(self) -> None:
         """Have it see at once which nodes there are."""
         if self._settled.is_set():
-            with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+            with contextlib.suppress(TimeoutError, CancelledError):
                 self._ask(self._scheduler.nodes.look()).result(_LOOK_S)
 
     def end(self) -> None:
@@ -122,8 +130,8 @@ class Gateway:
                 self.error = error
             except Exception:  # a thread has no caller; the driver is hung up on, and connects again
                 log.exception("what conducts tasks has ended")
-            for client in self._clients:
-                client.close()
+            if self._scheduler.inbox is not None:
+                self._scheduler.inbox.close()
             with self._guard:
                 self.is_over = True
             runner.run(asyncio.sleep(0))  # what was asked until now becomes a task, so that it is cancelled
@@ -152,61 +160,27 @@ class Gateway:
     async def _tell_waits(self) -> None:
         while True:
             await asyncio.sleep(_TELL_WAITS_S)
-            for client in self._clients:
-                if (waits := self._scheduler.waits(client.run)) != client.waits:
-                    client.waits = waits
-                    client.send({"waits": waits})
+            if (inbox := self._scheduler.inbox) is not None:
+                inbox.waits = self._scheduler.waits(self.run)
 
     async def _place(self) -> None:
         """Give gangs their places, and end when there is nothing to do."""
         while True:
             self._wanted.clear()
             wait_s = self._scheduler.tick()
-            if self._clients:
+            if self._scheduler.inbox is not None:
                 self._idle_since = time.monotonic()
             elif time.monotonic() - self._idle_since > _IDLE_S:
                 self._ended.set()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), min(wait_s or 1.0, 1.0))
 
-    async def _open(self, client: GatewayClient) -> GatewayClient:
+    async def _open(self, inbox: Inbox) -> None:
         await self._settled.wait()
-        client.row = self._scheduler.row
-        if self._scheduler.is_refused or 0 < client.token < self.lease:
-            raise LeaseLostError.of(client.run)
-        self._clients.add(client)
-        self._scheduler.nodes_changed()
-        return client
+        if self._scheduler.is_refused or 0 < inbox.token < self.lease:
+            raise LeaseLostError.of(self.run)
+        self._scheduler.serve(inbox)
 
-    def _drop(self, client: GatewayClient) -> None:
-        self._clients.discard(client)
-        self._scheduler.drop_client(client)
-        client.close()
-        self._wanted.set()
-
-    def _handle(self, client: GatewayClient, message: Message) -> None:
-        scheduler = self._scheduler
-        if client not in self._clients:
-            return
-        match message["do"]:
-            case "submit":
-                scheduler.submit(client, message["gangs"])
-            case "launch":
-                scheduler.launch(message["attempt"], message["env"])
-            case "observe":
-                self._observe(client, message)
-            case "stop":
-                scheduler.stop(message["attempt"], message["grace_s"], stacks=message["stacks"])
-            case "forget":
-                scheduler.forget(message["attempts"])
-            case "watch":
-                scheduler.watch(client)
-            case "gone":
-                scheduler.nodes.declare_gone(message["node"])
-
-    def _observe(self, client: GatewayClient, message: Message) -> None:
-        for attempt in message["attempts"]:
-            gang = self._scheduler.gangs.get(attempt)
-            if gang is not None and gang.parts and gang.client is not client:
-                self._scheduler.files.take_up(client, gang)  # it has ended when its files are here
-        client.send_rows("gangs", message["attempts"], reply="observe", id=message["id"])
+    def _do(self, inbox: Inbox, work: Callable[[Scheduler], None]) -> None:
+        if inbox is self._scheduler.inbox:
+            work(self._scheduler)
