@@ -187,7 +187,7 @@ def memory_mb(node: ClusterNode) -> dict[str, float]:
         except OSError:
             continue
         private = sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Private_"))
-        kinds = ("raylet/raylet", "ray::NodeActor", "executors.ray.start", "gangs.agent_program")
+        kinds = ("raylet/raylet", "ray::NodeActor", "executors.ray.start", "gangs.agent")
         kind = next((kind for kind in kinds if kind in command), "other")
         found[kind] = round(found.get(kind, 0.0) + private / 1024, 1)
     return found

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 _CONDUCTED = (
     "executors.gangs.conductor:Conductor._do",
     "executors.gangs.nodes:Link._command",
-    "executors.gangs.agent_program:AgentProgram._answer",
+    "executors.gangs.agent:AgentProgram._answer",
 )
 #: What a walk runs in, as MODULE:FUNCTION, and what it ends with.
 WALKS: dict[str, tuple[tuple[str, ...], str]] = {

@@ -26,7 +26,7 @@ from trainmaster.api.own_hosts import (
     names_of_urls,
     origin_of,
 )
-from trainmaster.executors.process_limits import raise_limit
+from trainmaster.executors._processes import raise_limit
 from trainmaster.service.server_loops import is_passing
 from trainmaster.spec.errors import MissingPartError, UsageError
 

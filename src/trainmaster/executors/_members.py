@@ -12,10 +12,10 @@ from trainmaster.executors._processes import (
     ATTEMPT_VARIABLE,
     HOME_VARIABLE,
     attempt_group,
+    core_dumps_as_given,
     read_process,
     unix_s,
 )
-from trainmaster.executors.process_limits import core_dumps_as_given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

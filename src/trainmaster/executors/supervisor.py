@@ -19,16 +19,14 @@ import socket
 import sys
 import time
 
-from trainmaster.executors._clients import Clients, DriverClient
+from trainmaster.executors._clients import Clients, DriverClient, Fences, leased
 from trainmaster.executors._gang_manager import GangManager
 from trainmaster.executors._gangs import QUEUED, UNKNOWN, GangProcesses
 from trainmaster.executors._journal import Journal
 from trainmaster.executors._members import Spawner
 from trainmaster.executors._outputs import Output, Outputs
-from trainmaster.executors._processes import become_subreaper, unix_s
+from trainmaster.executors._processes import become_subreaper, forbid_core_dumps, unix_s
 from trainmaster.executors._samples import MemberSampler
-from trainmaster.executors.fences import Fences, leased
-from trainmaster.executors.process_limits import forbid_core_dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

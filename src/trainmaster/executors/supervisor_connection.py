@@ -10,9 +10,13 @@ import sys
 import time
 from pathlib import Path
 
-from trainmaster.executors import process_limits
-from trainmaster.executors._processes import ATTEMPT_VARIABLE, HOME_VARIABLE, kept_environment
-from trainmaster.executors.process_limits import core_dumps_as_given
+from trainmaster.executors._processes import (
+    ATTEMPT_VARIABLE,
+    HOME_VARIABLE,
+    core_dumps_as_given,
+    give_back,
+    kept_environment,
+)
 from trainmaster.executors.wire import PROTOCOL, Splitter, WireError, encode
 from trainmaster.spec.errors import ExecutorError, LeaseLostError
 
@@ -212,7 +216,7 @@ class SupervisorConnection:
                     setsigmask=(),
                     setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE],
                 )
-            process_limits.give_back(self._starter)
+            give_back(self._starter)
         except OSError as error:
             raise self._error(f"{SUPERVISOR} cannot be started: {error.strerror}") from error
         finally:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile_bytes import changed_json
-from trainmaster.executors.fences import Fences
+from trainmaster.executors._clients import Fences
 
 
 def fences(tmp_path, said=None) -> Fences:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.files import Files
+from trainmaster.executors.gangs.copies import Files
 from trainmaster.executors.gangs.life import Gang, Part
 
 ATTEMPT = "r/e/0/1"
@@ -37,9 +37,9 @@ def test_a_driver_that_comes_back_waits_for_no_files_of_a_node_that_is_no_more(w
         lambda part, command: told.append((part.key, command)),
         announced.append,
         lambda part: part.node_id in alive,
+        lambda *_: None,
     )
-    mirror = SimpleNamespace(follow=lambda *_: (["elsewhere", "/home/me/r/1", "/r/1"], {}))
-    files.inbox = SimpleNamespace(mirror=mirror)
+    files.mirror = SimpleNamespace(follow=lambda *_: (["elsewhere", "/home/me/r/1", "/r/1"], {}))
     nodes = {key: SimpleNamespace(key=key, node_id=f"id-{key}") for key in ("n0", "n1")}
     if was_probed:
         files.take_up(gang)

@@ -10,12 +10,12 @@ import sys
 PROGRAM = """
 import json, resource, subprocess, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-from trainmaster.executors import process_limits
-process_limits.raise_limit()
-process_limits.raise_limit()
+from trainmaster.executors import _processes
+_processes.raise_limit()
+_processes.raise_limit()
 child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 before = resource.prlimit(child.pid, resource.RLIMIT_NOFILE)[0]
-process_limits.give_back(child.pid)
+_processes.give_back(child.pid)
 after = resource.prlimit(child.pid, resource.RLIMIT_NOFILE)[0]
 child.kill()
 print(json.dumps([resource.getrlimit(resource.RLIMIT_NOFILE)[0], before, after]))

@@ -36,7 +36,7 @@ from trainmaster.cluster.node_files.trees import (
     settle,
 )
 from trainmaster.cluster.node_files.voice import ENDING, NoWayError, Order, Voice
-from trainmaster.executors.process_limits import forbid_core_dumps
+from trainmaster.executors._processes import forbid_core_dumps
 from trainmaster.spec.errors import TrainmasterError
 
 _READ_BYTES: Final = 1 << 18

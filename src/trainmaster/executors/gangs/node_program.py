@@ -23,7 +23,7 @@ from typing import Any
 from trainmaster.executors._processes import kept_environment
 
 #: An agent that is a process of its own, and what speaks with Ray. What they are told has their node's home.
-AGENT_PROGRAM = "trainmaster.executors.gangs.agent_program"
+AGENT_PROGRAM = "trainmaster.executors.gangs.agent"
 HEAD_PROGRAM = "trainmaster.executors.ray.head"
 _START_TIMEOUT_S = 60.0
 #: On a busy machine Ray sometimes gives up on its own raylet.

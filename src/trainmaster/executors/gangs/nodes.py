@@ -13,8 +13,8 @@ from trainmaster.spec.errors import LeaseLostError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trainmaster.executors.gangs.copies import Files
     from trainmaster.executors.gangs.engine import Engine, NodeAgent
-    from trainmaster.executors.gangs.files import Files
     from trainmaster.executors.gangs.placement import LiveNode
     from trainmaster.executors.wire import Message
 

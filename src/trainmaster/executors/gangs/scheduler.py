@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from trainmaster.executors.base import GangStatus, Phase
-from trainmaster.executors.gangs.files import Files
+from trainmaster.executors.gangs.copies import Files
 from trainmaster.executors.gangs.inbox import Inbox, NodeView
 from trainmaster.executors.gangs.life import Fate, Gang
 from trainmaster.executors.gangs.nodes import Nodes
@@ -46,7 +46,11 @@ class Scheduler:
         self.inbox: Inbox | None = None
         self._parts: dict[str, tuple[Gang, Part]] = {}
         self.files = Files(
-            self._parts, self._tell, self._announce, lambda part: part.node_id in self.nodes.alive
+            self._parts,
+            self._tell,
+            self._announce,
+            lambda part: part.node_id in self.nodes.alive,
+            lambda *wrote: self.inbox.grew(*wrote) if self.inbox is not None else None,
         )
         self.nodes = Nodes(engine, self, self.files, note, lease)
         self._run = lease[0]
@@ -68,7 +72,8 @@ class Scheduler:
         """A driver comes in place of another, or goes: what did not start yet never will."""
         if self.inbox is not None:
             self.inbox.close()
-        self.inbox = self.files.inbox = inbox
+        self.inbox = inbox
+        self.files.mirror = None if inbox is None else inbox.mirror
         for gang in list(self.gangs.values()):
             if not gang.is_followed:
                 continue

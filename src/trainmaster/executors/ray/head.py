@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.executors.gangs.agent_program import AgentProgram
+from trainmaster.executors._processes import forbid_core_dumps
+from trainmaster.executors.gangs.agent import AgentProgram
 from trainmaster.executors.gangs.engine import NODE_LABEL
-from trainmaster.executors.process_limits import forbid_core_dumps
 from trainmaster.executors.ray.commands import authentication
 from trainmaster.executors.ray.node_actor import actor_of
 from trainmaster.executors.ray.tls import is_there

@@ -14,7 +14,7 @@ from trainmaster.control.loop.controller import USUAL_PACE, Controller, Pace
 from trainmaster.control.loop.loading import load_run_state
 from trainmaster.control.notes.store_silence import StoreSilence
 from trainmaster.db.run_facts import facts_of, put_fact
-from trainmaster.executors.process_limits import forbid_core_dumps
+from trainmaster.executors._processes import forbid_core_dumps
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.worlds import HandOver, Session, World, world_here, world_of_machines
 from trainmaster.service.quotes.history import histories, make_recorder
