@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from trainmaster.api.protocol_parts import AppsProtocol
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -47,7 +49,7 @@ class Stream(Protocol[T_co]):
         """The listener is gone."""
 
 
-class ClientProtocol(Protocol):
+class ClientProtocol(AppsProtocol, Protocol):
     """Whatever users do with runs, by their ids: `EmbeddedClient` answers from a home, REST from a server.
 
     What goes in and out can travel as JSON: strings, numbers, frozen models; what takes long is a `Stream`.
@@ -477,111 +479,6 @@ class ClientProtocol(Protocol):
 
     def remove_image(self, image: str, provider: str | None = None) -> list[dict[str, Any]]:
         """Remove an image; what it was, nothing if it is gone already. Raises as `images`."""
-
-    # --- apps ------------------------------------------------------------------------------------------
-
-    def open_tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:
-        """Open a TensorBoard of runs: an object of `apps`; it answers when its ``state`` is RUNNING.
-
-        Raises:
-            UsageError: there are too many, or files of a run are not there.
-            MissingPartError: TensorBoard is not installed.
-        """
-
-    def open_notebook(self, run: str | None) -> dict[str, Any]:
-        """Open a JupyterLab with what a run has, for the caller alone: an object of `apps`.
-
-        Args:
-            run: its id; None for an empty one: of the working directory, or on a server of one there.
-
-        Raises:
-            UsageError: there are too many, or files of the run are not there.
-            ForbiddenError: the server's machine is not for that.
-            MissingPartError: JupyterLab is not installed.
-        """
-
-    def open_port(self, run: str, member: str | None, port: int) -> dict[str, Any]:
-        """Lead browsers to a port of a member of a run that goes on: an object of `apps`.
-
-        Args:
-            run: its id.
-            member: such as ``worker-1``; None for the first one there is.
-            port: at which it answers browsers.
-
-        Raises:
-            NotFoundError: there is no such member.
-            UsageError: the run is over, or there are too many apps.
-        """
-
-    def apps(self) -> list[dict[str, Any]]:
-        """The newest apps, also those that are over: objects of ``trainmaster apps --json``."""
-
-    def app(self, app: str) -> dict[str, Any]:
-        """One of them.
-
-        Raises:
-            NotFoundError: there is none.
-        """
-
-    def enter_app(self, app: str) -> str:
-        """A URL that lets one browser in, once. Without a server, it is good while this process lives.
-
-        Raises:
-            NotFoundError: there is none.
-            UsageError: it does not answer yet, or is over.
-        """
-
-    def end_app(self, app: str) -> None:
-        """Ask for its end.
-
-        Raises:
-            NotFoundError: there is none.
-        """
-
-    def leave_app(self, app: str) -> None:
-        """This process, which has opened it, leads to it no more.
-
-        Without a server it ends with the last process that does so, if one of them was the first to open it.
-        On a server it goes on.
-
-        Raises:
-            NotFoundError: there is none.
-        """
-
-    # --- services of models ---------------------------------------------------------------------
-
-    def services(self) -> list[dict[str, Any]]:
-        """Services of runs, those that are not over first: objects of ``trainmaster services --json``."""
-
-    def service(self, name: str) -> dict[str, Any]:
-        """One of them.
-
-        Raises:
-            NotFoundError: there is none of that name.
-        """
-
-    def service_url(self, name: str, port: int = 0) -> str:
-        """Where it is asked; at home as long as this process lives.
-
-        Args:
-            name: of the service.
-            port: of this machine, at home; 0 for any that is free.
-
-        Raises:
-            NotFoundError: there is none of that name.
-            UsageError: the port is taken.
-        """
-
-    def listen_for_services(self, port: int) -> None:
-        """At home: take requests to services in this process, before there is one.
-
-        Args:
-            port: of this machine; 0 for any that is free.
-
-        Raises:
-            MissingPartError: what reads requests is not installed.
-            UsageError: the port is taken.
-        """
 
     # --- volumes -----------------------------------------------------------------------------------
 
