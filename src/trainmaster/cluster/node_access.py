@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trainmaster.cluster.bootstrap.host_result import HostResult
-    from trainmaster.transport.base import Connection, Target
-    from trainmaster.transport.ssh import Ssh
+    from trainmaster.transport.base import Connection, Target, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +19,10 @@ class NodeAccess:
         seat: its place in the cluster, such as ``worker-0``.
         id: as the provider names the machine.
         address: private; the nodes of the cluster reach each other there.
-        target: where its SSH server is.
+        target: where it is reached.
         result: of its bootstrap: plan, facts, host key.
         root: on the node, absolute, the same on every node: what is ours there for this home.
-        ssh: connects; shared by threads.
+        transport: connects; shared by threads.
         mpi_agent: on the node, starts programs on the other nodes; empty without keys.
     """
 
@@ -33,7 +32,7 @@ class NodeAccess:
     target: Target
     result: HostResult
     root: str
-    ssh: Ssh = field(repr=False)
+    transport: Transport = field(repr=False)
     mpi_agent: str = ""
 
     @property
@@ -43,8 +42,8 @@ class NodeAccess:
         return self.result.plan.python
 
     def connection(self) -> AbstractContextManager[Connection]:
-        """A login for a few quick things, for a ``with``; see `Ssh.connection`."""
-        return self.ssh.connection(self.target)
+        """A login for a few quick things, for a ``with``; see `Transport.connection`."""
+        return self.transport.connection(self.target)
 
     def connect(self) -> Connection:
         """A new login; close it.
@@ -52,4 +51,4 @@ class NodeAccess:
         Raises:
             TrainmasterError: it cannot be reached.
         """
-        return self.ssh.connect(self.target)
+        return self.transport.connect(self.target)

@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from trainmaster.executors.gangs.engine import ClusterNode
     from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
     from trainmaster.executors.gangs.ssh_nodes import SshNodes
-    from trainmaster.transport.base import Connection, Target
+    from trainmaster.transport.base import Connection, Target, Transport
     from trainmaster.transport.key_pairs import KeyPair
-    from trainmaster.transport.ssh import Ssh
 
 #: A machine's SSH server comes up a little later than the machine.
 _LOGIN_S: Final = 180.0
@@ -90,7 +89,7 @@ class NodeProvisioner:
     Args:
         home: of the run.
         run: its id.
-        ssh: connects.
+        transport: connects.
         code: where the snapshot of its code lies here.
         lease_s: rented machines end themselves when their lease is not renewed for so long.
         tell: is told how far a bootstrap is, by any thread.
@@ -107,7 +106,7 @@ class NodeProvisioner:
         self,
         home: Home,
         run: str,
-        ssh: Ssh,
+        transport: Transport,
         code: Path,
         lease_s: float,
         tell: Callable[[PhaseReport], None] | None = None,
@@ -118,7 +117,7 @@ class NodeProvisioner:
     ) -> None:
         self.home = home
         self.run = run
-        self.ssh = ssh
+        self.transport = transport
         self.root = root_on_nodes(home.identity())
         self.lease_s = lease_s
         self.engine = DEFAULT_ENGINE
@@ -131,7 +130,7 @@ class NodeProvisioner:
         self._remembering = threading.Lock()
         self._packages: tuple[RuntimePackage, RuntimePackage] | None = None
         self._layer: RuntimeLayer | None = None
-        self.connections = ConnectionPool(ssh)
+        self.connections = ConnectionPool(transport)
         self._memories: dict[str, NodeLedger] = {}
 
     # --- one machine -----------------------------------------------------------------------------------
@@ -153,7 +152,7 @@ class NodeProvisioner:
         packages, layer = self._packed()
         memory = self.memory(node.cluster)
         with self._kept_alive(target, node):
-            bootstrap = Bootstrap(self.ssh, packages, self.home.cache / "runtimes", listener=self._tell)
+            bootstrap = Bootstrap(self.transport, packages, self.home.cache / "runtimes", listener=self._tell)
             result = bootstrap.one(target, layer, memory.facts(node.id))
         if not result.ok:
             raise ProviderError(f"{result.failed}: {result.reason}", result.hint)
@@ -167,7 +166,7 @@ class NodeProvisioner:
             target=target,
             result=result,
             root=self.root,
-            ssh=self.ssh,
+            transport=self.transport,
         )
         prepare_node(access, self.run, self._code)
         return access
@@ -246,7 +245,7 @@ class NodeProvisioner:
         with contextlib.ExitStack() as stack:
             while True:
                 try:
-                    connection = stack.enter_context(self.ssh.connection(target))
+                    connection = stack.enter_context(self.transport.connection(target))
                     break
                 except UnreachableError:
                     if time.monotonic() - begun > _LOGIN_S:
@@ -332,7 +331,7 @@ class NodeProvisioner:
         """
         from trainmaster.cluster.bootstrap.cluster_keys import ClusterKeys
 
-        keys, memory = ClusterKeys(self.ssh, record.id), self.memory(record.id)
+        keys, memory = ClusterKeys(self.transport, record.id), self.memory(record.id)
         machines = [access.id for access in accesses]
         if not memory.have_keys(machines):
             keys.give([access.result for access in accesses], self._pair(record))
@@ -370,7 +369,7 @@ class NodeProvisioner:
             if cluster is not None:
                 cluster.stop({node.key for node in cluster.nodes} - rented)
         with contextlib.suppress(TrainmasterError):
-            ClusterKeys(self.ssh, record.id).remove(results)
+            ClusterKeys(self.transport, record.id).remove(results)
         for access in accesses:
             with contextlib.suppress(TrainmasterError):
                 remove_run(access, self.run)
@@ -389,7 +388,7 @@ class NodeProvisioner:
             switch = machines[access.id].switch or DIRECTORY
             with (
                 contextlib.suppress(TrainmasterError, OSError),
-                self.ssh.connection(access.target) as connection,
+                self.transport.connection(access.target) as connection,
             ):
                 connection.run(end_command(switch), timeout_s=_RENEW_TIMEOUT_S)
 
@@ -406,7 +405,7 @@ class NodeProvisioner:
         """Remove what is kept here of a cluster that was given back: its keys, and those of its machines."""
         if any(machine.rental.is_rented for machine in record.machines):
             for access in accesses:
-                self.ssh.host_keys.forget(access.target)
+                self.transport.forget(access.target)
         self.memory(record.id).clear()
         shutil.rmtree(self._place(record.id), ignore_errors=True)
 

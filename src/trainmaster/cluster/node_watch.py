@@ -191,7 +191,7 @@ class NodeWatch:
         if connection is None or connection.is_closed:
             from trainmaster.providers.hosts_over_ssh import target_of
 
-            connection = self._provisioner.ssh.connect(target_of(node))
+            connection = self._provisioner.transport.connect(target_of(node))
             self._connections[machine] = connection
         with self._lock_of(machine):
             self._kept.add(machine)

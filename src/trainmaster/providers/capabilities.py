@@ -17,13 +17,6 @@ from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.log_normal import LogNormal
 
 
-class Reach(StrEnum):
-    """How its machines are reached: there are none but this one, or by SSH."""
-
-    HERE = "here"
-    SSH = "ssh"
-
-
 class OfferSource(StrEnum):
     """Where it is written what it has.
 
@@ -51,6 +44,8 @@ class Installed(StrEnum):
     UNKNOWN = "unknown"
 
 
+#: There are no machines but this one.
+HERE: Final = "here"
 #: What a host of one's own is called where an instance type would stand.
 HOST: Final = "host"
 #: Of a provider that says nothing.
@@ -63,7 +58,7 @@ class Capabilities:
     """Of a provider. Those of a plug-in that says nothing are those of a cloud.
 
     Attributes:
-        reach: how its machines are reached.
+        reach: how its machines are reached: `HERE`, or the name of a transport (`providers/finding.py`).
         rents: its machines are there for one cluster: what is on them goes with them. Else they stay, and
             what is ours is removed from them.
         costs: its machines are billed.
@@ -85,7 +80,7 @@ class Capabilities:
         giving_back_s: seconds from the end of the work until machines are paid for no more.
     """
 
-    reach: Reach = Reach.SSH
+    reach: str = "ssh"
     rents: bool = True
     costs: bool = True
     may_be_free: bool = False
@@ -108,7 +103,7 @@ class Capabilities:
     @property
     def is_here(self) -> bool:
         """Whether it is this machine, which is not rented."""
-        return self.reach is Reach.HERE
+        return self.reach == HERE
 
 
 _OWN: Final = Capabilities(
@@ -117,7 +112,7 @@ _OWN: Final = Capabilities(
 BUILT_IN: Final = {
     "local": replace(
         _OWN,
-        reach=Reach.HERE,
+        reach=HERE,
         offers=OfferSource.MACHINE,
         installed=Installed.OURS,
         provisioning_s=LogNormal(0.0, 0.0),

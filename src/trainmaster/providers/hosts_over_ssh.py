@@ -12,10 +12,9 @@ from trainmaster.providers.base import Node, ProviderPlace
 from trainmaster.providers.hosts import HostsProvider
 from trainmaster.providers.inventory import InventoryHost, inventory_file, read_inventory
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.transport import host_keys
-from trainmaster.transport.base import Result, Target
+from trainmaster.transport.base import Result, Target, Transport
 from trainmaster.transport.pool import ConnectionPool
-from trainmaster.transport.ssh import Ssh
+from trainmaster.transport.ssh import ssh_transport
 
 
 def target_of(machine: InventoryHost | Node) -> Target:
@@ -59,7 +58,7 @@ class SshShell:
         ssh: connects.
     """
 
-    def __init__(self, ssh: Ssh) -> None:
+    def __init__(self, ssh: Transport) -> None:
         self._connections = ConnectionPool(ssh)
 
     def run_all(self, hosts: Sequence[InventoryHost], script: str) -> list[Result | TrainmasterError]:
@@ -91,7 +90,7 @@ def hosts_provider(place: ProviderPlace) -> HostsProvider:
         MissingPartError: asyncssh is not installed.
     """
     inventory = read_inventory(inventory_file(place.root, place.environ))
-    ssh = Ssh(host_keys.HostKeys(place.root / host_keys.FILE_NAME))
+    ssh = ssh_transport(place.root)
     provider = HostsProvider(inventory, SshShell(ssh), place.directory("hosts"), place.identity)
     weakref.finalize(provider, ssh.close)  # also when the process ends
     return provider

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.cluster.record import ClusterRecord, ClusterState, DamagedClusterError, readable
 from trainmaster.db.leases import is_alive
 from trainmaster.providers.base import Node, Provider, ProviderGoneError, ProviderPlace
-from trainmaster.providers.finding import get_provider
+from trainmaster.providers.finding import get_provider, get_transport
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 from trainmaster.spec.units import dollars
@@ -47,12 +47,10 @@ def leave_hosts(home: Home, record: ClusterRecord, run: str, nodes: Sequence[Nod
     from trainmaster.cluster.node_files.data_look import end_mounts_command
     from trainmaster.cluster.node_provisioner import NodeProvisioner
     from trainmaster.providers.hosts_over_ssh import target_of
-    from trainmaster.transport.host_keys import HostKeys
-    from trainmaster.transport.ssh import Ssh
 
     with (
-        contextlib.closing(Ssh(HostKeys(home.root / "known_hosts"))) as ssh,
-        contextlib.closing(NodeProvisioner(home, run, ssh, Path(), 0.0)) as provisioner,
+        contextlib.closing(get_transport(record.provider, home.root)) as transport,
+        contextlib.closing(NodeProvisioner(home, run, transport, Path(), 0.0)) as provisioner,
     ):
         place = f"{provisioner.root}/runs/{run}"
         command = f"{end_mounts_command(place)}; exec rm -rf -- {shlex.quote(place)}"

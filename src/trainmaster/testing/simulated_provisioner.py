@@ -76,7 +76,7 @@ class SimulatedProvisioner:
     ) -> None:
         self._memories = memories
         self.lease_s = lease_s
-        self.ssh = SimpleNamespace(connect=self._connect)
+        self.transport = SimpleNamespace(connect=self._connect)
         self._cloud = cloud
         self._rays = rays
         self._has_switch = True

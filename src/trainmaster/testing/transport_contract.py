@@ -126,7 +126,7 @@ class TransportContract:
         """And back."""
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
-            for way in (connection.forward, connection.forward_back):
+            for way in (connection.forward,):
                 with (
                     way("127.0.0.1", port) as entrance,
                     socket.create_connection(("127.0.0.1", entrance), _PATIENCE_S) as client,

@@ -1,7 +1,7 @@
 """`Transport` and `Connection`: commands and byte streams to a machine, whatever leads there.
 
 Contract: `trainmaster.testing.transport_contract`. What a new one has to bring are `exchange`, `stream`,
-`forward`, `forward_back` and `close`; everything else is made of these.
+`forward` and `close`; everything else is made of these.
 
 `Target`: where to connect to, and as whom.
 
@@ -211,10 +211,6 @@ class Connection(Protocol):
         """Let a port here lead to one over there, while inside ``with``; the port here."""
         ...
 
-    def forward_back(self, host: str, port: int, remote_port: int = 0) -> AbstractContextManager[int]:
-        """Let a port over there, on its loopback, lead to one here; the port over there."""
-        ...
-
     def close(self) -> None:
         """Hang up."""
 
@@ -278,7 +274,7 @@ class Connection(Protocol):
 
 
 class Transport(Protocol):
-    """Makes connections."""
+    """Makes connections: how machines of a provider are reached (`Capabilities.reach`). Threads share it."""
 
     def connect(self, target: Target) -> Connection:
         """A way to a machine.
@@ -288,6 +284,18 @@ class Transport(Protocol):
             LoginRefusedError: the user or the key is not taken.
         """
         ...
+
+    def connection(self, target: Target) -> AbstractContextManager[Connection]:
+        """A connection for a few quick things, for a ``with``; raises as `connect`."""
+        return self.connect(target)
+
+    def known_keys(self, target: Target) -> tuple[str, ...]:
+        """Host keys that a machine is known by, ``type base64`` each; none where nothing is shown."""
+        del target
+        return ()
+
+    def forget(self, target: Target) -> None:
+        """The machine is given back: what it was known by counts no more."""
 
     def close(self) -> None:
         """End every connection."""

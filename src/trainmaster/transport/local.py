@@ -10,18 +10,25 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.spec.errors import UsageError
-from trainmaster.transport.base import ANSWER_BYTES, Connection, Exchange, Result, Target, UnreachableError
+from trainmaster.transport.base import (
+    ANSWER_BYTES,
+    Connection,
+    Exchange,
+    Result,
+    Target,
+    Transport,
+    UnreachableError,
+)
 from trainmaster.transport.conversation import converse
 
 _TIMEOUT_S: Final = 60.0
 
 
-class Local:
+class Local(Transport):
     """Whatever the target says, its connections lead to this machine."""
 
     def connect(self, target: Target) -> LocalConnection:
@@ -88,10 +95,6 @@ class LocalConnection(Connection):
         if local_port not in (0, port) or host not in ("127.0.0.1", "localhost"):
             raise UsageError(f"{host}:{port} is on this network already", "Connect to it directly.")
         yield port
-
-    def forward_back(self, host: str, port: int, remote_port: int = 0) -> AbstractContextManager[int]:
-        """See `forward`."""
-        return self.forward(host, port, remote_port)
 
     def close(self) -> None:
         """End the commands of streams; others have ended."""

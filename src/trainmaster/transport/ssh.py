@@ -28,14 +28,17 @@ from trainmaster.transport.base import (
     LoginRefusedError,
     Result,
     Target,
+    Transport,
     UnreachableError,
 )
 from trainmaster.transport.conversation import converse
-from trainmaster.transport.host_keys import HostKeys
+from trainmaster.transport.host_keys import FILE_NAME, HostKeys
 from trainmaster.transport.local import LocalConnection
 from trainmaster.transport.pool import KEPT_S, IdleLogins
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import asyncssh
 
 
@@ -148,7 +151,7 @@ def load_asyncssh() -> Any:  # noqa: ANN401 - the module
     return asyncssh
 
 
-class Ssh:
+class Ssh(Transport):
     """Makes connections. Close it, or use it in a ``with``.
 
     Args:
@@ -214,6 +217,14 @@ class Ssh:
             if through is not None:
                 through.close()
             raise
+
+    def known_keys(self, target: Target) -> tuple[str, ...]:
+        """See `Transport`."""
+        return tuple(pin.key for pin in self.host_keys.pins(target))
+
+    def forget(self, target: Target) -> None:
+        """See `Transport`."""
+        self.host_keys.forget(target)
 
     def close(self) -> None:
         """End the thread, and with it every connection."""
@@ -335,6 +346,12 @@ class Ssh:
         )
 
 
+def ssh_transport(root: Path) -> Ssh:
+    """What machines are reached by, on behalf of the home there."""
+    # a dead node should be noticed, and its keepalive given up, within a few seconds
+    return Ssh(HostKeys(root / FILE_NAME), SshSettings(connect_timeout_s=5.0, keepalive_s=2.0))
+
+
 class SshConnection(Connection):
     """A login on a machine; see `Connection`.
 
@@ -370,15 +387,6 @@ class SshConnection(Connection):
     def forward(self, host: str, port: int, local_port: int = 0) -> Iterator[int]:
         """Let a port here lead to one over there, while inside ``with``; the port here."""
         listener = self._guard(lambda: self.raw.forward_local_port("127.0.0.1", local_port, host, port))
-        try:
-            yield listener.get_port()
-        finally:
-            self._hang_up(listener)
-
-    @contextlib.contextmanager
-    def forward_back(self, host: str, port: int, remote_port: int = 0) -> Iterator[int]:
-        """Let a port over there, on its loopback, lead to one here; the port over there."""
-        listener = self._guard(lambda: self.raw.forward_remote_port("127.0.0.1", remote_port, host, port))
         try:
             yield listener.get_port()
         finally:

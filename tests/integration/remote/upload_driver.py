@@ -35,7 +35,7 @@ def start(hosts: Any, job: str, moment: str = "", attempt: int = 1) -> subproces
         moment: `BEFORE`, `AFTER`, or empty for none.
         attempt: of the task.
     """
-    nodes = [replace(node, ssh=None) for node in hosts.nodes]
+    nodes = [replace(node, transport=None) for node in hosts.nodes]
     known = hosts.tmp_path / "tm-home" / "known_hosts"
     given = (hosts.home, hosts.root, str(hosts.tmp_path), str(known), nodes, job, moment, attempt)
     order = hosts.tmp_path / "order"
@@ -47,7 +47,7 @@ def main() -> None:
     """Do it."""
     home, root, directory, known, bare, job, moment, attempt = pickle.loads(Path(sys.argv[1]).read_bytes())
     with Ssh(HostKeys(Path(known)), SshSettings(connect_timeout_s=60.0)) as ssh:
-        nodes = [replace(node, ssh=ssh) for node in bare]
+        nodes = [replace(node, transport=ssh) for node in bare]
         site = RemoteSite(
             home,
             "digits-7f3a",

@@ -142,7 +142,9 @@ class FakeWorkplace:
     hold: threading.Event | None = None
     done: list[str] = field(default_factory=list)
     known: Callable[[list[str]], dict[str, Node]] = lambda _: {}
-    ssh: Any = field(default_factory=lambda: SimpleNamespace(connect=lambda _: FakeConnection(lambda: True)))
+    transport: Any = field(
+        default_factory=lambda: SimpleNamespace(connect=lambda _: FakeConnection(lambda: True))
+    )
 
     def head_of(self, _: ClusterRecord) -> str:
         return self.head

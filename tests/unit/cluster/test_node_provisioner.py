@@ -34,8 +34,8 @@ OWN = record(Rental(slots=2, is_rented=False), "gpu1.lab", "gpu2.lab")
 @pytest.fixture
 def provisioner(tmp_path: Path) -> NodeProvisioner:
     home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")})
-    ssh = SimpleNamespace(host_keys=HostKeys(home.root / "known_hosts"))
-    return NodeProvisioner(home, "run", cast("Any", ssh), tmp_path / "code", 900.0)
+    transport = SimpleNamespace(forget=HostKeys(home.root / "known_hosts").forget)
+    return NodeProvisioner(home, "run", cast("Any", transport), tmp_path / "code", 900.0)
 
 
 def noted(provisioner: NodeProvisioner, *keys: str, number: int = 0) -> Path:

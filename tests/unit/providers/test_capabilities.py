@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.providers import capabilities
-from trainmaster.providers.capabilities import BUILT_IN, Capabilities, OfferSource, Reach, capabilities_of
+from trainmaster.providers.capabilities import BUILT_IN, Capabilities, OfferSource, capabilities_of
 from trainmaster.providers.finding import PROVIDERS
 from trainmaster.spec.log_normal import LogNormal
 
@@ -54,7 +54,7 @@ def test_this_machine_hosts_and_clouds() -> None:
     assert not any(each.is_here for each in (own, cloud, lab))
     assert [each.rents for each in (here, own, cloud, lab)] == [False, False, True, True]
     assert [each.costs for each in (here, own, cloud, lab)] == [False, False, True, True]
-    assert (cloud.reach, cloud.offers, lab.offers) == (Reach.SSH, OfferSource.CATALOGUE, OfferSource.LAB)
+    assert (cloud.reach, cloud.offers, lab.offers) == ("ssh", OfferSource.CATALOGUE, OfferSource.LAB)
 
 
 def test_a_plug_in_says_it_in_its_module(installed: None) -> None:

@@ -37,8 +37,7 @@ from trainmaster.cluster.bootstrap.plan import (
 )
 from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage, pieces
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.transport.base import Connection, Target
-from trainmaster.transport.ssh import Ssh
+from trainmaster.transport.base import Connection, Target, Transport
 
 log = logging.getLogger(__name__)
 #: Imports modules, and loads the libraries of those that take long to import.
@@ -100,13 +99,13 @@ class Bootstrap:
 
     def __init__(
         self,
-        ssh: Ssh,
+        transport: Transport,
         runtime_packages: tuple[RuntimePackage, RuntimePackage],
         cache: Path,
         settings: BootstrapSettings | None = None,
         listener: Listener | None = None,
     ) -> None:
-        self._ssh = ssh
+        self._transport = transport
         self._packages = runtime_packages
         self._cache = cache
         self._settings = settings or BootstrapSettings()
@@ -123,7 +122,9 @@ class Bootstrap:
             known: what it was when it was bootstrapped last, if it was. As long as it has not booted since
                 and has what we need, it is asked no more than that.
         """
-        run = _HostBootstrap(self._ssh, self._packages, self._cache, self._settings, self._listener, target)
+        run = _HostBootstrap(
+            self._transport, self._packages, self._cache, self._settings, self._listener, target
+        )
         return run.go(code, known)
 
 
@@ -131,7 +132,7 @@ class Bootstrap:
 class _HostBootstrap:
     """One host on its way."""
 
-    ssh: Ssh
+    transport: Transport
     runtime_packages: tuple[RuntimePackage, RuntimePackage]
     cache: Path
     settings: BootstrapSettings
@@ -148,7 +149,7 @@ class _HostBootstrap:
         try:
             with contextlib.ExitStack() as stack:
                 with self._phase(BootstrapPhase.CONNECT):
-                    connection = stack.enter_context(self.ssh.connection(self.target))
+                    connection = stack.enter_context(self.transport.connection(self.target))
                 self.host_key = connection.host_key
                 plan = None if known is None else self._as_before(connection, known, code)
                 if plan is None:

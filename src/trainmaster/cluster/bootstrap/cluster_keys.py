@@ -10,9 +10,8 @@ from typing import Any, Final
 from trainmaster.cluster.bootstrap.guest_calls import ask_guest, guest_words
 from trainmaster.cluster.bootstrap.host_result import HostResult
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
-from trainmaster.transport.base import CommandError
+from trainmaster.transport.base import CommandError, Transport
 from trainmaster.transport.key_pairs import KeyPair, make_key_pair
-from trainmaster.transport.ssh import Ssh
 
 _AT_ONCE: Final = 8
 _TIMEOUT_S: Final = 30.0
@@ -59,10 +58,10 @@ class ClusterKeys:
         cluster: its id.
     """
 
-    def __init__(self, ssh: Ssh, cluster: str) -> None:
+    def __init__(self, transport: Transport, cluster: str) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", cluster):
             raise ValueError(f"{cluster!r} cannot be the name of a directory")
-        self._ssh = ssh
+        self._transport = transport
         self._cluster = cluster
         self._mark = f"trainmaster-cluster:{cluster}"
 
@@ -149,7 +148,7 @@ class ClusterKeys:
         assert node.plan is not None
         python = node.plan.host_python.path
         try:
-            with self._ssh.connection(node.target) as connection:
+            with self._transport.connection(node.target) as connection:
                 said = guest_words(ask_guest(connection, python, "keys.py", order(node), _TIMEOUT_S))
                 if said != "done":
                     raise CommandError(f"{node.target.shown}: {said}")

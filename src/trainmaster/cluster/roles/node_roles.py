@@ -424,7 +424,6 @@ def _call_directory() -> Iterator[Path]:
 def _host_of(name: str, node: NodeAccess, members: tuple[str, ...]) -> RoleHost:
     plan, facts = node.result.plan, node.result.facts
     assert plan is not None
-    keys = node.ssh.host_keys
     jump = node.target.jump
     return RoleHost(
         name=name,
@@ -433,8 +432,8 @@ def _host_of(name: str, node: NodeAccess, members: tuple[str, ...]) -> RoleHost:
         python=plan.host_python.path,
         members=members,
         gpus=len(facts.gpus) if facts is not None else 0,
-        keys=tuple(pin.key for pin in keys.pins(node.target)),
-        jump_keys=tuple(pin.key for pin in keys.pins(jump)) if jump is not None else (),
+        keys=node.transport.known_keys(node.target),
+        jump_keys=() if jump is None else node.transport.known_keys(jump),
     )
 
 

@@ -25,7 +25,7 @@ from trainmaster.db import queries
 from trainmaster.db.leases import is_alive
 from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.providers.finding import get_provider
+from trainmaster.providers.finding import get_provider, get_transport
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import TAKEN_BACK
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
 PATIENCE_S: Final = 60.0
 #: How long a run waits at its end for machines to be gone.
 GIVING_BACK_S: Final = 300.0
-#: A dead node should be noticed, and its keepalive given up, within a few seconds.
-_KEEPALIVE_S: Final = 2.0
-_CONNECT_S: Final = 5.0
 #: In a cluster's directory: the database that its run is in.
 _DATABASE: Final = "database"
 #: A run that was undriven for so long keeps nothing on machines that others use, too.
@@ -147,8 +144,6 @@ class RunClusters:
         baking: Baking | None = None,
     ) -> None:
         from trainmaster.cluster.node_files.remote_site import RemoteSite
-        from trainmaster.transport.host_keys import HostKeys
-        from trainmaster.transport.ssh import Ssh, SshSettings
 
         self._database = database
         self._home = home
@@ -159,13 +154,12 @@ class RunClusters:
         self._baking = baking or Baking()
         identity = home.identity()
         self._provider = get_provider(provider, ProviderPlace(home.root, identity, dict(environ), saved))
-        settings = SshSettings(connect_timeout_s=_CONNECT_S, keepalive_s=_KEEPALIVE_S, keepalive_count=3)
-        self._ssh = Ssh(HostKeys(home.root / "known_hosts"), settings)
+        self._transport = get_transport(provider, home.root)
         self.lease_s = node_lease_s(environ)
         self._provisioner = NodeProvisioner(
             home,
             lease.run,
-            self._ssh,
+            self._transport,
             code,
             self.lease_s,
             self._report,
@@ -263,7 +257,7 @@ class RunClusters:
         self.executor.close()
         self.site.close()
         self._provisioner.close()
-        self._ssh.close()
+        self._transport.close()
         self._provider.close()
 
     # --- private -----------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from trainmaster.control.checks.preflight import why_bound_by_data
 from trainmaster.db import Note, run_transfer
 from trainmaster.objects.registry import package_of
 from trainmaster.providers.capabilities import OfferSource, capabilities_of
+from trainmaster.providers.finding import get_transport
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.on_cluster.assignment import Assignment, Record, key_of, resealed
 from trainmaster.service.on_cluster.away import back
@@ -39,8 +40,6 @@ from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError,
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from trainmaster.cluster.bootstrap.runtime_package import RuntimePackage
     from trainmaster.cluster.cluster_executor import ClusterExecutor
     from trainmaster.cluster.node_access import NodeAccess
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from trainmaster.service.driving.worlds import Session
     from trainmaster.service.service import Service
     from trainmaster.spec import Recipe
-    from trainmaster.transport.ssh import Ssh
+    from trainmaster.transport.base import Transport
 
 #: A machine that is busy with the run may take minutes; meanwhile the run is driven here.
 _READY_S: Final = 900.0
@@ -64,15 +63,14 @@ class DriverLink:
 
     Args:
         node: the machine.
-        known_hosts: what machines are known by.
+        transport: connects; closed with this.
         command: for its shell: the keeper.
     """
 
-    def __init__(self, node: NodeAccess, known_hosts: Path, command: str) -> None:
+    def __init__(self, node: NodeAccess, transport: Transport, command: str) -> None:
         self._node = node
-        self._known_hosts = known_hosts
+        self._transport = transport
         self._command = command
-        self._ssh: Ssh | None = None
         self._socket: socket.socket | None = None
         self._stream: BinaryIO | None = None
 
@@ -82,11 +80,7 @@ class DriverLink:
         Raises:
             TrainmasterError: why that is not possible.
         """
-        from trainmaster.transport.host_keys import HostKeys
-        from trainmaster.transport.ssh import Ssh
-
-        self._ssh = Ssh(HostKeys(self._known_hosts))
-        self._socket = self._ssh.connect(self._node.target).stream(self._command)
+        self._socket = self._transport.connect(self._node.target).stream(self._command)
         self._stream = self._socket.makefile("rb")
         if why := self._ask(assignment, READY, _READY_S):
             raise ProviderError(why)
@@ -105,7 +99,7 @@ class DriverLink:
 
     def close(self) -> None:
         """Hang up."""
-        for each in (self._stream, self._socket, self._ssh):
+        for each in (self._stream, self._socket, self._transport):
             if each is not None:
                 with suppress(OSError, ValueError):
                     each.close()
@@ -383,15 +377,16 @@ class HandingOver:
         """
         from trainmaster.cluster.bootstrap.bootstrap import Bootstrap
 
-        result = Bootstrap(node.ssh, packages, self._service.home.cache / "runtimes").one(node.target)
+        result = Bootstrap(node.transport, packages, self._service.home.cache / "runtimes").one(node.target)
         if not result.ok or result.plan is None:
             raise ProviderError(result.reason)
-        store = DriverStore.free(self._service.database.run_row(self._run)["store_url"], self._run)
+        row = self._service.database.run_row(self._run)
+        store = DriverStore.free(row["store_url"], self._run)
         assignment = self._assignment(cluster, node.id, store)
         place = f"{node.root}/driver/{self._run}-{store.claim}"
         command = [result.plan.python, "-P", "-m", "trainmaster.service.on_cluster.keeper", place]
-        known_hosts = self._service.home_of(self._run).root / "known_hosts"
-        self._link = DriverLink(node, known_hosts, f"exec {shlex.join(command)}")
+        transport = get_transport(stored_recipe(row).provider, self._service.home_of(self._run).root)
+        self._link = DriverLink(node, transport, f"exec {shlex.join(command)}")
         self._link.get_ready(assignment.packed())
         return _Ready(cluster, node.id, store.claim, assignment.record.begun, self._link)
 

@@ -10,17 +10,15 @@ import pytest
 from trainmaster.service.on_cluster.hand_over import DriverLink
 from trainmaster.service.on_cluster.keeper import part
 from trainmaster.spec.errors import ProviderError
-from trainmaster.transport import ssh as transport
 
 
 @pytest.fixture
-def line(tmp_path, monkeypatch):
+def line():
     """A link, and the machine's end of it."""
     ours, theirs = socket.socketpair()
     login = SimpleNamespace(stream=lambda _: ours)
-    ssh = SimpleNamespace(connect=lambda _: login, close=lambda: None)
-    monkeypatch.setattr(transport, "Ssh", lambda _: ssh)
-    link = DriverLink(SimpleNamespace(target=None), tmp_path / "known_hosts", "keeper")
+    transport = SimpleNamespace(connect=lambda _: login, close=lambda: None)
+    link = DriverLink(SimpleNamespace(target=None), transport, "keeper")
     with theirs:
         yield link, theirs
         link.close()
