@@ -9,12 +9,18 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.providers import billing
 from trainmaster.providers.billing import Billing
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.log_normal import LogNormal
+from trainmaster.spec.plugins import PluginRegistry
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmaster.transport.base import Transport
 
 
 class OfferSource(StrEnum):
@@ -46,6 +52,8 @@ class Installed(StrEnum):
 
 #: There are no machines but this one.
 HERE: Final = "here"
+#: How machines are reached, by `Capabilities.reach`. Each is called with the directory of the home.
+TRANSPORTS: Final = PluginRegistry("transport", {"ssh": "trainmaster.transport.ssh:ssh_transport"})
 #: What a host of one's own is called where an instance type would stand.
 HOST: Final = "host"
 #: Of a provider that says nothing.
@@ -58,7 +66,7 @@ class Capabilities:
     """Of a provider. Those of a plug-in that says nothing are those of a cloud.
 
     Attributes:
-        reach: how its machines are reached: `HERE`, or the name of a transport (`providers/finding.py`).
+        reach: how its machines are reached: `HERE`, or the name of a transport, see `TRANSPORTS`.
         rents: its machines are there for one cluster: what is on them goes with them. Else they stay, and
             what is ours is removed from them.
         costs: its machines are billed.
@@ -211,3 +219,18 @@ def measured_name(provider: str, instance_type: str) -> str:
     if capabilities_of(provider).offers is OfferSource.LAB:
         return f"{provider}:{instance_type}"
     return instance_type or HOST
+
+
+def get_transport(provider: str, root: Path) -> Transport:
+    """What the machines of a provider are reached by; close it.
+
+    Args:
+        provider: its name.
+        root: of the home.
+
+    Raises:
+        UsageError: there is no such provider or transport.
+        MissingPartError: it is there, but what it needs is not installed.
+    """
+    found: Transport = TRANSPORTS.make(capabilities_of(provider).reach, root)
+    return found

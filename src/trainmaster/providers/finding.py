@@ -1,17 +1,11 @@
-"""`get_provider`: providers by name, built in first, then plug-ins; `get_transport`: how they are reached."""
+"""`get_provider`: providers by name, built in first, then installed plug-ins."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainmaster.providers.base import Provider, ProviderPlace
-from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.plugins import PluginRegistry
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from trainmaster.transport.base import Transport
 
 #: Each is called with a `ProviderPlace`.
 PROVIDERS: Final = PluginRegistry(
@@ -25,8 +19,6 @@ PROVIDERS: Final = PluginRegistry(
     },
     also=("local",),
 )
-#: How machines are reached, by `Capabilities.reach`. Each is called with the directory of the home.
-TRANSPORTS: Final = PluginRegistry("transport", {"ssh": "trainmaster.transport.ssh:ssh_transport"})
 
 
 def get_provider(name: str, place: ProviderPlace) -> Provider:
@@ -41,19 +33,4 @@ def get_provider(name: str, place: ProviderPlace) -> Provider:
         MissingPartError: it is there, but what it needs is not installed.
     """
     found: Provider = PROVIDERS.make(name, place)
-    return found
-
-
-def get_transport(provider: str, root: Path) -> Transport:
-    """What the machines of a provider are reached by; close it.
-
-    Args:
-        provider: its name.
-        root: of the home.
-
-    Raises:
-        UsageError: there is no such provider or transport.
-        MissingPartError: it is there, but what it needs is not installed.
-    """
-    found: Transport = TRANSPORTS.make(capabilities_of(provider).reach, root)
     return found

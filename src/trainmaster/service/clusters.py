@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.cluster.record import ClusterRecord, ClusterState, DamagedClusterError, readable
 from trainmaster.db.leases import is_alive
 from trainmaster.providers.base import Node, Provider, ProviderGoneError, ProviderPlace
-from trainmaster.providers.finding import get_provider, get_transport
+from trainmaster.providers.capabilities import get_transport
+from trainmaster.providers.finding import get_provider
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 from trainmaster.spec.units import dollars

@@ -24,8 +24,8 @@ from trainmaster.control.task.layout import seconds_of
 from trainmaster.db import queries
 from trainmaster.db.leases import is_alive
 from trainmaster.providers.base import ProviderPlace
-from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.providers.finding import get_provider, get_transport
+from trainmaster.providers.capabilities import capabilities_of, get_transport
+from trainmaster.providers.finding import get_provider
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import TAKEN_BACK

@@ -27,8 +27,7 @@ from trainmaster.control.attempt.data_sources import parts_of
 from trainmaster.control.checks.preflight import why_bound_by_data
 from trainmaster.db import Note, run_transfer
 from trainmaster.objects.registry import package_of
-from trainmaster.providers.capabilities import OfferSource, capabilities_of
-from trainmaster.providers.finding import get_transport
+from trainmaster.providers.capabilities import OfferSource, capabilities_of, get_transport
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.on_cluster.assignment import Assignment, Record, key_of, resealed
 from trainmaster.service.on_cluster.away import back
