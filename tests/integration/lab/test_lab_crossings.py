@@ -242,3 +242,52 @@ def test_a_lost_machine_is_nobodys_fault(
     if len(attempts) > 1:
         started = [step for _, step in renter.starts(run, kind.log)]
         assert started[-1] > 0, "it went on from a checkpoint"
+
+
+#: Comes to .9 at step 64, after 20 s.
+AIMED = """
+import json, os, time
+print(f"attempt {os.environ['TRAINMASTER_ATTEMPT']} starts at 0", flush=True)
+for step in range(1, 400):
+    time.sleep(0.3)
+    with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+        file.write(json.dumps({"step": step, "accuracy": 1 - 0.8 * step**-0.5}) + "\\n")
+"""
+TARGET = """
+name: steps
+experiments:
+  train:
+    framework: plain
+    distributed: {strategy: allreduce, workers: 2}
+    hardware: {instance: m4.xlarge}
+    grace: 2s
+    steps: 400
+    target: {metric: accuracy, at_least: 0.9}
+    command: python3 aimed.py
+"""
+
+
+@pytest.mark.crossings
+@pytest.mark.parametrize("driver", [*DRIVERS, "killed"])
+def test_a_target_is_foretold_and_ends_a_gang(
+    request: pytest.FixtureRequest, renter: Renter, driver: str
+) -> None:
+    if driver == "cluster":
+        request.getfixturevalue("store")
+    (renter.work / "aimed.py").write_text(AIMED)
+    recipe = renter.recipe(TARGET)
+    env = serving(renter) if driver == "server" else {}
+    renting = renter.run(recipe, *(["--on-cluster"] if driver == "cluster" else []), **env)
+    run = renting.run
+    told = "to accuracy >= 0.9: at step "
+    renting.until(lambda: told in renter.call("status", run, **env).stdout, "a forecast", BEGUN_S)
+    if driver == "killed":
+        renting.kill()
+        renting = renter.start("resume", run, "--json")
+    found = renting.end(timeout_s=480)
+    train = found["experiments"]["train"]
+    assert (found["reason"], train["until"]["reached"]) == ("SUCCEEDED", 1), renting.text
+    assert re.match(r"target accuracy >= 0.9: accuracy is 0.90?\d* at step 6\d", train["message"])
+    assert [step for _, step in renter.starts(run)] == [0], "its members were not started again"
+    quoted = renter.call("quote", recipe, "--set", "provider=lab", "--json", code=None, **env)
+    assert re.search(r"by (\d) earlier runs?, \1 of which came to it", quoted.stderr), quoted.stderr

@@ -134,12 +134,14 @@ class SeenCurve:
         points: step and value, rising.
         batch: examples of a step of all workers together; None if unknown.
         is_run: it is of a run; else of a measurement that was stopped after a minute.
+        noise: gradient noise scale in batches, where it was measured.
     """
 
     metric: str
     points: tuple[tuple[float, float], ...]
     batch: float | None = None
     is_run: bool = True
+    noise: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

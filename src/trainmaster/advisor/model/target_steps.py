@@ -26,8 +26,11 @@ RUN_SPREAD: Final = 0.2
 _BELIEF: Final = 4
 #: The critical batch, in units of the batch that a recipe has: its logarithm; and how probable it is that a
 #: larger batch saves no steps.
-_CRITICAL: Final = (0.0, 1.5)
-_NO_GAIN: Final = 0.35
+_CRITICAL: Final = (0.7, 1.5)
+_NO_GAIN: Final = 0.4
+#: How the noise of gradients in the first minute, as a batch, lies to the critical batch: log, and spread.
+_NOISE_OVER_CRITICAL: Final = -0.7
+_NOISE_SPREAD: Final = 0.9
 #: So many curves count, and of those that did not come to it so many are foretold: the newest.
 _MOST_CURVES: Final = 24
 _MOST_FORETOLD: Final = 6
@@ -115,7 +118,8 @@ def target_belief(
             seen.append(found)
     if not seen:
         return None
-    return _pooled(seen, batch, is_measured=not used[0].is_run)
+    noises = [each.noise * each.batch for each in of_it if each.noise and each.batch]
+    return _pooled(seen, batch, noises, is_measured=not used[0].is_run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +170,9 @@ class _Seen:
         return cls(mean, variance, 1 - found.chance, curve.batch, is_reached=False, draws=draws)
 
 
-def _pooled(seen: Sequence[_Seen], batch: float | None, *, is_measured: bool) -> TargetBelief:
+def _pooled(
+    seen: Sequence[_Seen], batch: float | None, noises: Sequence[float], *, is_measured: bool
+) -> TargetBelief:
     rng = np.random.default_rng(29)
     known = [each.batch for each in seen if each.batch]
     reference = batch or (known[0] if known else None)
@@ -185,6 +191,7 @@ def _pooled(seen: Sequence[_Seen], batch: float | None, *, is_measured: bool) ->
     middle = (precision * means).sum(axis=1) / total
     log_weight = -0.5 * (precision * (means - middle[:, None]) ** 2).sum(axis=1)
     log_weight += 0.5 * (np.log(np.maximum(precision, 1e-12)) * finite).sum(axis=1) - 0.5 * np.log(total)
+    log_weight += _by_noise(critical, noises)
     weight = np.exp(log_weight - log_weight.max())
     chosen = rng.choice(_PARTICLES, DRAWS, p=weight / weight.sum())
     log_steps = middle[chosen] + total[chosen] ** -0.5 * rng.standard_normal(DRAWS)
@@ -203,6 +210,18 @@ def _pooled(seen: Sequence[_Seen], batch: float | None, *, is_measured: bool) ->
         int(exact.sum()),
         is_measured,
     )
+
+
+def _by_noise(critical: Floats, noises: Sequence[float]) -> Floats:
+    """(K,) log likelihood of critical batches by the noise of gradients, of which all measure the same."""
+    gains = critical > 0
+    if not noises or not gains.any():
+        return np.zeros(len(critical))
+    expected = np.log(critical, where=gains, out=np.zeros(len(critical))) + _NOISE_OVER_CRITICAL
+    fit = np.exp(-0.5 * ((float(np.median(np.log(noises))) - expected) / _NOISE_SPREAD) ** 2)
+    return np.log(
+        np.where(gains, fit, fit[gains].mean()) + 1e-12
+    )  # it says nothing of whether there is a gain
 
 
 def _spread(logs: Floats) -> Floats:

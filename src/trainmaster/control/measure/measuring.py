@@ -121,7 +121,7 @@ def measurement_of(
         offer=offer,
         measured_at=now,
         epochs_done=trace.epoch if trace is not None else None,
-        curve=curve_of(experiment, aimed, trace.steps_done) if aimed and trace is not None else None,
+        curve=curve_of(experiment, aimed, trace.steps_done if trace is not None else 0.0) if aimed else None,
     )
 
 

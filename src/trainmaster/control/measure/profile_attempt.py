@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.step_trace import MIN_SECONDS
@@ -35,6 +35,8 @@ PATIENCE = 3.0
 _LOG_LINES = 15
 #: Of a metric that is to come to a target so many reports are waited for, if there are any.
 ENOUGH_REPORTS = 24
+#: What it writes that measures the gradients' noise: in batches.
+NOISE = "trainmaster.gradient_noise"
 #: The first one is waited for that share of the window.
 _FIRST_REPORT = 0.25
 
@@ -245,6 +247,9 @@ class ProfileAttempt:
             min_blocks=1 if not ended_by_itself else MIN_BLOCKS,
             aimed=self._progress.aimed,
         )
+        noise = self._progress.metrics.get(NOISE)
+        if measurement is not None and measurement.curve is not None and isinstance(noise, float):
+            measurement = replace(measurement, curve=replace(measurement.curve, noise=noise))
         if measurement is None:
             raise self._no_steps((self._stopping_since or now) - (status.started_at or now))
         return measurement

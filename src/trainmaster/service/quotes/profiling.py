@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmaster import library
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.artifacts import Snapshot, materialise, take_snapshot
 from trainmaster.control.attempt.local_site import LocalSite
@@ -195,6 +197,10 @@ class _Session:
         (experiment,) = variant.experiments.values()
         run = f"{place.path.name}-{number}"
         slots = max(self._machine.cores, slots_of(experiment))
+        base = dict(self._base)
+        if experiment.ends_at is not None:  # how the batch changes its steps is to be known
+            paths = str(Path(library.__file__).parent / "noise"), base.get("PYTHONPATH")
+            base["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         materialise(self._snapshot.path, place.home.code_directory(run))
         actions = AttemptActions(
             home=place.home,
@@ -203,7 +209,7 @@ class _Session:
             secrets=self._variables,
             find_models=find_models,
             slots=slots,
-            site=LocalSite(self._base),
+            site=LocalSite(base),
         )
         executor = LocalExecutor(self._service.home.root)
         attempt = ProfileAttempt(
@@ -218,7 +224,7 @@ class _Session:
             tell=self._tell,
         )
         try:
-            found = attempt.measure(Capacity(slots=slots, gpus=self._machine.gpus), self._base)
+            found = attempt.measure(Capacity(slots=slots, gpus=self._machine.gpus), base)
         finally:
             executor.close()
         name, key = f"{run}/{experiment.name}", self._fingerprint(experiment)

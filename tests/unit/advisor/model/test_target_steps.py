@@ -110,3 +110,15 @@ def test_the_share_of_the_steps_is_all_of_them_at_most_and_that_of_many_tasks_is
 def test_the_same_curves_give_the_same_digits():
     curves = [curve(until=1500), curve(until=300, seed=3)]
     assert (belief(*curves).log_steps == belief(*curves).log_steps).all()
+
+
+def test_the_noise_of_gradients_tells_the_critical_batch_where_no_other_batch_was_seen():
+    def critical(noise):
+        one = seen(256, 500)
+        found = belief(SeenCurve(one.metric, one.points, one.batch, noise=noise), batch=256.0).critical
+        return float(np.median(found[found > 0])), float((found == 0).mean())
+
+    unknown, no_gain = critical(None)
+    few, many = critical(16 / 256), critical(16_000 / 256)
+    assert few[0] < unknown / 2 < unknown * 2 < many[0]
+    assert few[1] == pytest.approx(no_gain, abs=0.1), "whether the script uses it is not known by that"
