@@ -312,4 +312,4 @@ def test_questions_of_newcomers_are_two_clicks_away():
     near |= {page for each in near if each.suffix == ".md" for page in leads_to(each)}
     table = DOCS / "development/questions.md"
     assert leads_to(table) - near == {first}
-    assert prose(table).count("? |") == 20
+    assert prose(table).count("? |") == 40
