@@ -77,9 +77,12 @@ class RunFilter:
                 sa.or_(sa.false(), *(t.run.c.team.is_not_distinct_from(team) for team in self.teams))
             )
         if self.state is not None:
-            waits = sa.literal(self.state == State.WAITING) & t.run.c.queued_at.is_not(None)
-            is_over = t.run.c.state == State.DONE
-            found.append((t.run.c.state == self.state) | (t.run.c.reason == self.state) | waits & ~is_over)
+            # What waits for its turn is called waiting, and not running, whatever it is called inside.
+            waits = t.run.c.queued_at.is_not(None) & (t.run.c.state != State.DONE)
+            of_state = (t.run.c.state == self.state) | (t.run.c.reason == self.state)
+            if self.state == State.WAITING:
+                of_state |= waits
+            found.append(of_state & ~waits if self.state == State.RUNNING else of_state)
         if self.is_over is not None:
             is_done = t.run.c.state == State.DONE
             found.append(is_done if self.is_over else ~is_done)

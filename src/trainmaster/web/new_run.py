@@ -96,8 +96,6 @@ FRAMEWORKS: Final = ("pytorch", "tensorflow", "jax", "mpi", "ray", "spark", "mxn
 #: A main script that is looked for in the code; others are the user's own affair.
 _SCRIPT: Final = re.compile(r"(?!.*\.\.)\w[\w./-]*\.py")
 _ALSO: Final = 3
-#: Of so many it is told how long runs take where nothing is known of a job.
-_PAST_RUNS: Final = 100
 SAMPLERS: Final = ("random", "grid", "qmc", "tpe", "cmaes")
 
 
@@ -260,15 +258,12 @@ def _as_json(
 
 
 @router.post("/new/estimate")
-def estimate(request: Request, state: State, caller: Submitter, found: Runs, form: Filled) -> Response:
+def estimate(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
     """What is known of the job while it is filled in, for our script; nothing is measured or rented."""
     guess, why = None, ""
-    past = found.page(_PAST_RUNS, state="SUCCEEDED")["runs"]
-    past_s = [each["seconds"] - each.get("queued_s", 0.0) for each in past]
     try:
         recipe = state.submissions.read(caller, form.request())
-        service = state.service.of_team(caller.team or None)
-        guess = FirstGuess.of(service, recipe, state.environ, past_s)
+        guess = FirstGuess.of(state.service, caller, recipe, state.environ)
     except RecipeError:  # said where the recipe is
         return Response(status_code=204)
     except TrainmasterError as error:

@@ -153,7 +153,7 @@ def look_of(state: str, reason: str | None = None, *, waits: bool = False) -> tu
     """
     if reason:
         return _ENDS.get(reason, ("bad", reason.replace("_", " ").lower()))
-    if state == "WAITING" or (waits and state == "RUNNING"):
+    if state in ("WAITING", "ACQUIRING") or (waits and state == "RUNNING"):
         return "wait", "waiting"
     return "run", state.replace("_", " ").lower()
 

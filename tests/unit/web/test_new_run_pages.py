@@ -14,6 +14,7 @@ from trainmaster.advisor.quote.quote import Interval, Quote
 from trainmaster.control.task.layout import Home
 from trainmaster.db import quote_requests as rows
 from trainmaster.service import Service
+from trainmaster.service.quotes.first_guess import FirstGuess
 from trainmaster.service.quotes.quote_requests import QUOTE
 from trainmaster.service.quotes.quote_service import Quoter
 from trainmaster.service.teams.team_budget import set_budget
@@ -411,7 +412,7 @@ def test_unknown_traffic_is_measured_by_a_button_under_a_cap_and_once(tmp_path, 
     assert (train.distributed.hardware["ps"].instance, train.timeout_s) == (("m4.large",), 120.0)
 
 
-def test_a_job_of_which_nothing_is_known_is_measured_by_a_button(state, browser):
+def test_a_job_of_which_nothing_is_known_is_measured_by_a_button(state, browser, monkeypatch):
     place = browser.post("/new/quote", data={"recipe": RENTED}).headers["location"]
     types = {
         "workers": ["m4.large"],
@@ -426,6 +427,10 @@ def test_a_job_of_which_nothing_is_known_is_measured_by_a_button(state, browser)
     page = browser.get(place).text
     assert "Nothing is known of this job yet" in page
     assert "Measure first: m4.large: 1 min, $0.0033, at most $0.05" in page
+    guess = FirstGuess(None, None, "nothing was measured", 7, (4.0, 7200.0), 0.5)
+    monkeypatch.setattr(FirstGuess, "of", lambda *_: guess)
+    text = " ".join(re.sub("<.*?>", "", browser.get(place).text).split())
+    assert "Your last 7 runs took 4 s to 2h00m: up to $1.00 on one machine, from $0.50 an hour" in text
 
 
 def test_what_a_quote_wants_is_shown_as_code_and_only_to_who_has_a_shell(state, browser):

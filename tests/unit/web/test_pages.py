@@ -273,6 +273,7 @@ def test_what_waits_is_said_to_wait_and_what_is_no_number_is_said(tmp_path):
     assert listed.count('"state s-wait"') == 1
     assert listed.count("loss is NaN") == 1
     assert "digits-2" in site.page("/runs?state=WAITING")
+    assert "No runs like that" in site.page("/runs?state=RUNNING")
     waiting = site.page("/runs/digits-2")
     assert 's-run">' not in waiting
     with contextlib.closing(sqlite3.connect(tmp_path / "trainmaster.db")) as database, database:

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.service.quotes.quote_service import Quoter
+from trainmaster.service.teams.team_runs import TeamRuns
+from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Interval
     from trainmaster.service.service import Service
+    from trainmaster.service.users.caller import Caller
     from trainmaster.spec import Recipe
 
+#: So many of the newest say how long runs take.
+_PAST_RUNS: Final = 100
 #: Of fewer runs the shortest and the longest are told; of more, what nine of ten took.
 _MANY: Final = 20
 Range = tuple[float, float, float]
@@ -39,25 +44,25 @@ class FirstGuess:
     usd_per_hour: float = 0.0
 
     @classmethod
-    def of(
-        cls, service: Service, recipe: Recipe, environ: Mapping[str, str], past_s: Sequence[float]
-    ) -> FirstGuess:
+    def of(cls, service: Service, caller: Caller, recipe: Recipe, environ: Mapping[str, str]) -> FirstGuess:
         """What is known now; nothing is measured.
 
         Args:
-            service: of the team that asks.
+            service: of the home.
+            caller: by whose runs it is judged how long runs take.
             recipe: of any provider.
             environ: of the caller.
-            past_s: what the runs that the caller sees took, in seconds.
 
         Raises:
             UsageError: no machine can run it, or prices are not known.
         """
-        quoter = Quoter(service, lambda _: None, measures=False)
+        quoter = Quoter(service.of_team(caller.team or None), lambda _: None, measures=False)
         quote, why = quoter.estimate(recipe, environ)
         if quote is not None and quote.time_s is not None:
             not_in_it = "; ".join(f"{name}: {each}" for name, each in quote.not_quoted.items())
             return cls(_range(quote.time_s), _range(quote.cost_usd) if quote.cost_usd else None, not_in_it)
+        past = TeamRuns(service, caller).page(_PAST_RUNS, state=EndReason.SUCCEEDED)["runs"]
+        past_s = [each["seconds"] - each.get("queued_s", 0.0) for each in past]
         usd_per_hour = quoter.cheapest_usd_per_hour(recipe, environ)
         return cls(None, None, why, len(past_s), most_of(past_s), usd_per_hour)
 
