@@ -1,4 +1,7 @@
-"""`Local`: this machine as others are reached: commands are children of this process."""
+"""`Local`: this machine as others are reached: commands are children of this process.
+
+With a prefix, such as `kubectl exec -i POD --`, it leads to wherever that leads: a way without SSH.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,11 +32,19 @@ _TIMEOUT_S: Final = 60.0
 
 
 class Local(Transport):
-    """Whatever the target says, its connections lead to this machine."""
+    """Whatever the target says, its connections lead to this machine.
+
+    Args:
+        prefix: of a target: a command that runs another one where the target is, with its standard input,
+            output and exit code.
+    """
+
+    def __init__(self, prefix: Callable[[Target], Sequence[str]] = lambda _: ()) -> None:
+        self._prefix = prefix
 
     def connect(self, target: Target) -> LocalConnection:
         """See `Transport`."""
-        return LocalConnection(target)
+        return LocalConnection(target, self._prefix(target))
 
     def close(self) -> None:
         """There is nothing to end: connections end what they have started."""
@@ -42,12 +53,16 @@ class Local(Transport):
 class LocalConnection(Connection):
     """Runs commands in sessions of their own, in the user's home, as an SSH server does.
 
+    Args:
+        prefix: see `Local`.
+
     Attributes:
         target, host_key: see `Connection`.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, prefix: Sequence[str] = ()) -> None:
         self.target = target
+        self._shell = [*prefix, "/bin/sh", "-c"]
         self.host_key = ""
         self._is_closed = False
         self._lock = threading.Lock()
@@ -61,7 +76,7 @@ class LocalConnection(Connection):
         limit_s = _TIMEOUT_S if timeout_s is None else timeout_s
 
         async def work() -> Result:
-            children = _Children()
+            children = _Children(self._shell)
             try:
                 return await converse(
                     children, talk, limit_s, limit_bytes, self.target.shown, lost=(OSError,)
@@ -77,7 +92,7 @@ class LocalConnection(Connection):
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                ["/bin/sh", "-c", command],
+                [*self._shell, command],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
@@ -118,7 +133,8 @@ class LocalConnection(Connection):
 class _Children:
     """What `converse` starts processes with."""
 
-    def __init__(self) -> None:
+    def __init__(self, shell: Sequence[str]) -> None:
+        self._shell = shell
         self._started: list[_Child] = []
 
     async def create_process(self, command: str, *, encoding: None) -> _Child:
@@ -126,7 +142,7 @@ class _Children:
         del encoding  # as asyncssh has it; here all are bytes
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            "/bin/sh", "-c", command,
+            *self._shell, command,
             stdin=pipe, stdout=pipe, stderr=pipe, cwd=Path.home(), start_new_session=True,
         )  # fmt: skip
         self._started.append(_Child(process))
@@ -134,7 +150,7 @@ class _Children:
 
     async def run(self, command: str) -> None:
         """Run one that says nothing."""
-        await (await asyncio.create_subprocess_exec("/bin/sh", "-c", command)).wait()
+        await (await asyncio.create_subprocess_exec(*self._shell, command)).wait()
 
     async def end(self) -> None:
         """End those that still run, with all that they have started."""

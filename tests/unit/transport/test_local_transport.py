@@ -17,3 +17,16 @@ class TestLocal(TransportContract):
     @pytest.fixture
     def target(self) -> Target:
         return Target("here", "127.0.0.1")
+
+
+class TestPrefix(TestLocal):
+    """As a pod is reached by `kubectl exec`: the command stands behind another one."""
+
+    @pytest.fixture
+    def transport(self) -> Local:
+        return Local(lambda target: ["env", f"POD={target.name}"])
+
+    def test_commands_run_behind_the_prefix(self, transport: Local, target: Target) -> None:
+        with transport.connection(target) as connection, connection.stream("echo $POD; read line") as stream:
+            assert connection.check("echo $POD") == "here\n"
+            assert stream.recv(100) == b"here\n"
