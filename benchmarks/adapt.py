@@ -3,7 +3,7 @@
 Three faults, each at the same step: the machine of the last worker has an eighth of its processors (a quota),
 its network card carries no more (`tc tbf`), or packets to it take long (`lab delay`).
 
-    python benchmarks/adapt.py --faults quota,card,delay --steps 900
+    python benchmarks/adapt.py --faults quota,card,delay --steps 300
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from common import TRAINMASTER, machine, options, report, workshop
+from common import OUT, TRAINMASTER, machine, options, report, workshop
 
 from trainmaster.lab import LabPlace
 from trainmaster.lab.cgroups import CgroupTree, HostCgroup
@@ -157,7 +157,7 @@ def one(env: dict[str, str], work: Path, fault: str, adapt: str, steps: int, kib
 
 
 def main() -> None:
-    asked = options(__doc__ or "", faults="quota,card,delay", steps=900, kib=64)
+    asked = options(__doc__ or "", faults="quota,card,delay", steps=300, kib=64)
     directory, env = workshop()
     env = {k: v for k, v in env.items() if not k.startswith("AWS_")} | {"COLUMNS": "200"}
     work = Path(directory.name) / "work"
@@ -173,7 +173,7 @@ def main() -> None:
                 rows.append(one(env, work, fault, adapt, asked.steps, asked.kib))
                 print(json.dumps(rows[-1]), flush=True)
         logs = {log.name: log.read_text() for log in work.glob("*.log")}
-        Path("/tmp/adapt_logs.json").write_text(json.dumps(logs))
+        (OUT / "adapt_logs.json").write_text(json.dumps(logs))
     finally:
         call(env, "lab", "down", must=False)
         directory.cleanup()

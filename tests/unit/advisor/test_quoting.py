@@ -258,6 +258,17 @@ def test_the_phases_of_a_cluster_add_up_to_its_time(tasks, spot):
     assert ("interruptions" in phases) == spot
 
 
+def test_where_a_slow_machine_may_be_replaced_there_is_room_for_one_change():
+    subject = training(most=1)
+    may = Subject(replace(subject.workload, adapts=True, checkpoint_every_s=600.0), subject.knowledge)
+    without, room = (make_quote([each], market(V100), QuoteLimits()).main for each in (subject, may))
+    assert room.time_s.p50 - without.time_s.p50 < 0.02 * without.time_s.p50
+    assert 30 < room.time_s.p95 - without.time_s.p95 < 700
+    timing = timing_of(may, market(V100))
+    one = Candidates.of(may.workload, timing.machines, timing.servers, None)[np.array([0])]
+    assert sum(timing.phases_s(one).values()) == pytest.approx(timing.time_s(one)[:, 0])
+
+
 def test_what_leaves_the_cloud_costs():
     points = [measured(n, 128, output_bytes=5 * GB, checkpoint_bytes=1 * GB) for n in (1, 2)]
     subject = Subject(workload(most=1, checkpoint_every_s=600.0), knowledge(*points))

@@ -24,7 +24,7 @@ from trainmaster.providers import Offer
 from trainmaster.providers.capabilities import capabilities_of
 
 #: How often checkpoints are taken where the recipe says nothing.
-_CHECKPOINT_EVERY_S: Final = 60.0
+CHECKPOINT_EVERY_S: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Bill:
         known = self.knowledge
         if not self.data_leaves or not (known.output_bytes or known.checkpoint_bytes):
             return 0.0
-        every = self.workload.checkpoint_every_s or _CHECKPOINT_EVERY_S
+        every = self.workload.checkpoint_every_s or CHECKPOINT_EVERY_S
         taken = np.ceil(time_s / every) * np.minimum(some.at_once, self.workload.tasks)
         leaving = known.output_bytes * self.workload.tasks + known.checkpoint_bytes * taken
         return self._usd_per_gb[some.machine] * leaving / 1e9

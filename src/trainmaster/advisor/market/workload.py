@@ -58,6 +58,7 @@ class Workload:
         once: phases that are no training, in their order.
         trained: share of its steps that a pruner lets its tasks make; None: all of them.
         prepared_in: provider and region of images from which machines start with ``setup`` and ``container``.
+        adapts: another machine may take the place of one that becomes slow.
         until: what ends its tasks early. target: what is believed of when; None where nothing is known.
     """
 
@@ -80,6 +81,7 @@ class Workload:
     once: tuple[PhaseHistory, ...] = ()
     trained: LogNormal | None = None
     prepared_in: frozenset[tuple[str, str]] = frozenset()
+    adapts: bool = False
     until: Until | None = None
     target: TargetBelief | None = None
 
@@ -121,6 +123,7 @@ class Workload:
             own_servers=distributed is not None and "ps" in distributed.hardware,
             latency_ms=distributed.latency_ms if distributed else None,
             most_workers=(distributed.worker_bounds[1] if distributed else 1) or MOST_WORKERS,
+            adapts=experiment.adapt,
             until=experiment.ends_at,
         )
 

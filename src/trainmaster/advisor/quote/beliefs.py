@@ -15,6 +15,9 @@ PREEMPTIONS_PER_HOUR: Final = LogNormal(0.03, 1.1)
 #: Seconds that a checkpoint costs the training, and that a restart needs beside renting again.
 CHECKPOINT_S: Final = LogNormal(2.0, 0.8)
 RESTART_S: Final = LogNormal(60.0, 0.6)
+#: Share of runs that replace a slow machine where they may; seconds until its members have stopped.
+CHANGES: Final = 0.1
+STOPPING_S: Final = 5.0
 #: Share of the training that validation takes where no epoch was seen to end.
 UNSEEN_PAUSES: Final = LogNormal(0.02, 0.9)
 #: Seconds for which a network card with credits goes at full speed: 5 to 60 minutes (AWS' documentation).

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.credits import LAUNCH_CREDIT_S, sent_mbit, served_s, slowed, with_credits
-from trainmaster.advisor.market.hourly_cost import Bill
+from trainmaster.advisor.market.hourly_cost import CHECKPOINT_EVERY_S, Bill
 from trainmaster.advisor.market.machines import Machines, codes, joined
 from trainmaster.advisor.market.pairs import Cards
 from trainmaster.advisor.market.phases import NOTHING, Waited, machines_belief
@@ -198,7 +198,7 @@ class Timing:
         found = {name: each for name, each in once.items() if name not in _AFTERWARDS}
         found |= {"first step": start, "steps": work - start - pauses - tail, "pauses": pauses}
         found["end of the tasks"] = tail + overhead
-        found["interruptions"] = self._lost_s(work + overhead, one, wait) + np.zeros((1, 1))
+        found["interruptions"] = self._lost_s(work + overhead, one, wait)
         found |= {name: each for name, each in once.items() if name in _AFTERWARDS}
         return {
             name: np.broadcast_to(each, (self.draws, 1))[:, 0] for name, each in found.items() if each.any()
@@ -332,8 +332,8 @@ class Timing:
         late = np.sqrt(2 * np.log(np.maximum(together, 1)) / self._waves(some))
         return np.asarray(self.knowledge.task_spread * late, dtype=float)
 
-    def _lost_s(self, work: Floats, some: Candidates, wait: Floats) -> Floats | float:
-        """Preemptions: each costs what was done since the last checkpoint, and a restart.
+    def _lost_s(self, work: Floats, some: Candidates, wait: Floats) -> Floats:
+        """Preemptions: each costs what was done since the last checkpoint, and a restart. And `change_s`.
 
         The interval is the recipe's, or Young's and Daly's ``sqrt(2 delta / rate)`` (Young, CACM 1974; Daly,
         FGCS 2006).
@@ -342,7 +342,7 @@ class Timing:
         if len(self.servers):
             at_risk = at_risk + np.where(self.servers.spot[some.server], some.servers, 0.0)
         if not at_risk.any():
-            return 0.0
+            return self.change_s()[:, None]
         rate = _draw(beliefs.PREEMPTIONS_PER_HOUR, self._world(2)) / 3600 * at_risk
         delta = _draw(beliefs.CHECKPOINT_S, self._world(3))
         every = self.workload.checkpoint_every_s or np.sqrt(2 * delta / np.maximum(rate, 1e-9))
@@ -351,7 +351,20 @@ class Timing:
         since = 0.5 if self.central else np.random.default_rng((self.seed, 21)).uniform(size=(DRAWS, 1))
         saving = np.where(rate > 0, work * np.minimum(delta / np.maximum(every, 1e-3), 1.0), 0.0)
         count = rate * work if self.central else _preemptions(rate * work, self.seed)
-        return count * (every * since + restart) + saving
+        return np.asarray(count * (every * since + restart) + saving + self.change_s()[:, None])
+
+    def change_s(self) -> Floats:
+        """(DRAWS,) what going on with another machine costs, where one that is slow may be replaced.
+
+        What a run loses by a slow machine is in no quote, so neither is what is gained: this is room for one
+        change, which few runs make.
+        """
+        if not self.workload.adapts or self.central:
+            return np.zeros(1)
+        is_made, since = np.random.default_rng((self.seed, 22)).uniform(size=(2, DRAWS))
+        every_s = self.workload.checkpoint_every_s or CHECKPOINT_EVERY_S
+        again_s = self.knowledge.startup_s + self.knowledge.warmup_s + beliefs.STOPPING_S
+        return np.asarray((is_made < beliefs.CHANGES) * (every_s * since + again_s), dtype=float)
 
     # --- what draws and columns are made of ------------------------------------------------------
 

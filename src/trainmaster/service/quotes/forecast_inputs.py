@@ -190,6 +190,8 @@ def forecast_inputs(
         nodes = 1 if rented is None else rented.nodes(experiment)
         one = own_cluster(timing, room, min(workload.lengths), max(at_once, 1), nodes)
         left[name] = remaining_s(timing, one, _with_ends(experiment, how_far))
+        if rented is not None:
+            left[name] = left[name] + timing.change_s()
         left_s[name] = span(left[name])
         training[name] = {phase: span(drawn) for phase, drawn in timing.phases_s(one).items()}
         if beside is not None and name in beside:
