@@ -281,6 +281,7 @@ class MemberSampler:
             row["bytes_sent"], row["bytes_received"] = seen.written
             if (trip_ms := self._traffic.round_trip_ms(pid)) is not None:
                 row["round_trip_ms"] = trip_ms
+                row["send_busy_seconds"] = round(self._traffic.busy_s(pid), 3)
         if seen.gpus is not None and not last:
             row["gpu_utilisation"], row["gpu_memory_bytes"] = seen.gpus
         return row

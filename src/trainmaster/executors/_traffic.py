@@ -42,6 +42,8 @@ _COUNTERS = struct.Struct("=QQ")
 _COUNTERS_AT = 120
 #: ``tcpi_min_rtt``, microseconds, behind them; all ones where no packet was answered yet.
 _TRIP_AT, _NO_TRIP = 148, 0xFFFFFFFF
+#: ``tcpi_busy_time``, microseconds: for which something was sent and not answered (since Linux 4.10).
+_BUSY_AT = 168
 #: Of ``inet_diag_msg``: the address here, then that of the other side.
 _SOURCE_AT, _DESTINATION_AT, _ADDRESS_BYTES = 8, 24, 16
 _MAPPED = bytes(10) + b"\xff\xff"
@@ -49,8 +51,9 @@ _RECEIVE_BYTES = 256 << 10
 _EVENTS_BYTES = 1 << 20
 
 #: Of one connection: its cookie (unique while the kernel runs), inode (0 when no process has it open),
-#: bytes that the other side has acknowledged, bytes received, and the shortest round trip of its packets in
-#: microseconds; 0 unless the other side is another machine with a private address.
+#: bytes that the other side has acknowledged, bytes received, the shortest round trip of its packets, and for
+#: how long it was busy sending, in microseconds; these are 0 unless the other side is another machine with a
+#: private address.
 Connection = tuple[int, ...]
 
 
@@ -152,10 +155,10 @@ def parse(data: bytes) -> tuple[list[Connection], bool]:
         if end - body >= _MESSAGE_BYTES and (counters := _counters(data, body + _MESSAGE_BYTES, end)):
             cookie = struct.unpack_from("=Q", data, body + _COOKIE_AT)[0]
             inode = struct.unpack_from("=I", data, body + _INODE_AT)[0]
-            sent_bytes, received_bytes, trip_us = counters
+            sent_bytes, received_bytes, trip_us, busy_us = counters
             if not _is_between_machines(data, body):
-                trip_us = 0
-            found.append((cookie, inode, sent_bytes, received_bytes, trip_us))
+                trip_us = busy_us = 0
+            found.append((cookie, inode, sent_bytes, received_bytes, trip_us, busy_us))
         position += (length + 3) & ~3
     return found, False
 
@@ -180,7 +183,7 @@ def _is_between_machines(data: bytes, body: int) -> bool:
     )
 
 
-def _counters(data: bytes, position: int, end: int) -> tuple[int, int, int] | None:
+def _counters(data: bytes, position: int, end: int) -> tuple[int, int, int, int] | None:
     """From the attributes of a message; None from a kernel that does not count (before 4.2)."""
     while position + _ATTRIBUTE.size <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, position)
@@ -191,7 +194,10 @@ def _counters(data: bytes, position: int, end: int) -> tuple[int, int, int] | No
             trip_us = 0
             if length >= _ATTRIBUTE.size + _TRIP_AT + 4:
                 trip_us = struct.unpack_from("=I", data, position + _ATTRIBUTE.size + _TRIP_AT)[0]
-            return acked, received, 0 if trip_us == _NO_TRIP else trip_us
+            busy_us = 0
+            if length >= _ATTRIBUTE.size + _BUSY_AT + 8:
+                busy_us = struct.unpack_from("=Q", data, position + _ATTRIBUTE.size + _BUSY_AT)[0]
+            return acked, received, 0 if trip_us == _NO_TRIP else trip_us, busy_us
         position += (length + 3) & ~3
     return None
 
@@ -224,7 +230,7 @@ class _MemberConnection:
 
     def __init__(self, root: int) -> None:
         self.root = root
-        self.sent_bytes = self.received_bytes = self.seen = self.trip_us = 0
+        self.sent_bytes = self.received_bytes = self.seen = self.trip_us = self.busy_us = 0
 
 
 class Traffic:
@@ -236,6 +242,7 @@ class Traffic:
         self._foreign: set[int] = set()
         self._totals: dict[int, list[int]] = {}
         self._trips_us: dict[int, int] = {}
+        self._busy_us: dict[int, int] = {}
         self._looks = 0
 
     def look(self, roots: Mapping[int, int]) -> bool:
@@ -272,6 +279,10 @@ class Traffic:
         trip_us = self._trips_us.get(root)
         return None if trip_us is None else trip_us / 1000
 
+    def busy_s(self, root: int) -> float:
+        """For how long a member was busy sending to other machines, summed over its connections."""
+        return self._busy_us.get(root, 0) / 1e6
+
     def last_total(self, root: int) -> tuple[int, int]:
         """The same for one that has just ended: with what its connections carried since the last look."""
         self._take_closed()
@@ -281,6 +292,7 @@ class Traffic:
         """Forget all other members."""
         self._totals = {root: total for root, total in self._totals.items() if root in roots}
         self._trips_us = {root: trip for root, trip in self._trips_us.items() if root in roots}
+        self._busy_us = {root: busy for root, busy in self._busy_us.items() if root in roots}
         self._known = {cookie: each for cookie, each in self._known.items() if each.root in roots}
 
     def close(self) -> None:
@@ -313,7 +325,7 @@ class Traffic:
             self._known.pop(connection[0], None)
 
     def _count(self, connections: Iterable[Connection]) -> None:
-        for cookie, _, sent_bytes, received_bytes, *trip_us in connections:
+        for cookie, _, sent_bytes, received_bytes, *more in connections:
             known = self._known.get(cookie)
             if known is None:
                 continue
@@ -322,5 +334,8 @@ class Traffic:
             total[1] += max(0, received_bytes - known.received_bytes)
             known.sent_bytes = max(sent_bytes, known.sent_bytes)
             known.received_bytes = max(received_bytes, known.received_bytes)
-            known.trip_us = trip_us[0] if trip_us else 0
+            known.trip_us, busy_us = (*more, 0, 0)[:2]
+            more_us = max(0, busy_us - known.busy_us)
+            self._busy_us[known.root] = self._busy_us.get(known.root, 0) + more_us
+            known.busy_us = max(busy_us, known.busy_us)
             known.seen = self._looks

@@ -10,7 +10,8 @@ import pytest
 from trainmaster.advisor.model.step_trace import StepTrace
 from trainmaster.control.measure.drift import Pace, drift_between, drift_of
 
-GANG = Pace(1.0, 0.8, 1e6, 0.2, {"a": 0.8, "b": 0.8}, 2, {"worker-0": 0.1, "worker-1": 0.1})
+WAITS = {"worker-0": 0.1, "worker-1": 0.1}
+GANG = Pace(1.0, 0.8, 1e6, 0.2, {"a": 0.8, "b": 0.8}, 2, WAITS, WAITS)
 ALONE = Pace(1.0, 0.8, cpu_wait_s={"worker-0": 0.1})
 WORST = "worker-1"
 
@@ -42,6 +43,8 @@ WORST = "worker-1"
             WORST,
         ),
         (GANG, {"step_s": 2.0, "cpu_wait_s": {"worker-0": 0.8, "worker-1": 0.9}}, "network carries less", ""),
+        (GANG, {"step_s": 2.0, "sending_s": {"worker-0": 0.2, "worker-1": 1.1}}, "card of its", WORST),
+        (GANG, {"step_s": 2.0, "sending_s": {"worker-0": 1.1, "worker-1": 1.1}}, "network carries less", ""),
         (GANG, {"step_s": 2.0, "cpu_wait_s": {"worker-7": 0.9}}, "network carries less", ""),
         (ALONE, {"step_s": 2.0, "cpu_s": 1.7, "cpu_wait_s": {"worker-0": 1.0}}, "computes more", ""),
         (ALONE, {"step_s": 2.0, "cpu_wait_s": {"worker-0": 1.0}}, "replace the machine", "worker-0"),

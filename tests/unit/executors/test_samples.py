@@ -32,6 +32,9 @@ class Books:
         self.looks += 1
         return self.tells
 
+    def busy_s(self, root):
+        return 0.25
+
     def round_trip_ms(self, root):
         return 40.2 if self.totals.get(root) else None
 

@@ -44,12 +44,12 @@ REFUSED = recorded("eNrTYGBgYGKAgN2ZDAyv/v//LwJkizAwMkOFGZjYGBgAgQQFag==")
 def test_a_recorded_dump():
     found, done = parse(V4)
     assert not done
-    assert sorted(counters for _, _, *counters, _ in found) == [[200, 1000], [1001, 200]], (
+    assert sorted(counters for _, _, *counters, _, _ in found) == [[200, 1000], [1001, 200]], (
         "the SYN counts as one"
     )
     assert len({cookie for cookie, *_ in found}) == len({inode for _, inode, *_ in found}) == 2
     found, done = parse(V6)
-    assert sorted(counters for _, _, *counters, _ in found) == [[0, 3000], [3001, 0]]
+    assert sorted(counters for _, _, *counters, _, _ in found) == [[0, 3000], [3001, 0]]
     assert parse(DONE) == ([], True)
     assert len(parse(V4 + V6 + DONE)[0]) == 4
 
@@ -72,15 +72,15 @@ def test_round_trips_are_told_of_connections_to_other_machines(other, is_member)
     body = 16  # behind the header of the message
     message = bytearray(V4)
     message[body + 24 : body + 28] = socket.inet_aton(other)
-    trips = [trip_us for *_, trip_us in parse(bytes(message))[0]]
+    trips = [trip_us for *_, trip_us, _ in parse(bytes(message))[0]]
     assert (trips[0] > 0) is is_member
     assert not any(trips[1:]), "of the other connection nothing has changed"
     assert trips[0] < 1000, "it was one of this machine: microseconds"
 
 
 def test_a_recorded_message_about_a_closed_connection():
-    cookies = {cookie for cookie, _, _, received, _ in parse(V6)[0] if received == 3000}
-    ((cookie, inode, acked, received, _),), _ = parse(CLOSED)
+    cookies = {cookie for cookie, _, _, received, *_ in parse(V6)[0] if received == 3000}
+    ((cookie, inode, acked, received, *_),), _ = parse(CLOSED)
     assert cookie in cookies
     assert (inode, acked, received) == (0, 1, 3000)
 
@@ -142,7 +142,7 @@ def test_this_kernel(family, host):
             assert len(accepted.recv(70_000, socket.MSG_WAITALL)) == 70_000
             inodes = open_inodes([os.getpid()])
             assert inodes[os.fstat(client.fileno()).st_ino] == os.getpid()
-            found = {inode: (cookie, *counts) for cookie, inode, *counts, _ in reader.dump()}
+            found = {inode: (cookie, *counts) for cookie, inode, *counts, _, _ in reader.dump()}
             cookie, acked, received = found[os.fstat(client.fileno()).st_ino]
             assert acked in (70_000, 70_001)
             assert received == 0

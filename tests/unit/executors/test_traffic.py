@@ -174,6 +174,18 @@ def test_two_processes_on_this_machine_are_counted_each():
             exit_code(script)
 
 
+def test_how_long_a_member_was_sending_is_summed_and_never_falls(books, ours):
+    traffic = Traffic(books)
+    books.open = {1: (ours[0], 1, 1, 900, 2_000_000), 2: (ours[1], 1, 1, 900, 500_000)}
+    traffic.look(HERE)
+    assert traffic.busy_s(ROOT) == 2.5
+    books.open = {1: (ours[0], 1, 1, 900, 2_250_000)}
+    traffic.look(HERE)
+    assert traffic.busy_s(ROOT) == 2.75
+    traffic.keep(())
+    assert traffic.busy_s(ROOT) == 0.0
+
+
 def test_round_trips_are_the_median_of_the_open_connections_and_outlive_them(books, ours):
     traffic = Traffic(books)
     books.open = {1: (ours[0], 1, 1, 40_000), 2: (ours[1], 1, 1, 41_000), 3: (999_999_999, 1, 1, 900)}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.executors.usage import node_samples, read_usage
+from trainmaster.executors.usage import Usage, node_samples, read_usage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +37,7 @@ class Pace:
         others: share of a node's processors that others keep busy, by node, as far as known.
         members: how many there are.
         cpu_wait_s: per step, for which a member's threads were ready and had no processor, by member.
+        sending_s: per step, for which a member was sending to other machines, by member.
     """
 
     step_s: float
@@ -46,6 +47,7 @@ class Pace:
     others: Mapping[str, float] | None = None
     members: int = 1
     cpu_wait_s: Mapping[str, float] | None = None
+    sending_s: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +77,35 @@ def drift_between(before: Pace, now: Pace) -> Drift | None:
     """
     if now.step_s < _SLOWER * before.step_s:
         return None
-    member, wait_s, was_s = _starved(before, now)
-    if not member:
-        return Drift(_why_slower(before, now), before.step_s, now.step_s)
-    told = f"{member} waits {wait_s:.3g} s of it for its processors, not {was_s:.3g} s"
+    found = Drift(_why_slower(before, now), before.step_s, now.step_s)
+    if now.cpu_s > _MORE_WORK * before.cpu_s:  # who computes more waits more, too
+        return found
     drift = f"a step takes {now.step_s:.3g} s, not {before.step_s:.3g} s"
-    why = "something else runs there, or its machine has used its credits: end that, or replace the machine"
-    return Drift(f"{drift}, as {told}: {why}", before.step_s, now.step_s, member)
+    longer_s = now.step_s - before.step_s
+    if member := _standing_out(before.cpu_wait_s, now.cpu_wait_s, longer_s):
+        wait_s, was_s = ((each.cpu_wait_s or {})[member] for each in (now, before))
+        told = f"{member} waits {wait_s:.3g} s of it for its processors, not {was_s:.3g} s"
+        why = (
+            "something else runs there, or its machine has used its credits: end that, or replace the machine"
+        )
+        return replace(found, words=f"{drift}, as {told}: {why}", member=member)
+    if member := _standing_out(before.sending_s, now.sending_s, longer_s):
+        busy_s, was_s = ((each.sending_s or {})[member] for each in (now, before))
+        told = f"{member} sends for {busy_s:.3g} s of it, not {was_s:.3g} s"
+        why = "the network card of its machine is full, or carries less: replace the machine"
+        return replace(found, words=f"{drift}, as {told}: {why}", member=member)
+    return found
 
 
-def _starved(before: Pace, now: Pace) -> tuple[str, float, float]:
-    """The member that waits for its processors as no other does, with how long per step now and before."""
-    was = before.cpu_wait_s or {}
-    more = {name: wait - was[name] for name, wait in (now.cpu_wait_s or {}).items() if name in was}
-    if not more or now.cpu_s > _MORE_WORK * before.cpu_s:  # who computes more waits more, too
-        return "", 0.0, 0.0
-    first = max(more, key=lambda name: more[name])
-    rest = max((wait for name, wait in more.items() if name != first), default=0.0)
-    if more[first] - max(rest, 0.0) < _STANDS_OUT * (now.step_s - before.step_s):
-        return "", 0.0, 0.0
-    return first, (now.cpu_wait_s or {})[first], was[first]
+def _standing_out(
+    before: Mapping[str, float] | None, now: Mapping[str, float] | None, longer_s: float
+) -> str:
+    """The member of which something takes longer by more of what steps do than of any other; or empty."""
+    was = before or {}
+    more = {name: seconds - was[name] for name, seconds in (now or {}).items() if name in was}
+    first = max(more, key=lambda name: more[name], default="")
+    rest = max((seconds for name, seconds in more.items() if name != first), default=0.0)
+    return first if first and more[first] - max(rest, 0.0) >= _STANDS_OUT * longer_s else ""
 
 
 def _why_slower(before: Pace, now: Pace) -> str:
@@ -145,12 +156,16 @@ def pace_of(trace: StepTrace, directory: Path, started_at: float, begin: float, 
         max(trips, default=None),
         _others(directory, begin, end),
         len(used),
-        {
-            name: usage.cpu_wait_seconds / usage.seconds * step_s
-            for name, usage in found.items()
-            if usage.seconds > 1.0 and usage.cpu_wait_seconds is not None
-        },
+        *(_per_step(found, each, step_s) for each in ("cpu_wait_seconds", "send_busy_seconds")),
     )
+
+
+def _per_step(found: Mapping[str, Usage], what: str, step_s: float) -> dict[str, float]:
+    """Seconds of something, by member."""
+    known = {name: getattr(usage, what) for name, usage in found.items() if usage.seconds > 1.0}
+    return {
+        name: seconds / found[name].seconds * step_s for name, seconds in known.items() if seconds is not None
+    }
 
 
 def drift_of(trace: StepTrace, directory: Path, started_at: float, now: float) -> Drift | None:
