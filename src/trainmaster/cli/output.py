@@ -84,7 +84,7 @@ def verdict_lines(name: str, experiment: Mapping[str, Any]) -> list[str]:
     if until is not None and experiment["reason"] == EndReason.SUCCEEDED:
         early = [f"{name}: {experiment['message']}"] if "message" in experiment else []
     lines = early + [f"gate of {name}: {said}" for said in (refused or experiment.get("gate"),) if said]
-    lines += [f"adapt: {name}: {each['words']}" for each in experiment.get("adapted", ())]
+    lines += [f"adapt: {each['words']}" for each in experiment.get("adapted", ())]
     return lines + ([experiment["promotion"]] if "promotion" in experiment else [])
 
 

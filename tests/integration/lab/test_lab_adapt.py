@@ -24,12 +24,12 @@ experiments:
     hardware: {instance: m4.xlarge}
     checkpoint: {every: 5s}
     grace: 2s
-    steps: 1500
+    steps: 900
     adapt: true
     command: python3 ring.py {{steps}} 16
 """
-#: Before that nothing is held against what comes later.
-SEEN_STEPS = 60
+#: Before that there is nothing to hold against what comes later.
+SEEN_STEPS = 120
 
 
 @pytest.mark.parametrize("killed", ["", "asked", "there"])
@@ -55,6 +55,6 @@ def test_a_slow_machine_is_replaced_and_the_gang_goes_on_from_its_checkpoint(ren
     summary = running.end()
     assert summary["reason"] == "SUCCEEDED"
     told = [each["words"] for each in summary["experiments"]["train"]["adapted"]]
-    assert len(told) == 2, told
-    assert "worker-1 waits" in told[0]
+    assert sum("worker-1 waits" in each and "another machine" in each for each in told) == 1, told
+    assert sum("it goes on without" in each for each in told) == 1, told
     assert renter.attempts(run) == ["PREEMPTED", "SUCCEEDED"]

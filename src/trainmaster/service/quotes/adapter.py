@@ -216,7 +216,7 @@ _NO_DIGITS: Final = str.maketrans("", "", "0123456789.")
 
 
 def _note(task: Task, words: str) -> Note:
-    return Note(words, task.experiment, topic=ADAPTED)
+    return Note(f"{task.experiment}: {words}", task.experiment, topic=ADAPTED)
 
 
 def _phases(run_state: RunState, name: str) -> tuple[dict[str, float], dict[str, float]]:

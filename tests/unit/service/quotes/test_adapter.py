@@ -98,7 +98,7 @@ class Bench:
         both = {("train", 0): self.found, ("other", 0): self.found}
         notes = self.adapter.look(self.state, both, BEGUN + at)  # type: ignore[arg-type]
         assert all(note.topic == ADAPTED and note.experiment == "train" for note in notes), notes
-        return [note.message for note in notes]
+        return [note.message.removeprefix("train: ") for note in notes]
 
 
 @pytest.fixture
