@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -37,12 +38,18 @@ def page(document: Mapping[str, Any]) -> str:
         if method in METHODS
     ]
     lines = [HEAD]
+    told: dict[str, str] = {}
     for tag in dict.fromkeys(tag for tag, *_ in routes):
         lines.append(f"## {tag.capitalize()}\n")
         for _, path, method, route in (each for each in routes if each[0] == tag):
             scope = f" Scope: `{route['x-scope']}`." if "x-scope" in route else ""
             lines += [f"### `{method.upper()} {path}`\n", route["description"].strip() + scope + "\n"]
-            if taken := [*_parameters(route), *_body(document, route)]:
+            name, body = _body(document, route)
+            if len(body) > 4 and name in told:
+                body = [f"- a body as that of {told[name]}"]
+            anchor = f"{method}-{re.sub(r'[^a-z-]', '', path)}"
+            told.setdefault(name, f"[`{method.upper()} {path}`](#{anchor})")
+            if taken := [*_parameters(route), *body]:
                 lines += [*taken, ""]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -53,14 +60,20 @@ def _parameters(route: Mapping[str, Any]) -> Iterator[str]:
             yield _line(each["name"], each["in"], each["schema"], each.get("description", ""))
 
 
-def _body(document: Mapping[str, Any], route: Mapping[str, Any]) -> Iterator[str]:
+def _body(document: Mapping[str, Any], route: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Its name, and a line for each key."""
     content = route.get("requestBody", {}).get("content", {}).get("application/json", {})
     name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
-    if name:
-        schema = document["components"]["schemas"][name]
-        for key, field in schema.get("properties", {}).items():
-            needed = ", needed" if key in schema.get("required", ()) else ""
-            yield _line(key, "body" + needed, field, field.get("description", ""))
+    schema = document["components"]["schemas"][name] if name else {}
+    return name, [
+        _line(
+            key,
+            "body" + (", needed" if key in schema.get("required", ()) else ""),
+            field,
+            field.get("description", ""),
+        )
+        for key, field in schema.get("properties", {}).items()
+    ]
 
 
 def _line(name: str, where: str, schema: Mapping[str, Any], meaning: str) -> str:

@@ -77,7 +77,8 @@ def verbs() -> Iterator[str]:
     from trainmaster.cli.app import app
 
     yield "# Verbs and options\n"
-    yield "Every verb with all that it takes, as `--help` says it. [The command line](cli.md) says more.\n"
+    yield "Every verb with all that it takes, as `--help` says it. [The command line](cli.md) says more,"
+    yield "[JSON](json.md) what those print that take `--json`.\n"
     yield "```console\n$ trainmaster run --help\n```\n"
     yield "Written by `scripts/reference_pages.py`."
     yield from _verbs("trainmaster", typer.main.get_command(app), 2)
@@ -88,8 +89,10 @@ def _verbs(name: str, command: Any, depth: int) -> Iterator[str]:  # noqa: ANN40
         if verb.hidden:
             continue
         yield f"\n{'#' * depth} `{name} {word}`\n"
-        yield _text(verb.help)
-        if taken := [each for each in verb.params if each.name != "help"]:
+        taken = [each for each in verb.params if each.name != "help" and each.opts != ["--json"]]
+        takes_json = any(each.opts == ["--json"] for each in verb.params)
+        yield _text(verb.help) + (" Takes `--json`." if takes_json else "")
+        if taken:
             yield "\n| takes | |\n|---|---|"
             for each in taken:
                 is_option = each.param_type_name == "option"
