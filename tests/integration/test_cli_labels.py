@@ -32,7 +32,7 @@ def test_runs_are_labelled_found_resumed_and_exported(tm):
     shown = tm.call("status", "--where", "loss < 0.01 and lr < 0.01", "--label", "project=audio").out
     assert "n=1, project=audio, stage=x ***" in shown
     assert "note: why ***" in tm.call("status", run).out
-    assert "no run is so" in tm.call("status", "--label", "project=vision").err
+    assert "no run fits" in tm.call("status", "--label", "project=vision").err
     wrong = tm.call("status", "--where", "loss <", code=2).err
     assert "where, column 7" in wrong
     assert "        ^" in wrong

@@ -41,7 +41,7 @@ def cost(
         quoted = "quoted p50 (p5 to p95)"
         show(table([by, "runs", "cost", "idle", "disks", quoted, "came to", "kept"], rows))
     else:
-        say("no run is so" if label or where or since else "no runs yet: nothing was spent")
+        say("no run fits" if label or where or since else "no runs yet: nothing was spent")
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

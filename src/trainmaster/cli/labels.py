@@ -104,6 +104,6 @@ def selected(
         return [client.resolve(run)]
     found = [row["run"] for row in client.listed(where=wanted)["runs"]]
     if not found:
-        raise NotFoundError(f"no run is so: {wanted}", "`trainmaster status` lists the runs.")
+        raise NotFoundError(f"no run fits: {wanted}", "`trainmaster status` lists the runs.")
     say(f"{len(found)} run{'s' * (len(found) != 1)}: {', '.join(found[:10])}{' ...' * (len(found) > 10)}")
     return found

@@ -147,7 +147,7 @@ def _show_runs(client: ClientProtocol, limit: int | None, where: str, *, with_ov
     listed = client.listed(limit or _LISTED_RUNS, where=where)
     runs = listed["runs"]
     if not runs:
-        say(f"no run is so: {where}" if where else "no runs yet: `trainmaster run RECIPE` starts one")
+        say(f"no run fits: {where}" if where else "no runs yet: `trainmaster run RECIPE` starts one")
         return
     if with_overview:
         for line in _overview_lines(client.overview()):
