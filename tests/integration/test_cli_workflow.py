@@ -97,7 +97,7 @@ def test_a_gang_that_shows_no_sign_of_work_leaves_its_stacks_and_is_tried_again(
         retries=1,
     )
     result = tm.call("run", recipe, "--json")
-    assert "attempt 1 TIMEOUT: stopped after 2.0 s without a sign of work (silence)" in result.err
+    assert "attempt 1 TIMEOUT: stopped after 2 s without a sign of work (silence)" in result.err
     for member in ("worker-0", "worker-1"):
         log = tm.call("logs", tm.summary(result)["run"], "--member", member).out
         assert re.search(r"most recent call first\):\n.*File .<string>., line 1 in <module>", log), log

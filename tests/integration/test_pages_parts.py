@@ -58,7 +58,7 @@ def test_curves_run_over_steps_time_and_epochs(browser, site, written):  # noqa:
     assert _axis(page, "loss", [1, STEPS])
     page.get_by_label("Curves run over").select_option("time")
     assert _axis(page, "loss", [0, 2 * STEPS - 2]), "a report each two seconds"
-    assert "@ 1m58s" in page.locator("[data-key=loss] h3").inner_text()
+    assert "@ 1 min 58 s" in page.locator("[data-key=loss] h3").inner_text()
     page.reload()
     assert _axis(page, "accuracy", [0, 2 * STEPS - 2]), "it stays"
     page.get_by_label("Curves run over").select_option("epoch")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -458,6 +459,17 @@ def test_a_slow_phone_gets_a_page_with_its_data_in_100_kB(browser, site, capsys)
         assert not {path: found for path, found in seen.items() if found[3] > 1500}
     if IS_ALL and is_quiet:
         assert not {path: found for path, found in seen.items() if found[1] > 1000 or found[2] > 1500}
+
+
+@pytest.mark.browser
+def test_durations_are_written_as_python_writes_them(browser, site):
+    """R12."""
+    vectors = json.loads((Path(__file__).parents[1] / "vectors" / "durations.json").read_text())
+    page = opened(browser, site)
+    page.goto(site.url + "/runs/wide")
+    found = page.evaluate("all => all.map(each => duration(each[0]))", vectors)
+    page.context.close()
+    assert found == [words for _, words in vectors]
 
 
 @pytest.mark.browser

@@ -111,7 +111,7 @@ def quote_text(quote: dict[str, Any]) -> str:
     >>> free = dict.fromkeys(interval, 0)
     >>> said = {"kind": "binding", "time_s": interval, "cost_usd": free}
     >>> quote_text({**said, "kept": True, "outside": "early"})
-    'quote: 1m00s (50.0 s to 1m15s), $0: kept (it came out below the interval)'
+    'quote: 1 min (50 s to 1 min 15 s), $0: kept (it came out below the interval)'
     """
     span, amount = span_text(quote["time_s"]), dollars_text(quote["cost_usd"])
     word = "quote" if quote["kind"] == "binding" else quote["kind"]
@@ -131,7 +131,7 @@ def phases_text(summary: Mapping[str, Any]) -> str:
     >>> steps = {"phase": "steps", "state": "now", "seconds": 5.0, "late_s": 0.0, "expected_s": span}
     >>> back = {**steps, "phase": "saving", "state": "ahead", "seconds": 0.0}
     >>> phases_text({"seconds": 45.0, "phases": {"train": [setup, steps, back]}, "ends": {"time_s": span}})
-    'setup 40.0 s (late by 10.0 s), now steps 5.0 s of 25.0 s (20.0 s to 30.0 s), then saving'
+    'setup 40 s (late by 10 s), now steps 5 s of 25 s (20 s to 30 s), then saving'
     """
     found = []
     experiments = [(name, lines) for name, lines in summary.get("phases", {}).items() if lines]

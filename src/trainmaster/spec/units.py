@@ -21,6 +21,15 @@ _DOLLARS = re.compile(
 )
 _OTHER_CURRENCY = re.compile(r"[A-Z]{3}|[£€¥₹]|\b(?:euros?|pounds?|yen|francs?)\b", re.IGNORECASE)
 
+#: Of times below so many seconds: to which they are rounded, its unit, and how large the other one is.
+_SPANS: Final[tuple[tuple[float, int, str, int, str], ...]] = (
+    (60, 1, "s", 60, ""),
+    (600, 1, "s", 60, "min"),
+    (3600, 60, "min", 3600, ""),
+    (86400, 60, "min", 3600, "h"),
+    (math.inf, 3600, "h", 86400, "d"),
+)
+
 
 def parse_duration(text: str) -> float:
     """Seconds in a duration.
@@ -100,17 +109,23 @@ def parse_money(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """A time span for people.
+    """A time span for people, in at most two units: `duration` of the pages' ticking.js writes it alike.
 
-    >>> format_duration(3.14), format_duration(75), format_duration(7300)
-    ('3.1 s', '1m15s', '2h01m')
+    >>> [format_duration(each) for each in (3.14, 17.2, 75, 840, 9360, 273_600)]
+    ['3.1 s', '17 s', '1 min 15 s', '14 min', '2 h 36 min', '3 d 4 h']
     """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}m{rest:02d}s"
-    return f"{minutes // 60}h{minutes % 60:02d}m"
+    tenths = max(0, math.floor(10 * seconds + 0.5))
+    if tenths < 100:
+        return f"{tenths / 10:g} s"
+
+    rounded, span = next(
+        (rounded, span)
+        for span in _SPANS
+        if (rounded := span[1] * math.floor(seconds / span[1] + 0.5)) < span[0]
+    )
+    _, small, unit, large, of = span
+    whole, rest = divmod(rounded, large)
+    return " ".join([f"{whole} {of}"] * (whole > 0) + [f"{rest // small} {unit}"] * (rest > 0))
 
 
 def price(usd: float) -> str:

@@ -28,11 +28,8 @@ _LAST_S: Final = 253_402_300_800.0
 
 
 def duration(seconds: float | None) -> str:
-    """How long, to a second."""
-    if seconds is None:
-        return "–"
-    whole = max(0, round(seconds))
-    return f"{whole} s" if whole < 60 else format_duration(whole)
+    """How long."""
+    return "–" if seconds is None else format_duration(seconds)
 
 
 def usd(amount: float | None) -> str:

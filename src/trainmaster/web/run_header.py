@@ -131,7 +131,7 @@ def _phase(phases: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[str, bool
 
     >>> setup = {"phase": "setup", "state": "now", "seconds": 60.0, "late_s": 20.0}
     >>> _phase({"train": [setup]}), _phase({"train": [{**setup, "phase": "steps", "late_s": 0.0}]})
-    (('setup for 1m00s, 20 s late', True), ('', False))
+    (('setup for 1 min, 20 s late', True), ('', False))
     """
     for lines in phases.values():
         for each in lines:

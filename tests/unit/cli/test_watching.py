@@ -25,9 +25,9 @@ def test_tasks_that_failed_are_not_done():
     tasks = (TaskView("sweep", 2, {"loss": 0.5}, 10.0, None, 6.0), TaskView("sweep", 3, {}, None, None, None))
     view = RunView("r", State.RUNNING, False, (sweep,), tasks, {"sweep": ("accuracy", found)})
     assert list(progress_lines(view)) == [
-        "sweep: 1/4 tasks done, 2 running, 1 failed, about 1m20s left",
+        "sweep: 1/4 tasks done, 2 running, 1 failed, about 1 min 20 s left",
         "best sweep/0  accuracy=0.5  lr=0.1",
-        "sweep/2: loss=0.5  10 steps/s  6.0 s left",
+        "sweep/2: loss=0.5  10 steps/s  6 s left",
     ]
 
 

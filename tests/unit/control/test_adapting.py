@@ -44,16 +44,16 @@ SLOW = Slow(
         ({"machine": ""}, "no machine stands out"),
         ({"is_rented": False}, "there is no other machine"),
         ({"changes": MOST_CHANGES}, "changed 2 times already"),
-        ({"changes": 1, "changed_s": REST_S - 1}, "changed 59.0 s ago"),
+        ({"changes": 1, "changed_s": REST_S - 1}, "changed 59 s ago"),
         ({"changes": 1, "changed_s": REST_S}, ""),
         ({"checkpoint_s": None}, "no checkpoint"),
-        ({"left_s": 130.0}, "would save 5.0 s and cost 1m00s, as it ends in 2m10s"),
-        ({"step_s": 1.01}, "would save 34.5 s and cost 1m00s"),
-        ({"restart_s": 3000.0}, "and cost 50m30s"),
+        ({"left_s": 130.0}, "would save 5 s and cost 1 min, as it ends in 2 min 10 s"),
+        ({"step_s": 1.01}, "would save 34 s and cost 1 min"),
+        ({"restart_s": 3000.0}, "and cost 51 min"),
         ({"most_usd": 1.5}, "may cost $1.50 at most"),
         ({"most_usd": 2.5}, ""),
         # The second machine is dear: what it costs until it works outweighs what is saved.
-        ({"left_s": 600.0, "machine_usd_per_hour": 5.0}, "would save 4m00s"),
+        ({"left_s": 600.0, "machine_usd_per_hour": 5.0}, "would save 4 min"),
         ({"left_s": 600.0, "machine_usd_per_hour": 5.0, "time": 1.0, "cost": 0.0}, ""),
         ({"usd_per_hour": 0.0, "machine_usd_per_hour": 0.0}, ""),
     ],
@@ -65,8 +65,8 @@ def test_when_another_machine_is_asked_for(more, words):
 
 
 def test_what_is_gained_is_told():
-    assert why_replace(SLOW) == "the run ends about 28m00s sooner, for $0.88 less"
-    assert why_replace(replace(SLOW, usd_per_hour=0.0)) == "the run ends about 28m00s sooner"
+    assert why_replace(SLOW) == "the run ends about 28 min sooner, for $0.88 less"
+    assert why_replace(replace(SLOW, usd_per_hour=0.0)) == "the run ends about 28 min sooner"
     assert why_replace(replace(SLOW, machine_usd_per_hour=30.0)).endswith("$0.57 more")
 
 

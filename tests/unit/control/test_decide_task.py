@@ -525,5 +525,5 @@ def test_one_that_shows_no_sign_of_work_is_recorded_then_stopped_and_ends_as_tim
     assert (stop.kind, stop.grace_s, stop.stacks) == (EffectKind.STOP, 7, True)
     move = only_move(decide(recorded, seen(exited(member(exit_code=134))), policy))
     assert (move.after, move.reason) == (State.SAVING, EndReason.TIMEOUT)
-    assert move.message.startswith("stopped after 10m00s without a sign of work (silence)")
+    assert move.message.startswith("stopped after 10 min without a sign of work (silence)")
     assert only_move(decide(recorded, seen(exited()), policy)).reason is EndReason.SUCCEEDED

@@ -48,7 +48,7 @@ def test_examples_become_steps_by_the_recipes_batch(tmp_path):
     assert progress.metrics == {"epoch": 2, "examples": 8960, "loss": 0.4}
     assert progress.steps_per_s == pytest.approx(10.0)
     assert progress.eta_s == pytest.approx(6.0)
-    assert task_text(progress).endswith("10 steps/s  6.0 s left")
+    assert task_text(progress).endswith("10 steps/s  6 s left")
     assert progress.trace.steady().step_time_s == pytest.approx(0.1)
 
 
@@ -57,7 +57,7 @@ def test_examples_without_a_batch_have_a_rate_and_a_time_left_too(tmp_path):
     mnist(progress, say, batches=141)
     assert progress.steps_per_s is None
     assert progress.eta_s == pytest.approx(6.0)
-    assert task_text(progress).endswith("640 examples/s  6.0 s left")
+    assert task_text(progress).endswith("640 examples/s  6 s left")
 
 
 def test_nobody_knows_how_many_examples_there_will_be(tmp_path):

@@ -38,7 +38,7 @@ def test_a_wait_is_told_once_with_who_holds_what_and_its_end():
     assert json.loads(written(changes)[0].waits_for)["place"] == 1
     assert queue.waited_s(141.0) == 41.0
     changes = queue.look(None, 141.0)
-    assert notes(changes) == ["goes on after waiting 41.0 s"]
+    assert notes(changes) == ["goes on after waiting 41 s"]
     assert written(changes) == [QueueChange(None, 41.0)]
     assert queue.look(None, 142.0) == []
     assert queue.waited_s(200.0) == 41.0
@@ -48,7 +48,7 @@ def test_who_was_denied_does_not_go_on():
     queue = QueueWait()
     queue.look(AwaitedApproval(("deploy",)), 0.0)
     queue.look(AwaitedApproval(("deploy",)), 2.0)
-    assert notes(queue.look(None, 12.0)) == ["waited 12.0 s for a person's approval of deploy"]
+    assert notes(queue.look(None, 12.0)) == ["waited 12 s for a person's approval of deploy"]
     assert queue.waited_s(99.0) == 12.0
 
 

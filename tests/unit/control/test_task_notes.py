@@ -18,7 +18,7 @@ def test_a_silence_is_told_once_and_the_next_one_again():
 
     assert told(TOLD_AFTER_S - 1) == []
     ((name, words),) = told(TOLD_AFTER_S)
-    assert (name, "10m00s" in words, "`silence: 10m`" in words) == ("main", True, True)
+    assert (name, "10 min" in words, "`silence: 10m`" in words) == ("main", True, True)
     assert told(TOLD_AFTER_S + 5) == []
     assert told(0.0) == []
     assert len(told(TOLD_AFTER_S)) == 1

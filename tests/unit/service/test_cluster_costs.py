@@ -232,13 +232,13 @@ def row(kind, cost, time_s=LONG, **more):
 
 
 def test_a_run_that_will_cost_more_is_told_with_another_cluster(tmp_path):
-    estimate = row("estimate", Interval(0, 0, 1), other="4 x huge (20.0 s, $5.00)")
+    estimate = row("estimate", Interval(0, 0, 1), other="4 x huge (20 s, $5.00)")
     binding = row("binding", Interval(0.05, 0.06, 0.07))
     lines = World(tmp_path, Store(estimate, binding), steps=400).look(200, step_s=0.5)
     assert len(lines) == 1
     assert "it will cost more than quoted" in lines[0]
     assert "quoted were at most $0.07." in lines[0]
-    assert "4 x huge (20.0 s, $5.00)" in lines[0]
+    assert "4 x huge (20 s, $5.00)" in lines[0]
     assert "gives the machines back" in lines[0]
 
 
@@ -246,7 +246,7 @@ def test_both_are_told_when_both_are_passed(tmp_path):
     binding = row("binding", Interval(0.05, 0.06, 0.07), Interval(50, 60, 75))
     lines = World(tmp_path, Store(binding), steps=400).look(160, step_s=0.5)
     assert "it will take longer and cost more than quoted" in lines[0]
-    assert "at most 1m15s and $0.07" in lines[0]
+    assert "at most 1 min 15 s and $0.07" in lines[0]
 
 
 def test_points_of_a_gang_on_two_machines_say_so(tmp_path):

@@ -127,7 +127,7 @@ def test_a_quote_counts_the_setup_unless_an_image_saves_it(
     def found() -> ExperimentPhases:
         return phases_of(cast(Any, service), recipe, {})["train"]
 
-    assert "counts 1m00s for setup and container on its machines, a guess" in found().words(rented)
+    assert "counts 1 min for setup and container on its machines, a guess" in found().words(rented)
     train = recipe.experiments["train"]
     contents = {
         "setup": part_hash(setup_hash(train.setup or "", of_nodes(train), path.parent)),
@@ -137,11 +137,13 @@ def test_a_quote_counts_the_setup_unless_an_image_saves_it(
     for number in range(20):
         phases = [RecordedPhase(f"r/train/0/{number}", "train", each, "m4.large", 1.0) for each in took]
         database.add_measurement(*phase_rows("r", phases))
-    assert "train: counts 1m13s for setup and container on its machines, as seen" in found().words(rented)
+    assert "train: counts 1 min 13 s for setup and container on its machines, as seen" in found().words(
+        rented
+    )
     assert brought_seconds(database, contents.values()) == 74.0
     content = content_of([train], path.parent, "red")
     baker.kept.append(BakedImage("ami-3", "r", "run-3", content, is_ready=True, team="red"))
-    assert "train: machines start from ami-3, without the 1m13s" in found().words(rented)
+    assert "train: machines start from ami-3, without the 1 min 13 s" in found().words(rented)
     assert found().counted(Workload("train", Strategy.ALLREDUCE, 1, {})).prepared_in == {("aws", "r")}
     there, elsewhere = (found().beside("aws", region, "m4.large").before for region in ("r", "elsewhere"))
     assert sum(each.median for _, each in there) < 4

@@ -217,7 +217,7 @@ def test_the_quote_decides_and_its_estimate_is_shown_and_kept(world):
     world.quote = quoted(not_quoted={})
     found = world.plan(world.recipe({"main": {"distributed": {"workers": 2}}}))
     assert found.lines[0] == "main: 2 x large in r1 at $0.439 per hour"
-    told = "estimate: 1m00s (50.0 s to 1m15s), $0.60 ($0.50 to $0.75), with the wait for the machines"
+    told = "estimate: 1 min (50 s to 1 min 15 s), $0.60 ($0.50 to $0.75), with the wait for the machines"
     assert told in found.lines
     assert "limited by compute" in found.lines
     kept = []
@@ -225,7 +225,7 @@ def test_the_quote_decides_and_its_estimate_is_shown_and_kept(world):
     promise = QuoteRecord.of_row({"kind": kept[0].kind, "made_at": kept[0].made_at, "data": kept[0].data})
     assert (promise.kind, promise.made_at, promise.measurements) == ("estimate", 7.0, 3)
     assert (promise.time_s, promise.cost_usd) == (Interval(50, 60, 75), Interval(0.5, 0.6, 0.75))
-    assert promise.other == "4 x huge (20.0 s, $5.00)"
+    assert promise.other == "4 x huge (20 s, $5.00)"
 
 
 def test_an_estimate_of_a_part_is_shown_but_not_judged(world):

@@ -1,11 +1,13 @@
+import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.spec.parameter import format_value
-from trainmaster.spec.units import parse_bytes, parse_duration, parse_money
+from trainmaster.spec.units import format_duration, parse_bytes, parse_duration, parse_money
 
 
 @pytest.mark.parametrize(
@@ -112,3 +114,13 @@ def test_any_text_is_a_unit_or_a_message(text):
 def test_values_print_without_loss(value):
     text = format_value(value)
     assert text == str(value).lower() if isinstance(value, bool) else type(value)(text) == value
+
+
+def test_durations_are_written_one_way():
+    """R12; the browser writes the same: tests/integration/test_pages_rules.py."""
+    vectors = Path(__file__).parents[2] / "vectors" / "durations.json"
+    assert [
+        (seconds, format_duration(seconds), words)
+        for seconds, words in json.loads(vectors.read_text())
+        if format_duration(seconds) != words
+    ] == []

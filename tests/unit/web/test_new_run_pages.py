@@ -318,7 +318,7 @@ def test_a_quote_is_a_picture_from_which_a_cluster_is_taken(state, browser):
     assert "hx-get" not in page
     for text in (
         'role="img"',
-        "50m00s to 1h30m",
+        "50 min to 1 h 30 min",
         "$1.00 to $2.50",
         "Limited by the &lt;network&gt;",
         "mind the gap",
@@ -430,7 +430,7 @@ def test_a_job_of_which_nothing_is_known_is_measured_by_a_button(state, browser,
     guess = FirstGuess(None, None, "nothing was measured", 7, (4.0, 7200.0), 0.5)
     monkeypatch.setattr(FirstGuess, "of", lambda *_: guess)
     text = " ".join(re.sub("<.*?>", "", browser.get(place).text).split())
-    assert "Your last 7 runs took 4 s to 2h00m: up to $1.00 on one machine, from $0.50 an hour" in text
+    assert "Your last 7 runs took 4 s to 2 h: up to $1.00 on one machine, from $0.50 an hour" in text
 
 
 def test_what_a_quote_wants_is_shown_as_code_and_only_to_who_has_a_shell(state, browser):
@@ -465,7 +465,7 @@ def test_the_recommender_draws_time_against_machines(browser):
     assert ("Per hour</th>" in page, "$" in page) == (False, False), "no price is known"
     page = browser.get("/recommend?batch=1280&latency_ms=100").text
     assert "Take <strong>1</strong> machine:" in page
-    assert "<em>lookup</em> says 2, 1m03s" in page
+    assert "<em>lookup</em> says 2, 1 min 3 s" in page
     assert "the table says 20 s" in page
     page = browser.get("/recommend?batch=64000&latency_ms=0&usd_per_hour=.0928&max_usd=.04&rule=lookup").text
     assert "Take <strong>3</strong> machines" in page
@@ -533,14 +533,14 @@ def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tm
 
         assert said([], None) == "Nothing is known of this job yet. It may take seconds or days."
         assert said(past[:3], None).endswith("Your last 3 runs took 1 s to 3 s.")
-        assert said(past, None).endswith("9 of 10 of your last 100 runs took 6 s to 1m35s.")
+        assert said(past, None).endswith("9 of 10 of your last 100 runs took 6 s to 1 min 35 s.")
         monkeypatch.setattr(Quoter, "cheapest_usd_per_hour", lambda *_: 36.0)
         assert said(past, None, budget="5").endswith(
-            "took 6 s to 1m35s: $0.06 to $0.95 on one machine, from $36.00 an hour. "
+            "took 6 s to 1 min 35 s: $0.06 to $0.95 on one machine, from $36.00 an hour. "
             "It ends at $5 in any case."
         )
         assert said(past, known) == (
-            "About 2m00s and $0.02; 9 of 10 such runs: 1m00s to 4m00s, $0.01 to $0.05. "
+            "About 2 min and $0.02; 9 of 10 such runs: 1 min to 4 min, $0.01 to $0.05. "
             "Not in it: last: not measured yet."
         )
         assert me.post("/new/estimate", data={"recipe": "name: x\nwrong: 1\n"}).status_code == 204

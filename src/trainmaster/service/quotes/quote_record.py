@@ -140,7 +140,7 @@ def told_in_full(time_s: Interval, cost_usd: Interval) -> str:
 
     >>> from trainmaster.advisor.quote.quote import Interval
     >>> told_in_full(Interval(50, 60, 75), Interval(0.5, 0.6, 0.75))
-    '1m00s (50.0 s to 1m15s), $0.60 ($0.50 to $0.75)'
+    '1 min (50 s to 1 min 15 s), $0.60 ($0.50 to $0.75)'
     """
     if not cost_usd.p95:
         return told(time_s)
@@ -153,7 +153,7 @@ def told(interval: Interval) -> str:
 
     >>> from trainmaster.advisor.quote.quote import Interval
     >>> told(Interval(50, 60, 75))
-    '1m00s (50.0 s to 1m15s)'
+    '1 min (50 s to 1 min 15 s)'
     """
     return (
         f"{format_duration(interval.p50)} ({format_duration(interval.p5)} to {format_duration(interval.p95)})"

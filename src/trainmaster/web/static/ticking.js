@@ -1,11 +1,14 @@
 "use strict";
-// Times go on between two looks at them; written as `duration` of the pages writes them.
+// Times go on between two looks at them; written as `format_duration` writes them.
 const firstSeen = new WeakMap();
-const two = number => String(number).padStart(2, "0");
+const SPANS_OF = [[60, 1, "s", 0, ""], [600, 1, "s", 60, "min"], [3600, 60, "min", 0, ""], [86400, 60, "min", 3600, "h"], [Infinity, 3600, "h", 86400, "d"]];
 function duration(seconds) {
-  const whole = Math.round(seconds), minutes = Math.floor(whole / 60);
-  if (whole < 60) return `${whole} s`;
-  return minutes < 60 ? `${minutes}m${two(whole % 60)}s` : `${Math.floor(minutes / 60)}h${two(minutes % 60)}m`;
+  const tenths = Math.max(0, Math.floor(10 * seconds + 0.5));
+  if (tenths < 100) return `${tenths / 10} s`;
+  const nearest = small => small * Math.floor(seconds / small + 0.5);
+  const [, small, unit, large, of] = SPANS_OF.find(([most, small]) => nearest(small) < most);
+  const whole = large ? Math.floor(nearest(small) / large) : 0, rest = (nearest(small) - whole * large) / small;
+  return [whole && `${whole} ${of}`, rest && `${rest} ${unit}`].filter(Boolean).join(" ");
 }
 setInterval(() => {
   const now = performance.now();

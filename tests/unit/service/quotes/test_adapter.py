@@ -136,7 +136,7 @@ def test_what_is_quick_again_stays(tmp_path):
     bench = Bench(tmp_path, slow_from=1000)
     bench.loop.replace("i-1", "it is slow", 2.5)
     bench.loop.is_there = True
-    assert bench.look(119) == ["node-2 (i-1) stays: a change no longer shortens the last 16m40s"]
+    assert bench.look(119) == ["node-2 (i-1) stays: a change no longer shortens the last 17 min"]
     assert bench.loop.record.machines[1].holds_seat
 
 
@@ -145,7 +145,7 @@ def test_what_is_quick_again_stays(tmp_path):
     [
         (False, {}, "there is no other machine to go on with"),
         (True, {"checkpoint_at": None}, "there is no checkpoint to go on from yet"),
-        (True, {"eta_s": 6.0}, "another one would save 3.6 s and cost 8.0 s"),
+        (True, {"eta_s": 6.0}, "another one would save 3.6 s and cost 8 s"),
     ],
 )
 def test_why_nothing_is_changed_is_told_once(tmp_path, rents, more, why):

@@ -59,7 +59,7 @@ def test_phases_follow_each_other_and_what_is_late_is_told_once():
     assert world.look(2) == world.look(7) == []
     world.has_machines, world.task.doing = True, "setup"
     assert world.look(8) == world.look(15) == []
-    assert world.look(20) == ["train: setup is late: 12.0 s until now, expected were at most 8.0 s"]
+    assert world.look(20) == ["train: setup is late: 12 s until now, expected were at most 8 s"]
     assert world.look(21) == []
     world.step(30)
     assert world.look(31) == []

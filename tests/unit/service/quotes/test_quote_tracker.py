@@ -135,7 +135,7 @@ def test_steady_steps_make_a_binding_quote_and_then_silence(tmp_path):
     world = World(tmp_path, steps=400)
     lines = world.look(150, step_s=0.5)
     assert len(lines) == 1
-    assert lines[0].startswith("quote: 3m2")
+    assert lines[0].startswith("quote: 3 min 2")
     assert len(world.database.rows) == 1
 
 
@@ -264,7 +264,7 @@ def test_nothing_is_bound_while_its_setup_is_made_and_that_is_counted(tmp_path):
     task.state, task.started_at = State.STAGING, None
     world.progress.clear()
     (line,) = world.look(90)
-    assert line.startswith("estimate: 11m")
+    assert line.startswith("estimate: 12 min")
 
 
 @pytest.mark.parametrize("steps", [400, 100])
