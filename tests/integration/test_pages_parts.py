@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sqlite3
 import time
 
 import pytest
-from test_pages_rules import browser, opened, site  # noqa: F401 - fixtures
+from test_pages_rules import IS_ALL, browser, opened, site  # noqa: F401 - fixtures
 
 #: Of a run that is over: it reported each second, an epoch has ten steps.
 STEPS = 60
@@ -151,3 +152,80 @@ def test_a_view_is_saved_found_and_forgotten(browser, site):  # noqa: F811
     page.locator("summary", has_text="Saved").click()
     page.get_by_text("under a name of yours").wait_for()
     page.context.close()
+
+
+def of_columns(points, columns):
+    """The least and the greatest of each column of pixels, of those with a point."""
+    first, last = points[0][0], points[-1][0]
+    found = {}
+    for x, y in points:
+        at = min(columns - 1, int((x - first) / (last - first) * columns))
+        low, high = found.get(at, (y, y))
+        found[at] = min(low, y), max(high, y)
+    return found
+
+
+DRAWN = """() => {
+  const {plot, series} = charts.chart("loss"), [{xs, ys}] = series.values();
+  return [xs.map((x, i) => [x, ys[i]]), Math.round(plot.bbox.width / devicePixelRatio), charts.columns()];
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("size", ["desk", "phone"])
+def test_a_long_curve_is_true_in_every_column_of_pixels(browser, site, size):  # noqa: F811
+    """R17, of 10,000 reports, or of a million: at the first look, and when it has grown while it is seen."""
+    page = opened(browser, site, size)
+    page.goto(f"{site.url}/runs/long")
+    page.locator(".chart canvas").first.wait_for(timeout=60_000)
+    page.wait_for_function("() => charts.chart('loss').series.size")
+    drawn, width, columns = page.evaluate(DRAWN)
+    assert width == columns
+    count = 1_000_000 if IS_ALL else 10_000
+    all_ = [(step, 1 / step + 0.01 * math.sin(step * 7.1)) for step in range(1, count + 1)]
+    mine, its = of_columns(drawn, columns), of_columns(all_, columns)
+    least, greatest = min(y for _, y in all_), max(y for _, y in all_)
+    assert mine.keys() == its.keys()
+    within = 0.01 * (greatest - least)
+    assert all(mine[at] == pytest.approx(its[at], abs=within) for at in its)
+    said = page.locator("[data-key=loss] h3").inner_text()
+    assert f"{float(f'{all_[-1][1]:.4g}'):g} · best {float(f'{least:.4g}'):g}" in said
+    # What it gets while it is seen is drawn as it comes, and is thinned by the server when it is too long.
+    live = [{"step": count + at, "loss": 0.5} for at in range(1, 9001)]
+    with page.expect_request("**/metrics?*", timeout=30_000):
+        page.evaluate("points => { take({experiment: 'train', task: 0, points}); charts.draw(); }", live)
+        assert page.evaluate("charts.length('loss')") > 9000
+    page.wait_for_function("() => charts.length('loss') < 4000", timeout=30_000)
+    page.context.close()
+
+
+@pytest.mark.browser
+def test_hovering_curves_and_scrolling_a_log_leave_time_for_60_frames(browser, site):  # noqa: F811
+    """Time of the page's processor, so that a busy machine is as good as a quiet one."""
+    page, took = opened(browser, site), {}
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def frames(name, act):
+        before = work(devtools)
+        for number in range(60):
+            act(number)
+            page.evaluate("() => new Promise(requestAnimationFrame)")
+        took[name] = 1000 * (work(devtools) - before) / 60
+
+    page.goto(f"{site.url}/runs/wide")
+    page.locator(".chart canvas").first.wait_for(timeout=60_000)
+    at = page.locator(".chart canvas").first.bounding_box()
+    frames("hover", lambda number: page.mouse.move(at["x"] + 60 + 4 * number, at["y"] + 60))
+    frames("scroll a page", lambda _: page.mouse.wheel(0, 40))
+    page.goto(f"{site.url}/runs/wide/logs")
+    page.locator(".log").hover()
+    frames("scroll a log", lambda _: page.mouse.wheel(0, -200))
+    page.context.close()
+    assert not {name: each for name, each in took.items() if each > 16}, took
+
+
+def work(devtools):
+    """Seconds of work of a page's main thread."""
+    found = devtools.send("Performance.getMetrics")["metrics"]
+    return next(each["value"] for each in found if each["name"] == "TaskDuration")
