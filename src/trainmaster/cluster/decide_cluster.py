@@ -101,7 +101,16 @@ def _take_answers(decision: Decision, seen: Seen, now: float) -> None:
         failures = [Failure(rental.region, zone, rental.spot, now, rental.instance_type) for zone in places]
         record = replace(record, failures=(*record.failures, *failures))
         decision.notes.append(f"no capacity for {len(waiting)} {rental.words}: {refusal.reason}")
+        if not rental.is_rented:
+            record = _without_another_host(decision, record, {m.seat for m in waiting})
     decision.record = record
+
+
+def _without_another_host(decision: Decision, record: ClusterRecord, seats: set[str]) -> ClusterRecord:
+    """Slow hosts stay where no other one is free: that is not asked again and again."""
+    slow = [m for m in record.live if m.is_slow and not m.is_leaving and m.seat in seats]
+    decision.notes += [f"{_name(record, machine)} stays, though it is slow" for machine in slow]
+    return record.changed(replace(machine, is_slow=False) for machine in slow)
 
 
 def _goes_on(record: ClusterRecord, missing: list[Machine], refusal: Refusal) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from test_decide_cluster import NOW, A, node, nodes, rented, step
+from test_decide_cluster import NOW, A, node, nodes, plan, rented, step
 
-from trainmaster.cluster.decision import ActionKind, Seen, Stage
+from trainmaster.cluster.decision import ActionKind, Refusal, Seen, Stage
 from trainmaster.cluster.record import ClusterRecord, Machine, marked_slow, swapped
+from trainmaster.cluster.renting.plan import Rental, RolePlan
 from trainmaster.providers.base import NodeState
 
 
@@ -66,3 +67,18 @@ def test_a_slow_machine_that_is_lost_has_its_successor_already() -> None:
 def test_what_was_decided_of_a_slow_machine_is_in_its_row() -> None:
     record = marked_slow(rented(), "i-1", "it is slow", 2.0, NOW)
     assert ClusterRecord.of_row(asdict(record.as_row())) == record
+
+
+def test_a_slow_host_stays_where_no_other_one_is_free() -> None:
+    host = Rental("", "", "", is_rented=False)
+    hosts = replace(rented(rental=host), plan=plan(RolePlan("worker", 2, (host,))))
+    record = marked_slow(hosts, "i-1", "it is slow", 2.0, NOW)
+    stages = {"i-0": Stage.JOINED, "i-1": Stage.JOINED}
+    seen = Seen(nodes=nodes(record), known=nodes(record), stages=stages, is_formed=True)
+    asked = step(record, seen)
+    (action,) = asked.actions
+    assert action.kind is ActionKind.RENT
+    refused = step(asked.record, replace(seen, refusals={action.token: Refusal(reason="none is free")}))
+    assert refused.notes[-1] == "node-2 (i-1) stays, though it is slow"
+    assert [(m.id, m.holds_seat) for m in refused.record.live] == [("i-0", True), ("i-1", True)]
+    assert not step(refused.record, seen, NOW + 3600).actions

@@ -67,6 +67,7 @@ class Adapter:
         self._since: dict[str, tuple[str, float]] = {}
         self._told: dict[str, list[str]] = {}
         self._ready_at: dict[str, float] = {}
+        self._asked: set[str] = set()
         self._look_at = 0.0
 
     def look(
@@ -95,8 +96,11 @@ class Adapter:
         loop = None if self._executor is None else self._executor.loop_of(attempt)
         if loop is not None:
             for each in loop.record.rented:
-                if each.is_slow and not each.is_leaving:
-                    return self._swap(run_state, task, found, loop, each, drift, now)
+                if not each.is_slow or each.is_leaving:
+                    continue
+                told = [_note(task, each.slow_why)] if each.id in self._asked else []
+                self._asked.discard(each.id)  # it is written down: whoever drives the run from now on knows
+                return told + self._swap(run_state, task, found, loop, each, drift, now)
         if drift is None:
             self._since.pop(attempt, None)
             return []
@@ -114,8 +118,9 @@ class Adapter:
             return self._tell(attempt, task, f"{drift.words}; nothing is changed: {why_not}")
         words = f"{drift.words}; another machine is asked for in place of {slow.machine}: {why_replace(slow)}"
         loop.replace(machine.id, words, drift.step_s / drift.usual_s)
+        self._asked.add(machine.id)
         self._since.pop(attempt, None)
-        return [_note(task, words)]
+        return []
 
     def _swap(
         self,

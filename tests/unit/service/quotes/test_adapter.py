@@ -108,17 +108,18 @@ def bench(tmp_path):
 
 def test_another_machine_is_asked_for_once_and_then_waited_for(bench):
     assert bench.look(105) == []  # it may pass
-    (told,) = bench.look(116)
+    assert bench.look(116) == []  # it is told once it is written down
+    (told,) = bench.look(119)
     assert "worker-1 waits" in told
     assert "another machine is asked for in place of node-2 (i-1): the run ends about" in told
     assert [m.is_slow for m in bench.loop.record.machines] == [False, True]
     assert bench.loop.record.machines[1].slow_why == told
-    assert bench.look(119) == []
+    assert bench.look(121) == []
     bench.loop.is_there = True
     bench.found.checkpoint_at = BEGUN + 105
-    assert bench.look(122) == []
-    bench.found.checkpoint_at = BEGUN + 123
-    (told,) = bench.look(125)
+    assert bench.look(123) == []
+    bench.found.checkpoint_at = BEGUN + 124
+    (told,) = bench.look(126)
     assert told == "it goes on without node-2 (i-1), from its newest checkpoint"
     assert bench.loop.record.machines[1].is_leaving
     assert bench.look(128) == []
