@@ -23,6 +23,7 @@ SCRIPTS = (
     "quote_speed",
     "quotes_kept",
     "time_to_accuracy",
+    "adapt",
     "batch_steps",
     "simulation",
     "failures",
