@@ -112,3 +112,46 @@ def test_a_quote_says_before_a_run_when_its_target_is_reached(tm):
     call, never = target("--set", "experiments.main.target.at_least=0.995")
     assert never["steps"]["p50"] is None
     assert "never by this curve within 600 steps" in call.err
+
+
+def test_a_sweep_with_a_target_goes_on_after_its_driver_was_killed_and_what_comes_after_it_begins(tm):
+    tm.write(
+        "train.py",
+        """
+        import pathlib, sys, time
+        import trainmaster
+        for step in range(1, 600):
+            trainmaster.report(step=step, accuracy=1 - float(sys.argv[1]) * step**-0.5)
+            if step == 20:
+                pathlib.Path("@NOTES@", f"there-{sys.argv[1]}").touch()
+            while step == 20 and not pathlib.Path("@NOTES@", "go").exists():
+                time.sleep(0.05)
+            time.sleep(0.02)
+        """.replace("@NOTES@", str(tm.notes)),
+    )
+    recipe = tm.recipe(
+        """\
+        name: job
+        experiments:
+          main:
+            steps: 600
+            parameters: {a: [0.4, 0.5]}
+            target: {metric: accuracy, at_least: 0.93}
+            command: python train.py {{a}}
+          later:
+            after: main
+            command: echo later
+        """
+    )
+    run = tm.start("run", recipe, "--json")
+    name = run.run_id()
+    run.until(lambda: all((tm.notes / f"there-{a}").exists() for a in ("0.4", "0.5")), "20 reports of both")
+    run.kill()
+    (tm.notes / "go").touch()
+    found = tm.call("resume", name, "--json").json
+    main = found["experiments"]["main"]
+    assert (found["reason"], main["reason"], main["until"]["reached"]) == ("SUCCEEDED", "SUCCEEDED", 2)
+    assert found["experiments"]["later"]["reason"] == "SUCCEEDED"
+    target = tm.call("quote", recipe, "--json").json["experiments"]["main"]["target"]
+    assert (target["is_measured"], target["curves"], target["reached"]) == (False, 2, 2)
+    assert target["steps"]["p5"] < 33 < 52 < target["steps"]["p95"]

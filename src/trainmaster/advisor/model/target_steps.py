@@ -35,6 +35,10 @@ _NOISE_SPREAD: Final = 0.9
 _MOST_CURVES: Final = 24
 _MOST_FORETOLD: Final = 6
 _PARTICLES: Final = 4000
+#: What a forecast by a curve alone has believed before: over so much of log time, and how often never.
+_LOG_RANGE: Final = 3.0
+_USUALLY_NEVER: Final = 0.25
+_SURPRISING: Final = 0.02
 #: Of an experiment with more tasks so many are drawn.
 _MOST_TASKS: Final = 16
 #: What a curve that ended within its first reports says: about so many times its length, give or take (log).
@@ -70,6 +74,27 @@ class TargetBelief:
         own = self.log_steps[:, None] + self.spread * rng.standard_normal((DRAWS, many))
         found = np.where(rng.random((DRAWS, many)) < self.never, np.inf, np.exp(own))
         return np.asarray(found[:, None, :] * self.factor(batch)[:, :, None])
+
+    def weighed(self, forecast: Floats) -> Floats:
+        """Draws of the steps that a running task takes, by its own curve, weighed by what was known before.
+
+        Args:
+            forecast: by its curve alone; infinite: never.
+        """
+        before = self.steps(np.array([math.nan])).ravel()
+        before = np.log(before[np.isfinite(before)])
+        if not self.reached or not len(before):
+            return forecast
+        ends, spread = np.isfinite(forecast), max(float(before.std()), 0.05)
+        off = (np.log(forecast[ends]) - float(before.mean())) / spread
+        weight = np.full(len(forecast), self.never / _USUALLY_NEVER)
+        weight[ends] = (
+            (1 - self.never) * _LOG_RANGE / (spread * math.sqrt(2 * math.pi)) * np.exp(-0.5 * off**2)
+        )
+        if weight.mean() < _SURPRISING:  # it is another case than those before
+            return forecast
+        chosen = np.random.default_rng(31).choice(len(forecast), len(forecast), p=weight / weight.sum())
+        return np.sort(forecast[chosen])
 
     def factor(self, batch: Floats) -> Floats:
         """(DRAWS, m) steps with other global batches over those with `batch`."""

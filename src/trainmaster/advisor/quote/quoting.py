@@ -319,7 +319,7 @@ def _target(timing: Timing, one: Candidates) -> QuotedTarget | None:
     batch = float(timing.global_batch(one)[0])
     found = QuotedTarget(workload.name, str(workload.until), most, batch=batch if batch == batch else None)
     belief = workload.target
-    if belief is None or timing.knowledge.model is None:
+    if belief is None:
         return found
     steps = np.sort(belief.steps(np.array([batch])).ravel())
     within = np.where(steps <= most, steps, math.inf)

@@ -155,6 +155,7 @@ class Recorder:
         known = self._followed.pop(attempt, None)
         if gang is None or gang.phase is not Phase.EXITED or gang.started_at is None or gang.ended_at is None:
             return
+        known = known or self._unseen(effect, now)
         if known is not None and self._traced[effect.experiment] < MOST_TRACES:
             for _ in range(_LAST_READS):
                 if not known.progress.update(gang.ended_at):
@@ -171,6 +172,16 @@ class Recorder:
             self._durations.append((effect, gang))
             if self._short[effect.experiment] == MOST_DURATIONS:
                 self.flush(now)
+
+    def _unseen(self, effect: Effect, now: float) -> _Followed | None:
+        """What ended before it was looked at: its reports count where they are to come to a target."""
+        experiment = self.recipe.experiments[effect.experiment]
+        if experiment.ends_at is None:
+            return None
+        from trainmaster.control.measure.progress import progress_left
+
+        directory = self.attempt_directory(effect.experiment, effect.task, effect.attempt)
+        return _Followed(progress_left(experiment, directory), now, late=True)
 
     def flush(self, now: float) -> None:
         """Keep what was put by."""

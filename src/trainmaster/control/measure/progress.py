@@ -270,14 +270,27 @@ def read_curve(experiment: Experiment, places: Iterable[AttemptPlace]) -> Curve:
     from trainmaster.sweeps import Curve
 
     curve = Curve()
-    first = "{}-{}".format(*member_names(experiment)[0])
     for place in places:
-        progress = TaskProgress(
-            source=MemberMetrics(place.directory, first, experiment.metrics_pattern),
-            total_steps=None,
-            metric=experiment.search.metric if experiment.search else None,
-            curve=curve,
-        )
+        progress = progress_left(experiment, place.directory)
+        progress.metric, progress.curve = experiment.search.metric if experiment.search else None, curve
         while progress.update(0.0):
             pass
     return curve
+
+
+def progress_left(experiment: Experiment, directory: Path) -> TaskProgress:
+    """Of an attempt that has ended, with nothing read yet.
+
+    Args:
+        experiment: that it is of.
+        directory: of the attempt.
+    """
+    from trainmaster.sweeps import Curve
+
+    first = "{}-{}".format(*member_names(experiment)[0])
+    return TaskProgress(
+        source=MemberMetrics(directory, first, experiment.metrics_pattern),
+        total_steps=None,
+        until=experiment.ends_at,
+        aimed=Curve() if experiment.ends_at is not None else None,
+    )

@@ -34,6 +34,7 @@ from trainmaster.service.on_cluster.away import back
 from trainmaster.service.on_cluster.credentials import ROLE_VARIABLE, driver_environment, policy_of
 from trainmaster.service.on_cluster.driver_store import DriverStore
 from trainmaster.service.on_cluster.keeper import DRIVING, FAILED, READY, part
+from trainmaster.service.quotes.history import device_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
@@ -419,6 +420,7 @@ class HandingOver:
             key=base64.b64encode(key_of(key, run).key).decode(),
             environ=driver_environment(self._environ, provider, store.store_url, policy),
             lab=self._lab(provider),
+            device=device_of(self._service.home),
         )
 
     def _policy(self, rows: run_transfer.RunRows, store_url: str) -> str:

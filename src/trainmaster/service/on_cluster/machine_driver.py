@@ -42,6 +42,7 @@ from trainmaster.service.on_cluster.keeper import (
     read_part,
 )
 from trainmaster.service.on_cluster.publication import Publication
+from trainmaster.service.quotes.history import DEVICE_FILE
 from trainmaster.service.service import Service
 from trainmaster.spec.errors import LeaseLostError, ProviderError, TrainmasterError, one_line
 from trainmaster.spec.private_files import write_private
@@ -91,6 +92,8 @@ class MachineDriver:
         """
         row, home = self._assignment.record.rows.run, self._service.home
         home.identity()
+        if self._assignment.device:  # what is measured is to be found again at home
+            write_private(home.root / DEVICE_FILE, self._assignment.device.encode())
         self._service.database.clock_s()  # it is made, and migrated
         self._store.is_followed()  # it can be reached from here
         bring_code(row["store_url"], Path(row["code_path"]).name, home.snapshots)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.devices import Device
     from trainmaster.advisor.model.measurement import Measurement, SeenCurve
     from trainmaster.advisor.model.shapes import Floats
+    from trainmaster.advisor.model.target_steps import TargetBelief
     from trainmaster.advisor.quote.forecast import Beside, Doing
     from trainmaster.advisor.quote.quote import Interval
     from trainmaster.control.loop.run_state import ExperimentState
@@ -106,8 +107,8 @@ def doing_of(
     return Doing(sum(experiment.ended.values()), tuple(running))
 
 
-def _with_ends(experiment: Experiment, how_far: Doing) -> Doing:
-    """The same with where its tasks may end as their target is reached, by their curves."""
+def _with_ends(experiment: Experiment, how_far: Doing, known: TargetBelief | None) -> Doing:
+    """The same with where its tasks may end as their target is reached, by their curves and earlier ones."""
     until, most = experiment.ends_at, experiment.builtin_values().get("steps")
     if until is None or not most:
         return how_far
@@ -119,8 +120,8 @@ def _with_ends(experiment: Experiment, how_far: Doing) -> Doing:
         found, is_more = None, until.op == ">="
         if steps and steps[-1] <= most:  # it counts as the recipe does
             found = forecast_curve(steps, values, until.value, more_is_better=is_more, most=most)
-        ends = () if found is None else tuple(min(float(step) / most, 1.0) for step in found.steps)
-        running.append(replace(task, ends=ends))
+        steps_of = () if found is None else found.steps if known is None else known.weighed(found.steps)
+        running.append(replace(task, ends=tuple(min(float(step) / most, 1.0) for step in steps_of)))
     return replace(how_far, running=tuple(running))
 
 
@@ -189,7 +190,7 @@ def forecast_inputs(
         at_once = min(room // slots_of(experiment), spread or room, workload.tasks)
         nodes = 1 if rented is None else rented.nodes(experiment)
         one = own_cluster(timing, room, min(workload.lengths), max(at_once, 1), nodes)
-        left[name] = remaining_s(timing, one, _with_ends(experiment, how_far))
+        left[name] = remaining_s(timing, one, _with_ends(experiment, how_far, workload.target))
         if rented is not None:
             left[name] = left[name] + timing.change_s()
         left_s[name] = span(left[name])

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from trainmaster.spec import Experiment
     from trainmaster.spec.until import Until
 
+#: In the home of a machine that drives a run for another home.
+DEVICE_FILE: Final = "device"
 #: Another version of a job has at least so much of its code's lines in common with it.
 KIN: Final = 0.5
 #: Times of one version of a job, by those of others, before any were compared (log); counts as so many.
@@ -141,7 +143,7 @@ def histories(
         snapshot = take_snapshot(
             recipe.code, recipe.directory, home.snapshots, exclude=excluded, include=recipe.include
         ).path
-    device, code = local_device(detect_capacity()), _code_of(recipe, snapshot)
+    device, code = device_of(home), _code_of(recipe, snapshot)
     found = {}
     for name, experiment in recipe.experiments.items():
         key = fingerprint_of(recipe, experiment, code, device)
@@ -304,6 +306,14 @@ def experience_of(database: Database, *fingerprints: str, team: str | None = Non
     return Experience.of(learnt)
 
 
+def device_of(home: Home, machine: NodeCapacity | None = None) -> str:
+    """What fingerprints call this machine; one that drives a run for its home has it say what that one is."""
+    try:
+        return (home.root / DEVICE_FILE).read_text()
+    except OSError:
+        return local_device(machine or detect_capacity())
+
+
 def make_recorder(
     database: Database,
     home: Home,
@@ -334,7 +344,7 @@ def make_recorder(
             code = _code_of(recipe, snapshot)
         except OSError:  # the snapshot is gone: what was measured is unknown
             return
-        device = local_device(machine)
+        device = device_of(home, machine)
         keys = {
             name: fingerprint_of(recipe, recipe.experiments[name], code, device)
             for name in {each.experiment for each in found}

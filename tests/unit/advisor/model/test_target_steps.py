@@ -122,3 +122,15 @@ def test_the_noise_of_gradients_tells_the_critical_batch_where_no_other_batch_wa
     few, many = critical(16 / 256), critical(16_000 / 256)
     assert few[0] < unknown / 2 < unknown * 2 < many[0]
     assert few[1] == pytest.approx(no_gain, abs=0.1), "whether the script uses it is not known by that"
+
+
+def test_what_was_known_before_narrows_the_forecast_of_a_run_unless_it_is_another_case():
+    known = belief(*(curve(until=1500, seed=n) for n in range(4)))
+    forecast = np.sort(np.append(np.exp(np.linspace(math.log(300), math.log(9000), 700)), [math.inf] * 100))
+    narrow = known.weighed(forecast)
+    assert np.quantile(narrow, 0.5, method="lower") == pytest.approx(1100, rel=0.15)
+    assert np.quantile(narrow, 0.95, method="lower") < 2000
+    late = np.sort(np.exp(np.linspace(math.log(20_000), math.log(90_000), 800)))
+    assert (known.weighed(late) == late).all()
+    not_reached = belief(curve(until=300))
+    assert (not_reached.weighed(forecast) == forecast).all()

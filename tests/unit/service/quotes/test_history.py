@@ -9,8 +9,16 @@ import pytest
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database, NewMeasurement, Submission
-from trainmaster.service.quotes.history import as_long, borrowing_spread, experience_of, histories, new_row
+from trainmaster.service.quotes.history import (
+    as_long,
+    borrowing_spread,
+    curves_of,
+    experience_of,
+    histories,
+    new_row,
+)
 from trainmaster.spec import Strategy, read_recipe
+from trainmaster.spec.until import Target
 
 OWNER = "r-owner"
 
@@ -65,6 +73,26 @@ def test_a_team_is_told_what_its_own_runs_have_measured(database, home, recipe):
         "blue": [[5.0], [50.0]],
         "green": [[], []],
     }
+
+
+def test_the_curves_of_a_target_are_those_of_the_teams_own_runs(database, home, recipe):
+    main = recipe.experiments["main"].model_copy(update={"target": Target(metric="acc", at_least=0.9)})
+    recipe = recipe.model_copy(update={"experiments": {"main": main}})
+    key = histories(database, home, recipe)["main"].fingerprint
+    for run in (OWNER, "r-red"):
+        place = home.attempt(run, "main", 0, 1)
+        place.directory.mkdir(parents=True)
+        place.metrics("worker-0").parent.mkdir(parents=True, exist_ok=True)
+        place.metrics("worker-0").write_text('{"step": 5, "acc": 0.5}\n{"step": 9, "acc": 0.95}\n')
+        point = Point(Strategy.ALLREDUCE, 1, nodes=1, local_batch=8.0, step_time_s=0.1)
+        data = Measurement(point, steps_done=9).to_json()
+        name = f"{run}/main/0/1"
+        database.add_measurement(NewMeasurement(name, key.exact, key.similar, "main", run, data, 1.0))
+    told = {team: histories(database, home, recipe, team=team)["main"].same for team in (None, "red", "blue")}
+    for team in (None, "red"):
+        (curve,) = curves_of(told[team])
+        assert (curve.metric, curve.points, curve.is_run) == ("acc", ((5.0, 0.5), (9.0, 0.95)), True)
+    assert curves_of(told["blue"]) == ()
 
 
 def test_a_team_learns_of_machines_from_its_own_jobs(database):
