@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -104,10 +105,18 @@ class Actuator:
             self._back_at.update(dict.fromkeys(due, now + _BACK_S))
 
     def _rent(self, record: ClusterRecord, token: str) -> None:
+        # Those that are not answered yet: some providers give all of them or none.
+        others = dict.fromkeys(m.token for m in record.live if not m.id and m.token != token)
+        beside = tuple(self._request(record, other) for other in others)
+        request = replace(self._request(record, token), beside=beside)
+        if self._tasks.start(f"rent {token}", partial(self._provider.acquire, record.id, request)):
+            self._tasks.start("packages", self._provisioner.warm_up)
+
+    def _request(self, record: ClusterRecord, token: str) -> NodeRequest:
         asked = [machine for machine in record.machines if machine.token == token]
         rental = asked[0].rental
         role = next(role for role in record.plan.roles if role.role == asked[0].role)
-        request = NodeRequest(
+        return NodeRequest(
             role=role.role,
             count=len(asked),
             instance_type=rental.instance_type,
@@ -127,8 +136,6 @@ class Actuator:
             cpus=role.cpus,
             content=self._content,
         )
-        if self._tasks.start(f"rent {token}", partial(self._provider.acquire, record.id, request)):
-            self._tasks.start("packages", self._provisioner.warm_up)
 
     def _prepare(self, record: ClusterRecord, name: str) -> None:
         machine, node = record.machine(name), self._observed.node(name)

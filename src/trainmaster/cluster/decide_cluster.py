@@ -208,7 +208,8 @@ def _with_lapse(reason: str, machine: Machine, seen: Seen) -> str:
 def _leaves(decision: Decision, machine: Machine, node: Node, now: float) -> None:
     left_s = max((node.leaves_at or now) - now, 0.0)
     record = decision.record.changed([replace(machine, is_leaving=True)])
-    decision.record = _with_failure(record, machine, now)
+    # That others want it says that there are none; that its time is over does not.
+    decision.record = _with_failure(record, machine, now) if machine.rental.spot else record
     decision.act(ActionKind.DRAIN, [machine.id])
     decision.lost[machine.seat] = f"{_name(record, machine)} is taken back in {left_s:.0f} s"
 

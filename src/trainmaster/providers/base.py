@@ -9,7 +9,7 @@ client token and tagged, so a call that is repeated after a crash finds what the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -75,6 +75,8 @@ class NodeRequest:
         max_usd_per_hour: of a spot machine, which is taken back if it costs more; 0: whatever it costs.
         memory_bytes, cpus: that a host of one's own must have, where it says (``slots``); 0: any.
         content: what is to be on it beside its system, by hash: an image that has all of it is taken.
+        beside: requests of the same cluster that are made at the same time, for a provider that can give all
+            of them or none.
     """
 
     role: str
@@ -95,6 +97,12 @@ class NodeRequest:
     memory_bytes: int = 0
     cpus: int = 0
     content: tuple[str, ...] = ()
+    beside: tuple[NodeRequest, ...] = ()
+
+    @property
+    def together(self) -> list[NodeRequest]:
+        """It and those beside it, in the same order whichever of them is asked."""
+        return sorted([replace(self, beside=()), *self.beside], key=lambda each: each.token)
 
     @property
     def needed(self) -> int:

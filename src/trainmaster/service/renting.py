@@ -299,7 +299,7 @@ def _requests(plan: ClusterPlan) -> list[NodeRequest]:
     """What is asked of the provider for a cluster, had in the best way."""
     from trainmaster.providers import NodeRequest
 
-    return [
+    requests = [
         NodeRequest(
             role=role.role,
             count=role.count,
@@ -319,6 +319,9 @@ def _requests(plan: ClusterPlan) -> list[NodeRequest]:
             cpus=role.cpus,
         )
         for role in plan.roles
+    ]
+    return [
+        replace(each, beside=tuple(other for other in requests if other is not each)) for each in requests
     ]
 
 

@@ -13,6 +13,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -304,3 +305,17 @@ def _run(
     if check and done.returncode:
         raise NoSlurmError(f"{' '.join(words)}: {done.stderr.strip()}")
     return done
+
+
+def main() -> None:
+    """A Slurm to try, until it is interrupted."""
+    with PrivateSlurm() as slurm, contextlib.suppress(KeyboardInterrupt):
+        has = f"{CPUS} CPUs, {MEMORY_MB} MB and {GPUS} GPUs that do nothing"
+        sys.stdout.write(f"export SLURM_CONF={slurm.environ['SLURM_CONF']}\n")
+        sys.stdout.write(f"{len(slurm.names)} nodes of {has}; Ctrl-C ends it\n")
+        sys.stdout.flush()
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

@@ -29,6 +29,7 @@ class SlurmJob:
 
     Attributes:
         id: of it, or of the component of a heterogeneous one.
+        leader: of a component, the job's own. group: number of the component.
         name, comment: as submitted, or written later.
         state: as Slurm names it, such as ``RUNNING``. reason: why it is in that.
         nodes: that it has now. count: how many it asked for, or has.
@@ -38,6 +39,8 @@ class SlurmJob:
     """
 
     id: str
+    leader: str = ""
+    group: str = ""
     name: str = ""
     comment: str = ""
     state: str = ""
@@ -113,6 +116,8 @@ def parse_jobs(text: str) -> tuple[float, list[SlurmJob]]:
 def _job(said: Mapping[str, str]) -> SlurmJob:
     return SlurmJob(
         id=said["JobId"],
+        leader=said.get("HetJobId", ""),
+        group=said.get("HetJobOffset", ""),
         name=said.get("JobName", ""),
         comment=_text(said.get("Comment", "")),
         state=said.get("JobState", "").split("+")[0],
@@ -154,6 +159,7 @@ def end_words(job: SlurmJob, node_ends: Mapping[str, str]) -> str:
         "BOOT_FAIL": "its nodes did not boot",
         "OUT_OF_MEMORY": "it took more memory than it had asked for",
         "CANCELLED": "it was cancelled",
+        "COMPLETING": "it was ended: cancelled, preempted or out of time",
         "COMPLETED": "its lease was over, or it was given back",
     }
     return f"job {job.id}: {known.get(job.state, f'it has ended ({job.state}, exit code {code or 0})')}"

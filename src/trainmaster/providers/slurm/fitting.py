@@ -3,36 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from trainmaster.providers.slurm.answers import NodeKind, Partition, names_of
 from trainmaster.providers.slurm.scripts import Part
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import format_duration
-
-#: Why Slurm lets a job wait that it will never start unless somebody mends something.
-NEVER: Final = {
-    "PartitionNodeLimit": "it asks for more nodes than the partition has or allows",
-    "PartitionTimeLimit": "it asks for more time than the partition allows",
-    "PartitionConfig": "the partition does not take it",
-    "BadConstraints": "no node has all that is asked for",
-    "AccountNotAllowed": "the partition does not take the account",
-    "AccountingPolicy": "it breaks a rule of the account",
-    "AssocMaxWallDurationPerJobLimit": "it asks for more time than your account allows",
-    "AssocMaxNodePerJobLimit": "it asks for more nodes than your account allows",
-    "AssociationTimeLimit": "it asks for more time than your account has left",
-    "InvalidAccount": "the account is unknown",
-    "InvalidQOS": "the QOS is unknown",
-    "QOSNotAllowed": "the partition does not take the QOS",
-    "QOSTimeLimit": "it asks for more time than the QOS has left",
-    "QOSMaxNodePerJobLimit": "it asks for more nodes than the QOS allows",
-    "QOSMaxWallDurationPerJobLimit": "it asks for more time than the QOS allows",
-    "ReservationDeleted": "its reservation is gone",
-    "DependencyNeverSatisfied": "what it waits for cannot happen any more",
-    "JobHeldAdmin": "an administrator holds it",
-    "JobHeldUser": "it is held",
-    "NodeNotAvail": "",  # a node that is down may come back
-}
 
 
 def refuse_misfit(part: Part, partitions: Mapping[str, Partition]) -> None:

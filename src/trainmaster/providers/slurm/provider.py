@@ -19,7 +19,7 @@ from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeS
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.slurm import answers, scripts
 from trainmaster.providers.slurm.answers import JobPhase, Partition, SlurmJob
-from trainmaster.providers.slurm.fitting import NEVER, refuse_misfit
+from trainmaster.providers.slurm.fitting import refuse_misfit
 from trainmaster.providers.slurm.ledger import KnownCluster, KnownJob, SlurmLedger
 from trainmaster.providers.slurm.settings import SlurmSettings, read_settings, slurm_offers
 from trainmaster.spec.clocks import steady_s
@@ -118,47 +118,48 @@ class SlurmProvider:
 
     def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
         """See `Provider`. When each would start is a note; nothing is queued."""
-        parts = [scripts.part_of(self._settings, self._home, "preflight", each) for each in requests]
         partitions, notes = self._partitions(), []
-        for part in parts:
-            refuse_misfit(part, partitions)
-            waits_s = self._waiting_s(part)
+        for group in _groups(requests):
+            parts = self._parts("preflight", group)
+            for part in parts:
+                refuse_misfit(part, partitions)
+            waits_s = self._waiting_s(parts)
             if waits_s is not None and waits_s >= 1:
+                named = " and ".join(f"{each.count} x {each.instance_type}" for each in group)
                 notes.append(
-                    f"{part.request.count} x {part.request.instance_type} would wait "
-                    f"{format_duration(waits_s)} in the queue, as Slurm reckons now"
+                    f"{named} would wait {format_duration(waits_s)} in the queue, as Slurm reckons now"
                 )
         return notes
 
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
         """See `Provider`: the scripts of the jobs."""
+        placeholders = ("ssh-ed25519 ${key.Public}", "${key.Private}", "${lease.Until}")
         return [
-            self._shown(
-                self._script(
-                    cluster, [request], "ssh-ed25519 ${key.Public}", "${key.Private}", "${lease.Until}"
-                )
-            )
-            for request in requests
+            {
+                "service": "slurm",
+                "operation": "sbatch",
+                "parameters": {"script": self._script(self._parts(cluster, group), cluster, *placeholders)},
+            }
+            for group in _groups(requests)
         ]
 
-    @staticmethod
-    def _shown(script: str) -> dict[str, Any]:
-        return {"service": "slurm", "operation": "sbatch", "parameters": {"script": script}}
-
-    def _waiting_s(self, part: scripts.Part) -> float | None:
-        """How long a request would wait from now on, as Slurm reckons; None if it does not say.
+    def _waiting_s(self, parts: Sequence[scripts.Part]) -> float | None:
+        """How long a job would wait from now on, as Slurm reckons; None if it does not say.
 
         Raises:
             UsageError: Slurm refuses it.
         """
-        script = scripts.job_script(self._settings, self._home, "preflight", [part], "none", "none", "0")
-        done = self._run(f"date +now=%s\n{scripts.test_script(script)}")
-        said = done.out + done.err
-        if done.code:
-            raise self._refused(said, [part])
-        now, _ = answers.parse_jobs(done.out)
-        start = answers.start_of(said)
-        return None if start is None else max(start - now, 0.0)
+        longest: float | None = None
+        for part in parts:  # it reckons with one component at a time
+            script = self._script([part], "preflight", "none", "none", "0")
+            done = self._run(f"date +now=%s\n{scripts.test_script(script)}")
+            said = done.out + done.err
+            if done.code:
+                raise self._refused(said, [part])
+            start = answers.start_of(said)
+            if start is not None:
+                longest = max(start - answers.parse_jobs(done.out)[0], longest or 0.0)
+        return longest
 
     def _partitions(self) -> dict[str, Partition]:
         return answers.parse_partitions(self._answer(scripts.sinfo_script()))
@@ -169,34 +170,53 @@ class SlurmProvider:
         """See `Provider`. It does not wait for the queue: machines that wait are STARTING."""
         with self._memory.alone(cluster):
             known = self._memory.of(cluster)
-            job = known.jobs.get(request.token)
-            if job is None:
-                job = self._submitted(cluster, request)
-                known = self._memory.of(cluster).with_job(job)
-                self._memory.put(known)
+            if request.token not in known.jobs:
+                group = [each for each in request.together if each.token not in known.jobs]
+                self._submit(cluster, group)
+                known = self._memory.of(cluster)
+            job = known.jobs[request.token]
             return [node for node in self._looked(known) if node.id.startswith(f"{job.id}.")]
 
-    def _submitted(self, cluster: str, request: NodeRequest) -> KnownJob:
-        part = scripts.part_of(self._settings, self._home, cluster, request)
-        refuse_misfit(part, self._partitions())
+    def _submit(self, cluster: str, requests: Sequence[NodeRequest]) -> None:
+        """Have one job for all of them, a component each, and write down which is which."""
+        parts, partitions = self._parts(cluster, requests), self._partitions()
+        for part in parts:
+            refuse_misfit(part, partitions)
         _, public = self._memory.key()
         private, _ = self._memory.host_key(cluster)
-        until = str(round(self._clock() + request.lease_s))
-        script = self._script(cluster, [request], public, scripts.encoded_key(private), until)
-        name = scripts.job_name(self._home, cluster)
-        done = self._run(scripts.submit_script(name, request.token, script))
-        found = [line[4:] for line in done.out.splitlines() if line.startswith("job=")]
-        if done.code or not found or not found[0].strip().isdecimal():
-            raise self._refused(done.out + done.err, [part])
-        return KnownJob(
-            found[0].strip(), request.token, request.role, request.count, request.instance_type,
-            dict(request.labels), request.lease_s,
-        )  # fmt: skip
+        until = str(round(self._clock() + requests[0].lease_s))
+        script = self._script(parts, cluster, public, scripts.encoded_key(private), until)
+        name = self._name(cluster)
+        done = self._run(scripts.submit_script(name, requests[0].token, script))
+        if done.code or "job=" not in done.out:
+            raise self._refused(done.out + done.err, parts)
+        _, jobs = answers.parse_jobs(self._answer(scripts.look_script(name)))
+        ids = {mark[0]: job.id for job in jobs if (mark := scripts.marks(job.comment))}
+        known = self._memory.of(cluster)
+        for each in requests:
+            if each.token not in ids:
+                raise ProviderError(
+                    f"Slurm does not list the job for {each.role} yet", "It is looked for again."
+                )
+            known = known.with_job(
+                KnownJob(
+                    ids[each.token],
+                    each.token,
+                    each.role,
+                    each.count,
+                    each.instance_type,
+                    dict(each.labels),
+                    each.lease_s,
+                )
+            )
+        self._memory.put(known)
+
+    def _parts(self, cluster: str, requests: Sequence[NodeRequest]) -> list[scripts.Part]:
+        return [scripts.part_of(self._settings, self._home, cluster, request) for request in requests]
 
     def _script(
-        self, cluster: str, requests: Sequence[NodeRequest], public: str, private: str, until: str
+        self, parts: Sequence[scripts.Part], cluster: str, public: str, private: str, until: str
     ) -> str:
-        parts = [scripts.part_of(self._settings, self._home, cluster, request) for request in requests]
         return scripts.job_script(self._settings, self._home, cluster, parts, public, private, until)
 
     def _refused(self, said: str, parts: Sequence[scripts.Part]) -> Exception:
@@ -277,17 +297,14 @@ class SlurmProvider:
     def _node(
         self, known: KnownCluster, job: KnownJob, seen: SlurmJob | None, seat: int, offset_s: float
     ) -> Node:
-        part = scripts.part_of(
-            self._settings, self._home, known.cluster,
-            NodeRequest(job.role, job.count, job.machine, token=job.token),
-        )  # fmt: skip
+        (part,) = self._parts(known.cluster, [NodeRequest(job.role, job.count, job.machine, token=job.token)])
         name = job.nodes[seat] if seat < len(job.nodes) else ""
         state, reason, leaves_at = self._state(job, seen, seat, name, offset_s)
         address = job.addresses.get(name, name)
         is_over = state is NodeState.GONE
         way = ""
-        if self._settings.way == "srun" and name:
-            way = scripts.way_command(self._way_environ, self._settings, job.id, name, part.port)
+        if self._settings.way == "srun" and name and seen is not None:
+            way = scripts.way_command(self._way_environ, self._settings, seen, name, part.port)
         directory = f"{self._settings.scratch}/{part.directory}-{name}" if name else ""
         return Node(
             id=job.seat_id(seat),
@@ -325,7 +342,7 @@ class SlurmProvider:
         if job.ended_at or seen is None:
             return NodeState.GONE, job.reason, None
         if seen.phase is JobPhase.WAITS:
-            return NodeState.STARTING, self._waits_for(seen), None
+            return NodeState.STARTING, f"job {job.id} waits in the queue: {seen.reason}", None
         if job.nodes and name not in seen.nodes:
             what = f"{name} is down, and" if name else "a node is down, and"
             return NodeState.GONE, f"job {job.id}: {what} Slurm has taken it out of the job", None
@@ -335,12 +352,6 @@ class SlurmProvider:
         if ends_at is not None and ends_at - self._clock() <= self._settings.notice_s:
             return NodeState.LEAVING, f"the time limit of job {job.id} is near", ends_at
         return NodeState.READY, "", None
-
-    @staticmethod
-    def _waits_for(seen: SlurmJob) -> str:
-        why = NEVER.get(seen.reason) or ""
-        said = f"job {seen.id} waits in the queue" + (f" ({seen.reason})" if seen.reason else "")
-        return f"{said}: {why}" if why else said
 
     def console(self, cluster: str, id: str) -> str:
         """See `Provider`: it is not kept."""
@@ -440,3 +451,12 @@ class SlurmProvider:
                 f"Name where they are with `path`, or the login node with `login`, in {self._settings.file}.",
             )
         raise ProviderError(f"Slurm does not answer: {words}", "It is asked again.")
+
+
+def _groups(requests: Sequence[NodeRequest]) -> list[list[NodeRequest]]:
+    """Requests as `acquire` sends them: one job for those that stand beside each other."""
+    found: dict[str, list[NodeRequest]] = {}
+    for request in requests:
+        together = request.together
+        found.setdefault(together[0].token if len(together) > 1 else f"{len(found)}", together)
+    return list(found.values())

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainmaster.providers.base import NodeRequest
+from trainmaster.providers.slurm.answers import SlurmJob
 from trainmaster.providers.slurm.settings import SlurmMachine, SlurmSettings
 from trainmaster.spec.private_files import short_digest
 
@@ -354,12 +355,14 @@ def shrink_script(job: str, ended: Sequence[str], kept: Sequence[str]) -> str:
     return f"{steps}scontrol update JobId={job} NodeList={','.join(kept)} > /dev/null 2>&1\nexit 0\n"
 
 
-def way_command(environ: str, settings: SlurmSettings, job: str, node: str, port: int) -> str:
+def way_command(environ: str, settings: SlurmSettings, job: SlurmJob, node: str, port: int) -> str:
     """A command that leads to a node's SSH server by a step of its allocation."""
     path = f"PATH={shlex.quote(settings.path)}:$PATH " if settings.path else ""
+    group = [f"--het-group={job.group}"] if job.leader else []
     relay = f"exec 3<>/dev/tcp/127.0.0.1/{port} || exit 1; cat <&3 & exec cat >&3"
     words = [
-        "srun", f"--jobid={job}", "--overlap", "--quiet", "--unbuffered", "--nodes=1", "--ntasks=1",
+        "srun", f"--jobid={job.leader or job.id}", *group, "--overlap", "--quiet",
+        "--unbuffered", "--nodes=1", "--ntasks=1",
         "--cpus-per-task=1", "--mem=0", "--gres=none", "--mpi=none", f"--nodelist={node}",
         "bash", "-c", relay,
     ]  # fmt: skip
