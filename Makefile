@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What is installed is compiled on all cores; pip would take one. Some libraries have files that are no Python.
 COMPILE = $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: pages screenshots demo check unit test lint bench seeds docs install system dist audit mutations crossings gpu real-aws notebook im clean
+.PHONY: pages screenshots demo check unit test lint bench seeds docs install system dist audit mutations crossings places gpu real-aws notebook im clean
 
 install: $(STAMP)
 
@@ -125,6 +125,10 @@ real-aws: install
 # minute of a hand-over, but for those that `make test` has: hours.
 crossings: install
 	@$(BIN)/python -m pytest -v -m crossings tests/integration/lab tests/integration/volumes
+
+# Runs on the real schedulers that fit on this machine, with every fault: 20 minutes. `make test` has the contracts.
+places: install
+	@TRAINMASTER_PLACES=all $(BIN)/python -m pytest -v tests/integration/places
 
 # The rules of all pages, in both sizes, light and dark, with 5,000 runs: `make test` has a part of it.
 pages: install

@@ -87,7 +87,7 @@ arguments_of() {
     last) echo $again "${last[@]}" ;;
     rest)
         echo $again tests/integration "${others[@]/#/--ignore=}" "${servers[@]/#/--ignore=}" "${middle[@]/#/--ignore=}" "${last[@]/#/--ignore=}" \
-            --ignore=tests/integration/{lab,volumes,remote}
+            --ignore=tests/integration/{lab,volumes,remote,places}
         ;;
     esac
 }

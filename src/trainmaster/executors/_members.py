@@ -13,8 +13,10 @@ from trainmaster.executors._processes import (
     HOME_VARIABLE,
     attempt_group,
     core_dumps_as_given,
+    handed_on,
     read_process,
     unix_s,
+    with_handed_on,
 )
 
 TYPE_CHECKING = False
@@ -94,10 +96,8 @@ class Spawner:
                 self._done.put(OSError(22, str(error)))
 
     def _spawn(self, gang: GangProcesses, member: MemberProcess, base: dict[str, str], pipe: int) -> int:
-        env = dict(base)
-        env.update(member.env)
-        if member.gpus:
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(member.gpu_ids)
+        gpus = member.gpu_ids if member.gpus else ()
+        env = with_handed_on({**base, **member.env}, handed_on(os.environ), gpus)
         env.update(self._markers(gang))
         shell = self._shell(env.get("PATH", os.defpath))
         arguments = self._arguments(gang, member)

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 _OFFSET_S = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -38,6 +38,8 @@ def unix_s() -> float:
 
 ATTEMPT_VARIABLE = "TRAINMASTER_ATTEMPT_ID"
 HOME_VARIABLE = "TRAINMASTER_HOME_ID"
+#: Names of variables of a node's logins that its members get as they are.
+HANDED_ON = "TRAINMASTER_HANDED_ON"
 
 #: Groups that are never handed out: those of attempts, see `attempt_group`.
 ATTEMPT_GROUPS = range(0x70000000, 0x80000000)
@@ -47,8 +49,46 @@ _SET_CHILD_SUBREAPER = 36
 
 def kept_environment() -> dict[str, str]:
     """What our daemons need of the environment of their parent: no secret outlives its process in one."""
-    kept = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "TZ")
-    return {name: os.environ[name] for name in kept if name in os.environ}
+    kept = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "TZ", HANDED_ON)
+    return {name: os.environ[name] for name in kept if name in os.environ} | handed_on(os.environ)
+
+
+def handed_on(environ: Mapping[str, str]) -> dict[str, str]:
+    """What of a node's logins its members have, too: modules that were loaded, and which GPUs are ours.
+
+    >>> handed_on({"TRAINMASTER_HANDED_ON": "CUDA_HOME TMPDIR", "CUDA_HOME": "/opt/cuda", "TOKEN": "secret"})
+    {'CUDA_HOME': '/opt/cuda'}
+    """
+    return {name: environ[name] for name in environ.get(HANDED_ON, "").split() if name in environ}
+
+
+def with_handed_on(
+    environ: Mapping[str, str], node: Mapping[str, str], gpus: Sequence[str] = ()
+) -> dict[str, str]:
+    """The variables of a member on a node.
+
+    What it has itself comes first, also on ``PATH``. Its GPUs are counted from 0 among those of the node.
+
+    Args:
+        environ: its own.
+        node: see `handed_on`.
+        gpus: of the node's, that it is given.
+
+    >>> with_handed_on({"PATH": "/venv/bin:/usr/bin"}, {"PATH": "/opt/bin:/usr/bin"})["PATH"]
+    '/venv/bin:/opt/bin:/usr/bin'
+    >>> with_handed_on({}, {"CUDA_VISIBLE_DEVICES": "4,6"}, ["1"])["CUDA_VISIBLE_DEVICES"]
+    '6'
+    """
+    found = {**node, **environ}
+    if theirs := node.get("PATH"):
+        own = [each for each in environ.get("PATH", "").split(":") if each and each not in theirs.split(":")]
+        found["PATH"] = ":".join([*own, theirs])
+    if gpus:
+        there = [each for each in node.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(
+            there[int(gpu)] if gpu.isdecimal() and int(gpu) < len(there) else gpu for gpu in gpus
+        )
+    return found
 
 
 class Process:

@@ -200,7 +200,7 @@ experiments:
     framework: plain
     hardware: {instance: half}
     command: |
-      echo "$TRAINMASTER_ROLE on $(hostname) of $SLURM_JOB_ID"
+      echo "$TRAINMASTER_ROLE on $(hostname)"
       until test "$TRAINMASTER_ROLE" = worker; do sleep 1; done
       sleep 5
 """

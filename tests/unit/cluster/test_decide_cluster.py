@@ -236,6 +236,14 @@ def test_a_spot_machine_that_is_taken_back_is_not_asked_for_in_that_zone_again()
     assert ActionKind.DRAIN not in kinds(again), "asked once"
 
 
+def test_a_machine_whose_time_is_over_is_followed_by_one_of_the_same_kind_at_once() -> None:
+    record = rented()
+    leaving = node("i-1", NodeState.LEAVING, leaves_at=NOW + 120)
+    decision = step(record, Seen(nodes=nodes(record, leaving=leaving)))
+    (successor,) = (m for m in decision.record.live if m.seat == "worker-1" and not m.is_leaving)
+    assert successor.rental == record.live[1].rental
+
+
 def test_a_machine_that_answers_nobody_is_given_back_after_the_patience() -> None:
     record = rented()
     seen = Seen(nodes=nodes(record), stages={"i-0": Stage.JOINED, "i-1": Stage.JOINED}, is_formed=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pytest
 
-from trainmaster.providers.base import NodeRequest
+from trainmaster.providers.base import NodeRequest, ProviderPlace
 from trainmaster.providers.slurm import answers, scripts
 from trainmaster.providers.slurm.answers import JobPhase
 from trainmaster.providers.slurm.fitting import refuse_misfit
+from trainmaster.providers.slurm.provider import SlurmProvider
 from trainmaster.providers.slurm.settings import SlurmMachine, SlurmSettings, read_settings, slurm_offers
 from trainmaster.spec.errors import RecipeError, UsageError
 
@@ -157,6 +159,28 @@ def test_a_job_has_all_that_is_asked_for(tmp_path):
     assert "module load cuda" in script
     assert "@" not in script.replace("B:USR1@300", "").replace('"$@"', "")
     assert parts[0].port != parts[1].port
+
+
+def test_whichever_of_two_roles_is_asked_for_first_the_job_is_the_same(tmp_path):
+    worker, server = (
+        NodeRequest("worker", 2, "gpu", token="worker-0"),
+        NodeRequest("ps", 1, "big", token="ps-1"),
+    )
+    first, second = replace(worker, beside=(server,)), replace(server, beside=(worker,))
+    assert first.together == second.together == [server, worker]
+    provider = SlurmProvider(settings(tmp_path), ProviderPlace(tmp_path, "home"), None)
+    (job,) = provider.dry_run("c", [first, second])
+    assert job["parameters"]["script"].count("#SBATCH hetjob") == 1
+    assert len(provider.dry_run("c", [worker, server])) == 2
+
+
+def test_a_step_leads_to_a_node(tmp_path):
+    known = settings(tmp_path, "path: /opt/slurm/bin\n" + SETTINGS)
+    (job,) = answers.parse_jobs(RUNNING)[1]
+    command = scripts.way_command("SLURM_CONF=/c ", known, job, "n3", 20001)
+    assert command.startswith("SLURM_CONF=/c PATH=/opt/slurm/bin:$PATH exec srun --jobid=3 --overlap")
+    component = replace(job, id="4", leader="3", group="1")
+    assert "--jobid=3 --het-group=1" in scripts.way_command("", known, component, "n3", 20001)
 
 
 def test_one_token_is_one_job():

@@ -32,18 +32,21 @@ END_OF_JOB: Final = "END_OF_JOB"
 #: Below the ports that Linux hands out by itself.
 _PORTS: Final = range(20000, 32000)
 _MARK: Final = "trainmaster"
-#: Of the shell of the allocation, that logins on its nodes have, too.
+#: Variables of the allocation's shell that logins on its nodes have, too.
+_ALSO: Final = (
+    "SLURM_CONF SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_JOB_PARTITION SLURM_JOB_ACCOUNT SLURM_CPUS_ON_NODE "
+    "SLURM_GPUS_ON_NODE SLURMD_NODENAME"
+)
+#: Those that tasks have, too: none of Slurm's own, by which Open MPI would take over.
 _KEPT: Final = (
     "PATH LD_LIBRARY_PATH LIBRARY_PATH CPATH MANPATH MODULEPATH LOADEDMODULES _LMFILES_ CUDA_HOME "
     "CUDA_PATH CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ZE_AFFINITY_MASK TMPDIR "
-    "SLURM_CONF SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_JOB_PARTITION SLURM_JOB_ACCOUNT SLURM_CPUS_ON_NODE "
-    "SLURM_GPUS_ON_NODE SLURMD_NODENAME APPTAINER_CACHEDIR APPTAINER_TMPDIR SINGULARITY_CACHEDIR "
-    "ENROOT_CACHE_PATH"
+    "APPTAINER_CACHEDIR APPTAINER_TMPDIR SINGULARITY_CACHEDIR ENROOT_CACHE_PATH"
 )
 _NODE: Final = r"""
 umask 077
 dir=$TM_DIR-$SLURMD_NODENAME
-for old in "$TM_SCRATCH/tm-slurm-$TM_HOME-"*; do # of jobs that were killed
+for old in "$TM_SCRATCH/tm-slurm-$TM_HOME-"????????????"-$SLURMD_NODENAME"; do # of jobs that were killed
   [ -O "$old" ] && [ -f "$old/deadman.pid" ] || continue
   kill -0 "$(cat "$old/deadman.pid")" 2>/dev/null || rm -rf "$old"
 done
@@ -52,8 +55,8 @@ sshd=$(PATH=$PATH:/usr/sbin:/usr/local/sbin:/sbin command -v sshd) || { rm -rf "
 [ "$(id -u)" != 0 ] || mkdir -p -m 755 /run/sshd
 printf '%s' "$TM_HOST_KEY" | base64 -d > "$dir/host_key"
 printf '%s\n' "$TM_KEY" > "$dir/authorized_keys"
-set -- SetEnv
-for name in $TM_KEPT; do
+set -- SetEnv "TRAINMASTER_HANDED_ON=\"$TM_KEPT\""
+for name in $TM_KEPT $TM_ALSO; do
   value=${!name-}
   case $value in ''|*\"*|*$'\n'*) ;; *) set -- "$@" "$name=\"$value\"" ;; esac
 done
@@ -76,9 +79,10 @@ unset TM_HOST_KEY
 up() { read -r now rest < /proc/uptime; now=${now%%.*}; }
 clean() { trap '' TERM USR2; kill $server; rm -rf "$dir" || rm -rf "$dir"; exit 0; }
 up; until=$((now + TM_LEASE)); echo "$until" > "$dir/lease"; echo $$ > "$dir/deadman.pid"
-# TERM comes some time before the end, which is for saving; USR2 when all is given back.
-trap : TERM USR1 HUP INT
+# TERM comes some time before the end of what is preempted, for saving; USR2 when all is given back.
+trap : USR1 HUP INT
 trap clean USR2
+trap '[ ! -e "$dir/limit" ] || clean' TERM # nothing is saved any more when the time limit comes
 "$sshd" -D -f "$dir/sshd_config" & server=$!
 missing=0 failed=0
 while [ "$missing" -lt 2 ]; do
@@ -101,10 +105,17 @@ clean
 _JOB: Final = r"""
 umask 077
 code=0 told=0
-trap : USR1
+limit() { # on each node: the time limit is near
+  while IFS=: read -r group number dir; do
+    srun --quiet --overlap $group --relative="$number" --nodes=1 --ntasks=1 --mem=0 --gres=none --mpi=none \
+      bash -c ': > "$0-$SLURMD_NODENAME/limit"' "$dir" < /dev/null > /dev/null 2>&1 &
+  done <<< "${marks%$'\n'}"
+}
+marks=
+trap limit USR1
 trap 'told=143' TERM
 export TM_SCRATCH=@SCRATCH@ TM_HOME=@HOME@ TM_LEASE=@LEASE@ TM_KEY=@KEY@ TM_HOST_KEY=@HOST_KEY@
-export TM_KEPT='@KEPT@'
+export TM_KEPT='@KEPT@' TM_ALSO='@ALSO@'
 IFS= read -r -d '' TM_NODE <<'END_OF_NODE'
 @NODE@
 END_OF_NODE
@@ -119,7 +130,7 @@ node() { # group, number, cores, name of the directory, port
   export TM_DIR=$TM_SCRATCH/$4 TM_PORT=$5
   srun --quiet $1 --relative="$2" --nodes=1 --ntasks=1 --cpus-per-task="$3" --kill-on-bad-exit=0 --no-kill \
     --mpi=none --export=ALL bash -c 'eval "$TM_NODE"' trainmaster-deadman < /dev/null > /dev/null 2>&1 &
-  pids="$pids $!"
+  pids="$pids $!" marks="$marks$1:$2:$TM_DIR"$'\n'
 }
 @NODES@
 for pid in $pids; do
@@ -258,6 +269,7 @@ def job_script(
         "KEY": shlex.quote(key),
         "HOST_KEY": host_key,
         "KEPT": _KEPT,
+        "ALSO": _ALSO,
         "NODE": _NODE.strip(),
         "BEFORE": settings.before.strip(),
         "NODES": "\n".join(nodes),
