@@ -139,7 +139,7 @@ def _take_news(decision: Decision, seen: Seen, now: float, patience: WaitLimits)
             _is_over(decision, machine, node, seen, now, why)
         elif decision.record.is_outgrown(machine):
             _is_replaced(decision, machine, node, seen, now)
-        elif machine.is_leaving and machine.id in seen.vacant and _is_there(node):
+        elif machine.is_leaving and machine.id in seen.vacant and _may_go(machine, node):
             why_gone = "another one has taken its place" if machine.is_slow else "it was not needed any more"
             _is_over(decision, machine, node, seen, now, (why_gone, True))
     _settle_over(decision, seen, now)
@@ -225,9 +225,10 @@ def _is_replaced(decision: Decision, machine: Machine, node: Node | None, seen: 
         decision.act(ActionKind.DRAIN, [machine.id])
 
 
-def _is_there(node: Node | None) -> bool:
-    """Whether its provider does not take it back."""
-    return node is not None and node.state is NodeState.READY
+def _may_go(machine: Machine, node: Node | None) -> bool:
+    """Whether it is there, and its provider does not take it back because others want it."""
+    leaves = node is not None and node.state is NodeState.LEAVING and not machine.rental.spot
+    return leaves or (node is not None and node.state is NodeState.READY)
 
 
 def _give_up_spare(decision: Decision, spare: Iterable[Machine]) -> None:

@@ -185,9 +185,10 @@ class SlurmProvider:
         _, public = self._memory.key()
         private, _ = self._memory.host_key(cluster)
         until = str(round(self._clock() + requests[0].lease_s))
-        script = self._script(parts, cluster, public, scripts.encoded_key(private), until)
-        name = self._name(cluster)
-        done = self._run(scripts.submit_script(name, requests[0].token, script))
+        apart, name = self._apart(cluster), self._name(cluster)
+        here, there = (apart, ()) if len(parts) > 1 else ((), apart)  # a command's are of one component
+        script = self._script(parts, cluster, public, scripts.encoded_key(private), until, here)
+        done = self._run(scripts.submit_script(name, requests[0].token, script, there))
         if done.code or "job=" not in done.out:
             raise self._refused(done.out + done.err, parts)
         _, jobs = answers.parse_jobs(self._answer(scripts.look_script(name)))
@@ -215,9 +216,28 @@ class SlurmProvider:
         return [scripts.part_of(self._settings, self._home, cluster, request) for request in requests]
 
     def _script(
-        self, parts: Sequence[scripts.Part], cluster: str, public: str, private: str, until: str
+        self,
+        parts: Sequence[scripts.Part],
+        cluster: str,
+        public: str,
+        private: str,
+        until: str,
+        also: Sequence[str] = (),
     ) -> str:
-        return scripts.job_script(self._settings, self._home, cluster, parts, public, private, until)
+        return scripts.job_script(self._settings, self._home, cluster, parts, public, private, until, also)
+
+    def _apart(self, cluster: str) -> list[str]:
+        """Options by which two jobs of a cluster are never on one node at the same time."""
+        known = self._memory.of(cluster)
+        held, leaving = list[str](), list[str]()
+        for node in self._looked(known):
+            job = next(job for job in known.jobs.values() if node.id.startswith(f"{job.id}."))
+            if node.state is NodeState.LEAVING:
+                leaving.append(job.id)
+            elif node.state is NodeState.READY:
+                held.append(self._memory.of(cluster).jobs[job.token].nodes[int(node.id.rpartition(".")[2])])
+        apart = {"exclude": ",".join(sorted(held)), "dependency": ":".join(["afterany", *sorted({*leaving})])}
+        return [f"--{name}={value}" for name, value in apart.items() if value not in ("", "afterany")]
 
     def _refused(self, said: str, parts: Sequence[scripts.Part]) -> Exception:
         """What an answer of `sbatch` means."""

@@ -237,6 +237,7 @@ def job_script(
     key: str,
     host_key: str,
     until: str,
+    also: Sequence[str] = (),
 ) -> str:
     """The script of an allocation, of one component or several.
 
@@ -248,6 +249,7 @@ def job_script(
         key: public half of what is let in.
         host_key: private half of what nodes are known by, base64.
         until: Unix seconds until which it is wanted.
+        also: further options, of each component.
     """
     common = ["--no-requeue", "--no-kill", f"--signal=B:USR1@{round(settings.notice_s)}"]
     lines = ["#!/bin/bash"]
@@ -255,7 +257,7 @@ def job_script(
         named = [f"--job-name={job_name(home, cluster)}", f"--comment={comment(part.request.token, until)}"]
         own = [*named, "--output=/dev/null", *common] if number == 0 else named
         lines += ["#SBATCH hetjob"] * bool(number)
-        lines += [f"#SBATCH {option}" for option in (*own, *part_options(part))]
+        lines += [f"#SBATCH {option}" for option in (*own, *part_options(part), *also)]
     nodes = [
         f"node {shlex.quote(f'--het-group={group}' if len(parts) > 1 else '')} {number} {part.machine.cpus} "
         f"{part.directory} {part.port}"
@@ -305,7 +307,7 @@ def look_script(name: str) -> str:
     )
 
 
-def submit_script(name: str, token: str, script: str) -> str:
+def submit_script(name: str, token: str, script: str, also: Sequence[str] = ()) -> str:
     """Submit a job unless there is one of its name and token; one at a time: a lost answer is found."""
     mark = shlex.quote(f"{_MARK}:{token}:")
     return (
@@ -313,7 +315,7 @@ def submit_script(name: str, token: str, script: str) -> str:
         "command -v flock > /dev/null && { flock -w 90 9 || exit 75; }\n"
         f'found=$(squeue -h -a -t all -u "$(id -un)" --name={shlex.quote(name)} -o "%A %k") || exit 75\n'
         f'job=$(echo "$found" | grep -F -m 1 -- {mark} | cut -d " " -f 1)\n'
-        f"[ -n \"$job\" ] || job=$(cd ~ && sbatch --parsable 9>&- <<'{END_OF_JOB}'\n"
+        f"[ -n \"$job\" ] || job=$(cd ~ && sbatch --parsable {shlex.join(also)} 9>&- <<'{END_OF_JOB}'\n"
         f"{script}\n{END_OF_JOB}\n) || exit $?\n"
         'echo "job=${job%%;*}"\n'
     )
