@@ -133,7 +133,7 @@ class Node:
         host_key: its SSH key (``ssh-ed25519 AAAA...``) where the provider vouches for it; empty to pin
             it at first use.
         jump: ``user@host:port`` that it is reached through; empty for none.
-        jump_key: private key file for that, if it is not ``key``; None for the user's own agent or keys.
+        jump_key: private key file of a rented machine's; empty for the user's own agent or keys.
         way: command whose standard input and output lead to its SSH server, run where ``jump`` leads to, or
             here; empty if ``address`` can be connected to.
         switch: on the machine, where the lease of its dead-man switch lies; empty for the usual place.
@@ -162,7 +162,7 @@ class Node:
     ended_at: float | None = None
     host_key: str = ""
     jump: str = ""
-    jump_key: Path | None = None
+    jump_key: str = ""
     way: str = ""
     switch: str = ""
     python: str = ""

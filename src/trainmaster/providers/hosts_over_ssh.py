@@ -29,13 +29,17 @@ def target_of(machine: InventoryHost | Node) -> Target:
         host_key=machine.host_key,
         pin_as=machine.id if isinstance(machine, Node) and is_rented else "",
         private_address=machine.private_address or machine.address,
-        jump=jump_target(
-            machine.jump, machine.jump_key if isinstance(machine, Node) and is_rented else machine.key
-        ),
+        jump=jump_target(machine.jump, _jump_key(machine)),
         way=machine.way if isinstance(machine, Node) else "",
         python=machine.python,
         directory=machine.directory,
     )
+
+
+def _jump_key(machine: InventoryHost | Node) -> Path | None:
+    if isinstance(machine, Node) and machine.is_rented:
+        return Path(machine.jump_key) if machine.jump_key else None
+    return machine.key
 
 
 def jump_target(written: str, key: Path | None) -> Target | None:

@@ -346,7 +346,7 @@ class SlurmProvider:
             ended_at=(job.ended_at or self._clock()) if is_over and job.started_at else None,
             host_key=known.host_key[1],
             jump=self._settings.login,
-            jump_key=self._settings.key_file,
+            jump_key=str(self._settings.key_file or ""),
             way=way,
             switch=directory,
             python=self._settings.python,
