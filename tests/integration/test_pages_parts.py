@@ -48,6 +48,7 @@ def written(site):  # noqa: F811
     said = [f"line {n}" for n in range(1, 901)]
     said[299] = "\x1b[31mERROR\x1b[0m: <b>disk</b> is full, see https://example.org/x"
     said[399] = "WARNING: slow"
+    said[880] = "x" * 400
     (place / "worker-0.log").write_text("\n".join(said) + "\n")
     return run
 
@@ -104,6 +105,8 @@ def test_a_log_has_numbers_that_lead_to_lines_levels_marks_and_links(browser, si
     page.goto(f"{site.url}/runs/{written}/logs")
     assert "900 lines" in page.locator(".log-bar").inner_text()
     assert page.locator("#L900").is_visible(), "its end"
+    room = page.locator(".log").evaluate("log => [log.scrollWidth, log.clientWidth]")
+    assert room[0] == room[1], "what has no space is broken, and not cut"
     with page.expect_download() as download:
         page.get_by_role("link", name="Download the whole log").click()
     assert download.value.suggested_filename == f"{written}.log"
@@ -200,6 +203,21 @@ def test_a_long_curve_is_true_in_every_column_of_pixels(browser, site, size):  #
 
 
 @pytest.mark.browser
+def test_what_has_left_the_filter_leaves_the_list(browser, site):  # noqa: F811
+    page = opened(browser, site)
+    page.goto(f"{site.url}/runs?state=RUNNING")
+    row = page.locator("#rows tr").last
+    run = row.get_attribute("data-run")
+    ends = "UPDATE run SET state = 'DONE', reason = 'SUCCEEDED', ended_at = ?, closed_at = ? WHERE id = ?"
+    with contextlib.closing(sqlite3.connect(site.service.home.root / "trainmaster.db")) as database, database:
+        database.execute(ends, (time.time(), time.time(), run))
+    page.evaluate("look()")
+    page.locator(f"#rows tr[data-run='{run}']").wait_for(state="detached")
+    page.context.close()
+
+
+@pytest.mark.browser
+<<<<<<< HEAD
 def test_hovering_curves_and_scrolling_a_log_leave_time_for_60_frames(browser, site):  # noqa: F811
     """Time of the page's processor, so that a busy machine is as good as a quiet one."""
     page, took = opened(browser, site), {}
@@ -229,3 +247,10 @@ def work(devtools):
     """Seconds of work of a page's main thread."""
     found = devtools.send("Performance.getMetrics")["metrics"]
     return next(each["value"] for each in found if each["name"] == "TaskDuration")
+=======
+def test_all_tasks_are_drawn_and_the_best_are_in_colour(browser, site):  # noqa: F811
+    page = opened(browser, site)
+    page.goto(f"{site.url}/runs/tasks")
+    page.locator(".legend", has_text="200 of 200 are drawn, the best in colour").wait_for()
+    page.context.close()
+>>>>>>> 189e988c (Buttons keep the space in their words, a phone's frame alone has the name of a page, slices have room for theirs; tests of what leaves a filter, of long words in a log and of all tasks drawn)

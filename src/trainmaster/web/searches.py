@@ -22,7 +22,7 @@ _HEIGHT: Final = 220
 _LEFT: Final = 13
 _RIGHT: Final = 98
 #: Of a slice: width, height; margins for numbers.
-_SLICE: Final = (180, 140)
+_SLICE: Final = (180, 152)
 _MARGIN: Final = 12
 #: Of all curves together so many points are drawn, of one at most and at least so many.
 _MOST_POINTS: Final = 1600
@@ -230,7 +230,7 @@ def _slice(name: str, trials: Sequence[_Trial], best: _Trial | None) -> dict[str
     width, height = _SLICE
     those = [t for t in trials if t.parameters.get(name) is not None]
     x = ValueAxis(name, 0, [t.parameters[name] for t in those], 16, width - 16)
-    y = ValueAxis("", 0, [t.value for t in those], height - _BOTTOM - 8, 16)
+    y = ValueAxis("", 0, [t.value for t in those], height - _BOTTOM - 8, 28)
     return {
         "name": name,
         "width": width,
