@@ -101,7 +101,7 @@ def test_who_sees_several_budgets_begins_with_the_own_one(office):
     office.state.accounts.set_member("red", "chief", "manager")
     made = office.state.access.create_token("chief-red", ["read", "admin"], "red", account="chief")
     office.tokens["chief"] = made["token"]
-    assert first() == "Team red"
+    assert first() == "Budget", "of team red"
 
 
 def test_a_manager_changes_roles_and_takes_people_out(office):
