@@ -217,7 +217,6 @@ def test_what_has_left_the_filter_leaves_the_list(browser, site):  # noqa: F811
 
 
 @pytest.mark.browser
-<<<<<<< HEAD
 def test_hovering_curves_and_scrolling_a_log_leave_time_for_60_frames(browser, site):  # noqa: F811
     """Time of the page's processor, so that a busy machine is as good as a quiet one."""
     page, took = opened(browser, site), {}
@@ -247,10 +246,11 @@ def work(devtools):
     """Seconds of work of a page's main thread."""
     found = devtools.send("Performance.getMetrics")["metrics"]
     return next(each["value"] for each in found if each["name"] == "TaskDuration")
-=======
+
+
+@pytest.mark.browser
 def test_all_tasks_are_drawn_and_the_best_are_in_colour(browser, site):  # noqa: F811
     page = opened(browser, site)
     page.goto(f"{site.url}/runs/tasks")
     page.locator(".legend", has_text="200 of 200 are drawn, the best in colour").wait_for()
     page.context.close()
->>>>>>> 189e988c (Buttons keep the space in their words, a phone's frame alone has the name of a page, slices have room for theirs; tests of what leaves a filter, of long words in a log and of all tasks drawn)
