@@ -127,7 +127,7 @@ def test_a_layman_on_a_phone_from_the_log_in_to_the_model_s_zip(tm, browser, tmp
     assert "0.50" in recipe.input_value()
     assert "train.py" in recipe.input_value(), "what the wheel has is the main script"
     page.get_by_role("button", name="Quote it first").click()
-    goes_on = page.get_by_role("link", name="Go on with what is quoted")
+    goes_on = page.locator(".quote-go").get_by_role("link")
     goes_on.wait_for()
     quote = page.url.rpartition("/")[2]
     assert "About" in page.locator("main").inner_text()

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from trainmaster.control.task.layout import RunFiles
     from trainmaster.sweeps import Curve, Goal, SearchSpace, Trial
 
+#: Of a curve so many points are shown.
+_POINTS = 2000
 #: Of these a last value counts as long as the experiment is not over.
 _UNDER_WAY = (State.RUNNING, State.RECOVERING, State.SAVING)
 
@@ -83,9 +85,9 @@ class SearchResults:
 def search_results(database: Database, files: RunFiles, run: str) -> list[SearchResults]:
     """All searching experiments of a run; reads the metrics files of all their tasks."""
     from trainmaster.control.loop.searching import TRIAL_STATES
-    from trainmaster.control.measure.progress import read_curve
     from trainmaster.service.runs.stored_recipe import stored_recipe
-    from trainmaster.sweeps import Goal, SearchSpace, Trial, TrialState
+    from trainmaster.service.runs.task_reports import reports_of
+    from trainmaster.sweeps import Curve, Goal, SearchSpace, Trial, TrialState
 
     recipe = stored_recipe(database.run_row(run))
     found = []
@@ -99,8 +101,11 @@ def search_results(database: Database, files: RunFiles, run: str) -> list[Search
             state = TrialState.RUNNING
             if row["state"] == State.DONE:
                 state = TRIAL_STATES.get(EndReason(row["reason"]), TrialState.FAILED)
-            attempts = range(1, row["attempt"] + 1)
-            curve = read_curve(experiment, (files.attempt(run, name, row["number"], n) for n in attempts))
+            places = [files.attempt(run, name, row["number"], n) for n in range(1, row["attempt"] + 1)]
+            reports = reports_of(experiment, places, is_over=row["state"] == State.DONE)
+            with reports.lock:
+                column = reports.columns.get(search.metric)
+                curve = Curve() if column is None else column.curve(_POINTS)
             value = _last_value(json.loads(row["metrics"]), search.metric, curve)
             trials.append(Trial(row["number"], json.loads(row["parameters"]), state, value, curve))
         best = best_tasks(database, run, name, search.model_dump(mode="json"), 1)
