@@ -61,7 +61,7 @@ def hurt(fault: str, env: dict[str, str], run: str) -> str:
     if fault == "quota":
         HostCgroup(CgroupTree(), place.mark, slow).limit_cpu(0.5 / 8)
     elif fault == "card":
-        shaped = "tc qdisc replace dev eth0 root tbf rate 4mbit burst 64kb latency 50ms"
+        shaped = "tc qdisc replace dev eth0 root tbf rate 1mbit burst 64kb latency 50ms"
         subprocess.run(["nsenter", f"--net={place.namespace(slow)}", *shaped.split()], check=True)
     elif fault == "delay":
         call(env, "lab", "delay", slow, "all", 100)
