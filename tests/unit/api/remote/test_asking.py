@@ -12,6 +12,7 @@ from trainmaster.advisor.quote.quote import (
     Interval,
     NextMeasurement,
     Quote,
+    QuotedTarget,
     Rented,
 )
 from trainmaster.api.remote.asking import asked, options_of, plan_of, quote_of
@@ -38,6 +39,7 @@ ONE = ExperimentQuote(
     ("a note",),
     "f",
     (Measurement(POINT, time_shares=TimeShares(computing=0.6)),),
+    target=QuotedTarget("main", "acc >= 0.9", 100.0, 0.7, {"p5": 20.0, "p50": 40.0, "p95": None}, 1),
 )
 QUOTE = Quote(
     {"main": ONE}, Interval(1, 2, 3), None, "quote", "aws", "2026-01-01", {"eval": "no steps"}, ("n",)
@@ -94,6 +96,7 @@ def test_what_is_told_comes_once_and_the_answer_last():
     assert made.main.measured[0].point.workers == 2
     assert made.main.measured[0].time_shares == ONE.measured[0].time_shares
     assert Quote.as_dict(made)["pareto"] == whole["pareto"]
+    assert made.main.target == ONE.target
 
 
 def test_what_a_later_server_adds_changes_nothing():
