@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.output import duration, parsed, print_json, say, show, size, table
-from trainmaster.cli.volume_mount import mount_volume, unmount_volume
 from trainmaster.cli.volume_push import index_objects, push
 from trainmaster.cli.volume_tools import (
     collected_lines,
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Data on object storage: packed, versioned, verified.", no_args_is_help=True)
 app.command("push", no_args_is_help=True)(push)
 app.command("index", no_args_is_help=True)(index_objects)
-app.command("mount", no_args_is_help=True)(mount_volume)
-app.command("unmount", no_args_is_help=True)(unmount_volume)
 
 #: Of work that a server does.
 _GOES_ON = "the server goes on with it"
@@ -314,3 +312,56 @@ def _list_volumes(as_json: bool) -> None:
             show(name)
     else:
         say("no volumes yet: `trainmaster volume push SRC NAME` makes one")
+
+
+class MountMeans(StrEnum):
+    """The process that answers for a mounted volume."""
+
+    fuse = "fuse"
+    kernel = "kernel"
+
+
+@app.command("mount", no_args_is_help=True)
+def mount_volume(
+    uri: Annotated[str, typer.Argument(metavar="URL", help="URL or NAME, with @VERSION for an older one.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where; empty, or not there yet.")],
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Serve until Ctrl-C instead of in the background.")
+    ] = False,
+    means: Annotated[
+        MountMeans | None,
+        typer.Option(
+            "--means", help="`fuse`: always through a process. `kernel`: fetch all, then without one."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show a volume as a directory, read-only, for all programs."""
+    from trainmaster.cli.opening import server_of_volume
+    from trainmaster.service.volumes import means_of, mount
+
+    mounting: Callable[..., str] = mount
+    if (server := server_of_volume(uri)) is not None:
+        from trainmaster.api.remote.volume_objects import mount_served
+
+        mounting = partial(mount_served, server)
+    if foreground:
+        say(f"mounting {uri} at {directory}; Ctrl-C ends it")
+    mounted = mounting(uri, directory, foreground=foreground, means=means.value if means else None)
+    if not foreground:
+        say(f"{mounted} is mounted at {directory}; `trainmaster volume unmount {directory}` ends it")
+        if as_json:
+            place = directory.absolute()
+            print_json({"uri": mounted, "directory": str(place), "means": means_of(str(place))})
+
+
+@app.command("unmount", no_args_is_help=True)
+def unmount_volume(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where it is mounted.")],
+) -> None:
+    """End a mount."""
+    from trainmaster.service.volumes import withdraw
+
+    if not withdraw(directory):
+        raise UsageError(f"No volume is mounted at {directory}.", "See `findmnt -t fuse.trainmaster,erofs`.")
+    say(f"{directory} is no longer mounted")

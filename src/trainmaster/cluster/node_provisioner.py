@@ -30,10 +30,10 @@ from trainmaster.transport.pool import ConnectionPool
 if TYPE_CHECKING:
     from trainmaster.cluster.bootstrap.host_result import PhaseReport
     from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage
+    from trainmaster.cluster.node_access import SshNodes
     from trainmaster.control.task.layout import Home
     from trainmaster.executors.gangs.engine import ClusterNode
     from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
-    from trainmaster.executors.gangs.ssh_nodes import SshNodes
     from trainmaster.transport.base import Connection, Target, Transport
     from trainmaster.transport.key_pairs import KeyPair
 
@@ -425,7 +425,7 @@ class NodeProvisioner:
 
     @cached_property
     def _nodes(self) -> SshNodes:
-        from trainmaster.executors.gangs.ssh_nodes import SshNodes
+        from trainmaster.cluster.node_access import SshNodes
 
         return SshNodes(self.connections)
 

@@ -352,3 +352,11 @@ def _tell(connection: Connection, row: RowMapping, message: str, now: float) -> 
         if TOPIC in json.loads(hook["topics"]):
             data = {"workflow": row["name"], "team": row["team"] or None, "message": message}
             insert_notice(connection, hook["id"], TOPIC, row["name"], data, now)
+
+
+def started_by(database: Database, run: str) -> dict[str, str] | None:
+    """``workflow``, ``trigger`` and ``cause``; None of other runs, and when that was forgotten."""
+    start = start_of(database, run)
+    if start is None:
+        return None
+    return {"workflow": start["name"], "trigger": start["trigger"], "cause": start["cause"]}

@@ -69,12 +69,6 @@ def short_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def close_to_others(file: Path) -> None:
-    """Let only its owner read and write a file, if it is there and ours."""
-    with contextlib.suppress(FileNotFoundError):
-        _close(file, file.lstat())
-
-
 def require_private(file: Path) -> None:
     """Refuse a file with secrets that others can read or write.
 

@@ -15,8 +15,7 @@ from random import Random
 from typing import Any, Final
 
 from trainmaster.executors.base import GangRequest, GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.life import Command, Fate, Gang, Part, Step
-from trainmaster.executors.gangs.unattended import Unattended, parts_of
+from trainmaster.executors.gangs.life import Command, Fate, Gang, Part, Step, Unattended, parts_of
 from trainmaster.testing.simulated_node import Client, Ending, SimulatedNode
 from trainmaster.testing.simulated_world import World
 

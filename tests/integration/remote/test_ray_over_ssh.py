@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
+from trainmaster.cluster.node_access import SshNodes
 from trainmaster.executors.base import Capacity, GangRequest, MemberRequest, Phase
 from trainmaster.executors.gangs.engine import ClusterNode
 from trainmaster.executors.gangs.executor import NodesExecutor
-from trainmaster.executors.gangs.ssh_nodes import SshNodes
 from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.transport.pool import ConnectionPool

@@ -1,6 +1,5 @@
 import json
 import ssl
-from pathlib import Path
 
 import pytest
 from test_ray_commands import HEAD, WORKER, Nodes
@@ -79,7 +78,7 @@ def test_nobody_else_is_let_in_or_believed(meet):
 def test_a_node_cannot_sign_for_others(meet):
     ours = Authority.make()
     node = ours.files("10.0.0.1")
-    pretended = Authority.load_text(node["tls.key"] + node["tls.crt"]).files("10.0.0.9")
+    pretended = Authority.load(node["tls.key"] + node["tls.crt"]).files("10.0.0.9")
     chain = pretended["tls.crt"] + node["tls.crt"]
     with pytest.raises(ssl.SSLError, match=REFUSED):
         meet(pretended | {"tls.crt": chain}, ours.files("10.0.0.2"), "10.0.0.9")
@@ -103,12 +102,3 @@ def test_each_node_gets_its_own_and_the_driver_keeps_the_authority(tmp_path):
     assert signer not in json.dumps([first, second]), "a node cannot make certificates"
     cluster.stop()
     assert not kept.exists()
-
-
-def test_a_cluster_of_an_earlier_version_goes_on_without(tmp_path):
-    nodes = Nodes()
-    RayCluster.start(tmp_path, [HEAD], nodes, nodes)
-    Path(tmp_path / AUTHORITY_FILE).unlink()
-    RayCluster.find(tmp_path, nodes, nodes).add([WORKER])
-    assert nodes.running["w1"]["tls"] == {}
-    assert "RAY_USE_TLS" not in nodes.running["w1"]["env"]

@@ -3,8 +3,7 @@
 import json
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.life import Gang
-from trainmaster.executors.gangs.unattended import Unattended, parts_of
+from trainmaster.executors.gangs.life import Gang, Unattended, parts_of
 
 NAMES = ("worker-0", "ps-0", "worker-1")
 

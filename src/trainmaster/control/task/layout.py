@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.private_files import close_to_others, make_private
+from trainmaster.spec.private_files import make_private
 from trainmaster.spec.units import parse_duration
 
 #: A server that restarts is back much sooner; whoever waits longer wants to know.
@@ -22,7 +22,6 @@ PATIENCE_S = 60.0
 INPUTS: Final = "inputs"
 #: So begins the name of a log of a machine's operating system, not of a member: `system-i-07.log`.
 SYSTEM: Final = "system-"
-_DATABASE_FILES = ("trainmaster.db", "trainmaster.db-wal", "trainmaster.db-shm")
 
 _IDENTITY: Final = re.compile(rb"[0-9A-Za-z._-]{1,64}")
 
@@ -87,8 +86,6 @@ class Home(RunFiles):
         environ = os.environ if environ is None else environ
         wanted = environ.get("TRAINMASTER_HOME") or "~/.trainmaster"
         root = _directory(wanted, "TRAINMASTER_HOME") if makes else Path(wanted).expanduser().absolute()
-        for name in _DATABASE_FILES:  # earlier versions left them readable
-            close_to_others(root / name)
         cache = Path(environ.get("TRAINMASTER_CACHE") or "~/.cache/trainmaster").expanduser().absolute()
         if cache.is_dir():  # else what needs it first makes it
             make_private(cache)

@@ -129,7 +129,7 @@ class RayCluster(RecordedCluster):
             self._record()
 
     def _start_node(self, node: ClusterNode, command: list[str]) -> None:
-        authority = Authority.load(self.directory / AUTHORITY_FILE)
+        authority = Authority.load((self.directory / AUTHORITY_FILE).read_text())
         request = {
             "do": "start",
             "port_base": node.port_base,
@@ -137,9 +137,9 @@ class RayCluster(RecordedCluster):
             "taken": self.used.get(node.address, []),
             "started": STARTED,
             "token": (self.directory / _TOKEN).read_text(),
-            "tls": authority.files(node.address) if authority else {},
+            "tls": authority.files(node.address),
             "command": command,
-            "env": environment(node, tls=authority is not None),
+            "env": environment(node),
             "node": {
                 "key": node.key,
                 "address": node.address,

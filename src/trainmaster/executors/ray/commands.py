@@ -74,23 +74,21 @@ def node_file(node: ClusterNode) -> str:
     return f"{node.directory}/node.json"
 
 
-def authentication(directory: str, *, tls: bool) -> dict[str, str]:
+def authentication(directory: str) -> dict[str, str]:
     """What every process needs that speaks to the cluster.
 
     Args:
         directory: of the node; see `ClusterNode`.
-        tls: whether the nodes have certificates.
     """
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{directory}/token"}
-    return {**token, **variables(directory)} if tls else token
+    return {**token, **variables(directory)}
 
 
-def environment(node: ClusterNode, *, tls: bool = True) -> dict[str, str]:
+def environment(node: ClusterNode) -> dict[str, str]:
     """All the environment of Ray's processes on a node.
 
     Args:
         node: where they run.
-        tls: whether the nodes have certificates.
 
     >>> node = ClusterNode("a", "10.0.0.1", 4, "/tmp/tm-1", "/home/me/tm")
     >>> environment(node)["RAY_AUTH_MODE"]
@@ -98,7 +96,7 @@ def environment(node: ClusterNode, *, tls: bool = True) -> dict[str, str]:
     """
     return {
         **_TUNING,
-        **authentication(node.directory, tls=tls),
+        **authentication(node.directory),
         NODE_FILE_VARIABLE: node_file(node),
     }
 

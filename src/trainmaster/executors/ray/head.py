@@ -21,7 +21,6 @@ from trainmaster.executors.gangs.agent import AgentProgram
 from trainmaster.executors.gangs.engine import NODE_LABEL
 from trainmaster.executors.ray.commands import authentication
 from trainmaster.executors.ray.node_actor import actor_of
-from trainmaster.executors.ray.tls import is_there
 from trainmaster.executors.wire import encode
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def main(arguments: list[str]) -> None:
     os.dup2(2, 1)  # what Ray prints is no answer
     directory = json.loads(arguments[0])["directory"]
     node = json.loads(Path(f"{directory}/node.json").read_text())
-    os.environ.update(authentication(directory, tls=is_there(directory)), RAY_USAGE_STATS_ENABLED="0")
+    os.environ.update(authentication(directory), RAY_USAGE_STATS_ENABLED="0")
     try:
         _connect(node)
     except (OSError, RuntimeError, ValueError) as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.executors.base import GangStatus
 from trainmaster.executors.gangs.agent import Agent
-from trainmaster.executors.gangs.unattended import Unattended, parts_of
+from trainmaster.executors.gangs.life import Unattended, parts_of
 from trainmaster.executors.ray.commands import NODE_FILE_VARIABLE
 
 if TYPE_CHECKING:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.spec.errors import MissingPartError
@@ -66,15 +64,7 @@ class Authority:
         return cls(_pem(built), key)
 
     @classmethod
-    def load(cls, file: Path) -> Authority | None:
-        """The one that was saved there; None if there is none: an earlier version started the cluster."""
-        try:
-            return cls.load_text(file.read_text())
-        except FileNotFoundError:
-            return None
-
-    @classmethod
-    def load_text(cls, text: str) -> Authority:
+    def load(cls, text: str) -> Authority:
         """The contrary of `as_text`."""
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -112,11 +102,6 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
         return {_CERTIFICATE: _pem(built), _KEY: _private(key), _AUTHORITY: self.certificate}
-
-
-def is_there(directory: str) -> bool:
-    """Whether a node has got a certificate; those of clusters of earlier versions have not."""
-    return os.path.exists(f"{directory}/{_CERTIFICATE}")  # noqa: PTH110 - imported by small daemons
 
 
 def _library() -> tuple[Any, Any, Any]:

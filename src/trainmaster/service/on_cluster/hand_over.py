@@ -436,9 +436,4 @@ class HandingOver:
         if capabilities_of(provider).offers is not OfferSource.LAB:
             return None
         facts: dict[str, Any] = json.loads((self._service.home.root / "lab" / "lab.json").read_text())
-        if "inside_endpoint_url" not in facts:
-            raise ProviderError(
-                "the lab is of an earlier version: its hosts cannot ask its API",
-                "`trainmaster lab down`, then `trainmaster lab up`.",
-            )
         return {**facts, "endpoint_url": facts["inside_endpoint_url"]}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.control.attempt.recorded_environment import environment_noted_before
 from trainmaster.db import queries
 from trainmaster.db.run_facts import facts_of
+from trainmaster.db.workflow_rows import started_by
 from trainmaster.service.runs.stored_recipe import stored_recipe
-from trainmaster.service.workflows.started import started_by
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.facts import Fact
 from trainmaster.spec.redaction import redacted

@@ -139,7 +139,7 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
     unsaved = unsaved_summary(database, files if isinstance(files, Home) else None, run)
     workflow, services = None, endpoint_rows.of_run(database, run)
     if recipe.get("on"):
-        from trainmaster.service.workflows.started import started_by
+        from trainmaster.db.workflow_rows import started_by
 
         workflow = started_by(database, run)
     return {
