@@ -12,8 +12,8 @@ from trainmaster.providers.capabilities import HOST, capabilities_of, measured_n
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.phases import Waited
-    from trainmaster.advisor.quote.forecast import Beside
-    from trainmaster.service.quotes.phases import ExperimentPhases
+    from trainmaster.advisor.quote.forecast import Overhead
+    from trainmaster.service.quotes.phase_records import ExperimentPhases
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ClusterFacts:
     instance: str = ""
     phases: Mapping[str, ExperimentPhases] = field(default_factory=dict)
 
-    def beside(self) -> dict[str, Beside]:
+    def beside(self) -> dict[str, Overhead]:
         """What is no training there, by experiment."""
         mine = {name: self.phases[name] for name in self.experiments if name in self.phases}
         return {name: one.beside(self.provider, self.region, self.instance) for name, one in mine.items()}

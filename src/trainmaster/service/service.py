@@ -26,7 +26,7 @@ from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.advisor.papers.recommend import Wish
-    from trainmaster.control.loop.controller import Pace, Watcher
+    from trainmaster.control.loop.controller import LoopIntervals, Watcher
     from trainmaster.service.driving.driving import OnStart
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.sessions import AgreedClusters
@@ -120,7 +120,7 @@ class Service(OpenHome):
         environ: Mapping[str, str],
         watcher: Watcher | None = None,
         on_start: OnStart | None = None,
-        pace: Pace | None = None,
+        pace: LoopIntervals | None = None,
         files: Replication | None = None,
         hand_over: HandOver | None = None,
     ) -> None:

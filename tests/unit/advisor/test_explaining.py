@@ -6,7 +6,7 @@ from quote_world import market, offer, training
 
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines
-from trainmaster.advisor.market.phases import PhaseHistory, Seen
+from trainmaster.advisor.market.phases import PhaseHistory, PhaseSample
 from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.explaining import bought, explained
 from trainmaster.advisor.quote.quoting import make_quote
@@ -14,7 +14,7 @@ from trainmaster.advisor.quote.timing import Timing
 
 OFFER = offer("p3.2xlarge", 3.06)
 UNSEEN = PhaseHistory("setup", "a")
-SEEN = PhaseHistory("setup", "a", tuple(Seen(20.0, "p3.2xlarge", "a") for _ in range(50)))
+SEEN = PhaseHistory("setup", "a", tuple(PhaseSample(20.0, "p3.2xlarge", "a") for _ in range(50)))
 
 
 def of(*once, spot=False):

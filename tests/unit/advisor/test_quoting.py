@@ -21,7 +21,7 @@ from quote_world import (
 
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines
-from trainmaster.advisor.market.phases import PhaseHistory, Seen
+from trainmaster.advisor.market.phases import PhaseHistory, PhaseSample
 from trainmaster.advisor.market.workload import Length
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, choose, pareto, pick
@@ -34,7 +34,7 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.spec.hardware import Hardware
 
 V100 = offer("p3.2xlarge", 3.06)
-SETUP = PhaseHistory("setup", "a", tuple(Seen(600.0, "p3.2xlarge", "a") for _ in range(20)))
+SETUP = PhaseHistory("setup", "a", tuple(PhaseSample(600.0, "p3.2xlarge", "a") for _ in range(20)))
 
 
 def timing_of(subject, place, machines=None):

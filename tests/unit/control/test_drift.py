@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from trainmaster.advisor.model.step_trace import StepTrace
-from trainmaster.control.measure.drift import Pace, drift_between, drift_of
+from trainmaster.control.measure.drift import StepProfile, drift_between, drift_of
 
 WAITS = {"worker-0": 0.1, "worker-1": 0.1}
-GANG = Pace(1.0, 0.8, 1e6, 0.2, {"a": 0.8, "b": 0.8}, 2, WAITS, WAITS)
-ALONE = Pace(1.0, 0.8, cpu_wait_s={"worker-0": 0.1})
+GANG = StepProfile(1.0, 0.8, 1e6, 0.2, {"a": 0.8, "b": 0.8}, 2, WAITS, WAITS)
+ALONE = StepProfile(1.0, 0.8, cpu_wait_s={"worker-0": 0.1})
 WORST = "worker-1"
 
 

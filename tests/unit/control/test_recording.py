@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainmaster.control.decide.task import Effect, EffectKind, Job, Policy, Took
+from trainmaster.control.decide.task import Effect, EffectKind, Job, PhaseDuration, Policy
 from trainmaster.control.loop.recording import MOST_DURATIONS, MOST_PHASES, MOST_TRACES, Recorder, Where
 from trainmaster.control.loop.run_state import Task
 from trainmaster.control.measure.measuring import trace_of
@@ -160,10 +160,10 @@ def test_what_ran_elsewhere_says_on_what_and_on_how_many_machines(tmp_path):
 def test_how_long_what_comes_once_took_is_kept_of_the_first_attempts_only(tmp_path):
     bench, kept = Bench(tmp_path), []
     bench.recorder.keep_phases = kept.extend
-    took = (Took("setup", "a", 8.0), Took("staging", "", 0.5))
+    took = (PhaseDuration("setup", "a", 8.0), PhaseDuration("staging", "", 0.5))
     jobs = {
         EffectKind.STAGE: Job(True, took=took),
-        EffectKind.SAVE: Job(True, took=(Took("saving", "", 1.0),)),
+        EffectKind.SAVE: Job(True, took=(PhaseDuration("saving", "", 1.0),)),
     }
     for number in range(10):
         bench.recorder.took(Effect(EffectKind.FORGET, "main", number, 1), jobs, BEGAN)

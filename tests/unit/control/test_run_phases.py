@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from trainmaster.control.measure.run_phases import Course, Sight
+from trainmaster.control.measure.run_phases import ObservedExperiment, PhaseProgress
 
 SPANS = [("machines", (8, 10, 14)), ("setup", (4, 5, 7)), ("steps", (50, 60, 75)), ("saving", (0.1, 0.5, 1))]
 
@@ -29,7 +29,7 @@ SPANS = [("machines", (8, 10, 14)), ("setup", (4, 5, 7)), ("steps", (50, 60, 75)
     ],
 )
 def test_the_phase_of_what_is_seen(seen, phase):
-    assert Sight(**seen).phase == phase
+    assert ObservedExperiment(**seen).phase == phase
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def test_the_phase_of_what_is_seen(seen, phase):
     ],
 )
 def test_what_is_late(looks, at, late):
-    course = Course().expecting(SPANS)
+    course = PhaseProgress().expecting(SPANS)
     for phase, since in looks:
         course = course.seen(phase, since)
     assert {line.phase: line.late_s for line in course.lines(at) if line.late_s} == late
 
 
 def test_steps_are_late_as_soon_as_a_forecast_says_so():
-    course = Course(left_s=100.0, left_at=10.0).expecting(SPANS).seen("steps", 0.0)
+    course = PhaseProgress(left_s=100.0, left_at=10.0).expecting(SPANS).seen("steps", 0.0)
     (steps,) = [line for line in course.lines(10.0) if line.phase == "steps"]
     assert (steps.seconds, steps.late_s) == (10.0, 35.0)
     (steps,) = [line for line in course.lines(40.0) if line.phase == "steps"]
@@ -63,13 +63,13 @@ def test_steps_are_late_as_soon_as_a_forecast_says_so():
 
 
 def test_what_was_passed_by_is_neither_done_nor_ahead():
-    course = Course().expecting(SPANS).seen("machines", 0).seen("steps", 9.0)
+    course = PhaseProgress().expecting(SPANS).seen("machines", 0).seen("steps", 9.0)
     found = [(line.phase, line.state) for line in course.lines(10.0)]
     assert found == [("machines", "done"), ("steps", "now"), ("saving", "ahead")]
 
 
 def test_parts_that_no_look_tells_apart_are_expected_together():
-    course = Course().expecting(
+    course = PhaseProgress().expecting(
         [("steps", (1, 2, 3)), ("pauses", (1, 1, 1)), ("end of the tasks", (0, 0, 1))]
     )
     assert course.expected == {"steps": (2, 3, 5)}
@@ -77,5 +77,5 @@ def test_parts_that_no_look_tells_apart_are_expected_together():
 
 
 def test_it_comes_back_from_the_database_as_it_was():
-    course = Course(left_s=3.0).expecting(SPANS).seen("machines", 0.0).seen("setup", 5.0)
-    assert Course.of_dict(json.loads(json.dumps(course.as_dict()))) == course
+    course = PhaseProgress(left_s=3.0).expecting(SPANS).seen("machines", 0.0).seen("setup", 5.0)
+    assert PhaseProgress.of_dict(json.loads(json.dumps(course.as_dict()))) == course

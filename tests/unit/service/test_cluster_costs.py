@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trainmaster.advisor.market.phases import PhaseHistory, Seen, Waited
+from trainmaster.advisor.market.phases import PhaseHistory, PhaseSample, Waited
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.quote.forecast import RentedPart, forecast_rented
 from trainmaster.advisor.quote.quote import Interval
@@ -19,7 +19,7 @@ from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.measure.measuring import trace_of
 from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
-from trainmaster.service.quotes.phases import ExperimentPhases
+from trainmaster.service.quotes.phase_records import ExperimentPhases
 from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.spec import Strategy, read_recipe
@@ -54,7 +54,7 @@ def test_what_is_there_costs_what_it_was_had_for():
 
 def test_what_setup_takes_is_still_to_come_where_no_image_saves_it():
     def seconds_left(images, **how):
-        seen = tuple(Seen(300.0, "lab:large", "a") for _ in range(30))
+        seen = tuple(PhaseSample(300.0, "lab:large", "a") for _ in range(30))
         histories = (PhaseHistory("setup", "a", seen), PhaseHistory("saving", "", seen[:0]))
         phases = {"main": ExperimentPhases("main", histories, images)}
         (one,) = RecordedClusterCosts("lab", lambda: [record()], phases=phases).clusters()

@@ -12,7 +12,7 @@ import pytest
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.quote.quote import Rented
 from trainmaster.control.checks.preflight import check_parts
-from trainmaster.control.decide.task import Took
+from trainmaster.control.decide.task import PhaseDuration
 from trainmaster.control.loop.recording import RecordedPhase
 from trainmaster.control.task.contents import content_of, of_nodes, part_hash, setup_hash
 from trainmaster.control.task.layout import Home
@@ -20,7 +20,7 @@ from trainmaster.db import Database
 from trainmaster.providers.base import BakedImage
 from trainmaster.service import images as images_module
 from trainmaster.service.images import HomeImages, image_recipe
-from trainmaster.service.quotes.phases import ExperimentPhases, brought_seconds, phase_rows, phases_of
+from trainmaster.service.quotes.phase_records import ExperimentPhases, brought_seconds, phase_rows, phases_of
 from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.errors import NotFoundError, UsageError
 
@@ -133,7 +133,7 @@ def test_a_quote_counts_the_setup_unless_an_image_saves_it(
         "setup": part_hash(setup_hash(train.setup or "", of_nodes(train), path.parent)),
         "image": part_hash(train.container or ""),
     }
-    took = [Took("setup", contents["setup"], 60.0), Took("image", contents["image"], 14.0)]
+    took = [PhaseDuration("setup", contents["setup"], 60.0), PhaseDuration("image", contents["image"], 14.0)]
     for number in range(20):
         phases = [RecordedPhase(f"r/train/0/{number}", "train", each, "m4.large", 1.0) for each in took]
         database.add_measurement(*phase_rows("r", phases))

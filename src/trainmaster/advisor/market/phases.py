@@ -33,7 +33,7 @@ _OTHER_TYPES: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PhaseSample:
     """A phase that was seen.
 
     Attributes:
@@ -58,13 +58,14 @@ class PhaseHistory:
 
     name: str
     content: str = ""
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[PhaseSample, ...] = ()
     is_there: bool | None = None
 
     def belief(self, offer: str, *, stays: bool) -> LogNormal:
         """What it will take on a kind of machine.
 
-        >>> history = PhaseHistory("setup", "a", (Seen(60.0, "m4.large", "a"), Seen(3.0, "m4.large", "b")))
+        >>> seen = (PhaseSample(60.0, "m4.large", "a"), PhaseSample(3.0, "m4.large", "b"))
+        >>> history = PhaseHistory("setup", "a", seen)
         >>> round(history.belief("m4.large", stays=False).median)
         51
         >>> history.belief("host", stays=True).median > history.belief("m4.large", stays=False).median / 2
@@ -138,7 +139,7 @@ def machines_belief(
     return LogNormal(prior.median, prior.spread, 0.3).learnt(own)
 
 
-def _typical(seen: Iterable[Seen]) -> list[float]:
+def _typical(seen: Iterable[PhaseSample]) -> list[float]:
     """Of each content the usual time."""
     contents: dict[str, list[float]] = {}
     for each in seen:

@@ -56,7 +56,7 @@ class Doing:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class Overhead:
     """What of an experiment is no training, on the machines that it has.
 
     Attributes:

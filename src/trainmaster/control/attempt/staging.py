@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
-from trainmaster.control.decide.task import Job, Took
+from trainmaster.control.decide.task import Job, PhaseDuration
 from trainmaster.control.task.contents import of_nodes, setup_hash
 from trainmaster.control.task.job_context import NodeGoneError, RelayError, TaskContext
 from trainmaster.objects.errors import StoreTrouble, trouble_of
@@ -73,19 +73,20 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
         )
 
 
-def _parts(took: Sequence[Took], all_s: float) -> tuple[Took, ...]:
+def _parts(took: Sequence[PhaseDuration], all_s: float) -> tuple[PhaseDuration, ...]:
     """Parts that were done now, of nodes side by side the longest; and the rest of the staging.
 
-    >>> parts = [Took("setup", "a", 3.0), Took("setup", "a", 5.0), Took("data", "b", 1.0, is_new=False)]
+    >>> parts = [PhaseDuration("setup", "a", 3.0), PhaseDuration("setup", "a", 5.0)]
+    >>> parts += [PhaseDuration("data", "b", 1.0, is_new=False)]
     >>> [(each.phase, each.seconds) for each in _parts(parts, 8.0)]
     [('setup', 5.0), ('staging', 2.0)]
     """
-    longest: dict[tuple[str, str], Took] = {}
+    longest: dict[tuple[str, str], PhaseDuration] = {}
     for each in sorted(took, key=lambda each: each.seconds):
         longest[each.phase, each.content] = each
     rest_s = max(all_s - sum(each.seconds for each in longest.values()), 0.0)
     new = {(each.phase, each.content) for each in took if each.is_new}
-    return (*(each for key, each in longest.items() if key in new), Took("staging", "", rest_s))
+    return (*(each for key, each in longest.items() if key in new), PhaseDuration("staging", "", rest_s))
 
 
 def _stage(context: TaskContext, models: Mapping[str, Sequence[tuple[int, str]]]) -> int | None:

@@ -49,7 +49,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
+class PhaseDuration:
     """How long a part of what is done for an attempt took.
 
     Attributes:
@@ -96,7 +96,7 @@ class Job:
     unsaved: bool = False
     place: str = ""
     lacks_room: bool = False
-    took: tuple[Took, ...] = ()
+    took: tuple[PhaseDuration, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

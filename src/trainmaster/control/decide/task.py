@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainmaster.control.decide.effects import Effect, EffectKind, Job, ObservedTask, Policy, Step, Took
+from trainmaster.control.decide.effects import (
+    Effect,
+    EffectKind,
+    Job,
+    ObservedTask,
+    PhaseDuration,
+    Policy,
+    Step,
+)
 from trainmaster.control.decide.outcome import Outcome, backoff_s, classify, stage_pause_s
 from trainmaster.control.decide.saving import (
     DIED_AT_ONCE_S,
@@ -33,9 +41,9 @@ __all__ = [
     "EffectKind",
     "Job",
     "ObservedTask",
+    "PhaseDuration",
     "Policy",
     "Step",
-    "Took",
     "decide_task",
 ]
 

@@ -63,7 +63,7 @@ SAVING_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LoopIntervals:
     """How often a controller does what it does by itself, in seconds.
 
     Attributes:
@@ -77,7 +77,7 @@ class Pace:
     stored_s: float = 2.0
 
 
-USUAL_PACE = Pace()
+USUAL_PACE = LoopIntervals()
 
 
 class Watcher(Protocol):
@@ -144,7 +144,7 @@ class Controller:
     services: Services | None = None
     clock: Callable[[], float] = steady_s
     wall: Callable[[], float] = time.time
-    pace: Pace = USUAL_PACE
+    pace: LoopIntervals = USUAL_PACE
     leaves: Callable[[], bool] | None = None
     interrupts: int = field(default=0, init=False)
     is_over: bool = field(default=False, init=False)

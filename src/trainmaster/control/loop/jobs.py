@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from trainmaster.control.decide.task import EffectKind, Job, Took
+from trainmaster.control.decide.task import EffectKind, Job, PhaseDuration
 from trainmaster.spec.clocks import boot_s
 
 #: (experiment, task, attempt, kind)
@@ -89,7 +89,7 @@ class Jobs:
             if not job.error and (job.progressed or "model_uri" in job.fields):
                 self.published(took_s)
             if not job.error and key[3] is EffectKind.SAVE:
-                job = replace(job, took=(Took("saving", "", took_s),))
+                job = replace(job, took=(PhaseDuration("saving", "", took_s),))
             if self._results.get(key) is begun:  # it was not dropped, nor begun again since
                 self._results[key] = job
 

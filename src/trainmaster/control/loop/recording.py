@@ -17,7 +17,7 @@ from trainmaster.executors.base import GangStatus, Phase
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.measurement import Measurement
-    from trainmaster.control.decide.task import Effect, EffectKind, Job, Policy, Took
+    from trainmaster.control.decide.task import Effect, EffectKind, Job, PhaseDuration, Policy
     from trainmaster.control.loop.run_state import Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.spec import Recipe
@@ -73,7 +73,7 @@ class RecordedPhase:
 
     attempt: str
     experiment: str
-    took: Took
+    took: PhaseDuration
     offer: str
     at: float
 

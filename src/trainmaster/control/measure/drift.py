@@ -1,4 +1,4 @@
-"""`Pace`: how steps of a task go in a part of its time; `drift_between`: what two of these say. Pure."""
+"""`StepProfile`: steps of a task in a part of its time; `drift_between`: what two of these say. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MUCH_BYTES: Final = 1e5
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepProfile:
     """Of the workers of one task, by member where it says so.
 
     Attributes:
@@ -66,10 +66,10 @@ class Drift:
     member: str = ""
 
 
-def drift_between(before: Pace, now: Pace) -> Drift | None:
+def drift_between(before: StepProfile, now: StepProfile) -> Drift | None:
     """What makes steps take longer than before; None if they do not.
 
-    >>> drift_between(Pace(1.0, 0.9), Pace(1.05, 0.9))
+    >>> drift_between(StepProfile(1.0, 0.9), StepProfile(1.05, 0.9))
 
     Args:
         before: as the steps went first.
@@ -108,7 +108,7 @@ def _standing_out(
     return first if first and more[first] - max(rest, 0.0) >= _STANDS_OUT * longer_s else ""
 
 
-def _why_slower(before: Pace, now: Pace) -> str:
+def _why_slower(before: StepProfile, now: StepProfile) -> str:
     drift = f"a step takes {now.step_s:.3g} s, not {before.step_s:.3g} s"
     if now.cpu_s > _MORE_WORK * before.cpu_s:
         return f"{drift}, as it computes more: that is the script's own, no other machine helps"
@@ -131,7 +131,9 @@ def _why_slower(before: Pace, now: Pace) -> str:
     return f"{drift}, and members compute no more and send little: one of its machines is slow"
 
 
-def pace_of(trace: StepTrace, directory: Path, started_at: float, begin: float, end: float) -> Pace | None:
+def pace_of(
+    trace: StepTrace, directory: Path, started_at: float, begin: float, end: float
+) -> StepProfile | None:
     """How steps went between two moments; None if too little of that is known.
 
     Args:
@@ -149,7 +151,7 @@ def pace_of(trace: StepTrace, directory: Path, started_at: float, begin: float, 
     step_s = (end - begin) / steps
     sent = [usage.bytes_sent / usage.seconds for usage in used if usage.bytes_sent is not None]
     trips = [usage.round_trip_ms for usage in used if usage.round_trip_ms is not None]
-    return Pace(
+    return StepProfile(
         step_s,
         sum(usage.cpu_share for usage in used) / len(used) * step_s,
         sum(sent) / len(sent) * step_s if sent else None,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.step_trace import MIN_SECONDS
 from trainmaster.control.decide.outcome import classify
-from trainmaster.control.decide.task import EffectKind, Took
+from trainmaster.control.decide.task import EffectKind, PhaseDuration
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.run_state import Task
 from trainmaster.control.measure.measuring import MIN_BLOCKS, measurement_of, trace_of
@@ -92,7 +92,7 @@ class ProfileAttempt:
         self._trace = self._progress.trace = trace_of(self._context.experiment, LOOK_S)
         self._status = GangStatus(self._id, Phase.QUEUED)
         self._launched = False
-        self.took: tuple[Took, ...] = ()
+        self.took: tuple[PhaseDuration, ...] = ()
         self._stopping_since: float | None = None
         self._hurried = False
         self._judged_at = 0.0

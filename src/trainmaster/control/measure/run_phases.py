@@ -1,4 +1,4 @@
-"""`Course`: what an experiment has done from the command to its machines given back, and what of it is late.
+"""`PhaseProgress`: what an experiment has done from the command to giving its machines back, what is late.
 
 Pure: it is told what is seen, and when. Waiting for others is no phase, and never late.
 """
@@ -31,7 +31,7 @@ LATE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ObservedExperiment:
     """What is seen of an experiment.
 
     Attributes:
@@ -58,8 +58,10 @@ class Sight:
     def phase(self) -> str:
         """Which that is; empty while it waits, and once it is over.
 
-        >>> Sight(has_machines=False).phase, Sight(staging="setup").phase, Sight(has_started=True).phase
-        ('machines', 'setup', 'first step')
+        >>> ObservedExperiment(has_machines=False).phase, ObservedExperiment(staging="setup").phase
+        ('machines', 'setup')
+        >>> ObservedExperiment(has_started=True).phase
+        'first step'
         """
         if self.waits or self.is_over:
             return ""
@@ -101,7 +103,7 @@ def _told(span: Span) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class PhaseProgress:
     """Of one experiment.
 
     Attributes:
@@ -118,15 +120,16 @@ class Course:
     left_s: float | None = None
     left_at: float = 0.0
 
-    def seen(self, phase: str, at: float) -> Course:
+    def seen(self, phase: str, at: float) -> PhaseProgress:
         """With what is seen now.
 
-        >>> course = Course().seen("setup", 10.0).seen("", 15.0).seen("setup", 60.0).seen("steps", 62.0)
+        >>> course = PhaseProgress()
+        >>> course = course.seen("setup", 10.0).seen("", 15.0).seen("setup", 60.0).seen("steps", 62.0)
         >>> course.now, dict(course.took)
         ('steps', {'setup': 7.0})
 
         Args:
-            phase: see `Sight`.
+            phase: see `ObservedExperiment`.
             at: when.
         """
         if phase == self.now:
@@ -140,7 +143,7 @@ class Course:
         """What is expected, for JSON."""
         return {name: _told(span) for name, span in self.expected.items()}
 
-    def expecting(self, spans: Iterable[tuple[str, Span]]) -> Course:
+    def expecting(self, spans: Iterable[tuple[str, Span]]) -> PhaseProgress:
         """With what is expected of phases; what was expected of others stays."""
         found: dict[str, Span] = {}
         for name, span in spans:
@@ -186,7 +189,7 @@ class Course:
         return {**told, "expected": dict(self.expected), "left_s": self.left_s, "left_at": self.left_at}
 
     @classmethod
-    def of_dict(cls, data: Mapping[str, Any]) -> Course:
+    def of_dict(cls, data: Mapping[str, Any]) -> PhaseProgress:
         """What `as_dict` has made."""
         expected = {name: (float(a), float(b), float(c)) for name, (a, b, c) in data["expected"].items()}
         return cls(

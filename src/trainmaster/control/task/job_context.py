@@ -24,7 +24,7 @@ from trainmaster.spec.states import EndReason
 if TYPE_CHECKING:
     from trainmaster.artifacts import JSON, CheckpointSeries, Listing
     from trainmaster.artifacts.owner import Owner
-    from trainmaster.control.decide.effects import EffectKind, Took
+    from trainmaster.control.decide.effects import EffectKind, PhaseDuration
     from trainmaster.executors.base import Container, GangRequest
 
 
@@ -83,7 +83,7 @@ class TaskContext:
     owner: Owner | None = None
     is_foreign: bool = False
     facts: RunFacts = field(default_factory=RunFacts)
-    took: list[Took] = field(default_factory=list)
+    took: list[PhaseDuration] = field(default_factory=list)
     doing: Callable[[str], None] = lambda _: None
 
     @contextmanager
@@ -91,10 +91,10 @@ class TaskContext:
         """A part of its staging is done; what it gives is to be told whether that was new.
 
         Args:
-            phase: see `Took`.
+            phase: see `PhaseDuration`.
             part: what that is of: the hash of a ``setup``, the name of an image, a URL.
         """
-        from trainmaster.control.decide.effects import Took
+        from trainmaster.control.decide.effects import PhaseDuration
         from trainmaster.control.task.contents import part_hash
 
         found: list[bool] = []
@@ -102,7 +102,7 @@ class TaskContext:
         self.doing(phase)
         yield found.append
         took_s = time.monotonic() - begun
-        self.took.append(Took(phase, part_hash(part), took_s, all(found)))
+        self.took.append(PhaseDuration(phase, part_hash(part), took_s, all(found)))
         self.doing("")
 
     @property

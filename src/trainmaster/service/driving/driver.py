@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.loop.controller import Pace
+from trainmaster.control.loop.controller import LoopIntervals
 from trainmaster.db import Patience
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, add_note, undriven
 from trainmaster.executors._processes import forbid_core_dumps, raise_limit
@@ -49,7 +49,7 @@ _AT_ONCE: Final = 16
 #: A run that cannot be driven is tried again after 5 s, 10 s, 20 s ... up to ten minutes.
 _RETRY_S, _LONGEST_RETRY_S = 5.0, 600.0
 #: A run of many: what it does by itself can wait half a second, and its pages read files, not rows.
-PACE: Final = Pace(idle_s=0.5, progress_s=1.0, stored_s=5.0)
+PACE: Final = LoopIntervals(idle_s=0.5, progress_s=1.0, stored_s=5.0)
 
 #: Where the pipes of drivers are, and of servers, in a home.
 DRIVERS, SERVERS = "drivers", "servers"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.control.decide.budget import SavingMoney
 from trainmaster.control.loop.attempt_actions import AttemptActions
-from trainmaster.control.loop.controller import USUAL_PACE, Controller, Pace
+from trainmaster.control.loop.controller import USUAL_PACE, Controller, LoopIntervals
 from trainmaster.control.loop.loading import load_run_state
 from trainmaster.control.notes.store_silence import StoreSilence
 from trainmaster.db.run_facts import facts_of, put_fact
@@ -27,7 +27,7 @@ from trainmaster.spec.facts import Fact, RunFacts
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.quote.forecast import Beside
+    from trainmaster.advisor.quote.forecast import Overhead
     from trainmaster.control.loop.controller import Watcher
     from trainmaster.control.loop.surroundings import Forecaster
     from trainmaster.db import Database, Lease
@@ -47,7 +47,7 @@ def drive(
     environ: Mapping[str, str],
     watcher: Watcher | None = None,
     on_start: OnStart | None = None,
-    pace: Pace | None = None,
+    pace: LoopIntervals | None = None,
     files: Replication | None = None,
     hand_over: HandOver | None = None,
 ) -> None:
@@ -138,7 +138,7 @@ def _drive(
     world: World,
     watcher: Watcher | None,
     on_start: OnStart,
-    pace: Pace,
+    pace: LoopIntervals,
     files: Replication | None,
     leaves: Callable[[], bool] | None,
 ) -> None:
@@ -238,8 +238,8 @@ def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -
 
         return score_line(opened.database, opened.home.identity(), kind, session.recipe.provider)
 
-    def beside() -> dict[str, Beside]:
-        from trainmaster.service.quotes.phases import phases_of
+    def beside() -> dict[str, Overhead]:
+        from trainmaster.service.quotes.phase_records import phases_of
 
         found = phases_of(opened.of_team(row["team"]), session.recipe, {}, snapshot)
         return {name: each.beside("local", "", "") for name, each in found.items()}

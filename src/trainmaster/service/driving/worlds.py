@@ -150,7 +150,7 @@ def world_of_machines(
     from trainmaster.cluster.baking import Baking
     from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
     from trainmaster.service.driving.run_clusters import RunClusters
-    from trainmaster.service.quotes.phases import brought_seconds, phases_of, waited_for
+    from trainmaster.service.quotes.phase_records import brought_seconds, phases_of, waited_for
 
     database, recipe = opened.database, session.recipe
     home, row = opened.home_of(session.run), database.run_row(session.run)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.measurement import Measurement, SeenCurve
     from trainmaster.advisor.model.shapes import Floats
     from trainmaster.advisor.model.target_steps import TargetBelief
-    from trainmaster.advisor.quote.forecast import Beside, Doing
+    from trainmaster.advisor.quote.forecast import Doing, Overhead
     from trainmaster.advisor.quote.quote import Interval
     from trainmaster.control.loop.run_state import ExperimentState
     from trainmaster.control.measure.progress import TaskProgress
@@ -134,7 +134,7 @@ def forecast_inputs(
     devices: Mapping[str, Device],
     slots: int,
     rented: RentedNow | None = None,
-    beside: Mapping[str, Beside] | None = None,
+    beside: Mapping[str, Overhead] | None = None,
     curves: Mapping[str, Sequence[SeenCurve]] | None = None,
 ) -> Forecast:
     """What a whole run will take and cost.

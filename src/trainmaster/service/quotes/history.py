@@ -357,7 +357,7 @@ def make_recorder(
             database.add_measurement(*rows, patient=False)
 
     def keep_phases(found: Sequence[RecordedPhase]) -> None:
-        from trainmaster.service.quotes.phases import phase_rows
+        from trainmaster.service.quotes.phase_records import phase_rows
 
         with suppress(StoreError):
             database.add_measurement(*phase_rows(run, found), patient=False)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.control.measure.run_phases import AGAIN, Course, Sight, Span
+from trainmaster.control.measure.run_phases import AGAIN, ObservedExperiment, PhaseProgress, Span
 from trainmaster.db import Note
 from trainmaster.service.quotes.steadiness import begins_again, is_saving
 from trainmaster.spec.errors import StoreError
@@ -52,16 +52,16 @@ class PhaseWatch:
         self._told: set[tuple[str, str]] = set()
         stored = json.loads(database.forecast_of(run) or "{}")
         self._ends: dict[str, Any] = stored.get("ends", {})
-        self.courses = {name: Course.of_dict(each) for name, each in stored.get("courses", {}).items()}
+        self.courses = {name: PhaseProgress.of_dict(each) for name, each in stored.get("courses", {}).items()}
         self._elapsed = elapsed
         for name, spans in expected().items():
             if name not in self.courses:
-                self.courses[name] = Course().expecting(spans)
+                self.courses[name] = PhaseProgress().expecting(spans)
 
     def expect(self, spans: Mapping[str, Spans]) -> None:
         """More is known of what is to be expected of an experiment's phases."""
         for name, found in spans.items():
-            self.courses[name] = self.courses.get(name, Course()).expecting(found)
+            self.courses[name] = self.courses.get(name, PhaseProgress()).expecting(found)
 
     def forecast(
         self,
@@ -84,7 +84,7 @@ class PhaseWatch:
         at = self._elapsed(at)
         self._ends = {"time_s": time_s.as_dict(), "cost_usd": cost_usd.as_dict(), "at": at}
         for name, left in left_s.items():
-            course = replace(self.courses.get(name, Course()), left_s=left[1], left_at=at)
+            course = replace(self.courses.get(name, PhaseProgress()), left_s=left[1], left_at=at)
             if is_promised and course.now == "steps":
                 took = course.took.get("steps", 0.0) + at - course.since
                 course = course.expecting([("steps", (took + left[0], took + left[1], took + left[2]))])
@@ -104,7 +104,7 @@ class PhaseWatch:
         """What is late, once for each phase."""
         has_moved = False
         for name, experiment in run_state.experiments.items():
-            before = self.courses.get(name, Course())
+            before = self.courses.get(name, PhaseProgress())
             phase = self._sight(run_state, experiment, progress).phase
             if phase != before.now:
                 self.courses[name] = before.seen(phase, self._since(phase, experiment, progress, now))
@@ -118,12 +118,12 @@ class PhaseWatch:
         run_state: RunState,
         experiment: ExperimentState,
         progress: Mapping[tuple[str, int], TaskProgress],
-    ) -> Sight:
+    ) -> ObservedExperiment:
         name, tasks = experiment.name, list(experiment.live.values())
         found = [progress[task.key] for task in tasks if task.key in progress]
         traces = [each.trace for each in found if each.trace is not None]
         has_ended = bool(experiment.ended)
-        return Sight(
+        return ObservedExperiment(
             waits=run_state.queue_wait.is_told or experiment.state is State.WAITING,
             has_machines=has_ended or self._has_machines(name),
             staging=next((task.doing or "staging" for task in tasks if task.state is State.STAGING), ""),
@@ -144,7 +144,7 @@ class PhaseWatch:
         now: float,
     ) -> float:
         """When a phase has begun, as near as that is known."""
-        before = self.courses.get(experiment.name, Course())
+        before = self.courses.get(experiment.name, PhaseProgress())
         tasks = experiment.live.values()
         if phase == "steps" and experiment.name not in self._stepless:
             traces = [each.trace for task in tasks if (each := progress.get(task.key)) is not None]
@@ -153,7 +153,7 @@ class PhaseWatch:
             seen = [task.started_at for task in tasks if task.started_at is not None]
         else:
             seen = []
-        first = before == Course(expected=before.expected)  # it has done so from the beginning
+        first = before == PhaseProgress(expected=before.expected)  # it has done so from the beginning
         begun = [*map(self._elapsed, seen)] or [0.0] * first
         return max(min([self._elapsed(now), *begun]), before.since)
 

@@ -33,7 +33,7 @@ from trainmaster.executors.local import LocalExecutor
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.fingerprint import Fingerprint, code_of, fingerprint_of, local_device
 from trainmaster.service.quotes.history import new_row
-from trainmaster.service.quotes.phases import phase_rows
+from trainmaster.service.quotes.phase_records import phase_rows
 from trainmaster.spec import Experiment, Hardware, ParameterValue, Recipe, TaskSpace
 from trainmaster.spec.errors import InterruptedByUser, UsageError
 from trainmaster.spec.habits import ProfilePlan

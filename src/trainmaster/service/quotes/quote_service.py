@@ -22,7 +22,7 @@ from trainmaster.service.quotes.candidate_offers import (
 from trainmaster.service.quotes.job_knowledge import NO_END, JobKnowledge
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
-from trainmaster.service.quotes.phases import phases_of, waited_for
+from trainmaster.service.quotes.phase_records import phases_of, waited_for
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
 from trainmaster.service.quotes.worker_counts import allowed_workers, with_workers, workload_of
 from trainmaster.service.runs.summary import is_driven

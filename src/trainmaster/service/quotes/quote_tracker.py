@@ -36,7 +36,7 @@ from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.devices import Device
-    from trainmaster.advisor.quote.forecast import Beside, Doing
+    from trainmaster.advisor.quote.forecast import Doing, Overhead
     from trainmaster.control.loop.run_state import RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.control.measure.run_phases import Span
@@ -97,7 +97,7 @@ class QuoteTracker:
         slots: int,
         costs: ClusterCosts | None = None,
         score: Callable[[str], str] = lambda _: "",
-        beside: Callable[[], Mapping[str, Beside]] = dict,
+        beside: Callable[[], Mapping[str, Overhead]] = dict,
         promised: Callable[[], None] = lambda: None,
     ) -> None:
         self._database = database
@@ -416,7 +416,7 @@ class QuoteTracker:
             may_wait(now - (task.started_at or now), self._share(task, progress, now)) for task in tasks
         )
 
-    def _beside(self, run_state: RunState, now: float) -> Mapping[str, Beside]:
+    def _beside(self, run_state: RunState, now: float) -> Mapping[str, Overhead]:
         """What of each experiment is no training, and how far it is."""
         found = self._beside_of()
         for name, experiment in run_state.experiments.items():
@@ -428,7 +428,7 @@ class QuoteTracker:
                 found[name] = replace(found[name], is_over=has_begun, since_s=since_s)
         return found
 
-    def _beside_of(self) -> dict[str, Beside]:
+    def _beside_of(self) -> dict[str, Overhead]:
         """What of each experiment is no training, on the machines that it has."""
         if self._costs is None:
             return dict(self._beside_here())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.measure.run_phases import Course
+from trainmaster.control.measure.run_phases import PhaseProgress
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
@@ -32,7 +32,7 @@ def phase_summary(database: Database, row: RowMapping, driven_s: float) -> dict[
         return {}
     phases, late = {}, []
     for name, data in stored["courses"].items():
-        course = Course.of_dict(data)
+        course = PhaseProgress.of_dict(data)
         if row["ended_at"] is not None:
             end_s = row["earlier_s"] + max(row["ended_at"] - row["session_at"], 0.0)
             course = course.seen("", end_s).seen(_BACK if _BACK in course.expected else "", end_s)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.advisor.model.measurement import Measurement, Point
-from trainmaster.advisor.quote.forecast import Beside
+from trainmaster.advisor.quote.forecast import Overhead
 from trainmaster.advisor.quote.quote import Interval
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.measure.measuring import trace_of
@@ -259,7 +259,7 @@ def test_nothing_is_bound_while_its_setup_is_made_and_that_is_counted(tmp_path):
     point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
     seen = Measurement(point, duration_s=200.0)
     world = World(tmp_path, histories=history(seen, seen))
-    world.tracker._beside_here = lambda: {"main": Beside((("setup", LogNormal(500.0, 0.1)),))}
+    world.tracker._beside_here = lambda: {"main": Overhead((("setup", LogNormal(500.0, 0.1)),))}
     task = world.run_state.experiments["main"].live[0]
     task.state, task.started_at = State.STAGING, None
     world.progress.clear()

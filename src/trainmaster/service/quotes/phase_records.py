@@ -21,9 +21,9 @@ from trainmaster.spec.units import format_duration
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmaster.advisor.market.phases import PhaseHistory, Seen, Waited
+    from trainmaster.advisor.market.phases import PhaseHistory, PhaseSample, Waited
     from trainmaster.advisor.market.workload import Workload
-    from trainmaster.advisor.quote.forecast import Beside
+    from trainmaster.advisor.quote.forecast import Overhead
     from trainmaster.advisor.quote.quote import Rented
     from trainmaster.control.loop.recording import RecordedPhase
     from trainmaster.db import Database
@@ -54,9 +54,9 @@ class ExperimentPhases:
         """The experiment as quotes see it, with that."""
         return replace(workload, once=self.histories, prepared_in=frozenset(self.images))
 
-    def beside(self, provider: str, region: str, instance: str) -> Beside:
+    def beside(self, provider: str, region: str, instance: str) -> Overhead:
         """What is no training on a new machine there."""
-        from trainmaster.advisor.quote.forecast import Beside
+        from trainmaster.advisor.quote.forecast import Overhead
 
         stays, offer = not capabilities_of(provider).rents, measured_name(provider, instance)
         saved = _IN_IMAGE if (provider, region) in self.images else ()
@@ -67,7 +67,7 @@ class ExperimentPhases:
         }
         before = tuple((name, belief) for (name, _), belief in beliefs.items() if name != "saving")
         after = [belief for (name, _), belief in beliefs.items() if name == "saving"]
-        return Beside(before, after[0])
+        return Overhead(before, after[0])
 
     def words(self, rented: Rented) -> str:
         """What of ``setup`` and ``container`` is in a quote; empty if there is nothing to say."""
@@ -154,16 +154,16 @@ def _is_made(service: OpenHome, experiment: Experiment, code: Path) -> bool | No
     return (service.home.cache / "environments" / name / "ready").is_file()
 
 
-def seen_of(database: Database, phase: str, content: str) -> tuple[Seen, ...]:
+def seen_of(database: Database, phase: str, content: str) -> tuple[PhaseSample, ...]:
     """What was seen of a phase: of this content first, the newest first."""
-    from trainmaster.advisor.market.phases import Seen
+    from trainmaster.advisor.market.phases import PhaseSample
 
     found = []
     for row in database.phases(phase, content):
         with suppress(ValueError, TypeError, KeyError):  # a newer version wrote it
             data = json.loads(row["data"])
             if 0 <= data["seconds"] < _MOST_S:
-                found.append(Seen(float(data["seconds"]), str(data["offer"]), str(data["content"])))
+                found.append(PhaseSample(float(data["seconds"]), str(data["offer"]), str(data["content"])))
     return tuple(found)
 
 
