@@ -92,7 +92,10 @@ class SlurmBench:
             if (found := re.search(rf"<<'{END_OF_JOB}'\n(.*)\n{END_OF_JOB}\n", script, re.DOTALL))
         ]
         self.told.clear()
-        return [{"service": "slurm", "operation": "sbatch", "parameters": {"script": job}} for job in jobs]
+        return [
+            {"service": "slurm", "operation": "sbatch", "parameters": {"script": job.split("\n")}}
+            for job in jobs
+        ]
 
     def changed(self) -> list[str]:
         """See `ProviderBench`."""

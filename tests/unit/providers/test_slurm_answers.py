@@ -170,7 +170,7 @@ def test_whichever_of_two_roles_is_asked_for_first_the_job_is_the_same(tmp_path)
     assert first.together == second.together == [server, worker]
     provider = SlurmProvider(settings(tmp_path), ProviderPlace(tmp_path, "home"), None)
     (job,) = provider.dry_run("c", [first, second])
-    assert job["parameters"]["script"].count("#SBATCH hetjob") == 1
+    assert job["parameters"]["script"].count("#SBATCH hetjob") == 1  # lines
     assert len(provider.dry_run("c", [worker, server])) == 2
 
 

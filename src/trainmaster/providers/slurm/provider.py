@@ -138,7 +138,9 @@ class SlurmProvider:
             {
                 "service": "slurm",
                 "operation": "sbatch",
-                "parameters": {"script": self._script(self._parts(cluster, group), cluster, *placeholders)},
+                "parameters": {
+                    "script": self._script(self._parts(cluster, group), cluster, *placeholders).split("\n")
+                },
             }
             for group in _groups(requests)
         ]
