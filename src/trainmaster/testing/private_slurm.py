@@ -309,7 +309,9 @@ def _run(
 
 def main() -> None:
     """A Slurm to try, until it is interrupted."""
-    with PrivateSlurm() as slurm, contextlib.suppress(KeyboardInterrupt):
+    with PrivateSlurm() as slurm:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: sys.exit(0))
         has = f"{CPUS} CPUs, {MEMORY_MB} MB and {GPUS} GPUs that do nothing"
         sys.stdout.write(f"export SLURM_CONF={slurm.environ['SLURM_CONF']}\n")
         sys.stdout.write(f"{len(slurm.names)} nodes of {has}; Ctrl-C ends it\n")
