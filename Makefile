@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What is installed is compiled on all cores; pip would take one. Some libraries have files that are no Python.
 COMPILE = $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: pages screenshots demo check unit test lint bench seeds docs install system dist audit mutations crossings places gpu real-aws notebook im clean
+.PHONY: pages screenshots demo check unit test lint bench seeds docs install system dist audit mutations crossings places gpu real-aws notebook im nova clean
 
 install: $(STAMP)
 
@@ -104,6 +104,13 @@ IM := $(or $(TRAINMASTER_CACHE),$(HOME)/.cache/trainmaster)/im-2.0.0
 im:
 	@test -x $(IM)/bin/python || { rm -rf $(IM).new && $(PYTHON) -m venv $(IM).new \
 		&& $(IM).new/bin/python -m pip install --quiet --disable-pip-version-check IM==2.0.0 && mv $(IM).new $(IM); }
+
+# A real Nova with Placement, for the tests of the provider `openstack`: 451 MB. They skip without it.
+NOVA := $(or $(TRAINMASTER_CACHE),$(HOME)/.cache/trainmaster)/nova-34
+nova:
+	@test -x $(NOVA)/bin/python || { rm -rf $(NOVA).new && $(PYTHON) -m venv $(NOVA).new \
+		&& $(NOVA).new/bin/python -m pip install --quiet --disable-pip-version-check 'nova>=34,<35' openstack-placement \
+			wsgi-intercept testtools fixtures oslotest && mv $(NOVA).new $(NOVA); }
 
 # Known holes in what is installed, as PyPI's advisories have them; packages that it cannot be asked about are named.
 audit: install

@@ -150,6 +150,16 @@ BUILT_IN: Final = {
         console=True,
         provisioning_s=LogNormal(1000.0, 0.4),  # Jorge et al. waited 15 to 20 minutes
     ),
+    "openstack": Capabilities(
+        may_be_free=True,
+        spot=False,
+        no_spot="OpenStack has none",
+        offers=OfferSource.SETTINGS,
+        console=True,
+        billing=billing.NOTHING_BESIDE,
+        provisioning_s=LogNormal(90.0, 0.6),
+        giving_back_s=LogNormal(15.0, 0.7),
+    ),
     "slurm": Capabilities(
         may_be_free=True,
         spot=False,

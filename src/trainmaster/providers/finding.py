@@ -15,6 +15,7 @@ PROVIDERS: Final = PluginRegistry(
         "hosts": "trainmaster.providers.hosts_over_ssh:hosts_provider",
         "im": "trainmaster.providers.im.provider:im_provider",
         "lab": "trainmaster.providers.aws.provider:lab_provider",
+        "openstack": "trainmaster.providers.openstack.provider:openstack_provider",
         "slurm": "trainmaster.providers.slurm.provider:slurm_provider",
     },
     also=("local",),

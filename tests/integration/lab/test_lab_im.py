@@ -22,7 +22,8 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 from renter import Renter
 
 from trainmaster.providers.base import Node, NodeRequest, NodeState, ProviderPlace
-from trainmaster.providers.im.client import ImAnswer, ImClient, Send, send_request
+from trainmaster.providers.http_calls import HttpAnswer, Send, send_request
+from trainmaster.providers.im.client import ImClient
 from trainmaster.providers.im.credentials import read_credentials
 from trainmaster.providers.im.prices import im_offers
 from trainmaster.providers.im.provider import ImProvider
@@ -274,18 +275,18 @@ def test_what_goes_wrong_with_infrastructure_manager_leaves_nothing(
 
         return until(once, "an answer", LONG_S)[0]
 
-    def ends(method: str, *rest: Any) -> ImAnswer:
+    def ends(method: str, *rest: Any) -> HttpAnswer:
         answer = send_request(method, *rest)
         if method == "POST":
             manager.stop()
         return answer
 
-    def renews(method: str, address: str, *rest: Any) -> ImAnswer:
+    def renews(method: str, address: str, *rest: Any) -> HttpAnswer:
         if address.endswith("/state"):
             provider().renew("late", 20)
         return send_request(method, address, *rest)
 
-    def loses(method: str, *rest: Any) -> ImAnswer:
+    def loses(method: str, *rest: Any) -> HttpAnswer:
         answer = send_request(method, *rest)
         if method == "POST":
             raise ConnectionResetError(104, "Connection reset by peer")

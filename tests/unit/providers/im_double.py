@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.providers.base import NodeRequest, ProviderPlace
-from trainmaster.providers.im.client import ImAnswer
+from trainmaster.providers.http_calls import HttpAnswer
 from trainmaster.providers.im.credentials import ImCredentials, parse_credentials
 from trainmaster.providers.im.provider import ImProvider
 from trainmaster.providers.im.radl import features_of
@@ -96,7 +96,7 @@ class ImDouble:
 
     def __call__(
         self, method: str, address: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
-    ) -> ImAnswer:
+    ) -> HttpAnswer:
         path, text = address.removeprefix(URL), (body or b"").decode()
         if self.away:
             raise ConnectionRefusedError(111, "Connection refused")
@@ -121,21 +121,21 @@ class ImDouble:
                 machine.configured, machine.state = False, "unconfigured"
 
     @staticmethod
-    def error(status: int, message: str) -> ImAnswer:
-        return ImAnswer(status, json.dumps({"message": message, "code": status}))
+    def error(status: int, message: str) -> HttpAnswer:
+        return HttpAnswer(status, json.dumps({"message": message, "code": status}))
 
     @staticmethod
-    def uris(places: Iterable[str]) -> ImAnswer:
+    def uris(places: Iterable[str]) -> HttpAnswer:
         listed = [{"uri": f"{URL}/infrastructures/{each}"} for each in places]
-        return ImAnswer(200, json.dumps({"uri-list": listed}))
+        return HttpAnswer(200, json.dumps({"uri-list": listed}))
 
-    def answer(self, method: str, path: str, body: str) -> ImAnswer:
+    def answer(self, method: str, path: str, body: str) -> HttpAnswer:
         place, _, query = path.partition("?")
         parts = place.strip("/").split("/")
         if place == "/version":
-            return ImAnswer(200, '{"version": "2.0.0"}')
+            return HttpAnswer(200, '{"version": "2.0.0"}')
         if parts[0] == "clouds":
-            return ImAnswer(200, json.dumps({"quotas": self.quotas}))
+            return HttpAnswer(200, json.dumps({"quotas": self.quotas}))
         if len(parts) == 1:
             return self.every(method, query, body)
         found = self.infrastructures.get(parts[1])
@@ -145,22 +145,22 @@ class ImDouble:
             if self.busy:
                 return self.error(409, "Invalid State to perform this operation.")
             del self.infrastructures[parts[1]]
-            return ImAnswer(200, "")
+            return HttpAnswer(200, "")
         if len(parts) == 2:
             return self.add(parts[1], found, body)
         if parts[2:] == ["vms", parts[-2], "contmsg"]:
             if parts[3] not in found.machines:
                 return self.error(404, "Invalid VM ID")
-            return ImAnswer(200, found.machines[parts[3]].message)
+            return HttpAnswer(200, found.machines[parts[3]].message)
         if parts[2] == "vms":
             return self.machine(method, found, parts[3])
         return self.told(found, parts[2])
 
-    def every(self, method: str, query: str, body: str) -> ImAnswer:
+    def every(self, method: str, query: str, body: str) -> HttpAnswer:
         if method == "GET":
             return self.uris(self.infrastructures)
         if "dry_run" in query:
-            return self.error(400, self.estimate_error) if self.estimate_error else ImAnswer(200, "{}")
+            return self.error(400, self.estimate_error) if self.estimate_error else HttpAnswer(200, "{}")
         self.count += 1
         name = f"0000-{self.count}"
         made = self.infrastructures[name] = Infrastructure(body)
@@ -168,9 +168,9 @@ class ImDouble:
             made.state, made.message = "failed", f"2026-01-02 03:04:05.67: {NO_HOST}\n"
         else:
             self.make(made, body)
-        return ImAnswer(200, json.dumps({"uri": f"{URL}/infrastructures/{name}"}))
+        return HttpAnswer(200, json.dumps({"uri": f"{URL}/infrastructures/{name}"}))
 
-    def add(self, name: str, found: Infrastructure, body: str) -> ImAnswer:
+    def add(self, name: str, found: Infrastructure, body: str) -> HttpAnswer:
         if described := re.search(r"description trainmaster \([^)]*\)", body):
             found.radl = re.sub(r"description trainmaster \([^)]*\)", described[0], found.radl)
         if "deploy" in body and self.full:
@@ -226,14 +226,14 @@ class ImDouble:
             self.machines += 1
         return new
 
-    def machine(self, method: str, found: Infrastructure, numbers: str) -> ImAnswer:
+    def machine(self, method: str, found: Infrastructure, numbers: str) -> HttpAnswer:
         listed = numbers.split(",")
         if missing := [n for n in listed if n not in found.machines]:
             return self.error(404, f"VM {missing[0]} does not exist")
         if method == "DELETE":
             for n in listed:
                 del found.machines[n]
-            return ImAnswer(200, "")
+            return HttpAnswer(200, "")
         one = found.machines[numbers]
         features = one.features | {
             "state": one.state,
@@ -242,28 +242,28 @@ class ImDouble:
             "disk.0.os.credentials.private_key": "-----BEGIN KEY-----\nabc\n-----END KEY-----",
         }
         told = " and\n".join(f"{name} = '{value}'" for name, value in features.items())
-        return ImAnswer(200, f"system {one.system} (\n{told}\n)\n")
+        return HttpAnswer(200, f"system {one.system} (\n{told}\n)\n")
 
-    def told(self, found: Infrastructure, what: str) -> ImAnswer:
+    def told(self, found: Infrastructure, what: str) -> HttpAnswer:
         if what == "radl" and self.silent:
             self.silent -= 1
-            return ImAnswer(200, "")
+            return HttpAnswer(200, "")
         if what == "radl":
-            return ImAnswer(200, found.radl)
+            return HttpAnswer(200, found.radl)
         if what == "data":
             listed = [{"im_id": int(n)} | machine.exported for n, machine in found.machines.items()]
-            return ImAnswer(200, json.dumps({"data": json.dumps({"vm_list": listed})}))
+            return HttpAnswer(200, json.dumps({"data": json.dumps({"vm_list": listed})}))
         if what == "contmsg":
             of_machines = [f"VM {n}:\n{one.message}\n" for n, one in found.machines.items() if one.message]
-            return ImAnswer(200, found.message + "".join(of_machines))
+            return HttpAnswer(200, found.message + "".join(of_machines))
         if self.slow:
             self.slow -= 1
             state = {"state": found.state or "pending", "vm_states": {}}
-            return ImAnswer(200, json.dumps({"state": state}))
+            return HttpAnswer(200, json.dumps({"state": state}))
         states = {n: machine.state for n, machine in found.machines.items()}
         state = found.state or next((one for one in states.values() if one != "configured"), "")
         state = state or next(iter(states.values()), "unknown")
-        return ImAnswer(200, json.dumps({"state": {"state": state, "vm_states": states}}))
+        return HttpAnswer(200, json.dumps({"state": {"state": state, "vm_states": states}}))
 
 
 def offer(cloud: str, name: str, **changes: Any) -> Offer:

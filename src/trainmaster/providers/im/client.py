@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trainmaster.providers.http_calls import Send, send_request, why_unanswered
 from trainmaster.providers.im.credentials import ImCredentials
 from trainmaster.spec.errors import ProviderError
 from trainmaster.spec.plain_json import parsed_json, typed
@@ -18,7 +17,6 @@ from trainmaster.spec.plain_json import parsed_json, typed
 _TIMEOUT_S: Final = 60.0
 #: For one that it gives when a cloud has done something: it asks one machine after the other there.
 _LONG_S: Final = 900.0
-_MOST_BYTES: Final = 32 << 20
 _TEXT: Final = "text/plain"
 _JSON: Final = "application/json"
 
@@ -40,14 +38,6 @@ class ImRefusedError(ProviderError):
     def is_gone(self) -> bool:
         """Whether there is no such thing there, or none any more."""
         return self.status in (404, 410)
-
-
-@dataclass(frozen=True, slots=True)
-class ImAnswer:
-    """What came back: status and text."""
-
-    status: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +66,6 @@ class Unfinished:
     number: str
     is_listed: bool
     is_worked_on: bool
-
-
-#: Sends a request: method, address, headers, body, seconds.
-Send = Callable[[str, str, Mapping[str, str], bytes | None, float], ImAnswer]
 
 
 class ImClient:
@@ -195,9 +181,7 @@ class ImClient:
         try:
             answer = self._send(method, self._url + path, headers, data, timeout_s)
         except (OSError, http.client.HTTPException) as error:
-            reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            why = (reason.strerror if isinstance(reason, OSError) else "") or str(reason)
-            words = self._credentials.hidden(" ".join(why.split()) or type(error).__name__)
+            words = self._credentials.hidden(why_unanswered(error))
             raise ProviderError(
                 f"Infrastructure Manager does not answer at {self._url}: {words}",
                 "Is it up, and is `url` in im.yaml right?",
@@ -205,33 +189,6 @@ class ImClient:
         if 200 <= answer.status < 300:
             return answer.text
         raise ImRefusedError(answer.status, self._credentials.hidden(_words(answer.text)))
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Credentials go where the user has said, nowhere else."""
-
-    def redirect_request(self, *_: object) -> None:
-        """Go nowhere."""
-
-
-_OPENER: Final = urllib.request.build_opener(_NoRedirect)
-
-
-def send_request(
-    method: str, address: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
-) -> ImAnswer:
-    """Send a request over HTTP.
-
-    Raises:
-        OSError: the service does not answer.
-    """
-    request = urllib.request.Request(address, body, dict(headers), method=method)  # noqa: S310 - http(s) only
-    try:
-        with _OPENER.open(request, timeout=timeout_s) as answer:
-            return ImAnswer(answer.status, answer.read(_MOST_BYTES).decode(errors="replace"))
-    except urllib.error.HTTPError as error:
-        with error:
-            return ImAnswer(error.code, error.read(_MOST_BYTES).decode(errors="replace"))
 
 
 def _words(text: str) -> str:

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, ProviderPlace
 from trainmaster.providers.catalogue import Catalogue
-from trainmaster.providers.im.client import ImClient, ImRefusedError, Send
+from trainmaster.providers.http_calls import Send
+from trainmaster.providers.im.client import ImClient, ImRefusedError
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
 from trainmaster.providers.im.documents import RadlDocuments, node_id, number_in
 from trainmaster.providers.im.errors import Explained, explained_refusal

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from trainmaster.spec.errors import ProviderError
-from trainmaster.spec.plain_json import parsed_json, typed
-from trainmaster.spec.private_files import short_digest, write_private
-
-_HINT: Final = "Look with `squeue --me` what there is, `scancel` what is unused, and remove the file."
+from trainmaster.providers.cluster_ledger import ClusterLedger
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,50 +62,11 @@ class KnownCluster:
         return KnownCluster(self.cluster, {**self.jobs, job.token: job}, self.host_key)
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmLedger:
-    """Files below a directory. Several processes may use it.
+class SlurmLedger(ClusterLedger[KnownCluster]):
+    """See `ClusterLedger`."""
 
-    Attributes:
-        directory: of this provider in the home.
-        saved: called when a file was written, before anybody relies on it.
-    """
-
-    directory: Path
-    saved: Callable[[], None] = lambda: None
-
-    def of(self, cluster: str) -> KnownCluster:
-        """What is known of a cluster."""
-        path = self._file(cluster)
-        try:
-            return typed(KnownCluster, typed(dict[str, Any], parsed_json(path.read_bytes())))
-        except FileNotFoundError:
-            return KnownCluster(cluster)
-        except (ValueError, KeyError, TypeError) as error:
-            words = " ".join(str(error).split())[:200]
-            raise ProviderError(f"{path} is damaged: {words}", _HINT) from None
-
-    def put(self, known: KnownCluster) -> None:
-        """Write it down. Only inside `alone`."""
-        write_private(self._file(known.cluster), json.dumps(asdict(known)).encode())
-        self.saved()
-
-    def forget(self, cluster: str) -> None:
-        """The cluster is given back."""
-        self._file(cluster).unlink(missing_ok=True)
-
-    def key(self) -> tuple[Path, str]:
-        """The key that nodes let in: file of the private half, and the public half."""
-        private, public = self.directory / "id_ed25519", self.directory / "id_ed25519.pub"
-        with self._locked("lock-key"):
-            if not public.exists():
-                from trainmaster.transport.key_pairs import make_key_pair
-
-                pair = make_key_pair()
-                write_private(private, pair.private.encode())
-                write_private(public, pair.public.encode())
-                self.saved()
-        return private, public.read_text().strip()
+    kind = KnownCluster
+    hint = "Look with `squeue --me` what there is, `scancel` what is unused, and remove the file."
 
     def host_key(self, cluster: str) -> tuple[str, str]:
         """The key that all nodes of a cluster are known by: private and public half. Only inside `alone`."""
@@ -126,18 +78,3 @@ class SlurmLedger:
             known = KnownCluster(cluster, known.jobs, (pair.private, pair.public))
             self.put(known)
         return known.host_key
-
-    @contextlib.contextmanager
-    def alone(self, cluster: str) -> Iterator[None]:
-        """Hold the only right to ask for this cluster, or to give it back."""
-        with self._locked(f"lock-{short_digest(cluster)[:2]}"):
-            yield
-
-    @contextlib.contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
-        with (self.directory / name).open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-    def _file(self, cluster: str) -> Path:
-        return self.directory / f"cluster-{short_digest(cluster)}.json"

@@ -1,0 +1,1 @@
+"""Machines of an OpenStack: Nova's servers, by REST alone."""

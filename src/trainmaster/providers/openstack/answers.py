@@ -1,0 +1,229 @@
+"""What Nova says: servers, flavors, limits. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, Final
+
+from trainmaster.providers.base import NodeRequest, NodeState
+from trainmaster.providers.offer import Offer
+from trainmaster.providers.openstack.settings import KIND, OpenstackFlavor, OpenstackSettings
+from trainmaster.spec.errors import UsageError
+
+HOME: Final = "trainmaster-home"
+CLUSTER: Final = "trainmaster-cluster"
+TOKEN: Final = "trainmaster-token"  # noqa: S105 - the name of it
+UNTIL: Final = "trainmaster-until"
+_MIB: Final = 2**20
+_STARTING: Final = frozenset({"BUILD", "REBUILD"})
+#: It is off, or stowed away: what ran on it is over, and it holds a quota.
+_OFF: Final = {
+    "SHUTOFF": "it has switched itself off",
+    "SUSPENDED": "somebody has suspended it",
+    "SHELVED": "somebody has shelved it",
+    "SHELVED_OFFLOADED": "somebody has shelved it",
+    "SOFT_DELETED": "somebody has deleted it",
+    "DELETED": "somebody has deleted it",
+}
+#: Aliases of devices that are GPUs.
+_GPU: Final = re.compile(
+    r"gpu|nvidia|tesla|quadro|rtx|gtx|instinct|\b(gh?[0-9]00|[abhlptv][0-9]{1,3}s?|mi[0-9]{2,3}x?|k80)\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A machine, as Nova tells it.
+
+    Attributes:
+        id, name, status, task: as Nova has them; ``task`` is empty if nothing is done to it.
+        metadata: what we have written on it.
+        fixed, floating: its first address of either kind; empty if it has none.
+        created: when, as text: it sorts.
+        fault: why it is in the status ERROR.
+        zone: availability zone.
+    """
+
+    id: str
+    name: str
+    status: str
+    task: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    fixed: str = ""
+    floating: str = ""
+    created: str = ""
+    fault: str = ""
+    zone: str = ""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it is not being deleted."""
+        return self.status not in ("DELETED", "SOFT_DELETED") and self.task not in (
+            "deleting",
+            "soft-deleting",
+        )
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it is decided if it can be had."""
+        return self.status not in _STARTING or self.task != "scheduling"
+
+    @property
+    def until(self) -> float:
+        """Unix seconds until which it is wanted."""
+        try:
+            return float(self.metadata.get(UNTIL, ""))
+        except ValueError:
+            return 0.0
+
+    @property
+    def state(self) -> tuple[NodeState, str]:
+        """How far it is, and why if it is gone."""
+        if not self.is_there:
+            return NodeState.GONE, "it was deleted"
+        if self.status == "ERROR":
+            return (
+                NodeState.GONE,
+                f"OpenStack could not make or keep it: {self.fault or 'it does not say why'}",
+            )
+        if why := _OFF.get(self.status):
+            return NodeState.GONE, why
+        return (NodeState.STARTING if self.status in _STARTING else NodeState.READY), ""
+
+
+def server_of(told: Mapping[str, Any]) -> Server:
+    """A machine of an answer."""
+    ends = [end for ends in (told.get("addresses") or {}).values() for end in ends]
+    by_kind = {
+        kind: next(
+            (
+                str(end["addr"])
+                for version in (4, 6)
+                for end in ends
+                if end.get("version") == version and end.get("OS-EXT-IPS:type", "fixed") == kind
+            ),
+            "",
+        )
+        for kind in ("fixed", "floating")
+    }
+    return Server(
+        id=str(told["id"]),
+        name=str(told.get("name") or ""),
+        status=str(told.get("status") or ""),
+        task=str(told.get("OS-EXT-STS:task_state") or ""),
+        metadata={str(key): str(value) for key, value in (told.get("metadata") or {}).items()},
+        fixed=by_kind["fixed"],
+        floating=by_kind["floating"],
+        created=str(told.get("created") or ""),
+        fault=" ".join(str((told.get("fault") or {}).get("message") or "").split()),
+        zone=str(told.get("OS-EXT-AZ:availability_zone") or ""),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Flavor:
+    """A kind of machine. disk_bytes: 0 for one that must boot from a volume."""
+
+    id: str
+    name: str
+    vcpus: int
+    memory_bytes: int
+    disk_bytes: int
+    gpus: int = 0
+    gpu: str = ""
+
+
+def flavor_of(told: Mapping[str, Any], own: OpenstackFlavor | None = None) -> Flavor:
+    """A flavor of an answer; what the user says of its GPUs holds."""
+    gpus, gpu = gpus_of(told.get("extra_specs") or {})
+    if own is not None:
+        gpus = gpus if own.gpus is None else own.gpus
+        gpu = own.gpu or gpu
+    return Flavor(
+        id=str(told["id"]),
+        name=str(told["name"]),
+        vcpus=int(told["vcpus"]),
+        memory_bytes=int(told["ram"]) * _MIB,
+        disk_bytes=int(told.get("disk") or 0) * 2**30,
+        gpus=gpus,
+        gpu=gpu if gpus else "",
+    )
+
+
+def gpus_of(properties: Mapping[str, Any]) -> tuple[int, str]:
+    """GPUs of a flavor, and their model, as its properties have them.
+
+    >>> gpus_of({"pci_passthrough:alias": "nic:1,a100:2"}), gpus_of({"resources:VGPU": "1"}), gpus_of({})
+    ((2, 'a100'), (1, 'GPU'), (0, ''))
+    """
+    for entry in str(properties.get("pci_passthrough:alias") or "").split(","):
+        alias, _, count = entry.strip().rpartition(":")
+        if count.isdecimal() and _GPU.search(alias):
+            return int(count), alias
+    for name in ("resources:PGPU", "resources:VGPU"):
+        if str(properties.get(name) or "").isdecimal():
+            return int(properties[name]), "GPU"
+    return 0, ""
+
+
+def offers_of(flavors: Sequence[Flavor], settings: OpenstackSettings, today: date) -> list[Offer]:
+    """What may be asked for, at the site's own price, or for nothing."""
+    named = settings.flavors
+    return [
+        Offer(
+            provider=KIND.provider,
+            region="",
+            zone=settings.zone,
+            instance_type=each.name,
+            vcpus=float(each.vcpus),
+            memory_bytes=each.memory_bytes,
+            accelerator=each.gpu or ("GPU" if each.gpus else ""),
+            accelerators=float(each.gpus),
+            accelerator_memory_bytes=None,
+            nic_gbps=None,
+            nic_burst_gbps=None,
+            cpu_credits="",
+            price_usd_per_hour=named[each.name].usd_per_hour if each.name in named else 0.0,
+            spot=False,
+            billing_quantum_s=1.0,
+            billing_minimum_s=0.0,
+            currency="USD",
+            as_of=today,
+            source=str(settings.file),
+        )
+        for each in flavors
+        if not named or each.name in named
+    ]
+
+
+def check_limits(absolute: Mapping[str, Any], wanted: Sequence[tuple[NodeRequest, Flavor]]) -> None:
+    """Refuse what a quota does not allow.
+
+    Args:
+        absolute: limits of the project and what it uses, as Nova has them.
+        wanted: requests, each with what it asks for.
+
+    Raises:
+        UsageError: what is needed, and what is free.
+    """
+    needed = {
+        ("machines", "maxTotalInstances", "totalInstancesUsed"): sum(each.count for each, _ in wanted),
+        ("cores", "maxTotalCores", "totalCoresUsed"): sum(each.count * kind.vcpus for each, kind in wanted),
+        ("MiB of memory", "maxTotalRAMSize", "totalRAMUsed"): sum(
+            each.count * kind.memory_bytes // _MIB for each, kind in wanted
+        ),
+    }
+    for (what, limit_name, used_name), amount in needed.items():
+        limit, used = absolute.get(limit_name), absolute.get(used_name)
+        if not isinstance(limit, int) or not isinstance(used, int) or limit < 0:
+            continue
+        if amount > limit - used:
+            raise UsageError(
+                f"your project's quota of {what} does not suffice: {amount} are needed, "
+                f"{max(limit - used, 0)} of {limit} are free",
+                "Delete what you have there (`openstack server list`), ask for more, or for fewer machines.",
+            )

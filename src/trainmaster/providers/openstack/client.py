@@ -1,0 +1,232 @@
+"""`OpenstackClient`: requests to Keystone's catalogue of services, with a token that is renewed."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from trainmaster.providers.http_calls import HttpAnswer, Send, sender, why_unanswered
+from trainmaster.providers.openstack.login import OpenstackLogin
+from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.plain_json import parsed_json, typed
+
+_TIMEOUT_S: Final = 60.0
+#: Of Stein (2019): flavors and their properties in one answer, types of volumes.
+_NOVA: Final = "2.67"
+#: What a service is called in catalogues, and what its address must end with.
+_SERVICES: Final = {
+    "compute": (("compute",), ""),
+    "network": (("network",), "/v2.0"),
+    "image": (("image",), "/v2"),
+}
+#: A request that is one too many is sent again so often, and waits so long at most.
+_TRIES: Final = 6
+_MOST_WAIT_S: Final = 60.0
+_PAGE: Final = 500
+
+
+class RefusedError(ProviderError):
+    """OpenStack says no.
+
+    Attributes:
+        status: of HTTP.
+        words: what it says.
+    """
+
+    def __init__(self, status: int, words: str) -> None:
+        self.status, self.words = status, words
+        super().__init__(f"OpenStack refuses ({status}): {words}", "See docs/openstack.md.")
+
+    @property
+    def is_quota(self) -> bool:
+        """Whether a quota is in the way."""
+        return self.status in (403, 413) and "quota" in self.words.lower()
+
+
+class OpenstackClient:
+    """One project. Threads may share it.
+
+    Args:
+        login: who asks.
+        send: carries requests; None for HTTP.
+        sleep: waits, seconds.
+    """
+
+    def __init__(
+        self, login: OpenstackLogin, send: Send | None = None, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._login, self._sleep = login, sleep
+        try:
+            self._send = send or sender(login.authorities)
+        except OSError as error:
+            raise UsageError(
+                f"OpenStack: {login.authorities} cannot be read: {why_unanswered(error)}",
+                "Correct `cacert` of the cloud.",
+            ) from None
+        self._lock = threading.Lock()
+        self._token = ""
+        self._said: dict[str, Any] = {}
+
+    def roles(self) -> list[str]:
+        """What this login may be in its project."""
+        self._signed_in("")
+        return [str(each.get("name", "")) for each in self._said.get("roles", ())]
+
+    def get(self, service: str, path: str, **query: str) -> dict[str, Any]:
+        """What there is."""
+        return self.call("GET", service, path + (f"?{urlencode(query)}" if query else ""))
+
+    def all(self, path: str, noun: str, **query: str) -> list[dict[str, Any]]:
+        """Every one of a list of Nova's, page by page."""
+        found: list[dict[str, Any]] = []
+        while True:
+            at = {"marker": str(found[-1]["id"])} if found else {}
+            answer = self.get("compute", path, **query, **at, limit=str(_PAGE))
+            found += answer.get(noun, [])
+            if not answer.get(noun) or f"{noun}_links" not in answer:
+                return found
+
+    def call(self, method: str, service: str, path: str, body: Any = None) -> dict[str, Any]:  # noqa: ANN401 - JSON
+        """One request; what it is answered with, empty if nothing.
+
+        A token that is over is renewed, and what was one request too many is sent again when it may be.
+
+        Raises:
+            UsageError: this login, or what is asked for, will not do.
+            RefusedError: OpenStack says no.
+            ProviderError: it does not answer; what was asked may have been done.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        token = ""
+        for attempt in range(_TRIES):
+            is_last = attempt == _TRIES - 1
+            token = self._signed_in(token)
+            headers = {
+                "X-Auth-Token": token,
+                "Accept": "application/json",
+                "Content-Type": "application/json",
+            }
+            if service == "compute":
+                headers |= {
+                    "OpenStack-API-Version": f"compute {_NOVA}",
+                    "X-OpenStack-Nova-API-Version": "2.67",
+                }
+            answer = self._sent(method, self._endpoint(service) + path, headers, data)
+            if answer.status == 401 and not attempt:
+                continue
+            waits_s = None if is_last else _waits_s(answer, attempt)
+            if waits_s is None:
+                return self._read(answer, f"{method} {path.partition('?')[0]}")
+            self._sleep(waits_s)
+            token = ""
+        raise AssertionError("the last try returns")
+
+    def _sent(self, method: str, address: str, headers: Mapping[str, str], data: bytes | None) -> HttpAnswer:
+        try:
+            return self._send(method, address, headers, data, _TIMEOUT_S)
+        except (OSError, http.client.HTTPException) as error:
+            raise ProviderError(
+                f"OpenStack does not answer at {address.partition('?')[0]}: {why_unanswered(error)}",
+                "Is it up, and can this machine reach it?",
+            ) from None
+
+    def _read(self, answer: HttpAnswer, what: str) -> dict[str, Any]:
+        """What an answer says."""
+        if 200 <= answer.status < 300:
+            return _object(answer.text) if answer.text.strip() else {}
+        words = words_of(answer.text)
+        refused = RefusedError(answer.status, words)
+        if answer.status == 401:
+            raise UsageError(
+                f"OpenStack does not take the login {self._login.name!r}: {words}",
+                "Is it over? Make another, and write it into clouds.yaml.",
+            )
+        if answer.status == 403 and not refused.is_quota:
+            raise UsageError(
+                f"OpenStack does not let {self._login.name!r} do {what}: {words}",
+                "Ask for the role `member` in the project.",
+            )
+        if answer.status == 406:
+            raise UsageError(f"this Nova is older than Stein (2019): {words}", "A newer one is needed.")
+        if answer.status == 400:
+            raise UsageError(f"OpenStack refuses {what}: {words}", "Mend it in openstack.yaml.")
+        raise refused
+
+    def _signed_in(self, old: str) -> str:
+        """A token that is not ``old``; empty takes the one that there is."""
+        with self._lock:
+            if self._token and self._token != old:
+                return self._token
+            data = json.dumps(self._login.body).encode()
+            headers = {"Accept": "application/json", "Content-Type": "application/json"}
+            for attempt in range(_TRIES):
+                answer = self._sent("POST", f"{self._login.url}/auth/tokens", headers, data)
+                waits_s = None if attempt == _TRIES - 1 else _waits_s(answer, attempt)
+                if waits_s is None:
+                    break
+                self._sleep(waits_s)
+            said = self._read(answer, "POST /auth/tokens").get("token")
+            self._token = answer.headers.get("x-subject-token", "")
+            if not self._token or not isinstance(said, dict):
+                raise UsageError(
+                    f"what answers at {self._login.url} is no Keystone", "Correct auth_url of the cloud."
+                )
+            self._said = said
+            return self._token
+
+    def _endpoint(self, service: str) -> str:
+        """Where a service is."""
+        names, end = _SERVICES[service]
+        for entry in self._said.get("catalog", ()):
+            if entry.get("type") not in names:
+                continue
+            for each in entry.get("endpoints", ()):
+                region = each.get("region_id") or each.get("region") or ""
+                is_there = not self._login.region or region == self._login.region
+                if each.get("interface") == self._login.interface and is_there:
+                    url = str(each.get("url", "")).rstrip("/")
+                    return url if url.endswith(end) else url + end
+        where = f" in region {self._login.region}" if self._login.region else ""
+        raise UsageError(
+            f"OpenStack: {self._login.name} has no service {service!r}{where}",
+            "Correct region_name or interface of the cloud in clouds.yaml.",
+        )
+
+
+def _waits_s(answer: HttpAnswer, attempt: int) -> float | None:
+    """How long to wait before the same is sent again; None if it is not to be."""
+    asked = answer.headers.get("retry-after", "")
+    if answer.status != 429 and not (answer.status in (413, 503) and asked):
+        return None
+    try:
+        return min(max(float(asked), 0.0), _MOST_WAIT_S)
+    except ValueError:  # a date, or nothing
+        return min(2.0**attempt, _MOST_WAIT_S)
+
+
+def words_of(text: str) -> str:
+    """What an error of any of the services says, on one line.
+
+    >>> words_of('{"badRequest": {"code": 400, "message": "no"}}')
+    'no'
+    """
+    with contextlib.suppress(ValueError, KeyError, TypeError, StopIteration):
+        said = next(iter(typed(dict[str, Any], parsed_json(text)).values()))
+        text = said["message"] if isinstance(said, dict) else str(said)
+    return " ".join(text.split())[:1000]
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        return typed(dict[str, Any], parsed_json(text))
+    except ValueError:
+        words = " ".join(text.split())[:200]
+        raise ProviderError(
+            f"what answers is no OpenStack: {words}", "Correct the cloud's address."
+        ) from None

@@ -1,0 +1,183 @@
+"""`OpenstackLogin`: who asks: of ``clouds.yaml``, which every tool of OpenStack reads, or of ``OS_...``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from trainmaster.spec.errors import UsageError
+
+_EXAMPLE: Final = (
+    "clouds:\n  ours:\n    auth_type: v3applicationcredential\n    auth:\n"
+    "      auth_url: https://keystone.example.org:5000/v3\n      application_credential_id: ...\n"
+    "      application_credential_secret: ..."
+)
+#: Variables that stand for keys of ``auth``; others for keys beside it.
+_AUTH: Final = (
+    "auth_url", "username", "user_id", "password", "token", "project_id", "project_name", "user_domain_id",
+    "user_domain_name", "project_domain_id", "project_domain_name", "domain_id", "domain_name",
+    "application_credential_id", "application_credential_name", "application_credential_secret",
+)  # fmt: skip
+_BESIDE: Final = ("region_name", "interface", "cacert", "auth_type")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenstackLogin:
+    """Of one project.
+
+    Attributes:
+        url: of Keystone's version 3.
+        body: what it is asked for a token with.
+        region: empty for the only one.
+        interface: ``public``, ``internal`` or ``admin``.
+        authorities: file of certificates; empty for the system's.
+        name: of the cloud, for messages.
+    """
+
+    url: str
+    body: Mapping[str, Any] = field(repr=False)
+    region: str = ""
+    interface: str = "public"
+    authorities: str = ""
+    name: str = "openstack"
+
+
+def read_login(cloud: str, environ: Mapping[str, str], here: Path | None = None) -> OpenstackLogin:
+    """Who asks.
+
+    Args:
+        cloud: of ``clouds.yaml``; empty for ``OS_CLOUD``, else the variables, else the only one there.
+        environ: the caller's variables.
+        here: where ``clouds.yaml`` may lie, too; None for the working directory.
+
+    Raises:
+        UsageError: what is missing; no value is ever told.
+    """
+    name = cloud or environ.get("OS_CLOUD", "")
+    if not name and environ.get("OS_AUTH_URL"):
+        told: dict[str, Any] = {
+            key: environ[word] for key in (*_AUTH, *_BESIDE) if (word := f"OS_{key.upper()}") in environ
+        }
+        told.setdefault("project_name", environ.get("OS_TENANT_NAME", ""))
+        beside: dict[str, Any] = {key: told.pop(key) for key in _BESIDE if key in told}
+        return login_of("the variables OS_...", {**beside, "auth": told})
+    file = _found("clouds", environ, here)
+    clouds = _read(file).get("clouds") if file is not None else None
+    if file is None or not isinstance(clouds, dict) or not clouds:
+        raise UsageError(
+            "there is no login to an OpenStack: no clouds.yaml, and no variable OS_AUTH_URL",
+            f"Write ~/.config/openstack/clouds.yaml, for instance:\n{_EXAMPLE}",
+        )
+    name = name or (str(next(iter(clouds))) if len(clouds) == 1 else "")
+    if name not in clouds:
+        wanted = f"no cloud {name!r}" if name else "several clouds"
+        raise UsageError(
+            f"{file} has {wanted}", f"Name one of {', '.join(map(str, clouds))} as `cloud` in openstack.yaml."
+        )
+    secure = _found("secure", environ, here)
+    kept = (_read(secure).get("clouds") or {}).get(name) if secure is not None else None
+    return login_of(name, _merged(clouds[name], kept))
+
+
+def login_of(name: str, told: Mapping[str, Any]) -> OpenstackLogin:
+    """A login of what an entry says.
+
+    Args:
+        name: of the cloud.
+        told: keys as in ``clouds.yaml``.
+
+    Raises:
+        UsageError: what is missing.
+    """
+    auth = {key: str(value) for key, value in (told.get("auth") or {}).items() if value not in (None, "")}
+    if "auth_url" not in auth:
+        raise UsageError(
+            f"OpenStack: {name} names no auth_url",
+            "Write it; entries with `profile` only are not known here. Such as:\n" + _EXAMPLE,
+        )
+    if str(told.get("verify", True)).lower() in ("false", "no", "0"):
+        raise UsageError(
+            f"OpenStack: {name} says `verify: false`: anybody on the way could read the password",
+            "Name the file of your site's certificates as `cacert` instead.",
+        )
+    url = auth["auth_url"].rstrip("/")
+    return OpenstackLogin(
+        url if url.endswith("/v3") else f"{url}/v3",
+        {"auth": _asked(name, auth)},
+        region=str(told.get("region_name") or ""),
+        interface=str(told.get("interface") or "public").removesuffix("URL"),
+        authorities=str(told.get("cacert") or ""),
+        name=name,
+    )
+
+
+def _asked(name: str, auth: Mapping[str, str]) -> dict[str, Any]:
+    """The body of the request for a token."""
+    user: dict[str, Any] = (
+        {"id": auth["user_id"]}
+        if "user_id" in auth
+        else {"name": auth.get("username", ""), "domain": _domain(auth, "user")}
+    )
+    if secret := auth.get("application_credential_secret"):
+        found: dict[str, Any] = {"secret": secret}
+        if "application_credential_id" in auth:
+            found["id"] = auth["application_credential_id"]
+        else:
+            found |= {"name": auth.get("application_credential_name", ""), "user": user}
+        return {"identity": {"methods": ["application_credential"], "application_credential": found}}
+    if "password" in auth:
+        identity = {"methods": ["password"], "password": {"user": {**user, "password": auth["password"]}}}
+    elif "token" in auth:
+        identity = {"methods": ["token"], "token": {"id": auth["token"]}}
+    else:
+        raise UsageError(
+            f"OpenStack: {name} has neither an application credential nor a password",
+            "Make one: `openstack application credential create trainmaster`. Logins through a browser end "
+            "after hours; a run may take longer.",
+        )
+    if "project_id" in auth:
+        project: dict[str, Any] = {"id": auth["project_id"]}
+    elif "project_name" in auth:
+        project = {"name": auth["project_name"], "domain": _domain(auth, "project")}
+    else:
+        raise UsageError(f"OpenStack: {name} names no project", "Write project_name or project_id.")
+    return {"identity": identity, "scope": {"project": project}}
+
+
+def _domain(auth: Mapping[str, str], of: str) -> dict[str, str]:
+    for key in (f"{of}_domain", "domain"):
+        for field_name in ("id", "name"):
+            if value := auth.get(f"{key}_{field_name}"):
+                return {field_name: value}
+    return {"id": "default"}
+
+
+def _found(name: str, environ: Mapping[str, str], here: Path | None) -> Path | None:
+    """The first ``NAME.yaml`` where OpenStack's own tools look."""
+    told = environ.get("OS_CLIENT_CONFIG_FILE" if name == "clouds" else "OS_CLIENT_SECURE_FILE")
+    config = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/")) / ".config")
+    folders = [here or Path(), config / "openstack", Path("/etc/openstack")]
+    looked = (
+        [Path(told)] if told else [folder / f"{name}.{end}" for folder in folders for end in ("yaml", "yml")]
+    )
+    return next((file for file in looked if file.is_file()), None)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        found = YAML(typ="safe", pure=True).load(file.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError, YAMLError, RecursionError) as error:
+        why = getattr(error, "strerror", None) or "it is no YAML"
+        raise UsageError(f"{file} cannot be read: {why}", f"Such as:\n{_EXAMPLE}") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _merged(below: Any, above: Any) -> Any:  # noqa: ANN401 - of YAML
+    if isinstance(below, dict) and isinstance(above, dict):
+        return below | {key: _merged(below.get(key), value) for key, value in above.items()}
+    return below if above is None else above

@@ -1,0 +1,236 @@
+"""`OpenstackProject`: what belongs to a cluster besides its servers, and what settings name, in one project.
+
+A key pair and a security group per cluster, and an address of each machine; all are called after the home and
+the cluster, so that they are found again, and go with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from trainmaster.providers.openstack.answers import Flavor, Server, flavor_of
+from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
+from trainmaster.providers.openstack.settings import OpenstackSettings
+from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.private_files import short_digest
+
+#: Ports of a machine that is deleted hold its group for so long.
+_GROUP_LOOKS: Final = 20
+
+
+def prefix(home: str) -> str:
+    """What everything of a home is called first."""
+    return f"tm-{short_digest(home)[:8]}-"
+
+
+def base_name(home: str, cluster: str) -> str:
+    """What everything of a cluster is called first."""
+    return f"{prefix(home)}{short_digest(cluster)}"
+
+
+class OpenstackProject:
+    """Threads may share it.
+
+    Args:
+        client: of the project.
+        settings: of the user.
+        sleep: waits, seconds.
+    """
+
+    def __init__(
+        self,
+        client: OpenstackClient,
+        settings: OpenstackSettings,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.client, self._settings, self._sleep = client, settings, sleep
+        self._known: dict[tuple[str, str], str] = {}
+        self._flavors: dict[str, Flavor] = {}
+
+    # --- what there is -------------------------------------------------------------------------------------
+
+    def flavors(self) -> list[Flavor]:
+        """All that this login may ask for."""
+        own = self._settings.flavors
+        told = self.client.all("/flavors/detail", "flavors")
+        self._flavors = {str(each["name"]): flavor_of(each, own.get(str(each["name"]))) for each in told}
+        return list(self._flavors.values())
+
+    def flavor(self, name: str) -> Flavor:
+        """The flavor of a name.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if name not in self._flavors:
+            self.flavors()
+        if name not in self._flavors:
+            raise UsageError(
+                f"OpenStack has no flavor {name!r}",
+                f"It has {', '.join(sorted(self._flavors))}: name one, as `hardware: {{instance: ...}}`.",
+            )
+        return self._flavors[name]
+
+    def image(self, flavor: Flavor) -> str:
+        """Id of the image that machines of a flavor boot."""
+        wanted = (flavor.gpus and self._settings.gpu_image) or self._settings.image
+        return self._id_of("image", wanted, lambda: self._images(wanted))
+
+    def _images(self, wanted: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.client.get("image", "/images", name=wanted).get("images", [])
+        if not found:
+            with contextlib.suppress(RefusedError, UsageError):
+                found = [self.client.get("image", f"/images/{wanted}")]
+        return [each for each in found if each.get("status", "active") == "active"]
+
+    def network(self) -> str:
+        """Id of the network that machines are in."""
+        wanted = self._settings.network
+        return self._id_of(
+            "network", wanted, lambda: [n for n in self._networks() if wanted or not n.get("router:external")]
+        )
+
+    def floating_network(self) -> str:
+        """Id of the network whose addresses machines get; empty if they get none."""
+        wanted = self._settings.floating
+        return self._id_of("floating", wanted, self._networks) if wanted else ""
+
+    def _networks(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.client.get("network", "/networks").get("networks", [])
+        return found
+
+    def _id_of(self, kind: str, wanted: str, look: Callable[[], list[dict[str, Any]]]) -> str:
+        """Of what the settings name, remembered.
+
+        Raises:
+            UsageError: there is none, or there are several.
+        """
+        if (kind, wanted) not in self._known:
+            there = look()
+            found = [each for each in there if not wanted or wanted in (each.get("id"), each.get("name"))]
+            if len(found) != 1:
+                names = ", ".join(sorted({str(each.get("name")) for each in there})) or "none"
+                which = f"{len(found) or 'no'} {kind}{'s' * (len(found) != 1)}" + f" {wanted!r}" * bool(
+                    wanted
+                )
+                raise UsageError(
+                    f"OpenStack has {which}",
+                    f"There is {names}. Write a name, or an id, as `{kind}` into {self._settings.file}.",
+                )
+            self._known[kind, wanted] = str(found[0]["id"])
+        return self._known[kind, wanted]
+
+    # --- what is made for a cluster ------------------------------------------------------------------------
+
+    def preparations(self, base: str, public: str, until: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """Service, path and body of what is made before the first machines."""
+        if not self._settings.security_group:
+            group = {"name": base, "description": f"trainmaster until {until}"}
+            yield "network", "/security-groups", {"security_group": group}
+            for rule in self._rules("${group.Id}"):
+                yield "network", "/security-group-rules", {"security_group_rule": rule}
+        yield "compute", "/os-keypairs", {"keypair": {"name": base, "public_key": public}}
+
+    def _rules(self, group: str) -> list[dict[str, Any]]:
+        inward = {"security_group_id": group, "direction": "ingress", "ethertype": "IPv4"}
+        ssh = {"protocol": "tcp", "port_range_min": 22, "port_range_max": 22}
+        return [
+            {**inward, **ssh, "remote_ip_prefix": self._settings.ssh_from},
+            {**inward, "remote_group_id": group},
+        ]
+
+    def prepared(self, base: str, public: str, until: str) -> str:
+        """The group of a cluster, made if it is not there, as its key pair."""
+        group = self._settings.security_group
+        for service, path, body in self.preparations(base, public, until):
+            if path == "/security-groups":
+                group = next((str(each["id"]) for each in self._groups(base)), "")
+                if not group:
+                    group = str(self.client.call("POST", service, path, body)["security_group"]["id"])
+                continue
+            if path == "/security-group-rules":
+                body["security_group_rule"] |= {
+                    key: group for key, value in body["security_group_rule"].items() if value == "${group.Id}"
+                }
+            try:
+                self.client.call("POST", service, path, body)
+            except RefusedError as refused:
+                if refused.status != 409:
+                    raise
+        return group
+
+    def _groups(self, name: str = "") -> list[dict[str, Any]]:
+        query = {"name": name} if name else {}
+        found: list[dict[str, Any]] = self.client.get("network", "/security-groups", **query)[
+            "security_groups"
+        ]
+        return found
+
+    def groups_over(self, home: str, before: float) -> list[str]:
+        """What clusters of a home are called of which a group is left, and that are wanted no more."""
+        if self._settings.security_group:
+            return []
+        mine = [each for each in self._groups() if str(each["name"]).startswith(prefix(home))]
+        return [str(each["name"]) for each in mine if _until(str(each.get("description"))) < before]
+
+    def address(self, base: str, server: Server) -> str:
+        """The floating address of a machine that has none yet."""
+        network, told = self.floating_network(), f"{base} {server.id}"
+        there = self.client.get("network", "/floatingips", description=told).get("floatingips", [])
+        if there:
+            return str(there[0]["floating_ip_address"])
+        ports = self.client.get("network", "/ports", device_id=server.id).get("ports", [])
+        if not ports:
+            return ""
+        body = {"floating_network_id": network, "port_id": ports[0]["id"], "description": told}
+        made = self.client.call("POST", "network", "/floatingips", {"floatingip": body})
+        return str(made["floatingip"]["floating_ip_address"])
+
+    def give_addresses_back(self, base: str, servers: list[str] | None = None) -> None:
+        """Those of some machines, or of all of a cluster."""
+        if not self._settings.floating:
+            return
+        for each in self.client.get("network", "/floatingips").get("floatingips", []):
+            of, _, server = str(each.get("description") or "").partition(" ")
+            if of == base and (servers is None or server in servers):
+                self.delete("network", f"/floatingips/{each['id']}")
+
+    def tidy(self, base: str) -> None:
+        """Remove what was made for a cluster; its machines are gone.
+
+        Raises:
+            ProviderError: something still holds it.
+        """
+        self.give_addresses_back(base)
+        self.delete("compute", f"/os-keypairs/{base}")
+        if self._settings.security_group:
+            return
+        for group in self._groups(base):
+            for look in range(_GROUP_LOOKS):
+                try:
+                    self.delete("network", f"/security-groups/{group['id']}")
+                    break
+                except RefusedError as refused:
+                    if refused.status != 409:
+                        raise
+                self._sleep(min(0.2 * 1.5**look, 5.0))
+            else:
+                raise ProviderError(f"OpenStack: security group {base} is still in use", "It is asked again.")
+
+    def delete(self, service: str, path: str) -> None:
+        """Remove something; what is gone already is fine."""
+        try:
+            self.client.call("DELETE", service, path)
+        except RefusedError as refused:
+            if refused.status != 404:
+                raise
+
+
+def _until(description: str) -> float:
+    try:
+        return float(description.removeprefix("trainmaster until "))
+    except ValueError:
+        return float("inf")

@@ -1,0 +1,483 @@
+"""`OpenstackProvider`: machines are servers of Nova; what is written on them says whose they are.
+
+Nova has no token that makes a call repeatable: what is asked for is written down before, looked for by what
+is written on servers, and what there is too many is deleted, the youngest first.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderPlace
+from trainmaster.providers.catalogue import Catalogue
+from trainmaster.providers.dead_man_switch import deadman_script
+from trainmaster.providers.http_calls import Send
+from trainmaster.providers.openstack import answers
+from trainmaster.providers.openstack.answers import CLUSTER, HOME, TOKEN, UNTIL, Flavor, Server
+from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
+from trainmaster.providers.openstack.ledger import KnownCluster, KnownRequest, KnownServer, OpenstackLedger
+from trainmaster.providers.openstack.login import OpenstackLogin, read_login
+from trainmaster.providers.openstack.project import OpenstackProject, base_name, prefix
+from trainmaster.providers.openstack.settings import KIND, OpenstackSettings, read_settings
+from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.private_files import write_private
+
+#: Drivers of one home may have clocks that differ by so much.
+_CLOCKS_DIFFER_S: Final = 300.0
+#: How often servers whose answer was lost are looked for before they are believed not to be there.
+_LOOKS: Final = 3
+#: As often it is looked whether they can be had, and whether they are gone: two minutes at most.
+_PATIENT_LOOKS: Final = 50
+_GIB: Final = 2**30
+#: Flavors are asked for again after so long, seconds.
+_FLAVORS_OLD_S: Final = 600.0
+
+
+def openstack_provider(place: ProviderPlace) -> OpenstackProvider:
+    """The provider of a home, as its ``openstack.yaml`` says.
+
+    Raises:
+        UsageError: there are no settings or no login, or a mistake in them.
+    """
+    settings = read_settings(place.root, place.environ)
+    return OpenstackProvider(settings, read_login(settings.cloud, place.environ), place)
+
+
+def catalogue_of(
+    root: Path, environ: Mapping[str, str], today: date, prices: Callable[[], Catalogue]
+) -> Catalogue:
+    """The flavors of the project, at the site's own prices; they are asked for again after ten minutes."""
+    del prices
+    settings = read_settings(root, environ)
+    login = read_login(settings.cloud, environ)
+    file = root / "providers" / KIND.provider / "flavors.json"
+    flavors = _kept_flavors(file, settings, login)
+    if flavors is None:
+        flavors = OpenstackProject(OpenstackClient(login), settings).flavors()
+        kept = {"of": _said(settings, login), "flavors": [asdict(each) for each in flavors]}
+        write_private(file, json.dumps(kept).encode())
+    return Catalogue(str(settings.file), tuple(answers.offers_of(flavors, settings, today)), by_hand=True)
+
+
+def _said(settings: OpenstackSettings, login: OpenstackLogin) -> str:
+    return f"{login.name} {login.url} {login.region} {settings.flavors}"
+
+
+def _kept_flavors(file: Path, settings: OpenstackSettings, login: OpenstackLogin) -> list[Flavor] | None:
+    """What was asked for a while ago; None if it has to be asked for."""
+    try:
+        if not 0 <= time.time() - file.stat().st_mtime < _FLAVORS_OLD_S:
+            return None
+        kept = typed(dict[str, Any], parsed_json(file.read_bytes()))
+        return typed(list[Flavor], kept["flavors"]) if kept.get("of") == _said(settings, login) else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+class OpenstackProvider:
+    """See `Provider`. Threads may share it.
+
+    Args:
+        settings: of the user.
+        login: who asks.
+        place: of the home.
+        send: carries requests; None for HTTP.
+        sleep: between looks.
+        clock: gives Unix seconds; never set back.
+
+    Attributes:
+        name: ``openstack``.
+    """
+
+    name = KIND.provider
+
+    def __init__(
+        self,
+        settings: OpenstackSettings,
+        login: OpenstackLogin,
+        place: ProviderPlace,
+        *,
+        send: Send | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = steady_s,
+    ) -> None:
+        self._settings, self._login, self._home = settings, login, place.identity
+        self._sleep, self._clock = sleep, clock
+        self._client = OpenstackClient(login, send, sleep)
+        self._project = OpenstackProject(self._client, settings, sleep)
+        self._memory = OpenstackLedger(place.directory(self.name), place.saved)
+
+    def check_settings(self) -> None:
+        """Refuse to rent what may be left over, as long as the user has not said that this is known."""
+        self._settings.require_flag()
+
+    def check_up(self) -> None:
+        """Refuse what does not answer, or does not take the login."""
+        self._client.get("compute", "/limits")
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    # --- before anything is asked for ----------------------------------------------------------------------
+
+    def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
+        """See `Provider`: roles, flavors, images, networks and quotas."""
+        self._settings.require_flag()
+        if (roles := self._client.roles()) and set(roles) <= {"reader"}:
+            raise UsageError(
+                f"OpenStack: {self._login.name} may only look (its role is `reader`)",
+                "Ask for the role `member` in the project.",
+            )
+        wanted = []
+        for request in requests:
+            if request.count < 1:
+                raise UsageError(f"{request.count} machines cannot be asked for", "Ask for 1 or more.")
+            if request.spot:
+                raise UsageError("OpenStack has no spot machines", "Leave out `spot`.")
+            flavor = self._project.flavor(request.instance_type)
+            self._project.image(flavor)
+            wanted.append((request, flavor))
+        self._project.network()
+        self._project.floating_network()
+        limits = self._client.get("compute", "/limits").get("limits", {}).get("absolute", {})
+        answers.check_limits(limits, wanted)
+        return []
+
+    def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
+        """See `Provider`."""
+        base, until = base_name(self._home, cluster), "${lease.Until}"
+        shown = list(self._project.preparations(base, "ssh-ed25519 ${key.Public}", until))
+        for request in requests:
+            flavor = Flavor("${flavor.Id}", request.instance_type, 0, 0, 2**60)
+            group = self._settings.security_group or "${group.Id}"
+            body = self._body(cluster, request, flavor, "${image.Id}", "${network.Id}", group, until)
+            shown.append(("compute", "/servers", body))
+        return [
+            {"service": service, "operation": f"POST {path}", "parameters": body}
+            for service, path, body in shown
+        ]
+
+    def _body(
+        self,
+        cluster: str,
+        request: NodeRequest,
+        flavor: Flavor,
+        image: str,
+        network: str,
+        group: str,
+        until: str,
+    ) -> dict[str, Any]:
+        """What asks for machines: all of them or none."""
+        base = base_name(self._home, cluster)
+        zone = request.zone or self._settings.zone
+        script = deadman_script(request.lease_s, self._settings.user)
+        server: dict[str, Any] = {
+            "name": f"{base}-{request.role}",
+            "flavorRef": flavor.id,
+            "imageRef": image,
+            "networks": [{"uuid": network}],
+            "security_groups": [{"name": group}],
+            "key_name": base,
+            "user_data": base64.b64encode(script.encode()).decode(),
+            "min_count": request.count,
+            "max_count": request.count,
+            "metadata": {HOME: self._home, CLUSTER: cluster, TOKEN: request.token, UNTIL: until},
+        }
+        if zone:
+            server["availability_zone"] = zone
+        if self._settings.volume or not flavor.disk_bytes or request.disk_bytes > flavor.disk_bytes:
+            disk = request.disk_bytes or max(self._settings.disk_bytes, flavor.disk_bytes % 2**60)
+            volume: dict[str, Any] = {
+                "boot_index": 0,
+                "uuid": image,
+                "source_type": "image",
+                "destination_type": "volume",
+                "volume_size": -(-disk // _GIB),
+                "delete_on_termination": True,
+            }
+            if self._settings.volume_type:
+                volume["volume_type"] = self._settings.volume_type
+            del server["imageRef"]
+            server["block_device_mapping_v2"] = [volume]
+        return {"server": server}
+
+    # --- asking for it -------------------------------------------------------------------------------------
+
+    def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
+        """See `Provider`. It waits until Nova has decided whether they can be had."""
+        self._settings.require_flag()
+        with self._memory.alone(cluster):
+            known = self._memory.of(cluster)
+            asked = known.asked.get(request.token)
+            if asked is None or not asked.servers:
+                known = self._made(known, request, may_be_there=asked is not None)
+                asked = known.asked[request.token]
+            return [node for node in self._looked(known) if node.id in asked.servers]
+
+    def _made(self, known: KnownCluster, request: NodeRequest, *, may_be_there: bool) -> KnownCluster:
+        """What is known once the machines of a request are there, made if none of them were found.
+
+        Args:
+            known: of the cluster.
+            request: that is answered.
+            may_be_there: it was sent once, and its answer is not known.
+        """
+        cluster = known.cluster
+        there = self._of_request(cluster, request, looks=_LOOKS if may_be_there else 1)
+        missing = request.count - len(there)
+        if missing > 0:
+            asked = KnownRequest(
+                request.token, request.role, request.count, request.instance_type, dict(request.labels)
+            )
+            known = known.with_request(asked)
+            self._memory.put(known)
+            try:
+                self._send(cluster, replace(request, count=missing))
+            except NoCapacityError:
+                self._memory.put(known.without(request.token))
+                raise
+        there = self._placed(cluster, request)
+        failed = [each.fault or "it does not say why" for each in there if each.status == "ERROR"]
+        if failed:
+            self._delete(there)
+            self._memory.put(known.without(request.token))
+            raise self._none(request, failed[0])
+        kept, surplus = there[: request.count], there[request.count :]
+        asked = replace(
+            known.asked.get(request.token)
+            or KnownRequest(
+                request.token, request.role, request.count, request.instance_type, dict(request.labels)
+            ),
+            servers={each.id: KnownServer(started_at=self._clock()) for each in kept},
+        )
+        known = known.with_request(asked)
+        self._memory.put(known)
+        self._delete(surplus)
+        return known
+
+    def _send(self, cluster: str, request: NodeRequest) -> None:
+        """Ask for machines."""
+        flavor = self._project.flavor(request.instance_type)
+        image, network = self._project.image(flavor), self._project.network()
+        until = str(round(self._clock() + request.lease_s))
+        base = base_name(self._home, cluster)
+        group = self._project.prepared(base, self._memory.key()[1], until)
+        body = self._body(cluster, request, flavor, image, network, group, until)
+        try:
+            self._client.call("POST", "compute", "/servers", body)
+        except RefusedError as refused:
+            if refused.is_quota:
+                raise self._none(request, refused.words) from None
+            raise
+
+    def _none(self, request: NodeRequest, words: str) -> NoCapacityError:
+        where = request.zone or self._settings.zone or self._login.region or self._login.name
+        return NoCapacityError(
+            f"OpenStack gives no {request.count} x {request.instance_type} now: {words}",
+            "It may later, or another flavor.",
+            [where],
+        )
+
+    def _of_request(self, cluster: str, request: NodeRequest, looks: int) -> list[Server]:
+        """Servers that were asked for with a token, the oldest first."""
+        found: list[Server] = []
+        for look in range(looks):
+            if look:
+                self._sleep(0.5 * 2**look)
+            mine = [each for each in self._servers(cluster) if each.metadata.get(TOKEN) == request.token]
+            found = sorted((each for each in mine if each.is_there), key=lambda each: (each.created, each.id))
+            if len(found) >= request.count:
+                break
+        return found
+
+    def _placed(self, cluster: str, request: NodeRequest) -> list[Server]:
+        """The servers of a request, once Nova has decided about them.
+
+        Raises:
+            ProviderError: it has not.
+        """
+        for look in range(_PATIENT_LOOKS):
+            found = self._of_request(cluster, request, looks=1)
+            is_over = any(each.status == "ERROR" for each in found)
+            if is_over or (len(found) >= request.count and all(each.is_placed for each in found)):
+                return found
+            self._sleep(min(0.1 * 1.3**look, 3.0))
+        raise ProviderError("OpenStack has not decided yet whether there are machines", "It is asked again.")
+
+    # --- looking -------------------------------------------------------------------------------------------
+
+    def _servers(self, cluster: str = "") -> list[Server]:
+        """Every server of this home, or of one of its clusters, that Nova lists."""
+        name = base_name(self._home, cluster) if cluster else prefix(self._home)
+        found = [
+            answers.server_of(told) for told in self._client.all("/servers/detail", "servers", name=name)
+        ]
+        return [
+            each
+            for each in found
+            if each.metadata.get(HOME) == self._home
+            and (not cluster or each.metadata.get(CLUSTER) == cluster)
+        ]
+
+    def nodes(self, cluster: str) -> list[Node]:
+        """See `Provider`. What has failed or is off is deleted: it would hold the quota."""
+        if not self._memory.of(cluster).asked:
+            return []
+        with self._memory.alone(cluster):
+            return self._looked(self._memory.of(cluster))
+
+    def _looked(self, known: KnownCluster) -> list[Node]:
+        """Every machine of a cluster, with what Nova says now written down."""
+        listed = {each.id: each for each in self._servers(known.cluster)}
+        before, nodes = known, list[Node]()
+        for asked in known.asked.values():
+            for id, server in asked.servers.items():
+                state, reason, server = self._seen(known.cluster, server, listed.get(id))
+                asked = asked.with_server(id, server)
+                nodes.append(self._node(known.cluster, asked, id, server, state, reason))
+            known = known.with_request(asked)
+        if known != before:
+            self._memory.put(known)
+        taken = {id for asked in known.asked.values() for id in asked.servers}
+        answered = {asked.token for asked in known.asked.values() if asked.servers}
+        self._delete(
+            each for each in listed.values() if each.id not in taken and each.metadata.get(TOKEN) in answered
+        )
+        return nodes
+
+    def _seen(
+        self, cluster: str, known: KnownServer, server: Server | None
+    ) -> tuple[NodeState, str, KnownServer]:
+        """State of a machine, why, and what is known of it from now on."""
+        if known.ended_at:
+            return NodeState.GONE, known.reason, known
+        state, reason = (NodeState.GONE, "somebody has deleted it") if server is None else server.state
+        if server is None or state is NodeState.GONE:
+            self._delete([] if server is None else [server])
+            return state, reason, replace(known, ended_at=self._clock(), reason=reason)
+        address = server.fixed
+        if self._settings.floating:
+            address = server.floating or known.address
+            if not address and state is NodeState.READY:
+                try:
+                    address = self._project.address(base_name(self._home, cluster), server)
+                except RefusedError as refused:
+                    reason = f"it gets no floating address: {refused.words}"
+        if not address:
+            state = NodeState.STARTING
+        return (
+            state,
+            reason,
+            replace(known, address=address, private_address=server.fixed, zone=server.zone or known.zone),
+        )
+
+    def _node(
+        self, cluster: str, asked: KnownRequest, id: str, server: KnownServer, state: NodeState, reason: str
+    ) -> Node:
+        return Node(
+            id=id,
+            cluster=cluster,
+            role=asked.role,
+            state=state,
+            address=server.address,
+            private_address=server.private_address,
+            user=self._settings.user,
+            key=self._memory.directory / "id_ed25519",
+            instance_type=asked.flavor,
+            zone=server.zone,
+            started_at=server.started_at,
+            labels=asked.labels,
+            reason=reason,
+            ended_at=server.ended_at or None,
+        )
+
+    def console(self, cluster: str, id: str) -> str:
+        """See `Provider`."""
+        body = {"os-getConsoleOutput": {"length": 500}}
+        try:
+            return str(
+                self._client.call("POST", "compute", f"/servers/{id}/action", body).get("output") or ""
+            )
+        except (RefusedError, UsageError):  # it is gone, or was never there
+            return ""
+
+    # --- its lease -----------------------------------------------------------------------------------------
+
+    def renew(self, cluster: str, lease_s: float) -> None:
+        """See `Provider`. The machines' own switch is renewed over SSH; this is for what reaps."""
+        body = {"metadata": {UNTIL: str(round(self._clock() + lease_s))}}
+        for asked in self._memory.of(cluster).asked.values():
+            for id, server in asked.servers.items():
+                if not server.ended_at:
+                    try:
+                        self._client.call("POST", "compute", f"/servers/{id}/metadata", body)
+                    except RefusedError as refused:
+                        if refused.status not in (404, 409):  # gone, or about to be
+                            raise
+
+    def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
+        """See `Provider`. All: every server of the cluster's name, whether this home knows it or not."""
+        with self._memory.alone(cluster):
+            known = self._memory.of(cluster)
+            if ids is None:
+                self._ended(self._servers(cluster))
+                self._project.tidy(base_name(self._home, cluster))
+                self._memory.forget(cluster)
+                return
+            for asked in known.asked.values():
+                for id, server in asked.servers.items():
+                    if id in ids and not server.ended_at:
+                        self._project.delete("compute", f"/servers/{id}")
+                        ended = replace(server, ended_at=self._clock(), reason="it was given back")
+                        asked = asked.with_server(id, ended)
+                known = known.with_request(asked)
+            self._project.give_addresses_back(base_name(self._home, cluster), list(ids))
+            if known.asked:
+                self._memory.put(known)
+
+    def _delete(self, servers: Iterable[Server]) -> None:
+        for each in servers:
+            if each.is_there:
+                self._project.delete("compute", f"/servers/{each.id}")
+
+    def _ended(self, servers: Sequence[Server]) -> None:
+        """Delete servers, and wait until they are gone: what is theirs cannot be removed before.
+
+        Raises:
+            ProviderError: Nova does not come to the end with it.
+        """
+        self._delete(servers)
+        left = {each.id for each in servers}
+        for look in range(_PATIENT_LOOKS):
+            left &= {each.id for each in self._servers()} if left else set()
+            if not left:
+                return
+            self._sleep(min(0.1 * 1.3**look, 3.0))
+        raise ProviderError(f"OpenStack has not deleted {', '.join(sorted(left))} yet", "It is asked again.")
+
+    def reap(self, known: Sequence[str]) -> list[str]:
+        """See `Provider`. What is written on servers says whose they are, and until when they are wanted."""
+        before = self._clock() - _CLOCKS_DIFFER_S
+        servers = [each for each in self._servers() if each.metadata.get(CLUSTER) not in known]
+        over = [each for each in servers if each.until < before]
+        ended = [each.id for each in over if each.is_there]
+        self._ended(over)
+        left = {each.metadata[CLUSTER] for each in servers if each not in over and CLUSTER in each.metadata}
+        for cluster in {each.metadata.get(CLUSTER, "") for each in over} - left:
+            with self._memory.alone(cluster):
+                self._project.tidy(base_name(self._home, cluster))
+                self._memory.forget(cluster)
+        kept = {base_name(self._home, cluster) for cluster in (*known, *left)}
+        for base in self._project.groups_over(self._home, before):
+            if base not in kept:
+                self._project.tidy(base)
+        return ended

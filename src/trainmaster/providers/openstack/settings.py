@@ -1,0 +1,137 @@
+"""`OpenstackSettings`: what of an OpenStack is used, and how: ``openstack.yaml``."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from trainmaster.providers.own_settings import SettingsKind, read_own_settings
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.node import Wording, YamlNode
+from trainmaster.spec.reading import (
+    Key,
+    Noun,
+    Problems,
+    boolean,
+    integer,
+    mapping_of,
+    noun,
+    number,
+    pattern,
+    size,
+    text,
+)
+from trainmaster.spec.reading import Path as KeyPath
+
+KIND: Final = SettingsKind(
+    "openstack",
+    "openstack.yaml",
+    "TRAINMASTER_OPENSTACK",
+    Wording("settings of OpenStack", "settings of OpenStack", "a mapping with the keys cloud, image"),
+    "cloud: ours\nimage: Ubuntu 24.04\nfloating: public\nends_only_from_here: true",
+)
+_NAMED: Final = text("write a name or an id, as `openstack` lists it")
+
+
+class OpenstackFlavor(Noun):
+    """What OpenStack does not say of a flavor.
+
+    Attributes:
+        gpus, gpu: how many GPUs it has, and their model; where they are not written, the flavor's own
+            properties say it, as far as they do.
+        usd_per_hour: what an hour of it costs; 0 if nothing.
+    """
+
+    gpus: Annotated[int | None, Key("gpus", integer(0))] = None
+    gpu: Annotated[str, Key("gpu", text("write a model such as A100"))] = ""
+    usd_per_hour: Annotated[float, Key("usd_per_hour", number(0.0))] = 0.0
+
+
+class OpenstackSettings(Noun):
+    """The whole file.
+
+    Attributes:
+        cloud: of ``clouds.yaml``; empty for ``OS_CLOUD``, or what the variables ``OS_...`` say.
+        image, gpu_image: that machines boot, and those whose flavor has GPUs; a name or an id.
+        user: to log in as.
+        network: that machines are in; empty if there is only one.
+        floating: network whose addresses machines are reached by; empty if their own are reached from here.
+        security_group: of one's own; empty for one that is made for each cluster.
+        ssh_from: address block that SSH is let in from, where we make the group.
+        zone: availability zone; empty for any.
+        volume: machines boot from a volume, which goes with them; else only where their flavor has no disk,
+            or too small a one.
+        volume_type: of it; empty for the site's default.
+        disk_bytes: of it, where a recipe does not say.
+        flavors: those that may be asked for; none: all that there are.
+        ends_only_from_here: the user knows that a machine cannot delete itself.
+        file: where they are from.
+    """
+
+    cloud: Annotated[str, Key("cloud", text("write the name of a cloud of clouds.yaml"))] = ""
+    image: Annotated[str, Key("image", _NAMED, required="write `image`: a name or an id")]
+    gpu_image: Annotated[str, Key("gpu_image", _NAMED)] = ""
+    user: Annotated[str, Key("user", pattern(r"[a-z_][a-z0-9_-]{0,31}", "write the name to log in as"))] = (
+        "ubuntu"
+    )
+    network: Annotated[str, Key("network", _NAMED)] = ""
+    floating: Annotated[str, Key("floating", _NAMED)] = ""
+    security_group: Annotated[str, Key("security_group", _NAMED)] = ""
+    ssh_from: Annotated[str, Key("ssh_from", text("write an address block such as 203.0.113.7/32"))] = (
+        "0.0.0.0/0"
+    )
+    zone: Annotated[str, Key("zone", text("write an availability zone"))] = ""
+    volume: Annotated[bool, Key("volume", boolean)] = False
+    volume_type: Annotated[str, Key("volume_type", text("write a type of volumes"))] = ""
+    disk_bytes: Annotated[int, Key("disk", size)] = 64 * 2**30
+    flavors: Annotated[
+        dict[str, OpenstackFlavor],
+        Key(
+            "flavors",
+            mapping_of(
+                noun(OpenstackFlavor),
+                "write flavors by their names",
+                name=r"\S+",
+                what="names of flavors have no spaces",
+            ),
+        ),
+    ] = Field(default={})
+    ends_only_from_here: Annotated[bool, Key("ends_only_from_here", boolean)] = False
+    file: Path = Path(KIND.name)
+
+    @classmethod
+    def check(cls, values: dict[str, Any], node: YamlNode, path: KeyPath, problems: Problems) -> None:
+        """Refuse what is no address block."""
+        if block := values.get("ssh_from"):
+            try:
+                ipaddress.IPv4Network(block)
+            except ValueError:
+                problems.add(node, path, f"ssh_from: {block!r} is no IPv4 block such as 203.0.113.7/32")
+
+    def require_flag(self) -> None:
+        """Refuse to rent as long as the user has not said that what may be left over is known.
+
+        Raises:
+            UsageError: what would happen, and what to write.
+        """
+        if not self.ends_only_from_here:
+            raise UsageError(
+                "machines of OpenStack cannot delete themselves: if this computer dies, they switch off when "
+                "their lease is over, but stay in your quota until the next run of this home deletes them",
+                f"If that will do, write `ends_only_from_here: true` into {self.file}.",
+            )
+
+
+def read_settings(root: Path, environ: Mapping[str, str]) -> OpenstackSettings:
+    """The settings of a home.
+
+    Raises:
+        RecipeError: with all mistakes that were found.
+        UsageError: there are none.
+    """
+    file = KIND.file(root, environ)
+    return read_own_settings(OpenstackSettings, KIND, file).model_copy(update={"file": file.absolute()})

@@ -1,0 +1,269 @@
+"""A real Nova in one process: `PYTHON nova_process.py PORT [HOOK]`; see `trainmaster.testing.private_nova`.
+
+API, conductor, scheduler, compute and Placement are the real ones, on SQLite. Neutron, Glance and Cinder are
+those that Nova's own functional tests stand on; what of them the provider speaks with over HTTP is answered
+here from them, as is Keystone: a token is ``user:project``. With a hook, each machine is booted by it: it is
+sent what is booted, or ended, and answers with the address.
+"""
+
+import contextlib
+import json
+import os
+import random
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+import warnings
+from pathlib import Path
+from socketserver import ThreadingMixIn
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+
+class Threaded(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+
+class Quiet(WSGIRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def asked(hook, **what):
+    request = urllib.request.Request(hook, json.dumps(what).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return json.load(answer)
+
+
+class Services:
+    """Keystone, and the parts of Neutron and Glance that are asked over HTTP."""
+
+    def __init__(self, url, neutron, glance):
+        self.url, self.neutron, self.glance = url, neutron, glance
+        self.floating = {}
+
+    def token(self, body):
+        identity = body["auth"]["identity"]
+        secret = identity.get("password", {}).get("user") or identity.get("application_credential")
+        if secret.get("password", secret.get("secret")) != "right":
+            return (
+                401,
+                {"error": {"code": 401, "message": "The request you have made requires authentication."}},
+                {},
+            )
+        user = secret.get("name") or secret.get("id")
+        ends = {"compute": "/v2.1", "network": "/network", "image": "/image"}
+        catalog = [
+            {
+                "type": kind,
+                "endpoints": [{"interface": "public", "region": "RegionOne", "url": self.url + path}],
+            }
+            for kind, path in ends.items()
+        ]
+        roles = [{"name": name} for name in (("reader",) if user == "viewer" else ("reader", "member"))]
+        token = {"catalog": catalog, "roles": roles, "expires_at": "2100-01-01T00:00:00.000000Z"}
+        return 201, {"token": token}, {"X-Subject-Token": f"{user}:{self.neutron.tenant_id}"}
+
+    def image(self, path, query):
+        images = [
+            {"id": each["id"], "name": each["name"], "status": "active"}
+            for each in self.glance.images.values()
+        ]
+        if path == "images":
+            return 200, {"images": [each for each in images if query.get("name") in (None, each["name"])]}
+        found = [each for each in images if path == f"images/{each['id']}"]
+        return (200, found[0]) if found else (404, {"message": "no such image"})
+
+    def network(self, method, path, query, body):
+        kind, _, name = path.partition("/")
+        tables = {
+            "networks": self.neutron._networks,
+            "ports": self.neutron._ports,
+            "security-groups": self.neutron._security_groups,
+            "floatingips": self.floating,
+        }
+        noun = kind.replace("-", "_")
+        owner = {"tenant_id": self.neutron.tenant_id, "project_id": self.neutron.tenant_id}
+        new = {"id": f"{random.getrandbits(128):032x}", **owner}
+        if method == "GET":
+            found = [
+                each
+                for each in tables[kind].values()
+                if all(str(each.get(key, "")) == value for key, value in query.items())
+            ]
+            return 200, {noun: found}
+        if method == "DELETE":
+            if name not in tables[kind]:
+                return 404, {"NeutronError": {"message": f"{name} could not be found"}}
+            if any(name in port.get("security_groups", ()) for port in list(self.neutron._ports.values())):
+                return 409, {"NeutronError": {"message": f"Security Group {name} in use."}}
+            del tables[kind][name]
+            return 204, None
+        if kind == "security-group-rules":
+            rule = body["security_group_rule"]
+            rules = tables["security-groups"][rule["security_group_id"]]["security_group_rules"]
+            if rule in rules:
+                return 409, {"NeutronError": {"message": "Security group rule already exists."}}
+            rules.append(rule)
+            return 201, {"security_group_rule": {**rule, **new}}
+        if kind == "security-groups":
+            made = {**new, **body["security_group"], "security_group_rules": []}
+        else:
+            made = {
+                **new,
+                **body["floatingip"],
+                "floating_ip_address": f"198.51.100.{len(self.floating) + 1}",
+            }
+        tables[kind][made["id"]] = made
+        return 201, {noun[:-1]: made}
+
+    def answer(self, method, path, query, body):
+        if path == "/v3/auth/tokens":
+            return self.token(body)
+        service, _, rest = path[1:].partition("/")
+        rest = rest.partition("/")[2]
+        found = self.image(rest, query) if service == "image" else self.network(method, rest, query, body)
+        return (*found, {})
+
+
+def main(port, hook):
+    os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "true")
+    import nova
+
+    # Its test configuration looks for api-paste.ini beside the package; pip puts it elsewhere.
+    beside = Path(nova.__file__).parents[1] / "etc"
+    if not beside.exists():
+        beside.symlink_to(Path(sys.prefix) / "etc")
+    from nova.tests.functional import integrated_helpers  # first: it settles how threads are made
+
+    from neutronclient.common import exceptions as neutron_exceptions  # isort: skip
+    from nova import context as nova_context  # isort: skip
+    from nova import exception  # isort: skip
+    from nova.db.main import api as database  # isort: skip
+    from nova.virt import fake  # isort: skip
+
+    class Neutron(integrated_helpers.nova_fixtures.NeutronFixture):
+        """Whose ports have addresses of their own, and the groups that were asked for."""
+
+        last = 40
+
+        def create_port(self, body=None):
+            made = super().create_port(body)["port"]["id"]
+            Neutron.last = 40 + (Neutron.last - 39) % 200
+            port = self._ports[made]
+            port["fixed_ips"] = [{**port["fixed_ips"][0], "ip_address": f"192.168.1.{Neutron.last}"}]
+            if body and body["port"].get("security_groups"):
+                port["security_groups"] = list(body["port"]["security_groups"])
+            return {"port": json.loads(json.dumps(port))}
+
+        def find_resource(self, kind, wanted, *_, **__):
+            found = [each for each in self._security_groups.values() if wanted in (each["id"], each["name"])]
+            if not found:
+                raise neutron_exceptions.NotFound(message=f"Unable to find {kind} with name or id {wanted!r}")
+            return found[0]
+
+    class LabDriver(fake.FakeDriver):
+        vcpus, memory_mb, local_gb = 64, 256_000, 4_000
+
+        def spawn(self, context, instance, *rest, network_info=None, **more):
+            rest = list(rest)
+            if len(rest) > 4 and network_info is None:
+                network_info = rest.pop(4)
+            if "failing" in instance.display_name:
+                reason = "no room, as asked for"
+                raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=reason)
+            if hook:
+                told = asked(
+                    hook,
+                    boot=instance.uuid,
+                    flavor=instance.flavor.name,
+                    user_data=instance.user_data or "",
+                    key=instance.key_data or "",
+                )
+                for vif in network_info:
+                    vif["network"]["subnets"][0]["ips"][0]["address"] = told["address"]
+                    the_port = cloud.neutron._ports[vif["id"]]
+                    the_port["fixed_ips"][0]["ip_address"] = told["address"]
+                instance.info_cache.network_info = network_info
+                instance.info_cache.save()
+            return super().spawn(context, instance, *rest, network_info=network_info, **more)
+
+        def destroy(self, context, instance, *rest, **more):
+            if hook:
+                asked(hook, end=instance.uuid)
+            return super().destroy(context, instance, *rest, **more)
+
+    # The tests' own way to reach several cells locks all threads out of each other, for ever now and then.
+    # What is not told which cell to ask asks the only one with computes, as it does in real life.
+    class Cells(integrated_helpers.nova_fixtures.CellDatabases):
+        @contextlib.contextmanager
+        def _wrap_target_cell(self, context, cell_mapping):
+            with self._real_target_cell(context, cell_mapping) as targeted:
+                yield targeted
+
+        def _wrap_get_context_manager(self, context):
+            return getattr(context, "db_connection", None) or self._default_ctxt_mgr
+
+    integrated_helpers.nova_fixtures.CellDatabases = Cells
+    fake.LabDriver = LabDriver  # found by name: compute_driver = fake.LabDriver
+    integrated_helpers.nova_fixtures.NeutronFixture = Neutron
+
+    class Cloud(integrated_helpers._IntegratedTestBase):
+        CAST_AS_CALL = False
+        microversion = "2.90"
+
+        def _setup_compute_service(self):
+            self.flags(compute_driver="fake.LabDriver")
+            return self._start_compute("compute")
+
+        def runTest(self):
+            global cloud
+            cloud = self
+            warnings.resetwarnings()  # its tests end at one, also at those of a newer SQLAlchemy
+            warnings.simplefilter("ignore")
+            app = self.api_fixture.app()
+            owner = {"tenant_id": self.neutron.tenant_id, "project_id": self.neutron.tenant_id}
+            public = {**self.neutron.network_1, "id": "0" * 31 + "1", "name": "public", **owner}
+            self.neutron._networks[public["id"]] = {**public, "subnets": [], "router:external": True}
+            # Where failed machines are kept, the first one would wait for its own transaction to make this.
+            member = nova_context.RequestContext("me", self.neutron.tenant_id)
+            with nova_context.target_cell(member, self.cell_mappings["cell0"]) as cell0:
+                database.security_group_ensure_default(cell0)
+            services = Services(f"http://127.0.0.1:{port}", self.neutron, self.glance)
+
+            def front(environ, start_response):
+                path = environ["PATH_INFO"]
+                if not path.startswith("/v2.1"):
+                    length = int(environ.get("CONTENT_LENGTH") or 0)
+                    body = json.loads(environ["wsgi.input"].read(length)) if length else None
+                    query = dict(urllib.parse.parse_qsl(environ.get("QUERY_STRING", "")))
+                    status, said, headers = services.answer(environ["REQUEST_METHOD"], path, query, body)
+                    start_response(f"{status} -", [("Content-Type", "application/json"), *headers.items()])
+                    return [b"" if said is None else json.dumps(said).encode()]
+                user, _, project = environ.get("HTTP_X_AUTH_TOKEN", "").partition(":")
+                if not user:
+                    start_response("401 Unauthorized", [("Content-Type", "text/plain")])
+                    return [b"no token"]
+                environ["HTTP_X_AUTH_USER"] = user
+                environ["HTTP_X_AUTH_PROJECT_ID"] = project or self.api_fixture.project_id
+                member = "" if user == "viewer" else ",member"
+                environ["HTTP_X_ROLES"] = f"reader{member}" + (",admin" if user == "admin" else "")
+                return app(environ, start_response)
+
+            server = make_server("127.0.0.1", port, front, Threaded, Quiet)
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            print("ready", flush=True)
+            while True:
+                time.sleep(1)
+
+    test = Cloud()
+    test.setUpClass()
+    result = test.run()
+    for _, text in [*result.errors, *result.failures]:
+        print(text[-3000:], flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "")

@@ -1,0 +1,259 @@
+"""The provider `openstack` keeps what every provider promises, on a real Nova in one process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderPlace
+from trainmaster.providers.capabilities import BUILT_IN
+from trainmaster.providers.http_calls import HttpAnswer, send_request
+from trainmaster.providers.openstack.login import read_login
+from trainmaster.providers.openstack.provider import OpenstackProvider
+from trainmaster.providers.openstack.settings import read_settings
+from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.testing.private_nova import NoNovaError, PrivateNova, installed
+from trainmaster.testing.provider_contract import ProviderContract
+
+SETTINGS = "image: 155d900f-4e14-4e4c-a73d-069cbf4541e6\nends_only_from_here: true\n"
+PROGRAM = Path(__file__).with_name("nova_process.py")
+CACHE = Path(os.environ.get("TRAINMASTER_CACHE") or Path.home() / ".cache" / "trainmaster")
+#: What looking is done with.
+READS = ("GET", "/auth/tokens")
+
+
+@pytest.fixture(scope="module")
+def nova() -> Iterator[PrivateNova]:
+    """One for all tests of this file."""
+    try:
+        python = installed(CACHE)
+    except NoNovaError as error:
+        pytest.skip(str(error))
+    with PrivateNova(python, PROGRAM) as running:
+        yield running
+
+
+class OpenstackBench:
+    """The provider on a real Nova."""
+
+    def __init__(self, nova: PrivateNova, root: Path) -> None:
+        self.nova, self.root, self.ahead_s = nova, root, 0.0
+        self.calls = list[tuple[str, str, Any]]()
+        self.names = {name: uuid.uuid4().hex for name in ("home", "neighbour")}
+        self.user, self.settings = "me", SETTINGS
+        #: Path of a request whose answer is lost once it was carried out.
+        self.loses = ""
+        #: Answers that are given in place of those of the cloud, in order.
+        self.instead = list[HttpAnswer]()
+
+    def send(
+        self, method: str, address: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
+    ) -> HttpAnswer:
+        if self.instead and not address.endswith("/auth/tokens"):
+            return self.instead.pop(0)
+        self.calls.append((method, address, json.loads(body) if body else None))
+        answer = send_request(method, address, headers, body, timeout_s)
+        if self.loses and method == "POST" and address.endswith(self.loses):
+            self.loses = ""
+            raise ConnectionResetError("as asked for")
+        return answer
+
+    def home(self, name: str) -> OpenstackProvider:
+        """A provider of another process, for a home."""
+        environ = self.nova.environ(self.user)
+        place = ProviderPlace(self.root / name, self.names[name], environ)
+        place.root.mkdir(exist_ok=True)
+        (place.root / "openstack.yaml").write_text(self.settings)
+        return OpenstackProvider(
+            read_settings(place.root, {}),
+            read_login("", environ),
+            place,
+            send=self.send,
+            clock=lambda: steady_s() + self.ahead_s,
+        )
+
+    def provider(self) -> OpenstackProvider:
+        """See `ProviderBench`."""
+        return self.home("home")
+
+    def neighbour(self) -> OpenstackProvider:
+        """See `ProviderBench`."""
+        return self.home("neighbour")
+
+    def request(self, role: str = "worker", **changes: Any) -> NodeRequest:
+        """See `ProviderBench`."""
+        return replace(NodeRequest(role, 1, "m1.tiny", token="t"), **changes)
+
+    def sent(self) -> list[dict[str, Any]]:
+        """See `ProviderBench`."""
+        services = {"v2.1": "compute", "network": "network"}
+        posts = [
+            {
+                "service": services[address.split("/")[3]],
+                "operation": f"POST /{address.rpartition('/')[2]}",
+                "parameters": body,
+            }
+            for method, address, body in self.calls
+            if method == "POST" and not address.endswith(("/auth/tokens", "/metadata", "/action"))
+        ]
+        self.calls.clear()
+        return posts
+
+    def changed(self) -> list[str]:
+        """See `ProviderBench`."""
+        found = [
+            f"{method} {address}"
+            for method, address, _ in self.calls
+            if method != "GET" and not address.endswith("/auth/tokens")
+        ]
+        self.calls.clear()
+        return found
+
+    @contextlib.contextmanager
+    def without_capacity(self) -> Iterator[None]:
+        """See `ProviderBench`."""
+        self.nova.close_hosts(closed=True)
+        yield
+        self.nova.close_hosts(closed=False)
+
+    @contextlib.contextmanager
+    def without_permission(self) -> Iterator[None]:
+        """See `ProviderBench`."""
+        self.user = "viewer"
+        yield
+        self.user = "me"
+
+    def later(self, seconds: float) -> None:
+        """See `ProviderBench`."""
+        self.ahead_s += seconds
+
+    def left(self) -> list[str]:
+        """See `ProviderBench`; what was given back one by one is still being deleted for a moment."""
+        deadline = time.monotonic() + 30
+        while (found := self.nova.left()) and time.monotonic() < deadline:
+            servers = self.nova.asked("GET", "/v2.1/servers/detail", user="me")["servers"]
+            if not any(each["OS-EXT-STS:task_state"] == "deleting" for each in servers):
+                break
+            time.sleep(0.2)
+        return found
+
+
+@pytest.fixture
+def bench(nova: PrivateNova, tmp_path: Path) -> Iterator[OpenstackBench]:
+    """A Nova without machines."""
+    made = OpenstackBench(nova, tmp_path)
+    yield made
+    made.instead.clear()
+    made.later(10 * 86400)
+    for name in made.names:
+        made.home(name).reap([])
+    assert made.left() == []
+
+
+class TestOpenstack(ProviderContract):
+    """Every promise."""
+
+    capabilities = BUILT_IN["openstack"]
+
+    @pytest.fixture
+    def bench(self, bench: OpenstackBench) -> OpenstackBench:
+        """See above."""
+        return bench
+
+
+def lived(bench: OpenstackBench, cluster: str = "one") -> set[str]:
+    """Machines that are not gone."""
+    return {node.id for node in bench.provider().nodes(cluster) if node.state is not NodeState.GONE}
+
+
+def ended(bench: OpenstackBench, token: str, count: int) -> list[str]:
+    """Ids of the servers of a token, the oldest first, once only so many are left."""
+    deadline = time.monotonic() + 60
+    while True:
+        listed = bench.nova.asked("GET", "/v2.1/servers/detail", user="me")["servers"]
+        found = [each for each in listed if each["metadata"]["trainmaster-token"] == token]
+        if len(found) == count or time.monotonic() > deadline:
+            return [each["id"] for each in sorted(found, key=lambda each: each["created"])]
+        time.sleep(0.2)
+
+
+def test_a_lost_answer_and_a_request_that_came_twice(bench: OpenstackBench) -> None:
+    """Nova knows no token: what was made is found by what is written on it, and what is too much goes."""
+    request = bench.request(count=2, token="t1")
+    bench.loses = "/servers"
+    with pytest.raises(ProviderError, match="does not answer"):
+        bench.provider().acquire("one", request)
+    bench.calls.clear()
+    first = {node.id for node in bench.provider().acquire("one", request)}
+    assert len(first) == 2
+    assert not [entry for entry in bench.sent() if entry["operation"] == "POST /servers"]
+    time.sleep(1.1)  # Nova tells ages in whole seconds
+    # As if another driver of this home had sent it, too.
+    body = bench.provider().dry_run("one", [request])[-1]["parameters"]
+    body["server"] |= {"flavorRef": "1", "imageRef": "155d900f-4e14-4e4c-a73d-069cbf4541e6"}
+    del body["server"]["networks"], body["server"]["security_groups"]
+    bench.nova.asked("POST", "/v2.1/servers", body, user="me")
+    assert lived(bench) == first
+    assert set(ended(bench, "t1", 2)) == first
+    bench.provider().release("one")
+    assert bench.left() == []
+
+
+def test_one_that_fails_at_boot_is_gone_with_its_fault(bench: OpenstackBench) -> None:
+    """And deleted: it would hold the quota."""
+    provider = bench.provider()
+    try:
+        provider.acquire("one", bench.request(role="failing", token="t1"))
+    except NoCapacityError as error:
+        reason = str(error)
+    else:
+        deadline = time.monotonic() + 60
+        while (node := provider.nodes("one")[0]).state is NodeState.STARTING and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert node.state is NodeState.GONE
+        assert node.ended_at
+        reason = node.reason
+    assert "no room, as asked for" in reason
+    assert ended(bench, "t1", 0) == []
+    provider.release("one")
+
+
+def test_a_quota_is_refused_with_numbers(bench: OpenstackBench) -> None:
+    """Before anything is made; and what another has taken meanwhile is no capacity."""
+    request = bench.request(count=11)
+    with pytest.raises(UsageError, match="of machines does not suffice: 11 are needed, 10 of 10 are free"):
+        bench.provider().preflight([request])
+    with pytest.raises(NoCapacityError, match="Quota exceeded"):
+        bench.provider().acquire("one", request)
+    bench.provider().release("one")
+    assert bench.left() == []
+
+
+def test_each_machine_has_a_floating_address_as_long_as_it_is_there(bench: OpenstackBench) -> None:
+    """It is reached there; the others of its cluster reach it at its own."""
+    bench.settings = SETTINGS + "floating: public\n"
+    provider = bench.provider()
+    provider.acquire("one", bench.request(count=2, token="t1"))
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        nodes = provider.nodes("one")
+        if all(node.state is NodeState.READY for node in nodes):
+            break
+        time.sleep(0.2)
+    assert len({node.address for node in nodes} | {node.private_address for node in nodes}) == 4
+    assert all(node.address.startswith("198.51.100.") for node in nodes)
+    assert [node.address for node in bench.provider().nodes("one")] == [node.address for node in nodes]
+    provider.release("one", [nodes[0].id])
+    assert len(bench.nova.asked("GET", "/network/v2.0/floatingips")["floatingips"]) == 1
+    provider.release("one")
+    assert bench.left() == []

@@ -1,0 +1,265 @@
+"""What an OpenStack says, and what is said to it: logins, requests that are sent again, servers, flavors."""
+
+import json
+
+import pytest
+
+from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
+from trainmaster.providers.http_calls import HttpAnswer
+from trainmaster.providers.openstack.answers import check_limits, flavor_of, gpus_of, server_of
+from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
+from trainmaster.providers.openstack.login import login_of, read_login
+from trainmaster.providers.openstack.provider import OpenstackProvider
+from trainmaster.providers.openstack.settings import read_settings
+from trainmaster.spec.errors import ProviderError, UsageError
+
+KEYSTONE = "https://keystone.example.org:5000/v3"
+PASSWORD = {
+    "auth_url": KEYSTONE,
+    "username": "ada",
+    "password": "hidden",
+    "project_name": "physics",
+    "user_domain_name": "Default",
+}
+CATALOG = [
+    {
+        "type": kind,
+        "endpoints": [{"interface": "public", "region_id": "one", "url": f"https://{kind}.example.org"}],
+    }
+    for kind in ("compute", "network", "image")
+]
+
+
+class Cloud:
+    """Answers what it was told to, in order; tokens are numbered."""
+
+    def __init__(self, *answers):
+        self.answers, self.calls, self.tokens, self.slept = list(answers), [], 0, []
+
+    def send(self, method, address, headers, body, timeout_s):
+        if address.endswith("/auth/tokens"):
+            self.tokens += 1
+            said = {"token": {"catalog": CATALOG, "roles": [{"name": "member"}]}}
+            return HttpAnswer(201, json.dumps(said), {"x-subject-token": f"token-{self.tokens}"})
+        self.calls.append((method, address, headers["X-Auth-Token"]))
+        return self.answers.pop(0)
+
+    def client(self):
+        return OpenstackClient(login_of("ours", {"auth": PASSWORD}), self.send, self.slept.append)
+
+
+def test_a_login_is_read_as_every_tool_of_openstack_does(tmp_path):
+    (tmp_path / "clouds.yaml").write_text(
+        "clouds:\n  ours:\n    region_name: one\n    cacert: ca.pem\n    auth:\n      auth_url: https://k:5000\n"
+        "      application_credential_id: abc\n"
+    )
+    (tmp_path / "secure.yaml").write_text("clouds: {ours: {auth: {application_credential_secret: hidden}}}\n")
+    login = read_login("", {"HOME": "/nowhere"}, tmp_path)
+    assert (login.url, login.region, login.authorities) == ("https://k:5000/v3", "one", "ca.pem")
+    assert login.body["auth"] == {
+        "identity": {
+            "methods": ["application_credential"],
+            "application_credential": {"id": "abc", "secret": "hidden"},
+        }
+    }
+    assert "hidden" not in repr(login)
+    of_variables = read_login("", {f"OS_{key.upper()}": value for key, value in PASSWORD.items()}, tmp_path)
+    assert of_variables.body["auth"] == {
+        "identity": {
+            "methods": ["password"],
+            "password": {"user": {"name": "ada", "domain": {"name": "Default"}, "password": "hidden"}},
+        },
+        "scope": {"project": {"name": "physics", "domain": {"id": "default"}}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({}, "auth_url"),
+        ({"auth": {"auth_url": KEYSTONE}}, "application credential"),
+        ({"auth": {"auth_url": KEYSTONE, "username": "ada", "password": "hidden"}}, "project"),
+        ({"auth": PASSWORD, "verify": False}, "verify"),
+    ],
+)
+def test_what_is_missing_is_said(entry, says):
+    with pytest.raises(UsageError, match=says) as caught:
+        login_of("ours", entry)
+    assert caught.value.hint
+    assert "hidden" not in str(caught.value)
+
+
+def test_no_login_and_several_of_them(tmp_path):
+    with pytest.raises(UsageError, match="no login"):
+        read_login("", {"HOME": "/nowhere"}, tmp_path)
+    (tmp_path / "clouds.yaml").write_text("clouds: {a: {}, b: {}}")
+    with pytest.raises(UsageError, match="several clouds"):
+        read_login("", {"HOME": "/nowhere"}, tmp_path)
+    with pytest.raises(UsageError, match="no cloud 'c'"):
+        read_login("c", {"HOME": "/nowhere"}, tmp_path)
+
+
+def test_a_token_that_is_over_is_renewed_once():
+    cloud = Cloud(HttpAnswer(401, "{}"), HttpAnswer(200, '{"limits": {}}'), HttpAnswer(200, "{}"))
+    client = cloud.client()
+    assert client.get("compute", "/limits") == {"limits": {}}
+    client.get("network", "/ports")
+    assert [token for _, _, token in cloud.calls] == ["token-1", "token-2", "token-2"]
+    cloud.answers = [HttpAnswer(401, '{"error": {"message": "no"}}')] * 2
+    with pytest.raises(UsageError, match="does not take the login"):
+        client.get("compute", "/limits")
+
+
+def test_one_request_too_many_is_sent_again_when_it_may_be():
+    cloud = Cloud(
+        HttpAnswer(429, "", {"retry-after": "7"}),
+        HttpAnswer(413, "", {"retry-after": "2"}),
+        HttpAnswer(429, ""),
+        HttpAnswer(202, '{"server": {}}'),
+    )
+    assert cloud.client().call("POST", "compute", "/servers", {}) == {"server": {}}
+    assert cloud.slept == [7.0, 2.0, 4.0]
+    cloud = Cloud(*[HttpAnswer(429, "slower", {"retry-after": "1000"})] * 6)
+    with pytest.raises(RefusedError, match="429"):
+        cloud.client().get("compute", "/limits")
+    assert cloud.slept == [60.0] * 5
+    assert not cloud.answers
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "kind", "is_quota"),
+    [
+        (403, {"forbidden": {"message": "Quota exceeded for cores: Requested 2"}}, RefusedError, True),
+        (413, {"overLimit": {"message": "Quota exceeded"}}, RefusedError, True),
+        (403, {"forbidden": {"message": "Policy doesn't allow it"}}, UsageError, False),
+        (400, {"badRequest": {"message": "Invalid image"}}, UsageError, False),
+        (406, {}, UsageError, False),
+        (409, {"conflictingRequest": {"message": "in use"}}, RefusedError, False),
+        (500, {"computeFault": {"message": "sorry"}}, ProviderError, False),
+    ],
+)
+def test_what_a_refusal_means(status, said, kind, is_quota):
+    with pytest.raises(kind) as caught:
+        Cloud(HttpAnswer(status, json.dumps(said))).client().call("POST", "compute", "/servers", {})
+    assert caught.value.hint
+    assert getattr(caught.value, "is_quota", False) == is_quota
+
+
+@pytest.mark.parametrize(
+    ("told", "state", "why"),
+    [
+        ({"status": "BUILD", "OS-EXT-STS:task_state": "scheduling"}, NodeState.STARTING, ""),
+        ({"status": "ACTIVE"}, NodeState.READY, ""),
+        ({"status": "UNKNOWN"}, NodeState.READY, ""),
+        ({"status": "ACTIVE", "OS-EXT-STS:task_state": "deleting"}, NodeState.GONE, "deleted"),
+        ({"status": "SHUTOFF"}, NodeState.GONE, "switched itself off"),
+        ({"status": "DELETED"}, NodeState.GONE, "deleted"),
+        (
+            {"status": "ERROR", "fault": {"message": "No valid host was found. "}},
+            NodeState.GONE,
+            "No valid host",
+        ),
+    ],
+)
+def test_states_of_servers(told, state, why):
+    found, reason = server_of({"id": "s", **told}).state
+    assert found is state
+    assert why in reason
+
+
+def test_addresses_of_a_server():
+    ends = [
+        {"addr": "fd00::1", "version": 6, "OS-EXT-IPS:type": "fixed"},
+        {"addr": "10.0.0.5", "version": 4, "OS-EXT-IPS:type": "fixed"},
+        {"addr": "203.0.113.9", "version": 4, "OS-EXT-IPS:type": "floating"},
+    ]
+    server = server_of({"id": "s", "addresses": {"net": ends}})
+    assert (server.fixed, server.floating) == ("10.0.0.5", "203.0.113.9")
+
+
+def test_gpus_of_a_flavor():
+    assert gpus_of({"pci_passthrough:alias": "a100-80g:4"}) == (4, "a100-80g")
+    assert gpus_of({"pci_passthrough:alias": "ssd:1,nvidia-l4:1"}) == (1, "nvidia-l4")
+    assert gpus_of({"pci_passthrough:alias": "ssd:1"}) == (0, "")
+    flavor = flavor_of({"id": "1", "name": "g", "vcpus": 8, "ram": 1024, "disk": 0})
+    assert (flavor.memory_bytes, flavor.disk_bytes, flavor.gpus) == (2**30, 0, 0)
+
+
+def test_a_quota_that_does_not_suffice_is_told_with_numbers():
+    flavor = flavor_of({"id": "1", "name": "m", "vcpus": 8, "ram": 1024, "disk": 10})
+    absolute = {"maxTotalInstances": -1, "totalInstancesUsed": 3, "maxTotalCores": 20, "totalCoresUsed": 10}
+    check_limits(absolute, [(NodeRequest("worker", 1, "m"), flavor)])
+    with pytest.raises(UsageError, match="of cores does not suffice: 16 are needed, 10 of 20 are free"):
+        check_limits(absolute, [(NodeRequest("worker", 2, "m"), flavor)])
+
+
+@pytest.fixture
+def provider(tmp_path):
+    """A provider, by the lines of its settings."""
+
+    def made(lines="", cloud=None):
+        (tmp_path / "openstack.yaml").write_text("image: Debian 13\n" + lines)
+        return OpenstackProvider(
+            read_settings(tmp_path, {}),
+            login_of("ours", {"auth": PASSWORD}),
+            ProviderPlace(tmp_path, "home"),
+            send=(cloud or Cloud()).send,
+        )
+
+    return made
+
+
+def test_what_may_be_left_over_has_to_be_known(provider):
+    for ask in (
+        lambda: provider().check_settings(),
+        lambda: provider().preflight([]),
+        lambda: provider().acquire("one", NodeRequest("worker", 1)),
+    ):
+        with pytest.raises(UsageError, match="cannot delete themselves") as caught:
+            ask()
+        assert "ends_only_from_here: true" in caught.value.hint
+    provider("ends_only_from_here: true\n").check_settings()
+
+
+def test_a_machine_boots_from_a_volume_where_its_flavor_has_no_room(provider):
+    request = NodeRequest("worker", 2, "m1.tiny", token="t", zone="a", disk_bytes=100 * 2**30)
+    plain = provider().dry_run("one", [NodeRequest("worker", 1, "m1.tiny")])[-1]["parameters"]["server"]
+    assert plain["imageRef"] == "${image.Id}"
+    assert "block_device_mapping_v2" not in plain
+    server = provider("volume: true\nvolume_type: fast\n").dry_run("one", [request])[-1]["parameters"][
+        "server"
+    ]
+    assert "imageRef" not in server
+    assert server["availability_zone"] == "a"
+    assert (server["min_count"], server["max_count"]) == (2, 2)
+    assert server["block_device_mapping_v2"] == [
+        {
+            "boot_index": 0,
+            "uuid": "${image.Id}",
+            "source_type": "image",
+            "destination_type": "volume",
+            "volume_size": 100,
+            "volume_type": "fast",
+            "delete_on_termination": True,
+        }
+    ]
+
+
+def test_a_group_of_one_s_own_is_used_and_none_made(provider):
+    shown = provider("security_group: mine\n").dry_run("one", [NodeRequest("worker", 1)])
+    assert [each["operation"] for each in shown] == ["POST /os-keypairs", "POST /servers"]
+    assert shown[-1]["parameters"]["server"]["security_groups"] == [{"name": "mine"}]
+
+
+def test_a_network_that_is_not_named_must_be_the_only_one(provider):
+    networks = [
+        {"id": "1", "name": "a"},
+        {"id": "2", "name": "b"},
+        {"id": "3", "name": "x", "router:external": True},
+    ]
+    cloud = Cloud(HttpAnswer(200, json.dumps({"networks": networks})))
+    with pytest.raises(UsageError, match="2 networks") as caught:
+        provider(cloud=cloud)._project.network()
+    assert "a, b" in caught.value.hint
+    cloud = Cloud(HttpAnswer(200, json.dumps({"networks": networks[1:]})))
+    assert provider(cloud=cloud)._project.network() == "2"
