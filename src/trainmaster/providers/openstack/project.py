@@ -142,12 +142,15 @@ class OpenstackProject:
             {**inward, "remote_group_id": group},
         ]
 
+    def group(self, base: str) -> str:
+        """The group of a cluster that has machines; empty if it is gone."""
+        return self._settings.security_group or next((str(each["id"]) for each in self._groups(base)), "")
+
     def prepared(self, base: str, public: str, until: str) -> str:
         """The group of a cluster, made if it is not there, as its key pair."""
-        group = self._settings.security_group
+        group = self.group(base)
         for service, path, body in self.preparations(base, public, until):
             if path == "/security-groups":
-                group = next((str(each["id"]) for each in self._groups(base)), "")
                 if not group:
                     group = str(self.client.call("POST", service, path, body)["security_group"]["id"])
                 continue

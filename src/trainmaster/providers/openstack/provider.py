@@ -241,7 +241,7 @@ class OpenstackProvider:
             known = known.with_request(asked)
             self._memory.put(known)
             try:
-                self._send(cluster, replace(request, count=missing))
+                self._send(known, replace(request, count=missing))
             except NoCapacityError:
                 self._memory.put(known.without(request.token))
                 raise
@@ -264,14 +264,16 @@ class OpenstackProvider:
         self._delete(surplus)
         return known
 
-    def _send(self, cluster: str, request: NodeRequest) -> None:
+    def _send(self, known: KnownCluster, request: NodeRequest) -> None:
         """Ask for machines."""
         flavor = self._project.flavor(request.instance_type)
         image, network = self._project.image(flavor), self._project.network()
         until = str(round(self._clock() + request.lease_s))
-        base = base_name(self._home, cluster)
-        group = self._project.prepared(base, self._memory.key()[1], until)
-        body = self._body(cluster, request, flavor, image, network, group, until)
+        base = base_name(self._home, known.cluster)
+        is_prepared = any(asked.servers for asked in known.asked.values())
+        group = self._project.group(base) if is_prepared else ""
+        group = group or self._project.prepared(base, self._memory.key()[1], until)
+        body = self._body(known.cluster, request, flavor, image, network, group, until)
         try:
             self._client.call("POST", "compute", "/servers", body)
         except RefusedError as refused:
