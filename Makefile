@@ -134,8 +134,8 @@ crossings: install
 	@$(BIN)/python -m pytest -v -m crossings tests/integration/lab tests/integration/volumes
 
 # Runs on the real schedulers that fit on this machine, with every fault: 20 minutes. `make test` has the contracts.
-places: install
-	@TRAINMASTER_PLACES=all $(BIN)/python -m pytest -v tests/integration/places
+places: install nova
+	@TRAINMASTER_PLACES=all $(BIN)/python -m pytest -v tests/integration/places tests/contract/test_openstack_provider.py
 
 # The rules of all pages, in both sizes, light and dark, with 5,000 runs: `make test` has a part of it.
 pages: install
