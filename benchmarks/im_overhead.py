@@ -23,7 +23,8 @@ from common import machine, options, spread
 
 from trainmaster.cluster.cluster_loop import BOOT_LOOK_S
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
-from trainmaster.providers.im.client import ImAnswer, ImClient, ImRefusedError, Send, send_request
+from trainmaster.providers.http_calls import HttpAnswer, Send, send_request
+from trainmaster.providers.im.client import ImClient, ImRefusedError
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
 from trainmaster.providers.im.prices import im_offers
 from trainmaster.providers.im.provider import ImProvider
@@ -165,7 +166,7 @@ def main() -> None:
 def noting(sent: list[float]) -> Send:
     """Sends, and notes when."""
 
-    def send(*call: Any) -> ImAnswer:
+    def send(*call: Any) -> HttpAnswer:
         sent.append(time.perf_counter())
         return send_request(*call)
 
