@@ -281,7 +281,14 @@ class Quoter:
         notes = [
             *quote.notes,
             *self._jobs.notes,
-            *(each.until_caveat for name, each in recipe.experiments.items() if _says_no_time(quote, name)),
+            *filter(
+                None,
+                (
+                    each.until_caveat
+                    for name, each in recipe.experiments.items()
+                    if _says_no_time(quote, name)
+                ),
+            ),
             *self._waits(catalogue),
             *filter(None, (phases[n].words(one.cluster.worker) for n, one in quote.experiments.items())),
             *self._stale(catalogue, options),
