@@ -281,14 +281,7 @@ class Quoter:
         notes = [
             *quote.notes,
             *self._jobs.notes,
-            *filter(
-                None,
-                (
-                    each.until_caveat
-                    for name, each in recipe.experiments.items()
-                    if _says_no_time(quote, name)
-                ),
-            ),
+            *filter(None, (e.until_caveat for name, e in recipe.experiments.items() if _untold(quote, name))),
             *self._waits(catalogue),
             *filter(None, (phases[n].words(one.cluster.worker) for n, one in quote.experiments.items())),
             *self._stale(catalogue, options),
@@ -472,7 +465,7 @@ def no_length(experiment: str) -> UsageError:
     )
 
 
-def _says_no_time(quote: Quote, name: str) -> bool:
+def _untold(quote: Quote, name: str) -> bool:
     """Whether an experiment's quote does not say when its target is reached."""
     return name not in quote.experiments or quote.experiments[name].target is None
 
