@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
-from trainmaster.providers.base import NodeRequest, ProviderPlace
+from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.capabilities import BUILT_IN
 from trainmaster.providers.slurm.provider import SlurmProvider
 from trainmaster.providers.slurm.scripts import END_OF_JOB
@@ -125,13 +126,51 @@ class SlurmBench:
         return self.slurm.jobs()
 
 
+@pytest.fixture
+def bench(slurm: PrivateSlurm, tmp_path: Path) -> Iterator[SlurmBench]:
+    """A Slurm without jobs."""
+    yield SlurmBench(slurm, tmp_path)
+    slurm.command("scancel", "-u", "root", check=False)
+
+
+def until(condition: Callable[[], Any], patience_s: float = 30.0) -> None:
+    """Ask again and again."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_components_are_given_back_singly(bench: SlurmBench, is_early: bool) -> None:
+    """The first one without the others, before the job runs and while it does; then nothing is left."""
+    provider = bench.provider()
+    server, worker = bench.request("ps", token="ps-0"), bench.request(token="worker-0")
+    held = bench.request("else", count=3, token="else-0")
+    others = bench.provider().acquire("held", held) if is_early else []
+    (first,) = provider.acquire("c", replace(server, beside=(worker,)))
+    (second,) = provider.acquire("c", replace(worker, beside=(server,)))
+
+    def states() -> list[NodeState]:
+        return [node.state for node in provider.nodes("c")]
+
+    if not is_early:
+        until(lambda: states() == [NodeState.READY] * 2)
+    provider.release("c", [first.id])
+    if others:
+        provider.release("held")
+    until(lambda: states() == [NodeState.GONE, NodeState.READY])
+    assert len(bench.left()) == 2
+    provider.release("c", [second.id])
+    until(lambda: not bench.left())
+
+
 class TestSlurm(ProviderContract):
     """Every promise."""
 
     capabilities = BUILT_IN["slurm"]
 
     @pytest.fixture
-    def bench(self, slurm: PrivateSlurm, tmp_path: Path) -> Iterator[SlurmBench]:
-        """A Slurm without jobs."""
-        yield SlurmBench(slurm, tmp_path)
-        slurm.command("scancel", "-u", "root", check=False)
+    def bench(self, bench: SlurmBench) -> SlurmBench:
+        """See `ProviderContract`."""
+        return bench

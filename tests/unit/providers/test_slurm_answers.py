@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.providers.base import NodeRequest, ProviderPlace
+from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.slurm import answers, scripts
 from trainmaster.providers.slurm.answers import JobPhase
 from trainmaster.providers.slurm.fitting import refuse_misfit
-from trainmaster.providers.slurm.provider import SlurmProvider
+from trainmaster.providers.slurm.ledger import KnownCluster, KnownJob, SlurmLedger
+from trainmaster.providers.slurm.provider import Shell, SlurmProvider
 from trainmaster.providers.slurm.settings import SlurmMachine, SlurmSettings, read_settings, slurm_offers
-from trainmaster.spec.errors import RecipeError, UsageError
+from trainmaster.providers.slurm.shell import SlurmShell
+from trainmaster.spec.errors import ProviderError, RecipeError, UsageError
+from trainmaster.transport.base import Result
 
 #: Of 22.05, with SLURM_TIME_FORMAT=%s.
 RUNNING = (
@@ -184,9 +187,93 @@ def test_a_step_leads_to_a_node(tmp_path):
 
 
 def test_one_token_is_one_job():
-    script = scripts.submit_script("tm-a", "worker-0", "#!/bin/bash")
+    script = scripts.submit_script("tm-a", ["ps-1", "worker-0"], "#!/bin/bash")
     assert script.index("flock") < script.index("squeue") < script.index("sbatch")
-    assert "trainmaster:worker-0:" in script
+    assert "-e trainmaster:ps-1: -e trainmaster:worker-0:" in script
+
+
+class Slurm:
+    """Answers scripts by a word that is in them.
+
+    Attributes:
+        said: what is answered, by word; the first one holds. told: scripts so far.
+    """
+
+    def __init__(self, **said: Result) -> None:
+        self.said, self.told = said, list[str]()
+
+    def run(self, script: str) -> Result:
+        """See `Shell`."""
+        self.told.append(script)
+        return next(
+            (answer for word, answer in self.said.items() if word in script), Result(0, "now=0\n", "")
+        )
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+BIG = NodeRequest("worker", 1, "big", token="worker-0")
+HAS_BIG = Result(0, SINFO.replace("1|down*", "1|idle"), "")
+
+
+def provider_of(tmp_path: Path, shell: Shell) -> SlurmProvider:
+    (tmp_path / "slurm").mkdir(exist_ok=True)
+    return SlurmProvider(settings(tmp_path), ProviderPlace(tmp_path, "home"), shell, clock=lambda: 100.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Result(75, "", ""), ProviderError),  # the lock is held
+        (Result(75, "", "squeue: error: no"), ProviderError),
+        (Result(1, "", "sbatch: error: Socket timed out on send/recv operation"), ProviderError),
+        (Result(1, "", "sbatch: error: Invalid account"), UsageError),
+    ],
+)
+def test_silence_is_no_refusal(tmp_path, answer, error):
+    shell = Slurm(parsable=answer, sinfo=HAS_BIG)
+    with pytest.raises(error) as refused:
+        provider_of(tmp_path, shell).acquire("c", BIG)
+    assert (type(refused.value) is ProviderError) is (error is ProviderError)
+
+
+def test_what_was_submitted_before_a_loss_is_not_submitted_again(tmp_path):
+    """Nor what is new beside it forgotten."""
+    first = WAITING.replace("ps-1", "worker-0").replace("JobId=812", "JobId=812 HetJobId=812 HetJobOffset=0")
+    shell = Slurm(
+        parsable=Result(0, "job=812\n", ""),
+        sinfo=HAS_BIG,
+        squeue=Result(0, f"now=0\n{first}\n", ""),
+    )
+    provider = provider_of(tmp_path, shell)
+    server = NodeRequest("ps", 1, "big", token="ps-3")
+    with pytest.raises(ProviderError, match="does not list the job for ps"):
+        provider.acquire("c", replace(BIG, beside=(server,)))
+    (script,) = [script for script in shell.told if "parsable" in script]
+    assert "worker-0" not in script
+    assert [node.id for node in provider.acquire("c", BIG)] == ["812.0"]
+
+
+@pytest.mark.parametrize("said", ["slurm_load_jobs error: Invalid job id specified", "Socket timed out"])
+def test_a_job_has_ended_only_when_slurm_says_so(tmp_path, said):
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, text in (("squeue", "echo 812"), ("scontrol", f"echo {said} >&2; exit 1")):
+        (commands / name).write_text(f"#!/bin/sh\n{text}\n")
+        (commands / name).chmod(0o755)
+    here = settings(tmp_path, f"path: {commands}\nmachines: {{big: {{cpus: 8, memory: 3GB}}}}\n")
+    place = ProviderPlace(tmp_path, "home")
+    with provider_of(tmp_path, Slurm())._memory.alone("c"):
+        memory = SlurmLedger(place.directory("slurm"))
+        memory.put(KnownCluster("c").with_job(KnownJob("812", "worker-0", "worker", 1, "big")))
+    provider = SlurmProvider(here, place, SlurmShell(here, place))
+    if "nvalid" in said:
+        assert [node.state for node in provider.nodes("c")] == [NodeState.GONE]
+    else:
+        with pytest.raises(ProviderError, match="Socket timed out"):
+            provider.nodes("c")
+        assert not memory.of("c").jobs["worker-0"].ended_at
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ class KnownJob:
     """A job, or a component of one, that a request was answered with.
 
     Attributes:
-        id: Slurm's. token, role, count, labels, machine: of the request.
-        lease_s: of the request.
+        id: Slurm's. leader: of a component, the job's own.
+        token, role, count, labels, machine, lease_s: of the request.
         nodes: names of its nodes in the order of their seats, from when it ran first; else empty.
         addresses: of them, by name.
         given_back: seats that were.
@@ -31,6 +31,7 @@ class KnownJob:
     machine: str
     labels: Mapping[str, str] = field(default_factory=dict)
     lease_s: float = 900.0
+    leader: str = ""
     nodes: tuple[str, ...] = ()
     addresses: Mapping[str, str] = field(default_factory=dict)
     given_back: tuple[int, ...] = ()

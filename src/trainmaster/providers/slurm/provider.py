@@ -155,10 +155,9 @@ class SlurmProvider:
         for part in parts:  # it reckons with one component at a time
             script = self._script([part], "preflight", "none", "none", "0")
             done = self._run(f"date +now=%s\n{scripts.test_script(script)}")
-            said = done.out + done.err
             if done.code:
-                raise self._refused(said, [part])
-            start = answers.start_of(said)
+                raise self._refused(done, [part])
+            start = answers.start_of(done.out + done.err)
             if start is not None:
                 longest = max(start - answers.parse_jobs(done.out)[0], longest or 0.0)
         return longest
@@ -180,7 +179,9 @@ class SlurmProvider:
             return [node for node in self._looked(known) if node.id.startswith(f"{job.id}.")]
 
     def _submit(self, cluster: str, requests: Sequence[NodeRequest]) -> None:
-        """Have one job for all of them, a component each, and write down which is which."""
+        """Have one job for all that have none, a component each, and write down which is which."""
+        if not (requests := self._noted(cluster, requests)):
+            return
         parts, partitions = self._parts(cluster, requests), self._partitions()
         for part in parts:
             refuse_misfit(part, partitions)
@@ -190,29 +191,36 @@ class SlurmProvider:
         apart, name = self._apart(cluster), self._name(cluster)
         here, there = (apart, ()) if len(parts) > 1 else ((), apart)  # a command's are of one component
         script = self._script(parts, cluster, public, scripts.encoded_key(private), until, here)
-        done = self._run(scripts.submit_script(name, requests[0].token, script, there))
+        done = self._run(scripts.submit_script(name, [each.token for each in requests], script, there))
         if done.code or "job=" not in done.out:
-            raise self._refused(done.out + done.err, parts)
-        _, jobs = answers.parse_jobs(self._answer(scripts.look_script(name)))
-        ids = {mark[0]: job.id for job in jobs if (mark := scripts.marks(job.comment))}
-        known = self._memory.of(cluster)
-        for each in requests:
-            if each.token not in ids:
-                raise ProviderError(
-                    f"Slurm does not list the job for {each.role} yet", "It is looked for again."
-                )
-            known = known.with_job(
-                KnownJob(
-                    ids[each.token],
-                    each.token,
-                    each.role,
-                    each.count,
-                    each.instance_type,
-                    dict(each.labels),
-                    each.lease_s,
-                )
+            raise self._refused(done, parts)
+        if missing := self._noted(cluster, requests):
+            raise ProviderError(
+                f"Slurm does not list the job for {missing[0].role} yet", "It is looked for again."
             )
-        self._memory.put(known)
+
+    def _noted(self, cluster: str, requests: Sequence[NodeRequest]) -> list[NodeRequest]:
+        """Write down the jobs of requests; those that Slurm lists none for. An answer may have been lost."""
+        _, listed = answers.parse_jobs(self._answer(scripts.look_script(self._name(cluster))))
+        jobs = {mark[0]: job for job in listed if (mark := scripts.marks(job.comment))}
+        before = known = self._memory.of(cluster)
+        for each in requests:
+            if job := jobs.get(each.token):
+                known = known.with_job(
+                    KnownJob(
+                        job.id,
+                        each.token,
+                        each.role,
+                        each.count,
+                        each.instance_type,
+                        dict(each.labels),
+                        each.lease_s,
+                        job.leader,
+                    )
+                )
+        if known != before:
+            self._memory.put(known)
+        return [each for each in requests if each.token not in jobs]
 
     def _parts(self, cluster: str, requests: Sequence[NodeRequest]) -> list[scripts.Part]:
         return [scripts.part_of(self._settings, self._home, cluster, request) for request in requests]
@@ -241,10 +249,11 @@ class SlurmProvider:
         apart = {"exclude": ",".join(sorted(held)), "dependency": ":".join(["afterany", *sorted({*leaving})])}
         return [f"--{name}={value}" for name, value in apart.items() if value not in ("", "afterany")]
 
-    def _refused(self, said: str, parts: Sequence[scripts.Part]) -> Exception:
+    def _refused(self, done: Result, parts: Sequence[scripts.Part]) -> Exception:
         """What an answer of `sbatch` means."""
+        said = done.out + done.err
         words = answers.refused_words(said)
-        if any(known in said for known in _UNREACHED):
+        if done.code == scripts.NO_ANSWER or any(known in said for known in _UNREACHED):
             return ProviderError(f"Slurm does not answer: {words}", "It is asked again.")
         names = [part.machine.partition or "default partition" for part in parts]
         kinds = ", ".join(part.request.instance_type for part in parts)
@@ -310,7 +319,7 @@ class SlurmProvider:
             job,
             nodes=seen.nodes,
             addresses=addresses,
-            batch=seen.batch,
+            batch=seen.batch if seen.leader in ("", seen.id) else "",  # of a component Slurm says one, too
             started_at=job.started_at or started_at,
         )
         self._shrink(runs, runs.given_back)  # what was not wanted any more before it began
@@ -384,7 +393,7 @@ class SlurmProvider:
     def renew(self, cluster: str, lease_s: float) -> None:
         """See `Provider`. The nodes' own switch is renewed over SSH; this is for what reaps."""
         until = str(round(self._clock() + lease_s))
-        jobs = [job for job in self._memory.of(cluster).jobs.values() if not job.ended_at and job.seats]
+        jobs = [job for job in self._memory.of(cluster).jobs.values() if not job.ended_at]
         if jobs:
             self._answer(scripts.renew_script((job.id, scripts.comment(job.token, until)) for job in jobs))
 
@@ -399,19 +408,23 @@ class SlurmProvider:
                 return
             for job in known.jobs.values():
                 if gone := [seat for seat in job.seats if job.seat_id(seat) in ids]:
-                    known = known.with_job(self._given_back(job, gone))
+                    known = known.with_job(self._given_back(known, job, gone))
             self._memory.put(known)
 
-    def _given_back(self, job: KnownJob, gone: Sequence[int]) -> KnownJob:
+    def _given_back(self, known: KnownCluster, job: KnownJob, gone: Sequence[int]) -> KnownJob:
         """A job without some of its machines; what is on them has ended."""
         left = replace(job, given_back=tuple(sorted({*job.given_back, *gone})))
         if job.ended_at:
             return left
-        if not left.seats or not job.nodes:
-            # A job that waits cannot be had in parts: it goes whole only when nothing of it is wanted.
-            self._answer(scripts.cancel_script([job.id]) if not left.seats else "exit 0\n")
-            return left
-        self._shrink(left, gone)
+        others = any(
+            each.leader == job.leader != "" and each.token != job.token and each.seats and not each.ended_at
+            for each in known.jobs.values()
+        )
+        if left.seats or (others and (not job.nodes or job.id == job.leader)):
+            # A job that waits cannot be had in parts, and with its first component all of it goes.
+            self._shrink(left, gone)
+        else:
+            self._answer(scripts.cancel_script([job.id if others else job.leader or job.id]))
         return left
 
     def _shrink(self, job: KnownJob, gone: Sequence[int]) -> None:
@@ -420,7 +433,9 @@ class SlurmProvider:
         if job.batch and job.batch not in kept:
             kept.insert(0, job.batch)  # its script runs there: Slurm keeps it until the end
         if ended := [job.nodes[seat] for seat in gone if seat < len(job.nodes)]:
-            self._answer(scripts.shrink_script(job.id, ended, kept))
+            self._answer(
+                scripts.shrink_script(job.id, ended, kept) if kept else scripts.cancel_script([job.id])
+            )
 
     def reap(self, known: Sequence[str]) -> list[str]:
         """See `Provider`. Names and comments of jobs say whose they are, and until when."""

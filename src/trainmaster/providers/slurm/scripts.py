@@ -27,6 +27,8 @@ NODE_ENDS: Final = {
     "43": "a node's SSH server does not start: its port is taken, or it is not allowed there",
     "44": "the lines of `before` failed",
 }
+#: Exit code of a script here when Slurm does not answer, or another one holds the lock.
+NO_ANSWER: Final = 75
 #: What lies between these is the script that `sbatch` gets.
 END_OF_JOB: Final = "END_OF_JOB"
 #: Below the ports that Linux hands out by itself.
@@ -301,20 +303,24 @@ def look_script(name: str) -> str:
     """Every job of a name, as ``scontrol`` tells it; first the time of that machine."""
     return (
         "date +now=%s\n"
-        f"ids=$({_listed(name)}) || exit 75\n"
-        'for id in $(echo "$ids" | sort -un); do scontrol -o show job "$id" 2>/dev/null; done\n'
-        "exit 0\n"
+        f"ids=$({_listed(name)}) || exit {NO_ANSWER}\n"
+        'for id in $(echo "$ids" | sort -un); do\n'
+        '  said=$(scontrol -o show job "$id" 2>&1) || case $said in\n'
+        "    *[Ii]nvalid\\ [Jj]ob\\ [Ii][Dd]*) continue ;;\n"  # all else is silence, no end
+        f'    *) echo "$said" >&2; exit {NO_ANSWER} ;;\n'
+        '  esac\n  echo "$said"\n'
+        "done\n"
     )
 
 
-def submit_script(name: str, token: str, script: str, also: Sequence[str] = ()) -> str:
-    """Submit a job unless there is one of its name and token; one at a time: a lost answer is found."""
-    mark = shlex.quote(f"{_MARK}:{token}:")
+def submit_script(name: str, tokens: Iterable[str], script: str, also: Sequence[str] = ()) -> str:
+    """Submit a job unless there is one of its name and a token; one at a time: a lost answer is found."""
+    looked_for = " ".join(f"-e {shlex.quote(f'{_MARK}:{token}:')}" for token in tokens)
     return (
         "umask 077; mkdir -p ~/.trainmaster-slurm && exec 9>> ~/.trainmaster-slurm/lock || exit 74\n"
-        "command -v flock > /dev/null && { flock -w 90 9 || exit 75; }\n"
-        f'found=$(squeue -h -a -t all -u "$(id -un)" --name={shlex.quote(name)} -o "%A %k") || exit 75\n'
-        f'job=$(echo "$found" | grep -F -m 1 -- {mark} | cut -d " " -f 1)\n'
+        f"command -v flock > /dev/null && {{ flock -w 90 9 || exit {NO_ANSWER}; }}\n"
+        f'found=$({_listed(name)}" %k") || exit {NO_ANSWER}\n'
+        f'job=$(echo "$found" | grep -F -m 1 {looked_for} | cut -d " " -f 1)\n'
         f"[ -n \"$job\" ] || job=$(cd ~ && sbatch --parsable {shlex.join(also)} 9>&- <<'{END_OF_JOB}'\n"
         f"{script}\n{END_OF_JOB}\n) || exit $?\n"
         'echo "job=${job%%;*}"\n'
