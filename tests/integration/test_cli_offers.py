@@ -112,6 +112,15 @@ def test_nothing_found_is_an_answer_with_a_hint(tm, own):
     assert "has none with --max-price 1, --spot" in result.err
 
 
+def test_a_provider_with_a_list_of_its_own(tm):
+    refused = tm.call("offers", "--provider", "slurm", code=2)
+    assert "slurm.yaml" in refused.err
+    tm.home.mkdir(exist_ok=True)
+    machines = "{gpu: {cpus: 16, memory: 64GB, gpus: 4, gpu: A100}, cpu: {cpus: 32, memory: 120GB}}"
+    (tm.home / "slurm.yaml").write_text(f"login: ada@login.example.org\nmachines: {machines}\n")
+    assert names(tm.call("offers", "--provider", "slurm", "--gpus", "2", "--json")) == [("gpu", 0.0)]
+
+
 def test_catalogues_by_name(tm):
     result = tm.call("offers", "--catalogue", "fc2-2018", "--json", "--sort", "nic")
     assert names(result)[0] == ("m4.10xlarge", pytest.approx(2.514, abs=1e-3))

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.providers import NAMED, Catalogue, Offer, OfferFilter, load_catalogue
-from trainmaster.service.quotes.candidate_offers import extras_of
+from trainmaster.service.quotes.candidate_offers import extras_of, own_list_of
 from trainmaster.service.quotes.prices import Prices, named_regions
 from trainmaster.spec.errors import UsageError
 
@@ -114,7 +114,7 @@ def list_offers(
         old_last: first those whose price is at most a year older than the newest one.
     """
     order = _order(sort)
-    whole = Prices.of(home, environ).catalogue() if catalogue is None else load_catalogue(catalogue)
+    whole = _catalogue(home, environ, wishes.provider, catalogue)
     extras = extras_of(environ)
     billed = whole.where(replace(wishes, max_price_usd_per_hour=None))
     found = billed.with_offers(extras.added_to(offer) for offer in billed).where(wishes)
@@ -124,6 +124,14 @@ def list_offers(
     is_old = {o.as_of: old_last and (newest - o.as_of).days > _YEAR_DAYS for o in found}
     offers = tuple(sorted(found, key=lambda offer: (is_old[offer.as_of], order(offer)))[:limit])
     return OfferList(offers, len(found), found.name, found.as_of, tuple(warnings), whole.refused, extras)
+
+
+def _catalogue(home: Home, environ: Mapping[str, str], provider: str | None, named: str | None) -> Catalogue:
+    """The one that is named; else the provider's own list, if it has one; else that of the home."""
+    if named is not None:
+        return load_catalogue(named)
+    own = provider and own_list_of(provider, home, environ, datetime.now(UTC).date())
+    return own.catalogue if own else Prices.of(home, environ).catalogue()
 
 
 def refresh_prices(home: Home, environ: Mapping[str, str], region: str | None) -> dict[str, int]:

@@ -104,10 +104,9 @@ def candidate_offers_of(
         return CandidateOffers(provider, load_catalogue(provider, today=today))
     if can.offers is OfferSource.INVENTORY:
         return _hosts(home, environ, today)
-    if can.offers is OfferSource.LAB:
-        return _lab(home, today)
-    if can.offers is OfferSource.SETTINGS:
-        return _of_settings(provider, home, environ, today)
+    own = own_list_of(provider, home, environ, today)
+    if own is not None:
+        return own
     named = environ.get(CATALOGUE)
     catalogue = load_catalogue(named, today=today) if named else Prices(home, environ, today).catalogue()
     found, extras = catalogue.where(provider=provider), extras_of(environ)
@@ -137,6 +136,20 @@ def candidate_offers_of(
             f"`hardware.region`, or name prices with {CATALOGUE}=FILE. " + known,
         )
     return CandidateOffers(provider, here, extras=extras)
+
+
+def own_list_of(provider: str, home: Home, environ: Mapping[str, str], today: date) -> CandidateOffers | None:
+    """What a provider has whose machines are in no catalogue but in a list of its own; None of the others.
+
+    Raises:
+        UsageError: there is none: no lab is up, or no settings.
+    """
+    match capabilities_of(provider).offers:
+        case OfferSource.LAB:
+            return _lab(home, today)
+        case OfferSource.SETTINGS:
+            return _of_settings(provider, home, environ, today)
+    return None
 
 
 def extras_of(environ: Mapping[str, str]) -> Extras:
