@@ -26,10 +26,9 @@ from trainmaster.testing.private_postgres import NOT_DURABLE, NoPostgresError, P
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What only `make crossings` has is left out where it is not asked for, also when a file is named."""
-    if "crossings" in config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker("crossings")]
+    """What only `make crossings` or `make places` has is left out unless `-m` names it, also in a file."""
+    unnamed = [name for name in ("crossings", "places") if name not in config.option.markexpr]
+    left_out = [item for item in items if any(map(item.get_closest_marker, unnamed))]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]
 

@@ -25,9 +25,7 @@ from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.testing.private_nova import NoNovaError, PrivateNova, installed
 from trainmaster.testing.provider_contract import ProviderContract
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRAINMASTER_PLACES") != "all", reason="`make places` runs it: two minutes"
-)
+pytestmark = pytest.mark.places
 
 SETTINGS = "image: 155d900f-4e14-4e4c-a73d-069cbf4541e6\nends_only_from_here: true\n"
 PROGRAM = Path(__file__).with_name("nova_process.py")
