@@ -126,15 +126,20 @@ def test_witness_for_a_node_that_does_not_answer(bench, three):
     gang = bench.gang("0", *[LOOP] * 3)
     executor.submit([gang])
     status = bench.all_started(gang, executor)
-    pid = agent_pid(node)
-    os.kill(pid, signal.SIGSTOP)
+    (member,) = (each.pid for each in status.members if status.addresses[each.name] == node.address)
+    supervisor = int(Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()[1])
+    stopped = agent_pid(node), supervisor  # a new agent finds that one silent, too
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
     try:
         until(lambda: pumped_states(executor)[node.key] is not None, "it is seen to be unreachable")
         assert not any(member.lost for member in bench.wait(gang, Phase.RUNNING, executor).members)
         gone.add(node.key)
         members = bench.wait(gang, executor=executor, patience_s=20.0).members
     finally:
-        os.kill(pid, signal.SIGCONT)
+        for pid in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
     lost = [name for name, address in status.addresses.items() if address == node.address]
     assert [member.name for member in members if member.lost] == lost
     assert sum(member.stopped for member in members) == 2

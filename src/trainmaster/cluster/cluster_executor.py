@@ -370,6 +370,11 @@ class ClusterExecutor:
         machines = dict(self._member_places.machines(attempt, _present(loop)))
         return loop.record.machine(machines.get(member, ""))
 
+    def machines_of(self, attempt: str) -> set[str]:
+        """Ids of the machines that its members are on."""
+        present = _present(self._connection(attempt).loop)
+        return {machine for _, machine in self._member_places.machines(attempt, present)}
+
     def is_replaceable(self, machine: Machine) -> bool:
         """Whether another one may take its place: not that of the run's driver, and no machine twice."""
         loop = next(each.loop for each in self._all if machine in each.loop.record.machines)

@@ -38,6 +38,15 @@ class Until:
     value: float
     key: str = field(default="until", compare=False)
 
+    @property
+    def more_is_better(self) -> bool:
+        """Whether values that rise come to it.
+
+        >>> [Until.of(f"a {op} 1").more_is_better for op in (">", ">=", "<", "<=")]
+        [True, True, False, False]
+        """
+        return self.op in (">", ">=")
+
     @classmethod
     def of(cls, words: str) -> Until:
         """Read what a recipe has.

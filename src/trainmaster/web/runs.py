@@ -186,7 +186,8 @@ def send_again(
             most_usd = float(max_usd.strip().lstrip("$")) if max_usd.strip() else None
             recipe = without_triggers(found.recipe(each))
             asked = RunRequest(recipe, state.submissions.code_of(caller, each), None, most_usd)
-            begun[each] = state.submissions.submit(caller, asked, key_of(f"{key}-{each}"[:64], asked))[0]
+            once = key_of(f"{key[:32]}-{each[-30:]}", asked)  # the end of a run's name is its own
+            begun[each] = state.submissions.submit(caller, asked, once)[0]
         except ValueError:
             refused[each] = f"{max_usd!r} is no amount of US dollars"
         except TrainmasterError as error:
@@ -202,11 +203,13 @@ def _again_page(
     refused: Mapping[str, str] = types.MappingProxyType({}),
     max_usd: str = "",
 ) -> Response:
+    there = found.present(runs)
     return page(
         request,
         "again_many.html",
         422 if refused else 200,
-        runs=[found.status(each) for each in dict.fromkeys(runs)],
+        runs=[found.status(each) for each in dict.fromkeys(runs) if each in there],
+        gone=[each for each in dict.fromkeys(runs) if each not in there],
         begun=begun,
         refused=refused,
         max_usd=max_usd,

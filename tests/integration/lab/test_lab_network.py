@@ -91,7 +91,7 @@ def test_the_kernel_times_the_connections_of_a_gang(lab: Any, pair: Any) -> None
     one, other, ssh, back = pair
     address, port = lab.instance(other)["PrivateIpAddress"], random.randint(20_000, 30_000)
     source = Path(_traffic.__file__).read_text()
-    asks = f"{source}\nprint(max(trip_us for *_, trip_us in SocketReader().dump()))"
+    asks = f"{source}\nprint(max(trip_us for *_, trip_us, _ in SocketReader().dump()))"
     lab.call("delay", one, other, 20)
     back(f"nohup timeout 60 nc -l -p {port} > /dev/null 2>&1 < /dev/null &")
     in_time(back, f"ss -Hltn 'sport = {port}' | grep -q .")

@@ -531,7 +531,7 @@ def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tm
             assert answer.status_code == 200, answer.text
             return " ".join(re.sub("<.*?>", "", answer.text).split())
 
-        assert said([], None) == "Nothing is known of this job yet. It may take seconds or days."
+        assert said([], None) == "How long it takes is not known yet. It may take seconds or days."
         assert said(past[:3], None).endswith("Your last 3 runs took 1 s to 3 s.")
         assert said(past, None).endswith("9 of 10 of your last 100 runs took 6 s to 1 min 35 s.")
         monkeypatch.setattr(Quoter, "cheapest_usd_per_hour", lambda *_: 36.0)

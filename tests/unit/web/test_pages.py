@@ -401,6 +401,8 @@ def test_marked_runs_are_run_again_or_deleted_once_a_person_has_confirmed(tmp_pa
     assert "Delete 2 for good" in own.page("/remove?run=digits-1&run=digits-2")
     assert own.browser.post("/remove", data={"run": both}).headers["location"] == "/runs"
     assert own.browser.get("/runs/digits-1").status_code == 404
+    left = own.browser.get("/runs?state=WAITING").text + own.page("/again?run=digits-1&run=digits-2")
+    assert "Removed meanwhile, and not run again: digits-1, digits-2." in left
     own.service.close()
 
 

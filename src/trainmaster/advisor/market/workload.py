@@ -138,7 +138,7 @@ class Workload:
             curves,
             self.until.metric,
             self.until.value,
-            more_is_better=self.until.op in (">", ">="),
+            more_is_better=self.until.more_is_better,
             batch=self.global_batch(workers, length),
             most=length.steps,
         )

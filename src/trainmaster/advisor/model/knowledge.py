@@ -144,7 +144,7 @@ class Knowledge:
             unexplained=int(model.unexplained.sum()) if model is not None else 0,
             startups=_startups(first),
             measurements=tuple(_with_network(m, nic_mbps.get(m.offer)) for m in here[:_KEPT]),
-            curves=tuple(m.curve for m in used if m.curve is not None),
+            curves=tuple(m.curve for m in same if m.curve is not None),
         )
 
     @property

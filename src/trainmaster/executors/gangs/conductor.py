@@ -130,11 +130,11 @@ class Conductor:
                 self.error = error
             except Exception:  # a thread has no caller; the driver is hung up on, and connects again
                 log.exception("what conducts tasks has ended")
-            if self._scheduler.inbox is not None:
-                self._scheduler.inbox.close()
             with self._guard:
                 self.is_over = True
             runner.run(asyncio.sleep(0))  # what was asked until now becomes a task, so that it is cancelled
+            if self._scheduler.inbox is not None:  # also one that came in this instant
+                self._scheduler.inbox.close()
 
     async def _serve(self) -> None:
         nodes = self._scheduler.nodes

@@ -343,7 +343,12 @@ class OpenstackProvider:
         before, nodes = known, list[Node]()
         for asked in known.asked.values():
             for id, server in asked.servers.items():
-                state, reason, server = self._seen(known.cluster, server, listed.get(id))
+                had_ended = bool(server.ended_at)
+                # A list lacks what is in a cell that does not answer now.
+                told = listed.get(id) or (None if had_ended else self._server(id))
+                state, reason, server = self._seen(known.cluster, server, told)
+                if server.ended_at and not had_ended:
+                    self._project.give_addresses_back(base_name(self._home, known.cluster), [id])
                 asked = asked.with_server(id, server)
                 nodes.append(self._node(known.cluster, asked, id, server, state, reason))
             known = known.with_request(asked)
@@ -355,6 +360,15 @@ class OpenstackProvider:
             each for each in listed.values() if each.id not in taken and each.metadata.get(TOKEN) in answered
         )
         return nodes
+
+    def _server(self, id: str) -> Server | None:
+        """One machine; None if there is no such."""
+        try:
+            return answers.server_of(self._client.get("compute", f"/servers/{id}")["server"])
+        except RefusedError as refused:
+            if refused.status == 404:
+                return None
+            raise
 
     def _seen(
         self, cluster: str, known: KnownServer, server: Server | None

@@ -15,7 +15,7 @@ from trainmaster.db import Submission, access
 from trainmaster.db.ledger import ALL
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.local_runs import LocalRuns, isolation_of
-from trainmaster.service.driving.recipe_readers import RecipeReaders
+from trainmaster.service.driving.recipe_readers import MAX_BYTES, RecipeReaders
 from trainmaster.service.teams.admission import PRIORITIES, Application
 from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget
 from trainmaster.service.teams.team_volumes import is_volume_name, with_team_volumes, with_versions
@@ -194,10 +194,11 @@ class Submissions:
             RecipeError, TooOftenError: see `RecipeReaders.options`.
         """
         directory = CodeUploads(self._service.home, caller.team).find(code)
-        if _leaves(directory, script):
+        place = directory / script
+        if _leaves(directory, script) or not place.is_file() or place.stat().st_size > MAX_BYTES:
             return []
-        source = (directory / script).read_text(encoding="utf-8", errors="replace")
-        path = "" if self.is_shared(caller) else str(directory / script)
+        source = place.read_text(encoding="utf-8", errors="replace")
+        path = "" if self.is_shared(caller) else str(place)
         return self._readers.options(source, path, caller.account or caller.name)
 
     def _check_cores(self, recipe: Recipe, team: str) -> None:

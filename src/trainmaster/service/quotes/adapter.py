@@ -69,6 +69,7 @@ class Adapter:
         self._ready_at: dict[str, float] = {}
         self._asked: set[str] = set()
         self._look_at = 0.0
+        self._live: list[str] = []
 
     def look(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
@@ -79,10 +80,16 @@ class Adapter:
             return notes
         self._look_at = now + _LOOK_S
         try:
-            for (name, number), found in progress.items():
-                task = run_state.experiments[name].live.get(number)
-                if name in self._names and task is not None and task.started_at is not None:
-                    notes += self._look_at_task(run_state, task, found, now)
+            tasks = [
+                (task, found)
+                for (name, number), found in progress.items()
+                if name in self._names
+                and (task := run_state.experiments[name].live.get(number)) is not None
+                and task.started_at is not None
+            ]
+            self._live = [attempt_id(self._run, it.experiment, it.number, it.attempt) for it, _ in tasks]
+            for task, found in tasks:
+                notes += self._look_at_task(run_state, task, found, now)
         except Exception as error:  # noqa: BLE001 - a run must not end because it cannot be made quicker
             self._look_at = math.inf
             notes.append(Note(f"adapt: internal error: {type(error).__name__}: {error}"))
@@ -96,7 +103,7 @@ class Adapter:
         loop = None if self._executor is None else self._executor.loop_of(attempt)
         if loop is not None:
             for each in loop.record.rented:
-                if not each.is_slow or each.is_leaving:
+                if not each.is_slow or each.is_leaving or not self._decides(attempt, each):
                     continue
                 told = [_note(task, each.slow_why)] if each.id in self._asked else []
                 self._asked.discard(each.id)  # it is written down: whoever drives the run from now on knows
@@ -154,6 +161,12 @@ class Adapter:
             left = format_duration(slow.left_s)
             return [_note(task, f"{slow.machine} stays: a change no longer shortens the last {left}")]
         return [_note(task, f"it goes on without {slow.machine}, from its newest checkpoint")]
+
+    def _decides(self, attempt: str, machine: Machine) -> bool:
+        """Whether a task is to judge a slow machine: one that works there, if any does."""
+        assert self._executor is not None
+        there = [each for each in self._live if machine.id in self._executor.machines_of(each)]
+        return attempt in there or not there
 
     def _machine(self, attempt: str, member: str) -> Machine | None:
         """What a member runs on, if another machine may take its place."""

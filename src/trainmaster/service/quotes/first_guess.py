@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.service.quotes.quote_service import Quoter
 from trainmaster.service.teams.team_runs import TeamRuns
+from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class FirstGuess:
         if quote is not None and quote.time_s is not None:
             not_in_it = "; ".join(f"{name}: {each}" for name, each in quote.not_quoted.items())
             return cls(_range(quote.time_s), _range(quote.cost_usd) if quote.cost_usd else None, not_in_it)
+        if all(each.serve is not None for each in recipe.experiments.values()):
+            raise UsageError("a service has no end")
         past = TeamRuns(service, caller).page(_PAST_RUNS, state=EndReason.SUCCEEDED)["runs"]
         past_s = [each["seconds"] - each.get("queued_s", 0.0) for each in past]
         usd_per_hour = quoter.cheapest_usd_per_hour(recipe, environ)

@@ -117,7 +117,7 @@ def _with_ends(experiment: Experiment, how_far: Doing, known: TargetBelief | Non
     running = []
     for task in how_far.running:
         steps, values = task.reports
-        found, is_more = None, until.op == ">="
+        found, is_more = None, until.more_is_better
         if steps and steps[-1] <= most:  # it counts as the recipe does
             found = forecast_curve(steps, values, until.value, more_is_better=is_more, most=most)
         steps_of = () if found is None else found.steps if known is None else known.weighed(found.steps)

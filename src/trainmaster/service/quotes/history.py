@@ -27,7 +27,7 @@ from trainmaster.service.quotes.fingerprint import (
     kinship,
     local_device,
 )
-from trainmaster.spec import Recipe
+from trainmaster.spec import Recipe, Strategy
 from trainmaster.spec.errors import StoreError, TrainmasterError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class MeasuredNow:
         """Take in what was measured before on such machines; curves are the same on all of them."""
         self.same[name] = [each for each in history.same if each.offer == offer]
         self.similar[name] = [each for each in history.similar if each.offer == offer]
-        self.curves[name] = curves_of(history.same or history.similar)
+        self.curves[name] = curves_of(history.same)
 
     def of(self, name: str) -> tuple[list[Measurement], list[Measurement]]:
         """Those of this run if there are any; what they do not tell is taken from earlier ones."""
@@ -161,10 +161,21 @@ def _with_curves(home: Home, experiment: Experiment, rows: Sequence[RowMapping])
         for each in _read([row]):
             if until is not None and left and row["run_id"] and not _tells(each, until):
                 left -= 1
-                found.append(replace(each, curve=_reported(home, experiment, row, each.steps_done)))
+                curve = _reported(home, experiment, row, each.steps_done)
+                found.append(
+                    replace(each, curve=None if curve is None else replace(curve, batch=_batch(each)))
+                )
             else:
                 found.append(each)
     return found
+
+
+def _batch(measured: Measurement) -> float | None:
+    """Examples of a step of all its workers, which may be others than those of the recipe as it is now."""
+    at = measured.point
+    if at is None or not at.local_batch:
+        return None
+    return at.local_batch * (1 if at.sync is Strategy.PS_ASYNC else at.workers)
 
 
 def _tells(measured: Measurement, until: Until) -> bool:
@@ -179,7 +190,7 @@ def _reported(home: Home, experiment: Experiment, row: RowMapping, steps_done: f
     with suppress(OSError, ValueError, TrainmasterError):
         task, attempt = map(int, row["id"].rsplit("/", 2)[1:])
         place = home.attempt(row["run_id"], row["experiment"], task, attempt)
-        reports = reports_of(experiment, [place], is_over=True)
+        reports = reports_of(experiment, [place])  # it may run still
         with reports.lock:
             column = reports.columns.get(experiment.ends_at.metric) if experiment.ends_at else None
             return None if column is None else curve_of(experiment, column.curve(_POINTS), steps_done)

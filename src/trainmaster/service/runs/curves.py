@@ -149,7 +149,8 @@ def run_curves(
             reports = reports_of(experiment, places, is_over=is_over)
             with reports.lock:
                 axis = reports.axis or axis
-                names = [key for key in in_order(reports.columns) if not keys or key in keys]
+                known = {key: column for key, column in reports.columns.items() if column.steps}
+                names = [key for key in in_order(known) if not keys or key in keys]
                 curves = {key: reports.columns[key].curve(most) for key in names}
                 axes = reports.axes(_AXIS_POINTS) if curves and has_axes else {}
             if curves:

@@ -317,6 +317,7 @@ def _brief(row: RowMapping, now: float) -> dict[str, Any]:
             run_seconds(row, now, is_driven=None if row["state"] == State.DONE else bool(found)), 3
         ),
         **_queued(row, now),
+        **({"queued_s": round(row["queued_s"], 3)} if row["queued_s"] else {}),
         "cost_usd": row["cost_usd"],
         "driven": found is not None,
         "driver": found,

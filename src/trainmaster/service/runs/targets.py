@@ -136,8 +136,9 @@ def foretold(known: TargetForecast, curve: Curve, steps_per_s: float) -> TargetF
     until, last = known.until, curve.last_step
     most = None if known.most is not None and last > known.most else known.most  # it counts otherwise
     known = replace(known, step=last, value=as_number(curve.values[-1]), most=most)
-    more = until.op == ">="
-    found = forecast_curve(curve.steps, curve.values, until.value, more_is_better=more, most=most)
+    found = forecast_curve(
+        curve.steps, curve.values, until.value, more_is_better=until.more_is_better, most=most
+    )
     if found is None:
         return known
     reached = {key: found.quantile(share) for key, share in _SHARES.items()}

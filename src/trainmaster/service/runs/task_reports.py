@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: A longer column keeps half of its points, of 65,000 equal stretches the least and the greatest.
 _MOST: Final = 1 << 18
+#: However many there are, each may have as many points as this.
+_LEAST: Final = 1 << 12
 #: Of all tasks that were looked at, so many points are kept (64 MB), and so many tasks.
 _MOST_KEPT: Final = 1 << 22
 _MOST_TASKS: Final = 500
@@ -61,7 +63,7 @@ class Column:
         self._go_back(step)
         self.steps.append(step)
         self.values.append(value)
-        self._thin()
+        self.thin()
 
     def extend(self, steps: NDArray[Any], values: Sequence[float] | NDArray[Any]) -> None:
         """More values at steps that rise and are finite."""
@@ -70,7 +72,7 @@ class Column:
         self._go_back(steps[0])
         self.steps.frombytes(steps.tobytes())
         self.values.frombytes(np.asarray(values, np.float64).tobytes())
-        self._thin()
+        self.thin()
 
     def curve(self, most: int) -> Curve:
         """At most so many points of it; see `thinned`."""
@@ -84,11 +86,13 @@ class Column:
             keep = bisect_left(self.steps, step)
             del self.steps[keep:], self.values[keep:]
 
-    def _thin(self) -> None:
-        if len(self.steps) > _MOST:
+    def thin(self, most: int | None = None) -> None:
+        """Keep half of so many points of a longer one; None: of `_MOST`."""
+        most = most or _MOST
+        if len(self.steps) > most:
             import numpy as np
 
-            kept = thinned(self.steps, self.values, _MOST // 2)
+            kept = thinned(self.steps, self.values, most // 2)
             self.steps = array("d", np.asarray(self.steps)[kept].tobytes())
             self.values = array("d", np.asarray(self.values)[kept].tobytes())
 
@@ -100,6 +104,7 @@ class TaskReports:
         axis: what it counts by, ``step`` or ``epoch``; empty if it did not say.
         columns: by name, as they were reported first, at most `MAX_KEYS`.
         begun: by name the last step before the newest attempt.
+        points: how much of the memory it needs.
     """
 
     def __init__(self) -> None:
@@ -107,16 +112,12 @@ class TaskReports:
         self.axis = ""
         self.columns: dict[str, Column] = {}
         self.begun: dict[str, float] = {}
+        self.points = 0
         self._sources: list[MemberMetrics] = []
         #: Of each attempt how much was written by a step, in bytes; where each epoch began.
         self._written: list[Column] = []
         self._epochs = Column()
         self._at: dict[str, float] = {}
-
-    @property
-    def points(self) -> int:
-        """How much of the memory it needs."""
-        return sum(len(column.steps) for column in (*self.columns.values(), *self._written))
 
     @property
     def is_stale(self) -> bool:
@@ -143,6 +144,7 @@ class TaskReports:
                 self._at = {}
                 self.begun = {name: column.last_step for name, column in self.columns.items()}
             self._read_on(self._sources[number], final=is_over or number + 1 < len(places))
+        self.points = sum(len(column.steps) for column in (*self.columns.values(), *self._written))
 
     def _read_on(self, source: MemberMetrics, *, final: bool) -> None:
         size = 1
@@ -155,6 +157,10 @@ class TaskReports:
             if rows and not self._add_alike(rows, before, end):
                 for number, row in enumerate(rows, 1):  # lines of one member are about as long as each other
                     self._add(row, before + (end - before) * number / len(rows))
+            # One task with hundreds of names may not take more than all tasks together.
+            most = max(_LEAST, min(_MOST, _MOST_KEPT // max(len(self.columns), 1)))
+            for column in self.columns.values():
+                column.thin(most)
 
     def _add_alike(self, rows: Sequence[Metrics], before: int, end: int) -> bool:
         """Add rows with the same names and rising steps at once, as nearly all are; False: they are not."""

@@ -69,11 +69,14 @@ function take(at) {
   if (Object.keys(at.points.at(-1) ?? {}).some(key => early.get(key) === null && charts.length(key) > MOST_POINTS)) askLater();
 }
 // The past of some curves: as fine as their pictures are wide, and coarser where there are many lines in one.
+let turn = 0;  // what was asked for before the axis was changed does not count
 async function load(keys) {
+  const mine = turn;
   keys.forEach(key => early.set(key, []));
   const points = Math.max(60, Math.min(2 * charts.columns() + 3, Math.ceil(MOST_POINTS / (Number(of.tasks) || 1))));
   const answer = await fetch(`/api/v1/runs/${run}/metrics?points=${points}&digits=6&axis=${axis === "step" ? "" : axis}&keys=${keys.map(encodeURIComponent).join()}`).catch(() => null);
   const curves = answer?.ok ? (await answer.json()).metrics : [];
+  if (mine !== turn) return;
   const known = curves.filter(each => axis === "step" || each.axis === axis);
   if (known.length < curves.length) $("axis").textContent = known.length ? `${axis} is known of ${known.length} of ${curves.length}` : `no ${axis} is known: over steps`;
   if (answer?.ok) {
@@ -117,6 +120,7 @@ function see() {
 // All that is seen is asked for again, over another axis or because there is more of it.
 function over(x) {
   axis = x;
+  turn++;
   early.clear();
   $("axis").textContent = "";
   see();

@@ -76,14 +76,15 @@ function estimate() {
   clearTimeout(guessing);
   guessing = setTimeout(async () => {
     const about = document.getElementById("about"), asked = body().toString();
-    if (asked === guessed || document.hidden || document.querySelector("#checked .mistakes")) return;
+    if (asked === guessed || document.hidden) return;
+    if (document.querySelector("#checked .mistakes")) { about.textContent = guessed = ""; return; }
     guessed = asked;
     about.setAttribute("aria-busy", "true");
     const answer = await fetch("/new/estimate", {method: "POST", body: body(), headers: HEADERS}).catch(() => null);
     about.removeAttribute("aria-busy");
     if (body().toString() !== asked) return;
     if (answer?.ok) about.innerHTML = answer.status === 204 ? "" : await answer.text();
-    else guessed = "";
+    else about.textContent = guessed = "";
   }, 600);
 }
 

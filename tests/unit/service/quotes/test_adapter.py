@@ -62,6 +62,10 @@ class Machines:
     def machine_of(self, _attempt: str, member: str) -> Machine | None:
         return self.loop.record.machine(f"i-{member[-1]}")
 
+    def machines_of(self, attempt: str) -> set[str]:
+        machines = {machine.id for machine in self.loop.record.machines}
+        return machines if "/train/0/" in attempt else {"i-0"}
+
     def is_replaceable(self, machine: Machine) -> bool:
         return machine.slow_at is None
 
@@ -131,6 +135,20 @@ def test_the_next_driver_has_not_seen_how_quick_it_was_and_goes_on_all_the_same(
     bench.loop.is_there = True
     bench.found.checkpoint_at = BEGUN + 119
     assert bench.look(120) == ["it goes on without node-2 (i-1), from its newest checkpoint"]
+
+
+def test_a_task_on_other_machines_does_not_decide(bench):
+    bench.look(105)
+    bench.look(116)
+    bench.loop.is_there = True
+    own = bench.state.experiments["train"].live
+    own |= {1: SimpleNamespace(experiment="train", number=1, attempt=1, started_at=BEGUN)}
+    quick = SimpleNamespace(**{**vars(bench.found), "eta_s": 6.0, "checkpoint_at": BEGUN + 118})
+    tasks = {("train", 1): quick, ("train", 0): bench.found}
+    bench.adapter.look(bench.state, tasks, BEGUN + 119)
+    slow = bench.loop.record.machines[1]
+    assert not slow.holds_seat, "the other one has it, and stays"
+    assert not slow.is_leaving, "a checkpoint of its own task is waited for"
 
 
 def test_what_is_quick_again_stays(tmp_path):

@@ -163,6 +163,16 @@ def test_a_million_reports_are_within_one_percent_in_little_memory(monkeypatch):
         assert max(mine) == pytest.approx(max(values[at : at + 500]), abs=within)
 
 
+def test_a_task_with_many_names_keeps_no_more_than_all_tasks_may(attempts, monkeypatch):
+    monkeypatch.setattr(task_reports, "_MOST_KEPT", 1 << 12)
+    monkeypatch.setattr(task_reports, "_LEAST", 64)
+    names = [f"m{number}" for number in range(20)]
+    write(attempts[0], [{"step": step, **{name: float(step) for name in names}} for step in range(3000)])
+    found = reports_of(EXPERIMENT, attempts[:1])
+    assert found.points <= 1 << 12
+    assert (points(found, "m7")[0], points(found, "m7")[-1]) == ((0, 0), (2999, 2999))
+
+
 @pytest.mark.parametrize("most", [2, 5, 6, 50, 499])
 def test_thinning_keeps_the_ends_and_the_extremes(most):
     values = [float((index * 7919) % 1009) for index in range(10_000)]
