@@ -171,7 +171,7 @@ def _with_curves(home: Home, experiment: Experiment, rows: Sequence[RowMapping])
 
 
 def _batch(measured: Measurement) -> float | None:
-    """Examples of a step of all its workers, which may be others than those of the recipe as it is now."""
+    """Examples of a step of all its workers, whose number may have changed since."""
     at = measured.point
     if at is None or not at.local_batch:
         return None
