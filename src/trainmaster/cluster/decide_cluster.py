@@ -88,6 +88,11 @@ def _take_answers(decision: Decision, seen: Seen, now: float) -> None:
         waiting = [m for m in record.live if m.token == token and not m.id]
         if not waiting or (not refusal.is_capacity and not refusal.is_final):
             continue  # it could not be asked: asked again with the same token
+        seats = {m.seat for m in waiting}
+        if refusal.is_final and seats <= {m.seat for m in record.live if m.is_slow and not m.is_leaving}:
+            record = record.changed(replace(m, is_over=True, reason=refusal.reason) for m in waiting)
+            record = _without_another(decision, record, seats, f": {refusal.reason}")
+            continue
         if refusal.is_final and (seen.is_formed or record.waited_s is not None):
             decision.notes.append(_goes_on(record, waiting, refusal))
             continue
@@ -102,14 +107,16 @@ def _take_answers(decision: Decision, seen: Seen, now: float) -> None:
         record = replace(record, failures=(*record.failures, *failures))
         decision.notes.append(f"no capacity for {len(waiting)} {rental.words}: {refusal.reason}")
         if not rental.is_rented:
-            record = _without_another_host(decision, record, {m.seat for m in waiting})
+            record = _without_another(decision, record, seats)
     decision.record = record
 
 
-def _without_another_host(decision: Decision, record: ClusterRecord, seats: set[str]) -> ClusterRecord:
-    """Slow hosts stay where no other one is free: that is not asked again and again."""
+def _without_another(
+    decision: Decision, record: ClusterRecord, seats: set[str], why: str = ""
+) -> ClusterRecord:
+    """Slow machines stay where no other one can be had: that is not asked again and again."""
     slow = [m for m in record.live if m.is_slow and not m.is_leaving and m.seat in seats]
-    decision.notes += [f"{_name(record, machine)} stays, though it is slow" for machine in slow]
+    decision.notes += [f"{_name(record, machine)} stays, though it is slow{why}" for machine in slow]
     return record.changed(replace(machine, is_slow=False) for machine in slow)
 
 

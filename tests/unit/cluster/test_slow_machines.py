@@ -82,3 +82,18 @@ def test_a_slow_host_stays_where_no_other_one_is_free() -> None:
     assert refused.notes[-1] == "node-2 (i-1) stays, though it is slow"
     assert [(m.id, m.holds_seat) for m in refused.record.live] == [("i-0", True), ("i-1", True)]
     assert not step(refused.record, seen, NOW + 3600).actions
+
+
+def test_a_slow_machine_stays_where_another_one_is_refused_for_good() -> None:
+    """Nothing ends, and it is not asked for again."""
+    record = marked_slow(rented(), "i-1", "it is slow", 2.0, NOW)
+    stages = {"i-0": Stage.JOINED, "i-1": Stage.JOINED}
+    seen = Seen(nodes=nodes(record), known=nodes(record), stages=stages, is_formed=True)
+    asked = step(record, seen)
+    (action,) = asked.actions
+    refusal = Refusal(reason="no such node", is_final=True, is_capacity=False)
+    refused = step(asked.record, replace(seen, refusals={action.token: refusal}))
+    assert not refused.fatal
+    assert refused.notes == ["node-2 (i-1) stays, though it is slow: no such node"]
+    assert [(m.id, m.holds_seat) for m in refused.record.live] == [("i-0", True), ("i-1", True)]
+    assert not step(refused.record, seen, NOW + 3600).actions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
-from trainmaster.providers.slurm import answers, scripts
+from trainmaster.providers.slurm import answers, scripts, shell
 from trainmaster.providers.slurm.answers import JobPhase
 from trainmaster.providers.slurm.fitting import refuse_misfit
 from trainmaster.providers.slurm.ledger import KnownCluster, KnownJob, SlurmLedger
@@ -182,6 +183,7 @@ def test_a_step_leads_to_a_node(tmp_path):
     (job,) = answers.parse_jobs(RUNNING)[1]
     command = scripts.way_command("SLURM_CONF=/c ", known, job, "n3", 20001)
     assert command.startswith("SLURM_CONF=/c PATH=/opt/slurm/bin:$PATH exec srun --jobid=3 --overlap")
+    assert "--export=PATH bash" in command  # no secret of the driver's gets there
     component = replace(job, id="4", leader="3", group="1")
     assert "--jobid=3 --het-group=1" in scripts.way_command("", known, component, "n3", 20001)
 
@@ -253,6 +255,16 @@ def test_what_was_submitted_before_a_loss_is_not_submitted_again(tmp_path):
     (script,) = [script for script in shell.told if "parsable" in script]
     assert "worker-0" not in script
     assert [node.id for node in provider.acquire("c", BIG)] == ["812.0"]
+
+
+def test_nothing_of_a_script_goes_on_when_time_is_up(tmp_path, monkeypatch):
+    """Else `sbatch` may submit when the lock is free for the next one."""
+    monkeypatch.setattr(shell, "_TIMEOUT_S", 0.5)
+    here = settings(tmp_path, "machines: {big: {cpus: 8, memory: 3GB}}\n")
+    with pytest.raises(ProviderError, match="not answered"):
+        SlurmShell(here, ProviderPlace(tmp_path, "home")).run(f"exec 9> {tmp_path}/lock; flock 9; sleep 600")
+    with (tmp_path / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 @pytest.mark.parametrize("said", ["slurm_load_jobs error: Invalid job id specified", "Socket timed out"])

@@ -73,6 +73,8 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
 MaxSessions 200
+ClientAliveInterval 60
+ClientAliveCountMax 3
 MaxStartups 100:30:200
 LogLevel ERROR
 $*
@@ -379,11 +381,13 @@ def way_command(environ: str, settings: SlurmSettings, job: SlurmJob, node: str,
     """A command that leads to a node's SSH server by a step of its allocation."""
     path = f"PATH={shlex.quote(settings.path)}:$PATH " if settings.path else ""
     group = [f"--het-group={job.group}"] if job.leader else []
-    relay = f"exec 3<>/dev/tcp/127.0.0.1/{port} || exit 1; cat <&3 & exec cat >&3"
+    # Slurm does not end a step whose `srun` was killed: the server's hanging up must.
+    relay = f"exec 3<>/dev/tcp/127.0.0.1/{port} || exit 1; {{ cat <&3; kill $$; }} & exec cat >&3"
     words = [
         "srun", f"--jobid={job.leader or job.id}", *group, "--overlap", "--quiet",
         "--unbuffered", "--nodes=1", "--ntasks=1",
         "--cpus-per-task=1", "--mem=0", "--gres=none", "--mpi=none", f"--nodelist={node}",
+        "--export=PATH",  # nothing else of ours is there for others to read
         "bash", "-c", relay,
     ]  # fmt: skip
     return f"{environ}{path}exec {shlex.join(words)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import signal
 import subprocess
 import threading
 import weakref
@@ -63,20 +64,21 @@ class SlurmShell:
         environ = {"PATH": os.environ.get("PATH", os.defpath), **self._environ}
         environ.setdefault("USER", getpass.getuser())
         environ.setdefault("HOME", str(Path.home()))  # else some shells make a directory called ~
-        try:
-            done = subprocess.run(
-                ["/bin/sh", "-s"],
-                input=script,
-                capture_output=True,
-                text=True,
-                timeout=_TIMEOUT_S,
-                env=environ,
-            )
-        except subprocess.TimeoutExpired:
-            raise ProviderError(
-                f"Slurm has not answered for {_TIMEOUT_S:g} s", "Is its controller well?"
-            ) from None
-        return Result(done.returncode, done.stdout, done.stderr)
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            ["/bin/sh", "-s"],
+            stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environ, start_new_session=True,
+        ) as process:  # fmt: skip
+            try:
+                out, err = process.communicate(script, _TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                raise ProviderError(
+                    f"Slurm has not answered for {_TIMEOUT_S:g} s", "Is its controller well?"
+                ) from None
+            finally:
+                if process.returncode is None:  # with it all that it has started: no `sbatch` comes late
+                    os.killpg(process.pid, signal.SIGKILL)
+        return Result(process.returncode, out, err)
 
     def _connections(self) -> ConnectionPool:
         with self._opening:
