@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trainmaster.spec.errors import RecipeError, UsageError
-from trainmaster.spec.node import MAX_RECIPE_BYTES, Wording, compose
+from trainmaster.spec.node import MAX_RECIPE_BYTES, Wording, YamlNode, compose
 from trainmaster.spec.reading import Noun, Problems, ReportedMistake, read_noun
+from trainmaster.spec.reading import Path as KeyPath
 
 N = TypeVar("N", bound=Noun)
 
@@ -56,6 +58,15 @@ def read_own_settings(noun: type[N], kind: SettingsKind, file: Path) -> N:
     if problems.mistakes or found is None:
         raise RecipeError(shown, problems.in_order())
     return found
+
+
+def check_ssh_from(values: Mapping[str, Any], node: YamlNode, path: KeyPath, problems: Problems) -> None:
+    """Refuse an ``ssh_from`` that is no address block."""
+    if block := values.get("ssh_from"):
+        try:
+            ipaddress.IPv4Network(block)
+        except ValueError:
+            problems.add(node, path, f"ssh_from: {block!r} is no IPv4 block such as 203.0.113.7/32")
 
 
 def _read_text(kind: SettingsKind, file: Path, shown: str) -> str:

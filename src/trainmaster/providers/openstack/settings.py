@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from trainmaster.providers.own_settings import SettingsKind, read_own_settings
+from trainmaster.providers.own_settings import SettingsKind, check_ssh_from, read_own_settings
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import Wording, YamlNode
 from trainmaster.spec.reading import (
@@ -106,11 +105,7 @@ class OpenstackSettings(Noun):
     @classmethod
     def check(cls, values: dict[str, Any], node: YamlNode, path: KeyPath, problems: Problems) -> None:
         """Refuse what is no address block."""
-        if block := values.get("ssh_from"):
-            try:
-                ipaddress.IPv4Network(block)
-            except ValueError:
-                problems.add(node, path, f"ssh_from: {block!r} is no IPv4 block such as 203.0.113.7/32")
+        check_ssh_from(values, node, path, problems)
 
     def require_flag(self) -> None:
         """Refuse to rent as long as the user has not said that what may be left over is known.
