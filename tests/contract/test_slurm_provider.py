@@ -133,7 +133,7 @@ def bench(slurm: PrivateSlurm, tmp_path: Path) -> Iterator[SlurmBench]:
     slurm.command("scancel", "-u", "root", check=False)
 
 
-def until(condition: Callable[[], Any], patience_s: float = 30.0) -> None:
+def until(condition: Callable[[], Any], patience_s: float = 120.0) -> None:
     """Ask again and again."""
     deadline = time.monotonic() + patience_s
     while not condition():
