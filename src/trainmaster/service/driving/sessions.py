@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome
     from trainmaster.service.users.caller import Wallet
 
+#: Who resumes a run that has just ended waits so long for its driver, in seconds; it is asked so often.
+_GIVEN_BACK_S, _POLL_S = 60.0, 0.05
+
 
 class AgreedClusters(Protocol):
     """What a run may rent; see `trainmaster.service.renting.RentalOffer`."""
@@ -198,6 +201,15 @@ def resume(
     if waits_for_turn(opened.database, run):
         raise UsageError(f"{run} waits for its turn", "`trainmaster queue` shows its place.")
     lease = _acquire(opened, run, environ)
+    until = time.monotonic() + _GIVEN_BACK_S
+    # Of one that has just ended the driver gives back what it held, and then the lease.
+    while lease is None and opened.database.run_row(run)["state"] == State.DONE:
+        if time.monotonic() > until:
+            raise UsageError(
+                f"{run} has ended, and its driver still gives back what it held", "Try again in a minute."
+            )
+        time.sleep(_POLL_S)
+        lease = _acquire(opened, run, environ)
     if lease is not None and row["state"] == State.STOPPING:
         # Its driver was killed while it stopped: what is left of it ends first, then all begins again.
         opened.database.want_stop(run, EndReason.CANCELLED)

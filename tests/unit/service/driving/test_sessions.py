@@ -1,0 +1,45 @@
+"""What a process does that wants a run which another one holds."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from trainmaster.api.embedded import EmbeddedClient
+from trainmaster.db import RunChange
+from trainmaster.service.driving import sessions
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.states import EndReason, State
+
+RECIPE = "name: job\nexperiments: {main: {command: 'true'}}\n"
+
+
+@pytest.fixture
+def ended(tmp_path, monkeypatch):
+    """A run that was cancelled, whose driver has not given its lease back; (service, run, lease)."""
+    client = EmbeddedClient(tmp_path / "home")
+    (*_, plan) = client.plan_run(Recipe.from_text(RECIPE, directory=tmp_path), str(tmp_path / "r.yaml"))
+    run = client.accept_run(plan.id).run
+    lease = client._sessions[run].lease
+    database = client._service.database
+    database.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.CANCELLED)], time.time())
+    monkeypatch.setattr("trainmaster.db.database.this_process", lambda: "another:1:1")
+    yield client._service, run, lease
+    client.close()
+
+
+def test_a_run_that_has_just_ended_is_resumed_once_its_driver_lets_go(ended, monkeypatch):
+    service, run, lease = ended
+    monkeypatch.setattr(sessions.time, "sleep", lambda _: service.database.release(lease, time.time()))
+    session = service.resume(run, {})
+    assert session.lease.token > lease.token
+    assert service.database.run_row(run)["state"] != State.DONE
+
+
+def test_one_whose_driver_does_not_let_go_is_told_to_be_tried_later(ended, monkeypatch):
+    service, run, _ = ended
+    monkeypatch.setattr(sessions, "_GIVEN_BACK_S", -1.0)
+    with pytest.raises(UsageError, match="still gives back what it held"):
+        service.resume(run, {})
