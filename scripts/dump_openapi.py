@@ -12,8 +12,8 @@ from typing import Any
 DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# REST reference
 
-Every route of a server, what it takes, and the [scope](server/teams.md#tokens) that a token needs.
-All paths are below `/api/v1`.
+Every route of a server, and what it takes. All paths are below `/api/v1`. A token needs the
+[scope](server/teams.md#tokens) `read` for GET and `run` for all else, where nothing else is said.
 
 ```console
 $ curl -H "Authorization: Bearer tm_..." http://127.0.0.1:8470/api/v1/runs
@@ -21,6 +21,9 @@ $ curl -H "Authorization: Bearer tm_..." http://127.0.0.1:8470/api/v1/runs
 
 How to begin, and what errors look like: [How does a program send a run?](server/programs.md)
 For programs: [openapi.json](openapi.json). Written by `scripts/dump_openapi.py`.
+
+`wait_s` is a number in the query: answer when there is news, or after so many seconds; at once if 32 answers
+wait, and without it.
 """
 METHODS = ("get", "post", "put", "patch", "delete", "head")
 
@@ -42,8 +45,9 @@ def page(document: Mapping[str, Any]) -> str:
     for tag in dict.fromkeys(tag for tag, *_ in routes):
         lines.append(f"## {tag.capitalize()}\n")
         for _, path, method, route in (each for each in routes if each[0] == tag):
-            scope = f" Scope: `{route['x-scope']}`." if "x-scope" in route else ""
-            lines += [f"### `{method.upper()} {path}`\n", route["description"].strip() + scope + "\n"]
+            scope = route.get("x-scope", "none")
+            said = "" if scope == ("read" if method == "get" else "run") else f" Scope: `{scope}`."
+            lines += [f"### `{method.upper()} {path}`\n", route["description"].strip() + said + "\n"]
             name, body = _body(document, route)
             if len(body) > 4 and name in told:
                 body = [f"- a body as that of {told[name]}"]
@@ -56,7 +60,9 @@ def page(document: Mapping[str, Any]) -> str:
 
 def _parameters(route: Mapping[str, Any]) -> Iterator[str]:
     for each in route.get("parameters", ()):
-        if each["in"] != "path" or each.get("description"):
+        if each["name"] == "wait_s":  # the page's head says what that is
+            yield "- `wait_s`"
+        elif each["in"] != "path" or each.get("description"):
             yield _line(each["name"], each["in"], each["schema"], each.get("description", ""))
 
 

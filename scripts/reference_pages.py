@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,10 @@ DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 _TABLE: Final = re.compile(
     r"(?<=<!-- verbs: python scripts/reference_pages.py -->\n\n).*?(?=\n<!-- end -->)", re.DOTALL
 )
+#: Keys that `recipe.md` and `serving.md` have all of, in tables of their own.
+_IN_RECIPE: Final = ("Experiment", "Search", "Requirement", "Serve")
+#: A line that so many verbs have stands once.
+_OFTEN: Final = 3
 #: Where more is said of a verb, or of one of its own verbs.
 _MORE: Final = {
     "run": "#run", "check": "#check", "quote": "quotes.md", "resume": "#resume", "export": "capsule.md",
@@ -36,32 +41,14 @@ _MORE: Final = {
 
 
 def table() -> str:
-    """A table for each kind of verb: its arguments, what it does in a sentence, and where more stands."""
-    import typer
+    """A line for each kind of verb, with where more of each stands."""
+    from trainmaster.cli.app import PANELS
 
-    from trainmaster.cli.app import PANELS, app
-
-    commands: Any = typer.main.get_command(app)
-    lines = []
-    for title, names in PANELS.items():
-        lines += [f"**{title}**\n", "| verb | what it does |", "|---|---|"]
-        lines += [_row(name, commands.commands[name]) for name in names]
-        lines.append("")
-    return "\n".join(lines)
+    return "\n".join(f"- **{title}**: {', '.join(map(_link, names))}" for title, names in PANELS.items())
 
 
-def _row(name: str, verb: Any) -> str:  # noqa: ANN401 - Click's own type
-    words = [name]
-    for each in verb.params:
-        if each.param_type_name == "argument":
-            word = (each.name or "").upper() + ("..." if each.nargs == -1 else "")
-            words.append(word if each.required else f"[{word}]")
-    shown = f"`{' '.join(words)}`"
-    shown = f"[{shown}]({_MORE[name]})" if name in _MORE else shown
-    told = re.split(r"(?<=[.]) ", _text(verb.help))[0]
-    own = [f"`{word}`" for word, each in getattr(verb, "commands", {}).items() if not each.hidden]
-    more = f" Verbs: {', '.join(own)}." if own else ""
-    return f"| {shown} | {told}{more} |"
+def _link(name: str) -> str:
+    return f"[`{name}`]({_MORE.get(name, f'verbs.md#trainmaster-{name}')})"
 
 
 def cli_page() -> str:
@@ -76,29 +63,42 @@ def verbs() -> Iterator[str]:
 
     from trainmaster.cli.app import app
 
+    made: Any = typer.main.get_command(app)
+    every = list(_verbs("trainmaster", made, 2))
+    often = Counter(line for *_, taken in every for line in taken)
+    shared: dict[str, str] = {}
+    for line, times in often.most_common():
+        if times >= _OFTEN and not line.startswith("- `NAME`"):  # that means something else in each family
+            shared.setdefault(line.split(":")[0], line)
     yield "# Verbs and options\n"
     yield "Every verb with all that it takes, as `--help` says it. [The command line](cli.md) says more,"
     yield "[JSON](json.md) what those print that take `--json`.\n"
     yield "```console\n$ trainmaster run --help\n```\n"
-    yield "Written by `scripts/reference_pages.py`."
-    yield from _verbs("trainmaster", typer.main.get_command(app), 2)
+    yield "Written by `scripts/reference_pages.py`. What many verbs take, and others name only:\n"
+    yield from sorted(shared.values())
+    for title, told, names, taken in every:
+        here = [line.split(":")[0][2:] for line in taken if line in shared.values()] + names
+        yield f"\n{title}\n\n{told}" + (f" Takes {', '.join(here)}." if here else "")
+        if own := [line for line in taken if line not in shared.values()]:
+            yield ""
+            yield from own
 
 
-def _verbs(name: str, command: Any, depth: int) -> Iterator[str]:  # noqa: ANN401 - Click's own type
+def _verbs(name: str, command: Any, depth: int) -> Iterator[tuple[str, str, list[str], list[str]]]:  # noqa: ANN401 - Click's own type
+    """Of each verb: heading, what it does, names that need no word, a line for each thing that it takes."""
     for word, verb in getattr(command, "commands", {}).items():
         if verb.hidden:
             continue
-        yield f"\n{'#' * depth} `{name} {word}`\n"
-        taken = [each for each in verb.params if each.name != "help" and each.opts != ["--json"]]
-        takes_json = any(each.opts == ["--json"] for each in verb.params)
-        yield _text(verb.help) + (" Takes `--json`." if takes_json else "")
-        if taken:
-            yield "\n| takes | |\n|---|---|"
-            for each in taken:
-                is_option = each.param_type_name == "option"
-                names = ", ".join((*each.opts, *each.secondary_opts)) if is_option else each.name.upper()
-                shown = f"Default: `{each.default}`." if _is_said(each.default) else ""
-                yield f"| `{names}` | {' '.join(filter(None, (_text(each.help), shown)))} |"
+        lines = []
+        for each in verb.params:
+            if each.name == "help" or each.opts == ["--json"]:
+                continue
+            is_option = each.param_type_name == "option"
+            names = ", ".join((*each.opts, *each.secondary_opts)) if is_option else each.name.upper()
+            shown = f"Default: `{each.default}`." if _is_said(each.default) else ""
+            lines.append(f"- `{names}`: {' '.join(filter(None, (_text(each.help), shown)))}")
+        as_json = ["`--json`"] * any(each.opts == ["--json"] for each in verb.params)
+        yield f"{'#' * depth} `{name} {word}`", _text(verb.help), as_json, lines
         yield from _verbs(f"{name} {word}", verb, min(depth + 1, 4))
 
 
@@ -113,12 +113,13 @@ def keys() -> Iterator[str]:
 
     schema = recipe_schema()
     yield "# Keys of a recipe, one by one\n"
-    yield "Every key with what it takes, as `trainmaster schema` gives it to editors."
-    yield "[The recipe](recipe.md) explains them.\n"
+    yield "The parts of a recipe with what each key takes, as `trainmaster schema` gives it to editors."
+    yield "Keys of the recipe itself, of experiments, searches and gates are in [the recipe](recipe.md), of"
+    yield "services in [serving](serving.md#keys).\n"
     yield "```console\n$ trainmaster schema -o recipe.schema.json\n```\n"
     yield "Written by `scripts/reference_pages.py`.\n"
-    for title, part in (("Recipe", schema), *schema["$defs"].items()):
-        if properties := _keys_of(part):
+    for title, part in schema["$defs"].items():
+        if title not in _IN_RECIPE and (properties := _keys_of(part)):
             yield f"## {title}\n\n| key | takes | |\n|---|---|---|"
             for key, each in properties.items():
                 yield f"| `{key}` | {_kind(each, schema['$defs'])} | {_text(each.get('description', ''))} |"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def logs(
     run: Annotated[
-        str | None, typer.Argument(autocompletion=run_ids, help="Id of the run, or `latest`.")
+        str | None, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
     ] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run has ended.")] = False,
     experiment: Annotated[str | None, typer.Option(help="Only this experiment.")] = None,
