@@ -11,7 +11,9 @@ from trainmaster.cli.output import driver_line, print_json, say
 
 
 def approve(
-    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")],
+    run: Annotated[
+        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
+    ],
     experiment: Annotated[
         str | None, typer.Argument(help="Its name; without, the only one that waits.")
     ] = None,

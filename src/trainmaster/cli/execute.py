@@ -13,7 +13,9 @@ from trainmaster.spec.errors import UsageError
 
 
 def execute(
-    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")],
+    run: Annotated[
+        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
+    ],
     command: Annotated[
         list[str], typer.Argument(metavar="[MEMBER] -- COMMAND", help="What to run, after `--`.")
     ],

@@ -24,11 +24,15 @@ WhereText = Annotated[
     typer.Option("--where", metavar="CONDITION", help="Runs such as 'loss < 0.3 and state = SUCCEEDED'."),
 ]
 #: A run, where several may be meant by options instead.
-RunOrNone = Annotated[str | None, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")]
+RunOrNone = Annotated[
+    str | None, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
+]
 
 
 def label(
-    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")],
+    run: Annotated[
+        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
+    ],
     change: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE|KEY-]...", help="What to write, or take away.")
     ] = None,
@@ -46,7 +50,9 @@ def label(
 
 
 def note(
-    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")],
+    run: Annotated[
+        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
+    ],
     text: Annotated[str | None, typer.Argument(help="What to write; an empty text takes it away.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the run's line as JSON.")] = False,
 ) -> None:

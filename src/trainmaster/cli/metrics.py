@@ -22,7 +22,9 @@ def _group() -> None:
 
 @app.command("export", no_args_is_help=True)
 def export(
-    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")],
+    run: Annotated[
+        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
+    ],
     to_csv: Annotated[
         str | None, typer.Option("--csv", metavar="FILE", help="One table; `-` is standard output.")
     ] = None,
@@ -68,7 +70,9 @@ def export(
 
 @app.command("sync", no_args_is_help=True)
 def sync(
-    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")],
+    run: Annotated[
+        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
+    ],
 ) -> None:
     """Send to the sinks of a run that is over what could not be sent before; trains nothing."""
     from trainmaster.cli.opening import open_client

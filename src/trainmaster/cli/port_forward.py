@@ -14,7 +14,9 @@ from trainmaster.spec.errors import UsageError
 
 
 def port_forward(
-    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")],
+    run: Annotated[
+        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
+    ],
     ports: Annotated[
         str, typer.Argument(metavar="PORT[:LOCAL_PORT]", help="There, and here; the same without. 0: any.")
     ],
