@@ -225,7 +225,7 @@ class PrivateSlurm(PrivateServer):
             "SelectTypeParameters=CR_Core_Memory", "JobAcctGatherType=jobacct_gather/none",
             "AccountingStorageType=accounting_storage/none", "JobCompType=jobcomp/none", "GresTypes=gpu",
             "SlurmctldTimeout=10", f"SlurmdTimeout={self._silent_s}", "ReturnToService=2", "MinJobAge=300",
-            "KillWait=5", "BatchStartTimeout=10", "InactiveLimit=0",
+            "KillWait=30", "BatchStartTimeout=10", "InactiveLimit=0",
             "PreemptType=preempt/partition_prio", "PreemptMode=CANCEL", "SchedulerType=sched/backfill",
             "SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0",
             *(

@@ -46,6 +46,9 @@ _KEPT: Final = (
     "APPTAINER_CACHEDIR APPTAINER_TMPDIR SINGULARITY_CACHEDIR ENROOT_CACHE_PATH"
 )
 _NODE: Final = r"""
+# TERM alone comes some time before the end of what is preempted, for saving; USR2 when all is given back.
+trap : USR1 HUP INT TERM
+trap 'exit 0' USR2
 umask 077
 dir=$TM_DIR-$SLURMD_NODENAME
 for old in "$TM_SCRATCH/tm-slurm-$TM_HOME-"????????????"-$SLURMD_NODENAME"; do # of jobs that were killed
@@ -53,6 +56,7 @@ for old in "$TM_SCRATCH/tm-slurm-$TM_HOME-"????????????"-$SLURMD_NODENAME"; do #
   kill -0 "$(cat "$old/deadman.pid")" 2>/dev/null || rm -rf "$old"
 done
 rm -rf "$dir"; mkdir -p "$TM_SCRATCH" 2>/dev/null; mkdir -m 700 "$dir" && [ -O "$dir" ] || exit 42
+echo $$ > "$dir/deadman.pid"
 sshd=$(PATH=$PATH:/usr/sbin:/usr/local/sbin:/sbin command -v sshd) || { rm -rf "$dir"; exit 41; }
 [ "$(id -u)" != 0 ] || mkdir -p -m 755 /run/sshd
 printf '%s' "$TM_HOST_KEY" | base64 -d > "$dir/host_key"
@@ -81,12 +85,9 @@ $*
 END_OF_CONFIG
 unset TM_HOST_KEY
 up() { read -r now rest < /proc/uptime; now=${now%%.*}; }
-clean() { trap '' TERM USR2; kill $server; rm -rf "$dir" || rm -rf "$dir"; exit 0; }
-up; until=$((now + TM_LEASE)); echo "$until" > "$dir/lease"; echo $$ > "$dir/deadman.pid"
-# TERM comes some time before the end of what is preempted, for saving; USR2 when all is given back.
-trap : USR1 HUP INT
+clean() { trap '' TERM USR2; kill $server $!; rm -rf "$dir" || rm -rf "$dir"; exit 0; }
+up; until=$((now + TM_LEASE)); echo "$until" > "$dir/lease"
 trap clean USR2
-trap '[ ! -e "$dir/limit" ] || clean' TERM # nothing is saved any more when the time limit comes
 "$sshd" -D -f "$dir/sshd_config" & server=$!
 missing=0 failed=0
 while [ "$missing" -lt 2 ]; do
@@ -108,16 +109,9 @@ clean
 """
 _JOB: Final = r"""
 umask 077
-code=0 told=0
-limit() { # on each node: the time limit is near
-  while IFS=: read -r group number dir; do
-    srun --quiet --overlap $group --relative="$number" --nodes=1 --ntasks=1 --mem=0 --gres=none --mpi=none \
-      bash -c ': > "$0-$SLURMD_NODENAME/limit"' "$dir" < /dev/null > /dev/null 2>&1 &
-  done <<< "${marks%$'\n'}"
-}
-marks=
-trap limit USR1
-trap 'told=143' TERM
+code=0 told=0 pids=
+# It comes here when the job has ended: else Slurm would have its nodes wait for what runs there (`KillWait`).
+trap 'told=143; [ -z "$pids" ] || kill -USR2 $pids 2>/dev/null' TERM
 export TM_SCRATCH=@SCRATCH@ TM_HOME=@HOME@ TM_LEASE=@LEASE@ TM_KEY=@KEY@ TM_HOST_KEY=@HOST_KEY@
 export TM_KEPT='@KEPT@' TM_ALSO='@ALSO@'
 IFS= read -r -d '' TM_NODE <<'END_OF_NODE'
@@ -129,12 +123,11 @@ before() {
 @BEFORE@
 }
 before || exit 44
-pids=
 node() { # group, number, cores, name of the directory, port
   export TM_DIR=$TM_SCRATCH/$4 TM_PORT=$5
   srun --quiet $1 --relative="$2" --nodes=1 --ntasks=1 --cpus-per-task="$3" --kill-on-bad-exit=0 --no-kill \
     --mpi=none --export=ALL bash -c 'eval "$TM_NODE"' trainmaster-deadman < /dev/null > /dev/null 2>&1 &
-  pids="$pids $!" marks="$marks$1:$2:$TM_DIR"$'\n'
+  pids="$pids $!"
 }
 @NODES@
 for pid in $pids; do
@@ -255,7 +248,7 @@ def job_script(
         until: Unix seconds until which it is wanted.
         also: further options, of each component.
     """
-    common = ["--no-requeue", "--no-kill", f"--signal=B:USR1@{round(settings.notice_s)}"]
+    common = ["--no-requeue", "--no-kill"]
     lines = ["#!/bin/bash"]
     for number, part in enumerate(parts):
         named = [f"--job-name={job_name(home, cluster)}", f"--comment={comment(part.request.token, until)}"]
@@ -364,7 +357,7 @@ def renew_script(jobs: Iterable[tuple[str, str]]) -> str:
 def cancel_script(jobs: Iterable[str] = (), name: str = "") -> str:
     """End jobs, by id, or all of a name; USR2 has nodes tidied up first."""
     which = " ".join(jobs) or f'-u "$(id -un)" --name={shlex.quote(name)}'
-    return f"timeout 2 scancel --quiet --signal=USR2 {which} 2>/dev/null\nscancel --quiet {which}\n"
+    return f"timeout 1 scancel --quiet --signal=USR2 {which} 2>/dev/null\nscancel --quiet {which}\n"
 
 
 def shrink_script(job: str, ended: Sequence[str], kept: Sequence[str]) -> str:
