@@ -64,6 +64,11 @@ class MemberMetrics:
         return self.path.is_file() and self.path.stat().st_size > self.offset
 
     @property
+    def is_anew(self) -> bool:
+        """Whether its metrics file has other lines than those that were read."""
+        return self._file.is_anew
+
+    @property
     def is_in_file(self) -> bool:
         """Whether the metrics file says something, so that the log counts no more."""
         return bool(self._file.last) or self._began_at > 0

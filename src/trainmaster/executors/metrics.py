@@ -29,6 +29,7 @@ CHUNK = 1 << 20  # bytes taken from a metrics file at once; a longer line is ski
 LEAST_S = (
     0.4  # a rate over less is of lines that were read together, not of a speed; below a look of a driver
 )
+_TAIL = 256  # bytes before the offset by which a file is known again
 _MOST_TOLD = 3  # metrics that are not finite, by name
 _MAX_TEXT = 200  # characters of a name or of a text value
 _MOST = 1 << 63  # databases hold 64 bits
@@ -113,6 +114,25 @@ class MetricsReader:
         self.problem = ""
         self.last: Metrics = {}
         self._in_long_line = False
+        self._tail = b""  # what was read last
+
+    @property
+    def is_anew(self) -> bool:
+        """Whether other lines are there now than those that were read, so that it reads from the start."""
+        try:
+            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return self._is_other(file)
+        except OSError:  # a named pipe
+            return False
+        finally:
+            os.close(file)
+
+    def _is_other(self, file: int) -> bool:
+        at = self.offset - len(self._tail)
+        return os.fstat(file).st_size < self.offset or os.pread(file, len(self._tail), at) != self._tail
 
     def read(self, *, final: bool = False) -> list[Metrics]:
         """New rows, from at most 1 MiB of lines; empty only at the end of the file, so call it until then.
@@ -131,7 +151,7 @@ class MetricsReader:
         end = data.rfind(b"\n") + 1
         is_cut = self._in_long_line or (final and at_end and end < len(data))
         if end and not is_cut and (rows := _alike(data[:end])):
-            self.offset += end
+            self._go_on(data[:end])
             remember(self.last, rows[-1])
             return rows, at_end
         lines = data[:end].splitlines()
@@ -146,8 +166,12 @@ class MetricsReader:
             if not self._in_long_line:
                 lines.append(data[end:])
             end = len(data)
-        self.offset += end
+        self._go_on(data[:end])
         return [row for line in lines if line.strip() and (row := self._row(line))], at_end
+
+    def _go_on(self, read: bytes) -> None:
+        self.offset += len(read)
+        self._tail = (self._tail + read[-_TAIL:])[-_TAIL:]
 
     def _read_chunk(self) -> bytes:
         self.problem = ""
@@ -155,11 +179,10 @@ class MetricsReader:
             # Non-blocking, because a script may have put a named pipe there.
             file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
-                status = os.fstat(file)
-                if not stat.S_ISREG(status.st_mode):
+                if not stat.S_ISREG(os.fstat(file).st_mode):
                     raise OSError(f"{self.path} is not a regular file")
-                if status.st_size < self.offset:  # the script has begun it again
-                    self.offset, self._in_long_line = 0, False
+                if self._is_other(file):  # the script has begun it again
+                    self.offset, self._tail, self._in_long_line = 0, b"", False
                 most = CHUNK if self._until is None else max(0, min(CHUNK, self._until - self.offset))
                 return os.pread(file, most, self.offset)
             finally:

@@ -121,8 +121,10 @@ class TaskReports:
 
     @property
     def is_stale(self) -> bool:
-        """Whether an earlier attempt has got more: files of a machine may come late."""
-        return any(source.has_more for source in self._sources[:-1])
+        """Whether what was read is not what there is: files come late, or were written anew."""
+        return any(source.has_more for source in self._sources[:-1]) or any(
+            source.is_anew for source in self._sources
+        )
 
     def read(self, experiment: Experiment, places: Sequence[AttemptPlace], *, is_over: bool) -> None:
         """Read on.
@@ -152,7 +154,7 @@ class TaskReports:
             (kind, before) = source.place
             rows, size = source.read(final=final)
             (now, end) = source.place
-            if kind != now:
+            if kind != now or (rows and end <= before):  # from the start
                 self._written[-1], before = Column(), 0
             if rows and not self._add_alike(rows, before, end):
                 for number, row in enumerate(rows, 1):  # lines of one member are about as long as each other

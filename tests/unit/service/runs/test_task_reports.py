@@ -75,6 +75,20 @@ def test_what_is_printed_counts_where_nothing_is_reported(attempts):
     assert points(reports_of(EXPERIMENT, attempts[:1], is_over=True))[-1] == (3, 0.1)
 
 
+@pytest.mark.parametrize("size", ["shorter", "as long", "longer"])
+def test_what_was_written_anew_is_read_anew(attempts, size):
+    place = attempts[0]
+    write(place, [{"step": step, "loss": 9} for step in range(1, 101)])
+    first = reports_of(EXPERIMENT, attempts[:1])
+    last = {"shorter": 50, "as long": 100, "longer": 120}[size]
+    write(place, [{"step": step, "diff": 1} for step in range(1, last + 1)], "w")
+    reports = reports_of(EXPERIMENT, attempts[:1])
+    assert reports is not first
+    assert points(reports, "diff") == [(step, 1) for step in range(1, last + 1)]
+    assert list(reports.columns) == ["diff"]
+    assert reports_of(EXPERIMENT, attempts[:1]) is reports
+
+
 NUMBERS = st.one_of(st.integers(-3, 9), st.sampled_from([0.5, math.nan, math.inf, 1 << 70]))
 ROWS = st.lists(
     st.dictionaries(
