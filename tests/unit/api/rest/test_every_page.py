@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 pytest.importorskip("pyarrow", reason="the extra `volumes` is not installed")
 from served_office import Office
+from served_home import RECIPE
 from test_routes import filled
 
 from trainmaster.web.pages import _ROUTERS
@@ -18,6 +19,24 @@ QUERIES = {
     "/compare": "?run=job-blue",
     "/remove": "?run=job-blue",
     "/again": "?run=job-blue&run=job-blue",
+}
+#: What forms say beside that.
+FORMS = {
+    "again": {"recipe": RECIPE, "act": "run"},
+    "approval": {"experiment": "main", "say": "approve"},
+    "services": {"path": "predict"},
+    "measure": {"max_usd": "1"},
+    "registry": {"version": "1", "expected": "1", "alias": "production"},
+    "volumes": {"version": "1"},
+    "workflows": {"do": "remove"},
+    "members": {"role": "viewer"},
+    "/runs/label": {"run": "job-blue", "label": "a=b"},
+    "/runs/cancel": {"run": "job-blue"},
+    "/again": {"run": ["job-blue", "job-blue"]},
+    "/remove": {"run": "job-blue"},
+    "/apps": {"run": "job-blue"},
+    "/clusters/end": {"cluster": "c-theirs"},
+    "/registry": {"model": "job-blue", "name": "mine"},
 }
 MOST_BYTES = 60_000
 #: For who is not logged in, or comes from elsewhere.
@@ -33,19 +52,27 @@ def office(tmp_path_factory):
     found.service.close()
 
 
+def routes(method):
+    return {each.path for router in _ROUTERS for each in router.routes if method in each.methods}
+
+
 def pages():
-    found = {each.path for router in _ROUTERS for each in router.routes if "GET" in each.methods}
+    found = routes("GET")
     assert found >= APART | {LEADS_ON}
     return sorted(path.replace(":path}", "}") for path in found - APART - {LEADS_ON})
+
+
+def theirs(office, path):
+    names = {"services": office.blue["service"], "quotes": office.blue["quote"]}
+    blue = {**office.blue, "name": names.get(path.split("/")[1], "theirs-all")}
+    return filled(path, "job-blue", **blue)
 
 
 def test_every_page_is_small_and_safe_and_anothers_is_not_there(office):
     paths, wrong = pages(), []
     assert {"/", "/services/{name}", "/workflows/{name}", "/registry/{name}"} <= set(paths)
     for path in paths:
-        names = {"services": office.blue["service"], "quotes": office.blue["quote"]}
-        theirs = {**office.blue, "name": names.get(path.split("/")[1], "theirs-all")}
-        asked = filled(path, "job-blue", **theirs) + QUERIES.get(path, "")
+        asked = theirs(office, path) + QUERIES.get(path, "")
         answer = office.ask("theirs", "GET", asked)
         if (
             answer.status_code != 200
@@ -60,3 +87,18 @@ def test_every_page_is_small_and_safe_and_anothers_is_not_there(office):
         if answer.status_code != (404 if is_theirs else 200) or any(text in answer.text for text in told):
             wrong.append((path, answer.status_code, answer.text[-500:]))
     assert not wrong
+
+
+def test_no_form_reaches_what_is_anothers(office):
+    """Nothing of it is changed, nothing is said of it: it is not there."""
+    paths = {each.replace(":path}", "}") for each in routes("POST") if "{" in each or each in FORMS}
+    assert FORMS.keys() - paths == {each for each in FORMS if "/" not in each}
+    found = {}
+    for path in sorted(paths):
+        form = {}
+        for part in {path, *path.split("/")}:
+            form |= FORMS.get(part, {})
+        answer = office.ask("manager", "POST", theirs(office, path), data=form)
+        if answer.status_code != 404:
+            found[path] = answer.status_code, answer.headers.get("location"), answer.text[-300:]
+    assert not found
