@@ -33,6 +33,12 @@ def test_runs_are_labelled_found_resumed_and_exported(tm):
     assert "n=1, project=audio, stage=x ***" in shown
     assert "note: why ***" in tm.call("status", run).out
     assert "no run fits" in tm.call("status", "--label", "project=vision").err
+    tm.call("views", "save", "best", "--where", "loss < 0.01", "--sort", "-cost")
+    assert tm.call("views", "--json").json["views"][0]["query"] == "where=loss+%3C+0.01&sort=-cost"
+    both = tm.call("status", "--view", "best", "--label", "project=audio", "--json")
+    assert [each["run"] for each in both.json["runs"]] == [run]
+    tm.call("views", "rm", "best")
+    assert "no view 'best'" in tm.call("status", "--view", "best", code=2).err
     wrong = tm.call("status", "--where", "loss <", code=2).err
     assert "where, column 7" in wrong
     assert "        ^" in wrong

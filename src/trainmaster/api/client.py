@@ -21,7 +21,12 @@ from trainmaster.spec.trigger import needs_server
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.api.protocol import Stream
-    from trainmaster.api.protocol_parts import RegistryProtocol, StorageProtocol, WorkflowsProtocol
+    from trainmaster.api.protocol_parts import (
+        RegistryProtocol,
+        StorageProtocol,
+        ViewsProtocol,
+        WorkflowsProtocol,
+    )
     from trainmaster.api.remote.remote import RemoteClient
     from trainmaster.api.results import Downloaded
 
@@ -157,6 +162,11 @@ class Client:
     def workflows(self) -> WorkflowsProtocol:
         """Recipes with ``on``, which a server starts by itself; `register_workflow` has it keep one."""
         return self._home.workflows
+
+    @property
+    def views(self) -> ViewsProtocol:
+        """One's own names for what one looks for in the list of runs."""
+        return self._home.views
 
     def services(self) -> list[dict[str, Any]]:
         """Services of runs, those that are not over first: objects of ``trainmaster services --json``."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from trainmaster.service.runs.run_picture import RunPicture
     from trainmaster.service.storage.storage import Storage
     from trainmaster.service.users.caller import Caller, Wallet
+    from trainmaster.service.users.saved_views import SavedViews
     from trainmaster.service.volumes.stored import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
 
@@ -478,6 +479,12 @@ class EmbeddedClient:
         from trainmaster.service.storage.storage import Storage
 
         return Storage(self._service, self._owner, self._environ)
+
+    @property
+    def views(self) -> SavedViews:
+        from trainmaster.service.users.saved_views import SavedViews
+
+        return SavedViews(self._service.database, self._owner)
 
     @property
     def _owner(self) -> Caller:

@@ -11,7 +11,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmaster.api.port_forward import PortForward
-    from trainmaster.api.protocol_parts import RegistryProtocol, StorageProtocol, WorkflowsProtocol
+    from trainmaster.api.protocol_parts import (
+        RegistryProtocol,
+        StorageProtocol,
+        ViewsProtocol,
+        WorkflowsProtocol,
+    )
     from trainmaster.api.results import (
         Accepted,
         Downloaded,
@@ -72,6 +77,10 @@ class ClientProtocol(AppsProtocol, Protocol):
     @property
     def storage(self) -> StorageProtocol:
         """What takes room, and how it goes."""
+
+    @property
+    def views(self) -> ViewsProtocol:
+        """Names for what one looks for in the list of runs."""
 
     #: A run may be without a driver for so long, as when one hands it over, in seconds.
     undriven_s: float

@@ -230,6 +230,27 @@ class StorageProtocol(Protocol):
         """
 
 
+class ViewsProtocol(Protocol):
+    """One's own names for what one looks for in the list of runs; as of `service.users.saved_views`."""
+
+    def listed(self) -> list[dict[str, Any]]:
+        """By name: ``name``, ``query``, its filters as one condition in ``where``, and ``changed_at``."""
+
+    def put(self, name: str, query: str) -> str:
+        """Keep the address of a list, such as ``state=RUNNING&sort=-cost``; what is kept of it.
+
+        Raises:
+            UsageError: it is no name, or too long, or there are too many.
+        """
+
+    def remove(self, name: str) -> None:
+        """Forget one.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+
+
 class WorkflowsProtocol(Protocol):
     """Recipes that a server starts by itself; answers are as of `service.workflows.workflows.Workflows`.
 

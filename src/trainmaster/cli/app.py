@@ -101,6 +101,10 @@ _VERBS: Final = {
     "offers": ("offers.offers", "List what can be rented: instance types, places and prices, as of a date."),
     "predict": ("predict.predict", "Predict step times of other clusters from your own measurements."),
     "volume": ("volume.app", "Data on object storage: packed, versioned, verified."),
+    "views": (
+        "views.app",
+        "List your names for what you look for in the list of runs, save or delete one.",
+    ),
     "workflows": ("workflows.app", "List the recipes that a server starts by itself, or look after one."),
     "lab": ("lab.app", "A cloud on this machine, for tests and experiments. Needs root."),
     "server": ("server.app", "Serve this home by REST and web, until Ctrl-C. Runs go on when it stops."),
@@ -166,7 +170,7 @@ PANELS: Final = {
     "Run": ("run", "check", "quote", "resume", "cancel", "approve", "export", "convert", "examples"),
     "Look": (
         "status", "logs", "label", "note", "metrics", "tensorboard", "score", "open", "queue", "budget",
-        "cost",
+        "cost", "views",
     ),
     "Into a run": ("exec", "ssh", "cp", "port-forward", "notebook", "apps"),
     "Models and services": ("models", "serve", "services"),

@@ -62,15 +62,24 @@ def status(
     ] = None,
     label: Labels = None,
     where: WhereText = None,
+    view: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Runs of a view that `trainmaster views` lists.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Show the runs, or one run with its experiments and models."""
     from trainmaster.cli.opening import open_client
 
     wanted = condition(label, where)
-    if wanted and run is not None:
-        raise UsageError(f"{run}, and --label or --where", "Name a run, or choose by options; not both.")
+    if (wanted or view) and run is not None:
+        options = "--label, --where or --view"
+        raise UsageError(f"{run}, and {options}", "Name a run, or choose by options; not both.")
     client = open_client()
+    if view is not None:
+        from trainmaster.cli.views import of_view
+
+        its = of_view(client, view)
+        wanted = f"({wanted}) and ({its})" if wanted and its else wanted or its
     if watch:
         if as_json or plot is not None:
             raise UsageError("--watch shows text", "Leave out --json and --plot.")

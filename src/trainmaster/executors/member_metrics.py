@@ -64,9 +64,9 @@ class MemberMetrics:
         return self.path.is_file() and self.path.stat().st_size > self.offset
 
     @property
-    def is_anew(self) -> bool:
+    def is_rewritten(self) -> bool:
         """Whether its metrics file has other lines than those that were read."""
-        return self._file.is_anew
+        return self._file.is_rewritten
 
     @property
     def is_in_file(self) -> bool:

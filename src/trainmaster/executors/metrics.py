@@ -117,7 +117,7 @@ class MetricsReader:
         self._tail = b""  # what was read last
 
     @property
-    def is_anew(self) -> bool:
+    def is_rewritten(self) -> bool:
         """Whether other lines are there now than those that were read, so that it reads from the start."""
         try:
             file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

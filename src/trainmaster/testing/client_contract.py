@@ -338,6 +338,17 @@ class ClientContract(ContractHome):
         with pytest.raises(UsageError, match="sorted by 'colour'"):
             client.offers(wishes, "builtin", "colour")
 
+    def test_views_are_saved_and_forgotten(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
+        """What is saved by the one is found by the other, with the condition that it is."""
+        kept = client.views.put("mine", "state=DONE&where=loss+%3C+1&sort=-cost&page=3")
+        assert kept == "state=DONE&where=loss+%3C+1&sort=-cost"
+        (found,) = client.views.listed()
+        assert (found, found["where"]) == (at_home.views.listed()[0], 'state = "DONE" and (loss < 1)')
+        assert client.listed(where=found["where"]) == at_home.listed(where=found["where"])
+        client.views.remove("mine")
+        with pytest.raises(NotFoundError):
+            client.views.remove("mine")
+
     def test_workflows_are_looked_after(
         self, monkeypatch: pytest.MonkeyPatch, at_home: EmbeddedClient, client: ClientProtocol
     ) -> None:

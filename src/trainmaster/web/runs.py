@@ -16,7 +16,7 @@ from trainmaster.api.rest.state import Reader, Runs, State, Submitter
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.runs.run_table import RunTable, TableWish
 from trainmaster.service.teams.team_runs import TeamRuns
-from trainmaster.service.users.saved_views import SavedViews
+from trainmaster.service.users.saved_views import SavedViews, as_written
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.labels import parsed_changes
 from trainmaster.web.recipe_form import key_of, mistakes_of, new_key, without_triggers
@@ -62,7 +62,7 @@ def runs(
     problem = ""
     chosen = {key: value or None for key, value in wanted.items()}
     try:
-        table = found.table(wish, **{**chosen, "where": _condition(where) or None})
+        table = found.table(wish, **{**chosen, "where": as_written(where) or None})
     except UsageError as error:  # who looks for runs mends what was written, where it stands
         if not where or is_part(request):
             raise
@@ -97,15 +97,6 @@ class _Address:
         kept = {key: value for key, value in {**self._wanted, **changed}.items() if value not in ("", 1)}
         asked = urlencode([*kept.items(), *(("column", each) for each in self._columns)])
         return f"/runs?{asked}" if asked else "/runs"
-
-
-def _condition(text: str) -> str:
-    """A single word also looks for a part of the id.
-
-    >>> _condition("digits-7f"), _condition("loss < 1")
-    ('run ~ "digits-7f" or digits-7f', 'loss < 1')
-    """
-    return f'run ~ "{text}" or {text}' if re.fullmatch(r"[A-Za-z][\w.-]*", text.strip()) else text
 
 
 def _ends(ids: Sequence[str]) -> dict[str, tuple[str, str]]:

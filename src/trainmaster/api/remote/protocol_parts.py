@@ -1,4 +1,4 @@
-"""`RemoteRegistry`, `RemoteStorage`, `RemoteWorkflows`: those of a server; described in `protocol_parts`."""
+"""Registry, storage, views and workflows of a server, as `protocol_parts` describes them."""
 
 from __future__ import annotations
 
@@ -121,6 +121,27 @@ class RemoteStorage:
 
     def usage(self, limit: int | None = None) -> dict[str, Any]:
         return dict(self._to.get("/storage", limit=limit))
+
+
+class RemoteViews:
+    """One's own.
+
+    Args:
+        connection: to the server.
+    """
+
+    def __init__(self, connection: RestConnection) -> None:
+        self._to = connection
+
+    def listed(self) -> list[dict[str, Any]]:
+        return list(self._to.get("/views")["views"])
+
+    def put(self, name: str, query: str) -> str:
+        body = json.dumps({"query": query}).encode()
+        return str(self._to.ask("PUT", f"/views/{quoted(name)}", {}, body, repeats=True)["query"])
+
+    def remove(self, name: str) -> None:
+        self._to.ask("DELETE", f"/views/{quoted(name)}", {})
 
 
 class RemoteWorkflows:

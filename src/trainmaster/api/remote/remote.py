@@ -14,7 +14,12 @@ from urllib.parse import quote
 
 from trainmaster.api.remote.connection import RestConnection, quoted
 from trainmaster.api.remote.following import RunFollower, follow_logs, rows_of, searched
-from trainmaster.api.remote.protocol_parts import RemoteRegistry, RemoteStorage, RemoteWorkflows
+from trainmaster.api.remote.protocol_parts import (
+    RemoteRegistry,
+    RemoteStorage,
+    RemoteViews,
+    RemoteWorkflows,
+)
 from trainmaster.api.remote.streaming import Listening, messages
 from trainmaster.api.results import Accepted, Downloaded, Event, Model, RunPlan, RunStatus, Watched
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -60,6 +65,7 @@ class RemoteClient:
         self._last: tuple[str, Recipe] | None = None
         self.workflows = RemoteWorkflows(connection)
         self.storage = RemoteStorage(connection)
+        self.views = RemoteViews(connection)
 
     def close(self) -> None:
         """Give back connections; its runs go on."""

@@ -121,9 +121,9 @@ class TaskReports:
 
     @property
     def is_stale(self) -> bool:
-        """Whether what was read is not what there is: files come late, or were written anew."""
+        """Whether what was read is not what there is: files come late, or were rewritten."""
         return any(source.has_more for source in self._sources[:-1]) or any(
-            source.is_anew for source in self._sources
+            source.is_rewritten for source in self._sources
         )
 
     def read(self, experiment: Experiment, places: Sequence[AttemptPlace], *, is_over: bool) -> None:

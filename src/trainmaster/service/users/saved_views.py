@@ -1,4 +1,4 @@
-"""`SavedViews`: names that a user of a server gives to what he looks for in the list of runs."""
+"""`SavedViews`: names that a user gives to what he looks for in the list of runs."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ KEYS: Final = ("state", "name", "owner", "team", "since", "where", "sort", "colu
 MAX_QUERY: Final = 4000
 #: Of one user.
 MOST: Final = 50
+#: What a filter of the page is in a condition.
+_AS_FIELDS: Final = (
+    ("state", "state", "="), ("name", "run", "~"), ("owner", "owner", "~"), ("team", "team", "="),
+    ("since", "age", "<"),
+)  # fmt: skip
 _NAME: Final = re.compile(r"[^/\x00-\x1f]{1,60}")
 _T = t.saved_view
 
@@ -41,10 +46,14 @@ class SavedViews:
         self._whose = f"user:{caller.account}" if caller.account else team
 
     def listed(self) -> list[dict[str, Any]]:
-        """By name: ``name``, ``query`` and ``changed_at``."""
-        query = sa.select(_T).where(_T.c.whose == self._whose).order_by(_T.c.name)
+        """By name: ``name``, ``query``, its filters as one condition in ``where``, and ``changed_at``."""
+        rows = self._database.read(sa.select(_T).where(_T.c.whose == self._whose).order_by(_T.c.name))
         return [
-            {key: row[key] for key in ("name", "query", "changed_at")} for row in self._database.read(query)
+            {
+                **{key: row[key] for key in ("name", "query", "changed_at")},
+                "where": as_condition(row["query"]),
+            }
+            for row in rows
         ]
 
     def put(self, name: str, query: str) -> str:
@@ -95,4 +104,26 @@ class SavedViews:
             return bool(connection.execute(it).rowcount) or this.again
 
         if not self._database.write(write):
-            raise NotFoundError(f"there is no view {name!r}", "`GET /api/v1/views` lists them.")
+            raise NotFoundError(f"there is no view {name!r}", "`trainmaster views` lists them.")
+
+
+def as_condition(query: str) -> str:
+    """What a view looks for, as ``status --where`` takes it; order and columns are no condition.
+
+    >>> as_condition("state=RUNNING&where=loss+%3C+1+or+lr+%3E+2&since=7d&sort=-cost")
+    'state = "RUNNING" and age < "7d" and (loss < 1 or lr > 2)'
+    """
+    asked = {key: value.replace("\\", "\\\\").replace('"', '\\"') for key, value in parse_qsl(query)}
+    found = [f'{name} {sign} "{asked[key]}"' for key, name, sign in _AS_FIELDS if key in asked]
+    if where := as_written(dict(parse_qsl(query)).get("where", "")):
+        found.append(f"({where})" if found else where)
+    return " and ".join(found)
+
+
+def as_written(text: str) -> str:
+    """The condition that a person writes on the page: a single word also looks for a part of the id.
+
+    >>> as_written("digits-7f"), as_written("loss < 1")
+    ('run ~ "digits-7f" or digits-7f', 'loss < 1')
+    """
+    return f'run ~ "{text}" or {text}' if re.fullmatch(r"[A-Za-z][\w.-]*", text.strip()) else text

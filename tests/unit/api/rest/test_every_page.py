@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 pytest.importorskip("pyarrow", reason="the extra `volumes` is not installed")
-from served_office import Office
 from served_home import RECIPE
+from served_office import Office
 from test_routes import filled
 
 from trainmaster.web.pages import _ROUTERS

@@ -76,7 +76,7 @@ def test_what_is_printed_counts_where_nothing_is_reported(attempts):
 
 
 @pytest.mark.parametrize("size", ["shorter", "as long", "longer"])
-def test_what_was_written_anew_is_read_anew(attempts, size):
+def test_what_was_rewritten_is_read_from_its_start(attempts, size):
     place = attempts[0]
     write(place, [{"step": step, "loss": 9} for step in range(1, 101)])
     first = reports_of(EXPERIMENT, attempts[:1])

@@ -1,0 +1,84 @@
+"""``trainmaster views``: names for what one looks for in the list of runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlencode
+
+import typer
+
+from trainmaster.cli._groups import DefaultGroup
+from trainmaster.cli.labels import Labels, WhereText, condition
+from trainmaster.cli.output import print_json, say, show, table
+from trainmaster.spec.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.api import ClientProtocol
+
+app = typer.Typer(
+    cls=DefaultGroup,
+    help="List your names for what you look for in the list of runs, save or delete one.",
+    invoke_without_command=True,
+)
+
+_Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the view.")]
+
+
+@app.command("list", hidden=True)
+def list_views(as_json: _Json = False) -> None:
+    """List your views: `status --view NAME` and the page of runs show what one finds."""
+    found = _client().views.listed()
+    if as_json:
+        print_json({"views": found})
+    elif not found:
+        say("there is none: `trainmaster views save NAME --where CONDITION` makes one")
+    else:
+        show(table(["view", "runs"], [[each["name"], each["where"] or "all"] for each in found]))
+
+
+@app.command()
+def save(
+    name: _Name,
+    label: Labels = None,
+    where: WhereText = None,
+    sort: Annotated[
+        str | None, typer.Option(metavar="BY", help="Of the page: cost, -cost, metric:loss, ...")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Of the page: metric:loss, param:lr, ...")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Keep what you look for under a name; an earlier view of that name is gone."""
+    asked = [("where", condition(label, where)), ("sort", sort or "")]
+    asked += [("column", each) for each in column or ()]
+    if not (query := urlencode([each for each in asked if each[1]])):
+        raise UsageError(f"{name}: a view of what?", "Give --where, --label, --sort or --column.")
+    kept = _client().views.put(name, query)
+    print_json({"name": name.strip(), "query": kept}) if as_json else say(f"{name.strip()} is saved")
+
+
+@app.command("rm")
+def remove(name: _Name) -> None:
+    """Forget a view."""
+    _client().views.remove(name)
+    say(f"{name} was deleted")
+
+
+def of_view(client: ClientProtocol, name: str) -> str:
+    """The condition of one of the caller's views.
+
+    Raises:
+        NotFoundError: there is none of that name.
+    """
+    found = {each["name"]: each["where"] for each in client.views.listed()}
+    if name not in found:
+        raise NotFoundError(f"there is no view {name!r}", "`trainmaster views` lists them.")
+    return str(found[name])
+
+
+def _client() -> ClientProtocol:
+    from trainmaster.cli.opening import open_client
+
+    return open_client()
