@@ -18,6 +18,9 @@ pytest.importorskip("cryptography", reason="cryptography is not installed")
 
 from renter import ENGINE, Renter, Renting
 
+from trainmaster.service.quotes.history import DEVICE_FILE, histories
+from trainmaster.service.service import Service
+from trainmaster.spec import read_recipe
 from trainmaster.testing.waits import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
@@ -65,6 +68,8 @@ def test_the_home_is_away_the_driver_is_killed_and_the_record_comes_back(
     lab: Any, renter: Renter, store: str
 ) -> None:
     before = lab.alive()
+    device = lab.home / DEVICE_FILE
+    device.write_text("not like the machine that drives it")
     renting, run, driver = moved(renter, 40)
     renting.kill()
     go(driver)
@@ -78,6 +83,10 @@ def test_the_home_is_away_the_driver_is_killed_and_the_record_comes_back(
     assert "done at 40" in renter.call("logs", run).stdout
     until(lambda: not renter.machines(run), "its machine is known to be over")
     until(lambda: lab.alive() == before, "its machine is gone")
+    home = Service.from_environment(renter.env)
+    (known,) = histories(home.database, home.home, read_recipe(renter.work / "recipe.yaml"))["train"].same
+    device.unlink()
+    assert known.offer == "lab:m4.2xlarge", "what it has measured is known to the next quote at home"
 
 
 def test_its_machine_is_lost_and_the_home_goes_on(lab: Any, renter: Renter, store: str) -> None:

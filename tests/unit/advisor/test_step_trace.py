@@ -232,6 +232,30 @@ def test_a_restart_begins_a_new_trace():
     assert trace.steady().step_time_s == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize(("step_s", "noise", "knows"), [(0.2, 0.0, True), (0.2, 4.0, False)])
+def test_an_attempt_that_is_followed_from_step_500_on_tells_its_startup_where_its_steps_are_even(
+    step_s, noise, knows
+):
+    trace, began = StepTrace(), 10.0
+    trace.add(began + 8.0 + 500 * step_s, 500)
+    trace.restart(began + 8.0 + 500 * step_s, is_own=True)
+    for step in range(501, 601):
+        trace.add(began + 8.0 + step * step_s + noise * (step // 10 % 3), step)
+    assert trace.knows_start(began) is knows
+    assert trace.steps_done == 600
+    if knows:
+        assert trace.startup_s(began) == pytest.approx(8.0 + step_s)
+
+
+def test_an_attempt_that_goes_on_from_a_checkpoint_and_is_followed_later_does_not_tell_its_startup():
+    trace = StepTrace()
+    trace.add(100.0, 500)
+    trace.restart(100.0)
+    for step in range(501, 601):
+        trace.add(100.0 + 0.2 * (step - 500), step)
+    assert not trace.knows_start(10.0)
+
+
 def test_only_epochs_are_printed():
     trace = StepTrace(steps_per_epoch=100)
     for epoch in range(1, 9):

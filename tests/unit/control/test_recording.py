@@ -58,7 +58,7 @@ class Bench:
         effect = Effect(EffectKind.FORGET, "main", number, 1)
         self.recorder.ended(effect, self.gang(number, seconds, **how), BEGAN + seconds)
 
-    def run(self, number, seconds, step_s=0.1, first_look_s=0.5, **how):
+    def run(self, number, seconds, step_s=0.1, first_look_s=0.5, is_behind=False, **how):
         """An attempt that is looked at, and reports its steps."""
         place = self.place(number)
         place.directory.mkdir()
@@ -66,6 +66,7 @@ class Bench:
             MemberMetrics(place.directory, "worker-0"),
             total_steps=None,
             trace=trace_of(self.recipe.experiments["main"], 0.5),
+            is_behind=is_behind,
         )
         task = Task("main", number, State.RUNNING, attempt=1)
         written, look_s = 0, first_look_s
@@ -134,6 +135,16 @@ def test_an_attempt_that_was_found_running_tells_no_startup(bench):
     bench.recorder.flush(BEGAN)
     (kept,) = bench.kept
     assert kept.measurement.point is None
+    assert kept.measurement.duration_s == 60.0
+
+
+def test_an_attempt_that_another_driver_began_tells_its_steps_and_its_startup(bench):
+    """It is driven by its first machine from then on."""
+    bench.run(0, 60.0, first_look_s=20.0, is_behind=True)
+    (kept,) = bench.kept
+    assert kept.measurement.point.step_time_s == pytest.approx(0.1, rel=0.02)
+    assert kept.measurement.startup_s == pytest.approx(0.1, abs=1.0)
+    assert kept.measurement.steps_done == pytest.approx(600, abs=5)  # as of the last look
     assert kept.measurement.duration_s == 60.0
 
 

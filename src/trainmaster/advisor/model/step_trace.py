@@ -32,6 +32,8 @@ _LOOKS_PER_STEP = 4.0
 _MEDIAN_FACTOR = math.sqrt(math.pi / 2)
 _NORMAL_95 = 1.96
 _MAD_TO_SIGMA = 1.4826
+#: A doubt of its start-up that matters to no attempt.
+_START_S = 1.0
 #: Less than this share of the time outside of epochs' ends: then the ends cannot be told from the rest.
 _MIN_SHARE = 0.3
 
@@ -100,6 +102,7 @@ class StepTrace:
         self._first: tuple[float, float] | None = None
         self._last: tuple[float, float, float | None] | None = None
         self._crossed = False
+        self._unseen: float | None = None
         self._known: Steady | None = None
         self._known_at = -1
         self._changes = 0
@@ -167,7 +170,7 @@ class StepTrace:
             self._intervals.clear()
             self._first = (time_s, reading.count)
             self._last = (time_s, reading.count, reading.examples)
-            self._crossed = False
+            self._crossed, self._unseen = False, None
             return
         self._crossed |= reading.crossed
         before_s, count, seen = self._last
@@ -184,14 +187,30 @@ class StepTrace:
         self._crossed = False
         self._last = (time_s, reading.count, reading.examples)
 
-    def restart(self, time_s: float) -> None:
-        """The steps until now were not seen when they were made: times are looked at from here on."""
+    def restart(self, time_s: float, *, is_own: bool = False) -> None:
+        """The steps until now were not seen when they were made: times are looked at from here on.
+
+        Args:
+            time_s: when that is.
+            is_own: this attempt has made all of them, and none before it.
+        """
         self._intervals.clear()
         self._crossed = False
         self._changes += 1
         if self._last is not None:
             _, count, examples = self._last
             self._first, self._last = (time_s, count), (time_s, count, examples)
+            self._unseen = count if is_own else None
+
+    def knows_start(self, started_at: float) -> bool:
+        """Whether an attempt whose first steps were not seen tells its start-up all the same: by how many
+        they were, if the doubt of so many is small beside it, or beside all the time until then."""
+        found = self.steady()
+        if found is None or self._unseen is None or self._first is None:
+            return False
+        elapsed_s = self._first[0] - started_at
+        doubt_s = self._unseen * found.half_width_s
+        return doubt_s <= max(_START_S, self.startup_s(started_at) / 2, elapsed_s * _SAME)
 
     def steady(self) -> Steady | None:
         """What the steady steps are like; None until two different moments were seen."""
@@ -234,6 +253,8 @@ class StepTrace:
         """How many steps this attempt had made when the first one was seen."""
         if self._first is None:
             return 0.0
+        if self._unseen is not None:
+            return max(self._unseen, 1.0)
         # A task that reports every tenth step made nine before; one at 5,000 comes from a checkpoint.
         grain = self._intervals.grain
         done = self._first[1] if self._first[1] <= 1.5 * grain else grain

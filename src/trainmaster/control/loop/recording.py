@@ -215,14 +215,16 @@ class Recorder:
     ) -> Measurement | None:
         from trainmaster.control.measure.measuring import measurement_of
 
-        trace = followed.progress.trace if followed is not None and not followed.late else None
+        trace, started_at = followed.progress.trace if followed is not None else None, gang.started_at or now
+        if followed is not None and followed.late and trace is not None and not trace.knows_start(started_at):
+            trace = None
         where = self.where(experiment)
         places = {place for member, place in gang.addresses.items() if member.startswith("worker-")}
         return measurement_of(
             self.recipe.experiments[experiment],
             trace,
             directory,
-            started_at=gang.started_at or now,
+            started_at=started_at,
             ended_at=ended_at,
             now=now,
             cores=where.cores,

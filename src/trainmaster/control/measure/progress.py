@@ -197,7 +197,7 @@ class TaskProgress:
             if self.is_behind or self._begins(rows):  # nothing of that was done since we looked last
                 self.rate = StepRate()
                 if self.trace is not None:
-                    self.trace.restart(now)
+                    self.trace.restart(now, is_own=not self.goes_on)
             step, examples = _number(self.metrics, "step"), _number(self.metrics, "examples")
             if step is None and examples is not None and self.examples_per_step:
                 step = examples / self.examples_per_step

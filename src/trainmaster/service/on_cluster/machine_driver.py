@@ -92,8 +92,6 @@ class MachineDriver:
         """
         row, home = self._assignment.record.rows.run, self._service.home
         home.identity()
-        if self._assignment.device:  # what is measured is to be found again at home
-            write_private(home.root / DEVICE_FILE, self._assignment.device.encode())
         self._service.database.clock_s()  # it is made, and migrated
         self._store.is_followed()  # it can be reached from here
         bring_code(row["store_url"], Path(row["code_path"]).name, home.snapshots)
@@ -147,6 +145,8 @@ class MachineDriver:
             note = Note(f"{self._assignment.machine}, its first machine, drives it from now on")
             database.commit(session.lease, [note], time.time())
             publication = self._publication(session.lease)
+            if device := self._assignment.device:  # what is measured is to be found again at home
+                write_private(self._service.home_of(run).root / DEVICE_FILE, device.encode())
             self._service.drive(session, self._environ, files=publication)
         else:  # an earlier driver was killed at its end
             lease = database.acquire(run, time.time())
