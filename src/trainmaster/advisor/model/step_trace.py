@@ -203,8 +203,11 @@ class StepTrace:
             self._unseen = count if is_own else None
 
     def knows_start(self, started_at: float) -> bool:
-        """Whether an attempt whose first steps were not seen tells its start-up all the same: by how many
-        they were, if the doubt of so many is small beside it, or beside all the time until then."""
+        """Whether an attempt whose first steps were not seen tells its start-up all the same.
+
+        It does by how many they were, if the doubt of so many is small beside it, or beside all the time
+        until then.
+        """
         found = self.steady()
         if found is None or self._unseen is None or self._first is None:
             return False
