@@ -107,6 +107,9 @@ class PhaseWatch:
             before = self.courses.get(name, PhaseProgress())
             phase = self._sight(run_state, experiment, progress).phase
             if phase != before.now:
+                if phase == "saving" and not before.now and not before.took:  # its steps were over too soon
+                    before = before.seen("steps", self._since("steps", experiment, progress, now))
+                    self.courses[name] = before
                 self.courses[name] = before.seen(phase, self._since(phase, experiment, progress, now))
                 has_moved = True
         if has_moved:

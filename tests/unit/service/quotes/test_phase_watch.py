@@ -99,6 +99,16 @@ def test_a_machine_that_is_lost_is_a_phase_of_its_own():
     assert world.course.now == "interruptions"
 
 
+def test_what_is_saved_at_the_first_look_has_made_its_steps_before():
+    world = World()
+    world.has_machines = True
+    world.watch.expect({"train": [("saving", (0.1, 0.1, 0.1))]})
+    world.step(1)
+    world.task.state = State.SAVING
+    assert world.look(6) == []
+    assert (world.course.now, dict(world.course.took)) == ("saving", {"steps": 5.0})
+
+
 def test_a_forecast_is_kept_with_what_is_left_of_the_steps():
     world = World()
     world.has_machines = True
