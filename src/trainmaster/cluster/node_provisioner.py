@@ -452,8 +452,10 @@ class NodeProvisioner:
         return self.home.root / "clusters" / cluster
 
     def _cluster_node(self, record: ClusterRecord, machine: Machine, access: NodeAccess) -> ClusterNode:
+        from trainmaster.cluster.bootstrap.cluster_keys import ClusterKeys
         from trainmaster.executors.gangs.engine import ClusterNode
 
+        keys = ClusterKeys(self.transport, record.id)
         short = hashlib.sha256(record.id.encode()).hexdigest()[:5]
         place = f"{self.root}/{short}{record.formed}"
         role = next(role for seat, role in record.seats if seat == machine.seat)
@@ -471,6 +473,8 @@ class NodeProvisioner:
             labels=labels,
             gpus=tuple(str(index) for index in range(machine.rental.gpus)),
             python=access.python,
+            to_others=("ssh", "-F", keys.config(access.result)) if access.mpi_agent else (),
+            lease_s=self.lease_s,
         )
 
 

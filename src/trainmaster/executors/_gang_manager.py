@@ -107,8 +107,8 @@ class GangManager:
             member.env.update(env.get(member.name, {}))
         self._start(gang)
 
-    def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
-        """Un-queue a gang or ask its processes to end."""
+    def stop(self, attempt: str, grace_s: float, *, stacks: bool = False, why: str = "") -> None:
+        """Un-queue a gang or ask its processes to end; ``why`` gets into the logs of its members."""
         gang = self.gangs.get(attempt)
         if gang is None:
             return
@@ -116,6 +116,9 @@ class GangManager:
             self._drop(gang)
         elif gang.phase == RUNNING:
             gang.stacks = gang.stacks or stacks
+            for member in gang.members if why else ():
+                if member.output is not None:
+                    member.output.log.say(why)
             self._terminate(gang, grace_s)
 
     def forget(self, attempts: Iterable[str]) -> None:

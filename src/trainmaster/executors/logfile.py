@@ -162,6 +162,14 @@ class LogFile:
             self._room_bytes -= written
             view = view[written:]
 
+    def say(self, text: str) -> None:
+        """Add a line of ours, if there is room."""
+        try:
+            if self._descriptor >= 0:
+                self._write(f"\n[trainmaster: {text}]\n".encode())
+        except OSError:
+            pass
+
     def _write_note(self) -> None:
         note = f"\n[trainmaster: {self.lost_bytes} bytes of output could not be written: {self._cause}]\n"
         self._write(note.encode())

@@ -142,8 +142,8 @@ class Supervisor:
             gangs = [self._status(attempt) for attempt in message["attempts"]]
             client.send({"reply": "observe", "id": message["id"], "gangs": gangs})
         elif operation == "stop":
-            stacks = message.get("stacks", False)
-            self.gang_manager.stop(message["attempt"], message["grace_s"], stacks=stacks)
+            stacks, why = message.get("stacks", False), message.get("why", "")
+            self.gang_manager.stop(message["attempt"], message["grace_s"], stacks=stacks, why=why)
         elif operation == "recall":
             self._recall(message["attempts"])
         elif operation == "forget":

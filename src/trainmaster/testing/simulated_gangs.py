@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Final
 
 from trainmaster.executors.base import GangRequest, GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.life import Command, Fate, Gang, Part, Step, Unattended, parts_of
+from trainmaster.executors.gangs.life import Command, Fate, Gang, Part, Step, Unattended, parts_elsewhere
 from trainmaster.testing.simulated_node import Client, Ending, SimulatedNode
 from trainmaster.testing.simulated_world import World
 
@@ -300,13 +300,16 @@ class SimulatedGangs:
                 for name, record in self._records.items()
                 if [name, key] in [[part[0], part[1][0]] for part in record["parts"]]
             }
-            seen: dict[str, GangStatus | None] = {}
-            for node, names in parts_of(own).items():
+            seen: dict[str, GangStatus | None] = {name: link.host.status(name) for name in own}
+            for (node, _), names in parts_elsewhere(own).items():
                 if node not in self.links:
                     seen.update(dict.fromkeys(names))
                 elif node in reached:
                     seen.update((name, reached[node].host.status(name)) for name in names)
-            for command in rules[key].orders(own, seen, self.world.now):
+            for command in rules[key].orders(own, seen, self.world.now, self.world.now):
+                if command["do"] == "record":
+                    self._records[command["part"]] = json.loads(json.dumps(command["record"]))
+                    continue
                 self.judge_stop(command)
                 link.host.stop(command["attempt"], command["grace_s"])
             self._judge_left(link, {own: gang for (own, _), gang in rules[key].gangs.items()})

@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.agent import _Records
+from trainmaster.executors.gangs.agent import Records
 from trainmaster.executors.gangs.life import Gang, Part
 from trainmaster.executors.gangs.placement import LiveNode, OwnPlacement
 from trainmaster.executors.gangs.scheduler import Scheduler
@@ -117,10 +117,10 @@ def test_what_was_left_on_a_node_that_nobody_asked_for_is_ended_once_all_were_as
 
 
 def test_records_on_a_node_survive_and_damaged_ones_are_left_out(tmp_path):
-    records = _Records(tmp_path / "gangs")
+    records = Records(str(tmp_path))
     for part in ("a#n0", "b", "c"):
         records.store(part, {"attempt": part.partition("#")[0], "parts": []})
     records.drop(["c", "unknown"])
     (tmp_path / "gangs" / "torn.json").write_text('["d", {"attem')
     (tmp_path / "gangs" / "other.json").write_text('{"a": 1}')
-    assert sorted(_Records(tmp_path / "gangs").load()) == ["a#n0", "b"]
+    assert sorted(Records(str(tmp_path)).load()) == ["a#n0", "b"]

@@ -4,9 +4,9 @@ The supervisor is no child of it: it and its members outlive the agent and the e
 and its journal is the truth. The agent hands over what was asked for and tells what happened. Of each gang
 with a part on its node it keeps a record, so that the next driver knows where the others are.
 
-``python -m trainmaster.executors.gangs.agent NODE``, with what `Agent` takes as JSON, serves one driver over
-its standard input and output, as over an SSH channel: one JSON frame per call (`AgentProgram`). It ends with
-its stream, or when its driver has not asked for anything for a while; supervisor and members go on.
+`AgentProgram` serves one driver over its standard input and output, as over an SSH channel: one JSON frame
+per call. It ends with its stream, or when its driver has not asked for anything for a while; supervisor and
+members go on.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ import hashlib
 import json
 import os
 import select
-import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trainmaster.executors._processes import forbid_core_dumps
 from trainmaster.executors.base import Capacity, GangStatus, MemberStatus, Phase
 from trainmaster.executors.gangs.copies import ANSWER_BYTES, identity, read_pieces
+from trainmaster.executors.gangs.life import parts_elsewhere
 from trainmaster.executors.local import LocalExecutor
 from trainmaster.executors.wire import Splitter, encode
 from trainmaster.spec.errors import ExecutorError, LeaseLostError, TrainmasterError
@@ -36,7 +35,12 @@ if TYPE_CHECKING:
 
     from trainmaster.executors.gangs.copies import Piece
     from trainmaster.executors.gangs.engine import Follow
+    from trainmaster.executors.gangs.life import Unattended
     from trainmaster.executors.wire import Message
+
+    #: Names of parts by the id and address of their node; what is known of parts by their names.
+    Elsewhere = dict[tuple[str, str], list[str]]
+    Seen = dict[str, GangStatus | None]
 
 #: The engine counts the slots; the supervisor never makes a gang wait.
 _ANY_SLOTS = 1 << 30
@@ -59,7 +63,7 @@ class Agent:
     def __init__(self, node: Mapping[str, Any]) -> None:
         _be_ordinary()
         self._node = node
-        self._records = _Records(Path(node["home"]) / "gangs")
+        self._records = Records(node["home"])
         self._lock = threading.RLock()
         self._news_came = threading.Condition(self._lock)
         self._token = ""
@@ -70,6 +74,7 @@ class Agent:
         self._unrecorded: dict[str, str] = {}
         self._asked_at = time.monotonic()
         self._is_left = False
+        self._served = ""
         self._told_at = 0.0
         self._error = ""
         self._wake_in, self._wake_out = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -101,6 +106,8 @@ class Agent:
                 if each.phase is Phase.UNKNOWN and each.attempt not in attempts
             )
             self._client, self._token, self._error = client, token, ""
+            self._served = token
+            self._records.serve(token)
             self._is_left = False
             self._asked_at = time.monotonic()
             self._wake()
@@ -129,27 +136,52 @@ class Agent:
         """The driver ends."""
         with self._lock:
             if token == self._token:
-                self._detach()
-                self._is_left = True
+                self.orphan()
 
-    def unattended(self) -> dict[str, Message] | None:
-        """Records of gangs by their parts here, if no driver is there (and none is about to be)."""
+    def orphan(self) -> str:
+        """Its driver is gone, or out of reach; the token that it had."""
         with self._lock:
-            has_left = self._is_left or time.monotonic() - self._asked_at > PATIENCE_S
-            return self._records.load() if self._client is None and has_left else None
+            self._detach()
+            self._is_left = True
+            return self._served
 
     def statuses(self, parts: Sequence[str], commands: Sequence[Message] = ()) -> list[Any]:
-        """Of parts here, after commands of one who looks after them while no driver is there."""
+        """Of parts here, after commands of one that looks after them while no driver is there."""
         with self._lock:
             client = self._client or self._open()
             try:
-                if self._client is None:
-                    for command in commands:
+                for command in commands if self._client is None else ():
+                    if command["do"] == "record":
+                        self._record(command["part"], command["record"])
+                    else:
                         client.send(command)
                 return [status.row() for status in client.observe(list(parts))]
             finally:
                 if client is not self._client:
                     client.close()
+
+    def tend(self, rules: Unattended, ask: Callable[[Elsewhere], Seen]) -> bool:
+        """Look once after gangs over several nodes, if no driver is there (and none is about to be).
+
+        Args:
+            rules: what was found before.
+            ask: gives what is known of parts on other nodes; None for those whose nodes are dead.
+
+        Returns:
+            Whether there was one that lives.
+
+        Raises:
+            Exception: whatever an engine raises: something is out of reach, perhaps not told what follows.
+        """
+        with self._lock:
+            has_left = self._is_left or time.monotonic() - self._asked_at > PATIENCE_S
+            records = self._records.load() if self._client is None and has_left else {}
+        if not records:
+            return False
+        here = [GangStatus.of_row(row) for row in self.statuses(list(records))]
+        seen = ask(parts_elsewhere(records)) | {each.attempt: each for each in here}
+        self.statuses([], rules.orders(records, seen, time.monotonic(), time.time()))
+        return rules.lives(records)
 
     def do(self, token: str, commands: Sequence[Message]) -> list[Any]:
         """Carry out commands in their order.
@@ -295,14 +327,17 @@ class Agent:
             os.write(self._wake_out, b"x")
 
 
-class _Records:
+class Records:
     """What the next driver must know of gangs, in a file for each part on this node.
 
     They are as safe as the supervisor's journal: nothing is synced. No script and no environment gets there.
+
+    Args:
+        home: of the node's supervisor.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, home: str) -> None:
+        self._directory = Path(home) / "gangs"
 
     def load(self) -> dict[str, Message]:
         """Records by part; damaged ones are left out."""
@@ -312,6 +347,19 @@ class _Records:
                 part, record = json.loads(path.read_bytes())
                 found[part] = {**record, "attempt": record["attempt"]}
         return found
+
+    def serve(self, token: str) -> None:
+        """The driver with this token is served from now on: what looks after gangs for want of one ends."""
+        with contextlib.suppress(OSError):
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self._directory / "served").write_text(token)
+
+    def served(self) -> str:
+        """Token of the driver that was served last; empty if there was none."""
+        try:
+            return (self._directory / "served").read_text()
+        except OSError:
+            return ""
 
     def store(self, part: str, record: Message) -> None:
         """Keep it.
@@ -330,6 +378,7 @@ class _Records:
             raise OSError(error.errno, error.strerror, str(draft)) from None
 
     def drop(self, parts: Iterable[str]) -> None:
+        """Forget some."""
         for part in parts:
             self._path(part).unlink(missing_ok=True)
 
@@ -363,8 +412,8 @@ class AgentProgram:
         self._threads = threads
         self._lock = threading.Lock()
 
-    def serve(self) -> None:
-        """Until standard input ends."""
+    def serve(self, afterwards: Callable[[], None] = lambda: None) -> None:
+        """Until standard input ends; then what is left to do is done, and this process ends."""
         splitter = Splitter()
         poll = select.poll()
         poll.register(0, select.POLLIN)
@@ -383,6 +432,7 @@ class AgentProgram:
                 for call in splitter.feed(data):
                     pool.submit(self._answer, call)
             time.sleep(_LAST_S)  # what came last is still done
+            afterwards()
             os._exit(0)  # a thread may wait for news
 
     def _answer(self, call: Message) -> None:
@@ -398,13 +448,3 @@ class AgentProgram:
         with self._lock:
             while view:
                 view = view[os.write(self._output, view) :]
-
-
-def main(arguments: list[str]) -> None:
-    """Serve one driver."""
-    forbid_core_dumps()
-    AgentProgram(Agent(json.loads(arguments[0]))).serve()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

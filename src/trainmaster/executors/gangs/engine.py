@@ -42,6 +42,9 @@ class ClusterNode:
         labels: what members may ask for with ``node_labels``.
         gpus: ids as for CUDA_VISIBLE_DEVICES.
         python: on the node; has Trainmaster and Ray installed.
+        to_others: on the node, starts a command on another node: its address and the command follow. Empty:
+            nodes cannot reach each other, or need not.
+        lease_s: without a driver, a node that others have not heard of for so long is taken for dead by them.
         port_base: first of the 200 ports that are used there; 0: the node takes free ones, from 20000
             on, and others than those that were last taken at its address.
     """
@@ -55,6 +58,8 @@ class ClusterNode:
     gpus: tuple[str, ...] = ()
     python: str = sys.executable
     port_base: int = 0
+    to_others: tuple[str, ...] = ()
+    lease_s: float = 900.0
 
     def as_json(self) -> dict[str, Any]:
         """For the cluster's record."""

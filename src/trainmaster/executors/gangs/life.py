@@ -411,6 +411,7 @@ class Gang:
             {"name": name, "essential": essential, "dispensable": name in dispensable, "gpus": 0}
             for name, essential in record["members"]
         ]
+        members[0]["gpus"] = record["gpus"]  # only how many there are in all is needed from now on
         gang = cls({**record, "members": members}, record["run"])
         gang.launched = True  # what was only held is dropped by its supervisor
         for name, node, names, leads, lost_at in record["parts"]:
@@ -427,18 +428,17 @@ def _stop(part: Part, grace_s: float) -> Command:
     return {"do": "stop", "attempt": part.name, "grace_s": grace_s}
 
 
-def parts_of(records: Mapping[str, Message]) -> dict[str, list[str]]:
-    """Parts of gangs over several nodes, by the id of their node.
+def parts_elsewhere(records: Mapping[str, Message]) -> dict[tuple[str, str], list[str]]:
+    """Parts of gangs that are on other nodes than this one, by the id and address of their node.
 
     Args:
         records: see `Gang.record`; by the part that is on this node.
     """
-    found: dict[str, dict[str, None]] = {}
+    found: dict[tuple[str, str], dict[str, None]] = {}
     for record in records.values():
-        if len(record["parts"]) > 1:
-            for name, (_, node_id, _), *_ in record["parts"]:
-                found.setdefault(node_id, {})[name] = None
-    return {node_id: list(names) for node_id, names in found.items()}
+        for name, (_, node_id, address), *_ in record["parts"]:
+            found.setdefault((node_id, address), {})[name] = None
+    return {node: list(names) for node, names in found.items() if not records.keys() & names.keys()}
 
 
 class Unattended:
@@ -446,39 +446,72 @@ class Unattended:
 
     Each node decides for all of a gang as a driver would, and acts on its own part alone.
 
+    Args:
+        silent_s: a node that does not answer for so long is dead, once any has answered: only then is it sure
+            that nodes reach each other. None: others say which are dead.
+
     Attributes:
         gangs: as far as they are known, by the part that is on this node and the gang's reservation: one that
             is submitted again has the same parts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, silent_s: float | None = None) -> None:
         self.gangs: dict[tuple[str, str], Gang] = {}
+        self._silent_s = silent_s
+        self._heard: dict[str, float] = {}
+        self._began: float | None = None
 
     def orders(
-        self, records: Mapping[str, Message], seen: Mapping[str, GangStatus | None], now: float
+        self, records: Mapping[str, Message], seen: Mapping[str, GangStatus | None], now: float, unix_s: float
     ) -> list[Command]:
-        """What its supervisor is to be told.
+        """What its supervisor is to be told, and which records are to be kept.
 
         Args:
             records: by the part that is on this node.
             seen: of parts on all nodes that answer; None for those whose nodes are dead.
-            now: Unix seconds.
+            now: monotonic seconds.
+            unix_s: Unix time in seconds.
         """
+        self._hear(records, seen, now)
         found: list[Command] = []
         for own, record in records.items():
             gang = self.gangs.setdefault((own, record["reservation"]), Gang.from_record(record))
             if gang.alone:
                 continue
+            losses = []
             for part in gang.parts:
-                if part.name not in seen or part.over:
+                if part.over:
                     continue
-                status = seen[part.name]
-                if status is None:
-                    part.lose(now)
-                else:
-                    part.took(status, now)
+                status = seen.get(part.name)
+                if status is not None:
+                    part.took(status, unix_s)
+                elif part.name in seen or self._is_dead(part.node_id, now):
+                    part.lose(unix_s)
+                    losses.append(f"node {part.key} is lost while no process drives the run")
             orders = gang.after(now).orders
             if gang.kill_at is not None and gang.kill_at <= now:
                 orders += gang.press().orders
-            found += [command for part, command in orders if part.name == own]
+            if losses:  # the next driver hears of it, and why the others were stopped
+                kept = gang.record(record["group"], record["reservation"])
+                found.append({"do": "record", "part": own, "record": kept})
+            why = {"why": "; ".join(losses)} if losses else {}
+            found += [{**command, **why} for part, command in orders if part.name == own]
         return found
+
+    def lives(self, records: Mapping[str, Message]) -> bool:
+        """Whether a gang over several nodes still has a part on this one."""
+        own = [gang for (name, _), gang in self.gangs.items() if name in records and not gang.alone]
+        return any(not part.over for gang in own for part in gang.parts if part.name in records)
+
+    def _hear(
+        self, records: Mapping[str, Message], seen: Mapping[str, GangStatus | None], now: float
+    ) -> None:
+        self._began = now if self._began is None else self._began
+        for (node_id, _), names in parts_elsewhere(records).items():
+            if any(seen.get(name) is not None for name in names):
+                self._heard[node_id] = now
+
+    def _is_dead(self, node_id: str, now: float) -> bool:
+        if self._silent_s is None or self._began is None or not self._heard:
+            return False
+        return now - self._heard.get(node_id, self._began) >= self._silent_s

@@ -23,8 +23,10 @@ from typing import Any
 from trainmaster.executors._processes import kept_environment
 
 #: An agent that is a process of its own, and what speaks with Ray. What they are told has their node's home.
-AGENT_PROGRAM = "trainmaster.executors.gangs.agent"
+AGENT_PROGRAM = "trainmaster.executors.ssh.node_agent"
 HEAD_PROGRAM = "trainmaster.executors.ray.head"
+#: A script of a node, and what it tells.
+STATUSES = "statuses"
 _START_TIMEOUT_S = 60.0
 #: On a busy machine Ray sometimes gives up on its own raylet.
 _TRIES = 2
@@ -47,10 +49,11 @@ def main() -> None:
 
 
 def prepare(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
-    """Make the directories of a node where nothing else is started."""
+    """Make the directories of a node where nothing else is started, and what other nodes call there."""
     for place in (directory, Path(request["home"])):
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         place.chmod(0o700)
+    _write(directory / STATUSES, request[STATUSES])
     return {"ok": True}
 
 

@@ -8,15 +8,12 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainmaster.executors.base import GangStatus
 from trainmaster.executors.gangs.agent import Agent
-from trainmaster.executors.gangs.life import Unattended, parts_of
+from trainmaster.executors.gangs.life import Unattended
 from trainmaster.executors.ray.commands import NODE_FILE_VARIABLE
-
-if TYPE_CHECKING:
-    from trainmaster.executors.wire import Message
 
 _THREADS = 8
 _TEND_S = 2.0
@@ -38,28 +35,24 @@ class NodeActor(Agent):
         rules = Unattended()
         while True:
             time.sleep(_TEND_S)
-            records = self.unattended()
-            if not records:
-                rules = Unattended()
-                continue
-            try:
-                self.statuses([], rules.orders(records, _seen(records), time.time()))
-            except Exception:  # noqa: BLE001 - whatever Ray raises, something is out of reach now
-                rules = Unattended()  # what was decided may not have been told
+            lives = False
+            with contextlib.suppress(Exception):  # whatever Ray raises, something is out of reach now
+                lives = self.tend(rules, _elsewhere)
+            rules = rules if lives else Unattended()
 
 
-def _seen(records: dict[str, Message]) -> dict[str, GangStatus | None]:
-    """Of parts on all nodes; those that do not answer are left out."""
+def _elsewhere(parts: dict[tuple[str, str], list[str]]) -> dict[str, GangStatus | None]:
+    """Of parts on other nodes; those that do not answer are left out."""
     import ray
 
     alive = {row["NodeID"] for row in ray.nodes() if row["Alive"]}
     seen: dict[str, GangStatus | None] = {}
-    for node_id, parts in parts_of(records).items():
+    for (node_id, _), names in parts.items():
         if node_id not in alive:
-            seen.update(dict.fromkeys(parts))
+            seen.update(dict.fromkeys(names))
             continue
         with contextlib.suppress(ray.exceptions.RayError, ValueError):  # it is not started yet, or busy
-            asked = ray.get_actor(_name(node_id)).statuses.remote(parts)
+            asked = ray.get_actor(_name(node_id)).statuses.remote(names)
             seen.update((row[0], GangStatus.of_row(row)) for row in ray.get(asked, timeout=_ANSWER_S))
     return seen
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING
 
 from trainmaster.executors.gangs.engine import NODE_LABEL, StreamAgent
-from trainmaster.executors.gangs.node_program import AGENT_PROGRAM
+from trainmaster.executors.gangs.node_program import AGENT_PROGRAM, STATUSES
 from trainmaster.executors.gangs.placement import LiveNode, OwnPlacement
 from trainmaster.executors.gangs.recorded_cluster import RecordedCluster, recorded
 from trainmaster.spec.errors import ExecutorError
@@ -50,7 +51,7 @@ class SshCluster(RecordedCluster):
         Raises:
             ExecutorError: one cannot be reached.
         """
-        self._on_each(nodes, lambda node: self._ask(node, {"do": "prepare", "home": node.home}))
+        self._on_each(nodes, lambda node: self._ask(node, _order(node)))
         known = {node.key for node in nodes}
         for key in known - {node.key for node in self.nodes}:  # others are found as they are
             self.used[key] = [self.used.get(key, [0])[-1] + 1]
@@ -120,12 +121,28 @@ class SshEngine:
     def agent(self, node: LiveNode) -> StreamAgent:
         """See `Engine`."""
         member = self._by_id[node.node_id]
-        about = {"home": member.home, "gpus": list(member.gpus)}
-        command = [member.python, "-m", AGENT_PROGRAM, json.dumps(about)]
-        return StreamAgent(node.key, lambda: self._stream(member, command))
+        return StreamAgent(node.key, lambda: self._stream(member, _agent_command(member)))
 
     def reservations(
         self, ready: Callable[[str, list[str]], None], rooms: Callable[[], Sequence[LiveNode]]
     ) -> OwnPlacement:
         """See `Engine`."""
         return OwnPlacement(ready, rooms)
+
+
+def _agent_command(node: ClusterNode) -> list[str]:
+    """What starts the node's agent there."""
+    about = {
+        "home": node.home,
+        "gpus": list(node.gpus),
+        "to_others": list(node.to_others),
+        "statuses": f"sh {node.directory}/{STATUSES}",  # of others, too: directories are the same
+        "lease_s": node.lease_s,
+    }
+    return [node.python, "-m", AGENT_PROGRAM, json.dumps(about)]
+
+
+def _order(node: ClusterNode) -> dict[str, str]:
+    """For the node's program; other nodes find by its name how they ask for statuses there."""
+    script = f"exec {shlex.join([*_agent_command(node), STATUSES])}\n"
+    return {"do": "prepare", "home": node.home, STATUSES: script}

@@ -1,0 +1,107 @@
+"""A node's agent for a driver with SSH: `python -m trainmaster.executors.ssh.node_agent NODE`.
+
+With what `Agent` takes as JSON it serves one driver over its standard input and output. When that has gone,
+another process looks after gangs over several nodes until the next driver comes: each node asks the others
+how their parts are, by the keys that let the nodes of a cluster in to each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.executors._processes import forbid_core_dumps
+from trainmaster.executors.base import GangStatus
+from trainmaster.executors.gangs.agent import Agent, AgentProgram, Records
+from trainmaster.executors.gangs.life import Unattended, parts_elsewhere
+from trainmaster.executors.gangs.node_program import AGENT_PROGRAM, STATUSES
+from trainmaster.spec.errors import TrainmasterError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainmaster.executors.gangs.agent import Elsewhere, Seen
+
+#: Nodes are asked this often at most, and so many times within the lease at least.
+_PAUSE_S = 15.0
+_ROUNDS = 8
+#: Logging in to a busy node takes long.
+_ANSWER_S = 30.0
+_AT_ONCE = 8
+
+
+def serve(node: Mapping[str, Any]) -> None:
+    """Serve one driver; leave behind what looks after its gangs when it has gone."""
+    agent = Agent(node)
+
+    def leave() -> None:
+        token = agent.orphan()
+        if token and node["to_others"] and parts_elsewhere(Records(node["home"]).load()):
+            subprocess.Popen(
+                [sys.executable, "-m", AGENT_PROGRAM, json.dumps(node), "tend", token],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    AgentProgram(agent).serve(leave)
+
+
+def tend(node: Mapping[str, Any], token: str) -> None:
+    """Look after gangs over several nodes, until none lives here or another driver is served."""
+    agent, records = Agent(node), Records(node["home"])
+    agent.orphan()
+    pause_s = min(_PAUSE_S, node["lease_s"] / _ROUNDS)
+    rules, lives = Unattended(node["lease_s"]), True
+    while lives:
+        time.sleep(pause_s)
+        if records.served() != token:
+            return
+        try:
+            lives = agent.tend(rules, partial(_elsewhere, node))
+        except (TrainmasterError, OSError):  # its supervisor is out of reach
+            rules = Unattended(node["lease_s"])
+
+
+def _elsewhere(node: Mapping[str, Any], parts: Elsewhere) -> Seen:
+    """Of parts on other nodes; those that do not answer are left out: unreachable is not dead."""
+
+    def of(other: tuple[str, str], names: list[str]) -> list[GangStatus]:
+        command = [*node["to_others"], other[1], node["statuses"]]
+        with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
+            done = subprocess.run(
+                command, input=json.dumps(names).encode(), capture_output=True, timeout=_ANSWER_S, check=True
+            )
+            return [GangStatus.of_row(row) for row in json.loads(done.stdout)]
+        return []
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return {each.attempt: each for found in pool.map(of, parts, parts.values()) for each in found}
+
+
+def main(arguments: list[str]) -> None:
+    """Serve a driver, look after gangs without one, or tell how parts are that standard input names."""
+    forbid_core_dumps()
+    node, *rest = arguments
+    about = json.loads(node)
+    match rest:
+        case [str(word)] if word == STATUSES:
+            print(json.dumps(Agent(about).statuses(json.loads(sys.stdin.buffer.read()))))  # noqa: T201
+        case ["tend", token]:
+            tend(about, token)
+        case _:
+            serve(about)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
