@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -210,3 +211,24 @@ def test_killed_while_hosts_are_made_nodes(renter: Renter, owner: Any, tmp_path:
     assert found["reason"] == "SUCCEEDED"
     assert renter.starts(run) == [(1, 0)]
     until(lambda: "supervisor" not in processes_on_hosts(owner), "nothing of it stays")
+
+
+@pytest.mark.crossings
+def test_what_waits_for_a_lost_host_ends_without_a_driver(renter: Renter, owner: Any) -> None:
+    """Both hosts have asked each other in vain for the lease; the next driver goes on from the checkpoint."""
+    renter.env["TRAINMASTER_NODE_LEASE"] = "90s"
+    renting = renter.run(renter.gang(steps=2000, pause=0.5, later=0.002, engine="ssh"), provider="hosts")
+    run = renting.run
+    renting.until_said("train/0: step")
+    renting.kill()
+    machines = renter.machines(run)
+    time.sleep(30)  # every eighth of the lease it is asked how the other member is
+    owner.call("cut", machines["worker-1"])
+    stays = owner.ssh(machines["worker-0"])
+    until(lambda: "steps.py" not in stays("ps -eo args"), "the member that is left ends", patience_s=240.0)
+    owner.call("heal", machines["worker-1"])
+    assert renter.start("resume", run, "--json").end()["reason"] == "SUCCEEDED"
+    assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
+    said = renter.call("logs", run, "--member", "worker-0").stdout
+    assert "is lost while no process drives the run]" in said
+    assert "told to stop" in said
