@@ -25,7 +25,14 @@ _DSTACK: Final = {
     "env": "`env` and `secrets`",
     "port": "`serve`",
 }
-_DSTACK_TYPES: Final = ("task", "service", "dev-environment", "fleet", "volume", "gateway")
+#: Configurations of dstack of which no recipe can be made, and what does the same here.
+NO_JOBS: Final = {
+    "dev-environment": "`trainmaster notebook --provider P` opens JupyterLab on a machine that is rented for it",
+    "fleet": "machines are rented for runs; `trainmaster run --keep 30m` keeps them",
+    "volume": "`trainmaster volume push` makes volumes",
+    "gateway": "services are behind `trainmaster server`",
+}
+_DSTACK_TYPES: Final = ("task", "service", *NO_JOBS)
 _COMPOSE: Final = {"services": "`experiments`, with `image` as `container` and `environment` as `env`"}
 _SBATCH_KEYS: Final = "its options are keys such as `hardware` and `distributed`, its script is the `command`"
 
@@ -43,7 +50,7 @@ def foreign_kind(text: str) -> str:
         return "sbatch"
     if "tosca_definitions_version" in keys:
         return "TOSCA"
-    if keys.get("type", "").strip("'\"") in _DSTACK_TYPES:
+    if _plain(keys.get("type", "")) in _DSTACK_TYPES:
         return "dstack"
     if "run" in keys or (len(keys.keys() & _SKYPILOT.keys()) > 1 and "resources" in keys):
         return "SkyPilot"
@@ -64,6 +71,8 @@ def foreign_file(text: str) -> str:
             return _said("a script of sbatch", kind, _SBATCH_KEYS)
         case "TOSCA":
             return "a document in TOSCA, not a recipe: `trainmaster convert FILE` makes one of it"
+        case "dstack" if (found := _plain(keys["type"])) in NO_JOBS:
+            return f"a {found} of dstack, which is no job: {NO_JOBS[found]}"
         case "dstack":
             return _said("a configuration of dstack", kind, _meant(keys, _DSTACK))
         case "SkyPilot":
@@ -72,6 +81,10 @@ def foreign_file(text: str) -> str:
             return _said("a file of docker-compose", kind, _meant(keys, _COMPOSE))
         case _:
             return ""
+
+
+def _plain(value: str) -> str:
+    return value.strip("'\"")
 
 
 def _meant(keys: dict[str, str], names: dict[str, str]) -> str:

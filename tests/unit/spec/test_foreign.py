@@ -9,6 +9,7 @@ import pytest
 
 from trainmaster.spec import Recipe, read_recipe
 from trainmaster.spec.errors import RecipeError
+from trainmaster.spec.foreign import NO_JOBS
 
 MIGRATE = Path(__file__).parents[3] / "docs" / "migrate.md"
 FILES = {
@@ -26,6 +27,16 @@ def test_a_file_of_another_tool_is_named(tmp_path, tool):
     with pytest.raises(RecipeError, match=f'{tool}, not a recipe: .*`; docs/migrate.md, "From {tool}"'):
         read_recipe(file)
     assert re.search(rf"^## From {tool}$", MIGRATE.read_text(), re.MULTILINE), "what is named is there"
+
+
+@pytest.mark.parametrize("kind", NO_JOBS)
+def test_what_is_no_job_leads_to_no_conversion(tmp_path, kind):
+    file = tmp_path / "file.yaml"
+    file.write_text(f'type: "{kind}"\nname: x\n')
+    with pytest.raises(RecipeError, match=f"a {kind} of dstack, which is no job") as refused:
+        read_recipe(file)
+    assert "convert" not in str(refused.value)
+    assert NO_JOBS[kind] in str(refused.value)
 
 
 def test_a_document_in_tosca_is_converted(tmp_path):

@@ -21,18 +21,13 @@ from trainmaster.service.conversion.yaml_values import (
     seconds,
 )
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.foreign import NO_JOBS
 from trainmaster.spec.node import Kind, Wording, YamlNode, compose
 
 DSTACK: Final = Wording("a configuration of dstack", "configurations", "a mapping with `type`")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MODEL: Final = re.compile(r"(?=.*[A-Za-z])(?![\d.]+[KMGT]B?\b)[A-Za-z][\w.-]*|\d+[A-Za-z][\w.-]*(?<!GB)")
 _INTERPOLATED: Final = re.compile(r"\$\{\{\s*([^{}]*?)\s*\}\}")
-_OTHERS: Final = {
-    "dev-environment": "`trainmaster notebook` is what you work in",
-    "fleet": "machines are rented for runs; `trainmaster run --keep 30m` keeps them",
-    "volume": "`trainmaster volume push` makes volumes",
-    "gateway": "services are behind `trainmaster server`",
-}
 _REASONS: Final = {
     "type": "", "python": "the Python of the machine is taken; `container: python:3.12` brings another",
     "files": "they are sent with the code, as all of it is", "repos": "the code is what is sent",
@@ -74,8 +69,8 @@ def read_dstack(source: str, file: str, name: str, beside: Beside) -> Draft:
     """
     section = Section(compose(source, file, DSTACK), source.split("\n"))
     kind = section.text("type")
-    if kind in _OTHERS:
-        raise UsageError(f"{file}: a {kind} of dstack, which is no job", f"{_OTHERS[kind]}.")
+    if kind in NO_JOBS:
+        raise UsageError(f"{file}: a {kind} of dstack, which is no job", f"{NO_JOBS[kind]}.")
     own = section.text("name")
     draft = Draft("dstack", own if _NAME.fullmatch(own) else name)
     experiment = ExperimentDraft("main")
