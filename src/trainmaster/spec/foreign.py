@@ -27,7 +27,7 @@ _DSTACK: Final = {
 }
 #: Configurations of dstack of which no recipe can be made, and what does the same here.
 NO_JOBS: Final = {
-    "dev-environment": "`trainmaster notebook --provider P` opens JupyterLab on a machine that is rented for it",
+    "dev-environment": "`trainmaster notebook --provider P` rents a machine and opens JupyterLab there",
     "fleet": "machines are rented for runs; `trainmaster run --keep 30m` keeps them",
     "volume": "`trainmaster volume push` makes volumes",
     "gateway": "services are behind `trainmaster server`",
