@@ -148,8 +148,9 @@ def test_commands_have_the_verbs_and_options_of_the_command_line(block):
 
 def _parse(line):
     words = shlex.split(line, comments=True)
-    end = next((at for at, word in enumerate(words) if word in ("&&", "|", "<", ">", "&", "--")), None)
+    end = next((at for at, word in enumerate(words) if word in ("&&", "|", "<", ">", "&")), None)
     words = words[:end]
+    options = words[: words.index("--")] if "--" in words else words
     command = whole_command()
     while hasattr(command, "commands"):
         if words and words[0] in command.commands:
@@ -160,7 +161,7 @@ def _parse(line):
             assert "list" in command.commands, f"{line}: there is no such verb"
             command = command.commands["list"]
     known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
-    asked = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+    asked = {word.partition("=")[0] for word in options if re.match(r"--?[a-z]", word)}
     assert asked <= known, f"{line}: {command.name} has no option {', '.join(asked - known)}"
     if "--help" in words or "..." in words:
         return
