@@ -16,7 +16,6 @@ import pytest
 
 from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.capabilities import BUILT_IN
-from trainmaster.providers.http_calls import HttpAnswer, send_request
 from trainmaster.providers.openstack.login import read_login
 from trainmaster.providers.openstack.provider import OpenstackProvider
 from trainmaster.providers.openstack.settings import read_settings
@@ -24,6 +23,7 @@ from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.testing.private_nova import NoNovaError, PrivateNova, installed
 from trainmaster.testing.provider_contract import ProviderContract
+from trainmaster.transport.http_calls import HttpAnswer, send_request
 
 pytestmark = pytest.mark.places
 

@@ -97,7 +97,7 @@ def greets(target: Target, greeting_s: float = _ANSWER_S) -> bool:
         target: the machine.
         greeting_s: how long it may be silent once the connection is there.
     """
-    if target.jump is not None:
+    if target.jump is not None or target.way:
         return True
     try:
         with socket.create_connection((target.address, target.port), _ANSWER_S) as connection:

@@ -53,7 +53,13 @@ class Installed(StrEnum):
 #: There are no machines but this one.
 HERE: Final = "here"
 #: How machines are reached, by `Capabilities.reach`. Each is called with the directory of the home.
-TRANSPORTS: Final = PluginRegistry("transport", {"ssh": "trainmaster.transport.ssh:ssh_transport"})
+TRANSPORTS: Final = PluginRegistry(
+    "transport",
+    {
+        "pods": "trainmaster.transport.kubernetes.pods:pods_transport",
+        "ssh": "trainmaster.transport.ssh:ssh_transport",
+    },
+)
 #: What a host of one's own is called where an instance type would stand.
 HOST: Final = "host"
 #: Of a provider that says nothing.
@@ -168,6 +174,18 @@ BUILT_IN: Final = {
         has_own_kernel=False,
         billing=billing.NOTHING_BESIDE,
         provisioning_s=LogNormal(15.0, 1.0),  # without the queue
+        giving_back_s=LogNormal(2.0, 0.7),
+    ),
+    "kubernetes": Capabilities(
+        reach="pods",
+        may_be_free=True,
+        spot=False,
+        no_spot="nodes that are taken back are a machine of its own, named by `instance`",
+        offers=OfferSource.SETTINGS,
+        console=True,
+        has_own_kernel=False,
+        billing=billing.NOTHING_BESIDE,
+        provisioning_s=LogNormal(15.0, 1.0),  # an image that has to be fetched: minutes
         giving_back_s=LogNormal(2.0, 0.7),
     ),
     "lab": Capabilities(

@@ -14,6 +14,7 @@ PROVIDERS: Final = PluginRegistry(
         "aws": "trainmaster.providers.aws.provider:aws_provider",
         "hosts": "trainmaster.providers.hosts_over_ssh:hosts_provider",
         "im": "trainmaster.providers.im.provider:im_provider",
+        "kubernetes": "trainmaster.providers.kubernetes.provider:kubernetes_provider",
         "lab": "trainmaster.providers.aws.provider:lab_provider",
         "openstack": "trainmaster.providers.openstack.provider:openstack_provider",
         "slurm": "trainmaster.providers.slurm.provider:slurm_provider",

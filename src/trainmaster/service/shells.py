@@ -7,6 +7,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from trainmaster.cluster.member_places import PLACES, read_places
-from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.providers.capabilities import TRANSPORTS, capabilities_of
 from trainmaster.service.runs.known_nodes import KnownNodes, answers
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec.errors import MissingPartError, NotFoundError, ProviderError
@@ -219,7 +220,8 @@ def find_way(
     Raises:
         ProviderError: another driver has rented it, and it does not let us in.
     """
-    ssh = shutil.which("ssh")
+    client = TRANSPORTS.stated(capabilities_of(service.database.run_row(run)["provider"]).reach, "CLIENT")
+    ssh = sys.executable if client else shutil.which("ssh")
     if ssh is None:
         raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
     place, node = _awaited(service, run, member, environ, tell, patience_s, nodes or KnownNodes())
@@ -230,6 +232,8 @@ def find_way(
             "It was rented elsewhere, and may let in only those that drive it: do this there, or let SSH in "
             "from here in its security group. `trainmaster logs` shows what it does.",
         )
+    if client:
+        return SshWay(node.id, (ssh, "-P", "-m", client, node.way), node.address, place.identity)
     words = (ssh, *(_closed(node) if is_for_others else ()), *_options(place, node))
     return SshWay(node.id, words, node.address, place.identity)
 

@@ -173,7 +173,7 @@ async def _kill(
     with contextlib.suppress(Exception):
         async with asyncio.timeout(patience_s):
             if (pid := first.removeprefix(_PID)).isdigit():
-                await connection.run(f"kill -KILL -- -{pid}")
+                await connection.run(f"kill -s KILL -- -{pid}")
             process.close()
             await process.wait_closed()
 

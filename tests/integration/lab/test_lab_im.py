@@ -22,7 +22,6 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 from renter import Renter
 
 from trainmaster.providers.base import Node, NodeRequest, NodeState, ProviderPlace
-from trainmaster.providers.http_calls import HttpAnswer, Send, send_request
 from trainmaster.providers.im.client import ImClient
 from trainmaster.providers.im.credentials import read_credentials
 from trainmaster.providers.im.prices import im_offers
@@ -32,6 +31,7 @@ from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError
 from trainmaster.testing.private_im import NoImError, PrivateIm, installed
 from trainmaster.testing.waits import until
+from trainmaster.transport.http_calls import HttpAnswer, Send, send_request
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
 

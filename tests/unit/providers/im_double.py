@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.providers.base import NodeRequest, ProviderPlace
-from trainmaster.providers.http_calls import HttpAnswer
 from trainmaster.providers.im.credentials import ImCredentials, parse_credentials
 from trainmaster.providers.im.provider import ImProvider
 from trainmaster.providers.im.radl import features_of
 from trainmaster.providers.im.settings import ImCloud, ImSettings
 from trainmaster.providers.offer import Offer
+from trainmaster.transport.http_calls import HttpAnswer
 
 URL = "http://127.0.0.1:8800"
 SECRET = "hidden-key-of-the-cloud"

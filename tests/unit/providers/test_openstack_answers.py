@@ -5,13 +5,13 @@ import json
 import pytest
 
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
-from trainmaster.providers.http_calls import HttpAnswer
 from trainmaster.providers.openstack.answers import check_limits, flavor_of, gpus_of, server_of
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
 from trainmaster.providers.openstack.login import login_of, read_login
 from trainmaster.providers.openstack.provider import OpenstackProvider
 from trainmaster.providers.openstack.settings import read_settings
 from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.transport.http_calls import HttpAnswer
 
 KEYSTONE = "https://keystone.example.org:5000/v3"
 PASSWORD = {

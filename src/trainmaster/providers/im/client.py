@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainmaster.providers.http_calls import Send, send_request, why_unanswered
 from trainmaster.providers.im.credentials import ImCredentials
 from trainmaster.spec.errors import ProviderError
 from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.transport.http_calls import Send, send_request, why_unanswered
 
 #: For an answer that IM has at once.
 _TIMEOUT_S: Final = 60.0

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, ProviderPlace
 from trainmaster.providers.catalogue import Catalogue
-from trainmaster.providers.http_calls import Send
 from trainmaster.providers.im.client import ImClient, ImRefusedError
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
 from trainmaster.providers.im.documents import RadlDocuments, node_id, number_in
@@ -31,6 +30,7 @@ from trainmaster.providers.im.settings import ImSettings, read_settings, setting
 from trainmaster.providers.offer import Offer
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import UsageError
+from trainmaster.transport.http_calls import Send
 
 _GIB: Final = 2**30
 #: What it says of clouds that it knows no way to ask, such as EC2.

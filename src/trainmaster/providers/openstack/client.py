@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from trainmaster.providers.http_calls import HttpAnswer, Send, sender, why_unanswered
 from trainmaster.providers.openstack.login import OpenstackLogin
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.transport.http_calls import HttpAnswer, Send, sender, why_unanswered
 
 _TIMEOUT_S: Final = 60.0
 #: Of Stein (2019): flavors and their properties in one answer, types of volumes.

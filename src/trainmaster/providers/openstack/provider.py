@@ -18,7 +18,6 @@ from typing import Any, Final
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.dead_man_switch import deadman_script
-from trainmaster.providers.http_calls import Send
 from trainmaster.providers.openstack import answers
 from trainmaster.providers.openstack.answers import CLUSTER, HOME, TOKEN, UNTIL, Flavor, Server
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
@@ -30,6 +29,7 @@ from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
+from trainmaster.transport.http_calls import Send
 
 #: Drivers of one home may have clocks that differ by so much.
 _CLOCKS_DIFFER_S: Final = 300.0

@@ -21,7 +21,7 @@ _MOST: Final = 1000
 
 def answers(node: Node) -> bool:
     """Whether somebody listens where a machine is to be reached; that is not tried through other machines."""
-    if node.jump:
+    if node.jump or node.way:
         return False
     try:
         with socket.create_connection((node.address, node.port), _ANSWER_S):

@@ -33,11 +33,12 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Go nowhere."""
 
 
-def sender(authorities: str = "") -> Send:
+def sender(authorities: str = "", context: ssl.SSLContext | None = None) -> Send:
     """What sends requests.
 
     Args:
         authorities: file with certificates of those that are believed, too; empty for the system's only.
+        context: of connections, in place of all that.
 
     Raises:
         OSError: the file cannot be read.
@@ -46,6 +47,7 @@ def sender(authorities: str = "") -> Send:
     if authorities:
         context = ssl.create_default_context()
         context.load_verify_locations(authorities)
+    if context is not None:
         handlers.append(urllib.request.HTTPSHandler(context=context))
     opener = urllib.request.build_opener(*handlers)
 

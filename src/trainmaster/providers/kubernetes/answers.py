@@ -1,0 +1,162 @@
+"""What Kubernetes says: how far a pod is, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from trainmaster.providers.base import NodeState
+from trainmaster.providers.kubernetes.manifests import ENDS, OF, TOKEN, UNTIL, amount_of
+from trainmaster.transport.kubernetes.exec_process import CONTAINER
+
+#: A node that answers has ended a pod by so long after it should have.
+_GONE_S: Final = 30.0
+#: An image that cannot be had is asked for again for so long.
+_IMAGE_S: Final = 120.0
+_NEVER: Final = ("InvalidImageName", "CreateContainerConfigError", "ErrImageNeverPull")
+_NOT_YET: Final = ("ErrImagePull", "ImagePullBackOff", "CreateContainerError", "RunContainerError")
+#: Conditions of events that say why a pod goes.
+_WHY: Final = ("Preempted", "Evicted", "TaintManagerEviction", "NodeNotReady", "Preempting")
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod, as Kubernetes tells it; times by its clock, Unix seconds, 0 if there is none.
+
+    Attributes:
+        name: of it. cluster, token: that it is for. until: to which it is wanted.
+        state, reason: how far it is.
+        address: of it. node: that it is on.
+        is_placed: it has a node.
+        created_at, started_at: when. leaves_at: when it is ended by force. ended_at: when it has ended.
+        is_leaving: somebody has deleted it, and it ends.
+    """
+
+    name: str
+    cluster: str
+    token: str
+    until: float
+    state: NodeState
+    reason: str
+    address: str = ""
+    node: str = ""
+    is_placed: bool = False
+    created_at: float = 0.0
+    started_at: float = 0.0
+    leaves_at: float = 0.0
+    ended_at: float = 0.0
+    is_leaving: bool = False
+
+
+def pod_of_answer(told: Mapping[str, Any], now: float) -> Pod:
+    """A pod of an answer.
+
+    Args:
+        told: as Kubernetes has it.
+        now: Unix seconds, by its clock.
+    """
+    about, spec, status = told["metadata"], told.get("spec") or {}, told.get("status") or {}
+    notes = about.get("annotations") or {}
+    leaves_at = time_of(about.get("deletionTimestamp"))
+    state, reason = _state(status, leaves_at, now)
+    ended = (_container(status).get("terminated") or {}).get("finishedAt")
+    return Pod(
+        name=str(about["name"]),
+        cluster=str(notes.get(OF, "")),
+        token=str(notes.get(TOKEN, "")),
+        until=amount_of(str(notes.get(UNTIL, "0"))),
+        state=state,
+        reason=reason,
+        address=str(status.get("podIP") or ""),
+        node=str(spec.get("nodeName") or ""),
+        is_placed=bool(spec.get("nodeName")),
+        created_at=time_of(about.get("creationTimestamp")),
+        started_at=time_of(status.get("startTime")),
+        leaves_at=leaves_at,
+        ended_at=time_of(ended) or (leaves_at if state is NodeState.GONE else 0.0),
+        is_leaving=bool(leaves_at),
+    )
+
+
+def time_of(written: object) -> float:
+    """Unix seconds; 0 for none.
+
+    >>> time_of("1970-01-01T00:01:00Z"), time_of(None)
+    (60.0, 0.0)
+    """
+    try:
+        return datetime.fromisoformat(str(written).replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def words_of(events: Sequence[Mapping[str, Any]]) -> str:
+    """Why a pod goes, of what happened to it; empty if nothing says so."""
+    found = [each for each in events if each.get("reason") in _WHY]
+    return " ".join(str(found[-1].get("message") or found[-1]["reason"]).split()) if found else ""
+
+
+def short_quotas(quotas: Sequence[Mapping[str, Any]], needed: Mapping[str, float]) -> list[tuple[str, bool]]:
+    """What quotas do not allow, in words, and whether they never will.
+
+    >>> quota = {"metadata": {"name": "q"}, "status": {"hard": {"pods": "4"}, "used": {"pods": "3"}}}
+    >>> short_quotas([quota], {"pods": 2.0}), short_quotas([quota], {"pods": 1.0})
+    ([('quota q allows 4 of pods, 3 are used, and 2 are needed', False)], [])
+    """
+    found = []
+    for quota in quotas:
+        status, name = quota.get("status") or {}, (quota.get("metadata") or {}).get("name")
+        for what, hard in (status.get("hard") or {}).items():
+            used = str((status.get("used") or {}).get(what, "0"))
+            limit, want = amount_of(str(hard)), needed.get(what, 0.0)
+            if want and want > limit - amount_of(used):
+                words = f"quota {name} allows {hard} of {what}, {used} are used, and {want:g} are needed"
+                found.append((words, want > limit))
+    return found
+
+
+def _container(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """State of our container."""
+    for each in status.get("containerStatuses") or ():
+        if each.get("name") == CONTAINER:
+            state: Mapping[str, Any] = each.get("state") or {}
+            return state
+    return {}
+
+
+def _state(status: Mapping[str, Any], leaves_at: float, now: float) -> tuple[NodeState, str]:
+    phase, container = status.get("phase"), _container(status)
+    conditions = {str(each.get("type")): each for each in status.get("conditions") or ()}
+    said = " ".join(str(status.get("message") or "").split())
+    if phase in ("Succeeded", "Failed") or "terminated" in container:
+        return NodeState.GONE, _end(str(status.get("reason") or ""), said, container.get("terminated") or {})
+    if leaves_at:
+        why = str((conditions.get("DisruptionTarget") or {}).get("message") or said)
+        if phase == "Pending" or now > leaves_at + _GONE_S:
+            return NodeState.GONE, why or "it was deleted"
+        return NodeState.LEAVING, why or "its pod is being deleted"
+    if phase == "Running" and "running" in container:
+        return NodeState.READY, ""
+    waiting = container.get("waiting") or {}
+    what, words = str(waiting.get("reason") or ""), " ".join(str(waiting.get("message") or "").split())
+    if what in _NEVER or (what in _NOT_YET and now - time_of(status.get("startTime")) > _IMAGE_S):
+        return NodeState.GONE, f"its container cannot start: {what}: {words}"
+    if what in _NOT_YET:
+        return NodeState.STARTING, f"{what}: {words}"
+    placed = conditions.get("PodScheduled") or {}
+    if placed.get("status") == "False":
+        words = " ".join(str(placed.get("message") or placed.get("reason") or "").split())
+        return NodeState.STARTING, f"it has no node yet: {words}"
+    return NodeState.STARTING, what
+
+
+def _end(reason: str, said: str, ended: Mapping[str, Any]) -> str:
+    """Why a pod has ended."""
+    if reason:  # Evicted, Preempting, NodeLost, DeadlineExceeded, OutOfcpu
+        return f"{reason}: {said}" if said else reason
+    if ended.get("reason") == "OOMKilled":
+        return "its memory did not suffice (OOMKilled)"
+    code = int(ended.get("exitCode") or 0)
+    return ENDS.get(code, f"its pod has ended with {code}")

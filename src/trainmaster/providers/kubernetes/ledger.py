@@ -1,0 +1,74 @@
+"""`KubernetesLedger`: what a home has asked a Kubernetes for, written down before it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from trainmaster.providers.cluster_ledger import ClusterLedger
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPod:
+    """A machine.
+
+    Attributes:
+        address, node: as they were when it had any.
+        started_at: Unix seconds; 0 if it never ran. ended_at: the same of its end; 0 if it has not ended.
+        reason: why it has ended, or leaves.
+    """
+
+    address: str = ""
+    node: str = ""
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRequest:
+    """A request that was, or is about to be, sent.
+
+    Attributes:
+        token, role, machine, labels: of the request.
+        group: tokens of those that are had with it, or not at all.
+        is_made: all its pods were there once.
+        pods: by their names.
+    """
+
+    token: str
+    role: str
+    machine: str
+    group: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    is_made: bool = False
+    pods: Mapping[str, KnownPod] = field(default_factory=dict)
+
+    def with_pod(self, name: str, pod: KnownPod) -> KnownRequest:
+        """With another state of one."""
+        return replace(self, pods={**self.pods, name: pod})
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCluster:
+    """Of one cluster. asked: by the token of the request."""
+
+    cluster: str
+    asked: Mapping[str, KnownRequest] = field(default_factory=dict)
+
+    def with_request(self, request: KnownRequest) -> KnownCluster:
+        """With another request, or another state of one."""
+        return KnownCluster(self.cluster, {**self.asked, request.token: request})
+
+    def without(self, tokens: tuple[str, ...]) -> KnownCluster:
+        """As if these had not been asked for."""
+        return KnownCluster(
+            self.cluster, {key: each for key, each in self.asked.items() if key not in tokens}
+        )
+
+
+class KubernetesLedger(ClusterLedger[KnownCluster]):
+    """See `ClusterLedger`."""
+
+    kind = KnownCluster
+    hint = "Look with `kubectl get pods` what there is, delete what is unused, and remove the file."

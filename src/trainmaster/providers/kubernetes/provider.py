@@ -1,0 +1,456 @@
+"""`KubernetesProvider`: machines are pods of one namespace; Kubernetes itself finds nodes for them.
+
+Pods have fixed names: to create one twice is to find it. What is asked for together is had together, or is
+deleted together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderPlace
+from trainmaster.providers.catalogue import Catalogue
+from trainmaster.providers.kubernetes import answers, manifests
+from trainmaster.providers.kubernetes.answers import Pod
+from trainmaster.providers.kubernetes.ledger import KnownCluster, KnownPod, KnownRequest, KubernetesLedger
+from trainmaster.providers.kubernetes.settings import (
+    KIND,
+    KubernetesSettings,
+    kubernetes_offers,
+    read_settings,
+)
+from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
+from trainmaster.spec.private_files import short_digest
+from trainmaster.spec.units import format_duration
+from trainmaster.transport.http_calls import Send
+from trainmaster.transport.kubernetes.api import KubeApi, KubeRefusedError
+from trainmaster.transport.kubernetes.login import KubeLogin, read_login
+from trainmaster.transport.kubernetes.pods import way_of
+
+#: Drivers of one home may have clocks that differ by so much.
+_CLOCKS_DIFFER_S: Final = 300.0
+#: What is known to be over is ended by force so long after it was asked to, seconds.
+_RELEASE_S: Final = "1"
+#: With `wait: 0s` the scheduler is given so long; and a pod of the same name so long to go.
+_AT_ONCE_S: Final = 5.0
+_GOING_S: Final = 90.0
+_LOOK_S: Final = 0.2
+#: A user in a pod is known by a number, of which nothing need be known.
+_USER: Final = "pod"
+#: What must be allowed: verb, resource, subresource.
+_RIGHTS: Final = (
+    *((verb, "pods", "") for verb in ("create", "delete", "get", "list", "patch")),
+    ("create", "pods", "exec"),
+    ("get", "pods", "exec"),
+)
+
+
+def kubernetes_provider(place: ProviderPlace) -> KubernetesProvider:
+    """The provider of a home, as its ``kubernetes.yaml`` says.
+
+    Raises:
+        UsageError: there are no settings or no login, or a mistake in them.
+    """
+    settings = read_settings(place.root, place.environ)
+    return KubernetesProvider(settings, read_login(settings.context, place.environ), place)
+
+
+def catalogue_of(
+    root: Path, environ: Mapping[str, str], today: date, prices: Callable[[], Catalogue]
+) -> Catalogue:
+    """The machines of a home's settings, at the site's own prices; no others are needed."""
+    del prices
+    settings = read_settings(root, environ)
+    return Catalogue(str(settings.file), tuple(kubernetes_offers(settings, today)), by_hand=True)
+
+
+class KubernetesProvider:
+    """See `Provider`. Threads may share it.
+
+    Args:
+        settings: of the user.
+        login: who asks.
+        place: of the home.
+        send: carries requests; None for HTTP.
+        sleep: between looks.
+        clock: gives Unix seconds; never set back.
+
+    Attributes:
+        name: ``kubernetes``.
+    """
+
+    name = KIND.provider
+
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        login: KubeLogin,
+        place: ProviderPlace,
+        *,
+        send: Send | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = steady_s,
+    ) -> None:
+        self._settings, self._home = settings, place.identity
+        self._sleep, self._clock = sleep, clock
+        namespace = settings.namespace or login.namespace or "default"
+        self._api = KubeApi(login, namespace, send, sleep)
+        self._way = way_of(settings.context, namespace, place.environ)
+        self._memory = KubernetesLedger(place.directory(self.name), place.saved)
+
+    def check_settings(self) -> None:
+        """Nothing is left to check: the settings have been read."""
+
+    def check_up(self) -> None:
+        """Refuse what does not answer, or does not take the login."""
+        self._api.call("GET", "pods", query={"limit": "1"})
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    # --- before anything is asked for ----------------------------------------------------------------------
+
+    def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
+        """See `Provider`: rights, machines, quotas, and what the server says to such a pod."""
+        for request in requests:
+            if request.count < 1:
+                raise UsageError(f"{request.count} machines cannot be asked for", "Ask for 1 or more.")
+            if request.spot:
+                raise UsageError(
+                    "pods are no spot machines", "Leave out `spot`; name a machine whose nodes are."
+                )
+            self._settings.machine(request.instance_type)
+        self._check_rights()
+        notes = self._quota_notes(requests)
+        for request in requests:
+            name = manifests.pod_names(self._home, "preflight", request)[0]
+            try:
+                body = self._pod("preflight", request, name, "0")
+                self._api.call("POST", "pods", body, query={"dryRun": "All"})
+            except KubeRefusedError as refused:
+                if not refused.is_quota:
+                    raise self._refused(refused, request) from None
+                if not notes:
+                    notes.append(f"namespace {self._api.namespace}: {refused.words}; it is waited for")
+        return notes
+
+    def _check_rights(self) -> None:
+        try:
+            lacking = [right for right in _RIGHTS if not self._api.may(*right)]
+        except KubeRefusedError:
+            return  # who may not ask finds out
+        if {("create", "pods", "exec"), ("get", "pods", "exec")} - set(lacking):
+            lacking = [
+                right for right in lacking if right[2] != "exec"
+            ]  # which one it is depends on the version
+        if lacking:
+            named = ", ".join(f"{verb} {what}{sub and '/'}{sub}" for verb, what, sub in lacking)
+            raise UsageError(
+                f"Kubernetes does not let {self._api.login.name!r} do this in namespace "
+                f"{self._api.namespace!r}: {named}",
+                "Ask for the role of docs/kubernetes.md, or name another `namespace`.",
+            )
+
+    def _quota_notes(self, requests: Sequence[NodeRequest]) -> list[str]:
+        try:
+            quotas = self._api.all("resourcequotas")
+        except TrainmasterError:
+            return []  # that right is not needed
+        notes = []
+        for words, is_never in answers.short_quotas(quotas, manifests.needs_of(self._settings, requests)):
+            if is_never:
+                raise UsageError(
+                    f"namespace {self._api.namespace}: {words}",
+                    "Ask for fewer or smaller machines, or for more.",
+                )
+            notes.append(f"namespace {self._api.namespace}: {words}; it is waited for")
+        return notes
+
+    def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
+        """See `Provider`: the pods."""
+        return [
+            {
+                "service": self.name,
+                "operation": "create pod",
+                "parameters": self._pod(cluster, request, name, "${lease.Until}"),
+            }
+            for request in requests
+            for name in manifests.pod_names(self._home, cluster, request)
+        ]
+
+    def _pod(self, cluster: str, request: NodeRequest, name: str, until: str) -> dict[str, Any]:
+        return manifests.pod_of(self._settings, self._home, cluster, request, name, until)
+
+    # --- asking for it -------------------------------------------------------------------------------------
+
+    def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
+        """See `Provider`. It does not wait for nodes: machines that have none are STARTING."""
+        with self._memory.alone(cluster):
+            known = self._memory.of(cluster)
+            asked = known.asked.get(request.token)
+            if asked is None or not asked.is_made:
+                self._make(cluster, request)
+                known = self._memory.of(cluster)
+            names = known.asked[request.token].pods
+            return [node for node in self._looked(known) if node.id in names]
+
+    def _make(self, cluster: str, request: NodeRequest) -> None:
+        """Have all pods of a request, and of those beside it, or none."""
+        known = self._memory.of(cluster)
+        made = {token for token, asked in known.asked.items() if asked.is_made}
+        together = [each for each in request.together if each.token not in made]
+        group = tuple(each.token for each in together)
+        for each in together:
+            names = manifests.pod_names(self._home, cluster, each)
+            pods = dict.fromkeys(names, KnownPod())
+            known = known.with_request(
+                KnownRequest(each.token, each.role, each.instance_type, group, dict(each.labels), pods=pods)
+            )
+        self._memory.put(known)
+        until = str(round(self._clock() + request.lease_s))
+        try:
+            for each in together:
+                for name in known.asked[each.token].pods:
+                    self._create(cluster, each, name, until)
+            if self._settings.wait_s < _AT_ONCE_S and not self._settings.queue:
+                self._await_nodes(cluster, group)
+        except (KubeRefusedError, NoCapacityError) as error:
+            self._delete(name for token in group for name in known.asked[token].pods)
+            self._memory.put(known.without(group))
+            raise (self._refused(error, request) if isinstance(error, KubeRefusedError) else error) from None
+        for token in group:
+            known = known.with_request(replace(known.asked[token], is_made=True))
+        self._memory.put(known)
+
+    def _create(self, cluster: str, request: NodeRequest, name: str, until: str) -> None:
+        """One pod; it may be there already, or still go."""
+        body = self._pod(cluster, request, name, until)
+        for _ in range(round(_GOING_S / _LOOK_S)):
+            try:
+                self._api.call("POST", "pods", body)
+                return
+            except KubeRefusedError as refused:
+                if refused.status != 409:
+                    raise
+            there = self._found(name)
+            if there is not None and not there.is_leaving:
+                return
+            self._sleep(_LOOK_S)
+        raise ProviderError(f"pod {name} of an earlier time has not ended yet", "It is asked for again.")
+
+    def _await_nodes(self, cluster: str, group: Sequence[str]) -> None:
+        """Wait for a moment until the scheduler has found nodes.
+
+        Raises:
+            NoCapacityError: it finds none for some.
+        """
+        for _ in range(round(_AT_ONCE_S / _LOOK_S)):
+            waiting = [each for each in self._pods(cluster) if each.token in group and not each.is_placed]
+            if not waiting:
+                return
+            self._sleep(_LOOK_S)
+        raise NoCapacityError(waiting[0].reason, "It is tried again later.", [self._api.namespace])
+
+    def _refused(self, refused: KubeRefusedError, request: NodeRequest) -> TrainmasterError:
+        """What an answer to a new pod means."""
+        if refused.is_quota:
+            return NoCapacityError(refused.words, "It is tried again later.", [self._api.namespace])
+        if refused.status in (400, 403, 404, 422):
+            return UsageError(
+                f"Kubernetes refuses machine {request.instance_type}: {refused.words}",
+                f"Mend it in {self._settings.file}, or ask who looks after namespace {self._api.namespace}.",
+            )
+        return refused
+
+    # --- looking -------------------------------------------------------------------------------------------
+
+    def _pods(self, cluster: str = "") -> list[Pod]:
+        """Every pod of this home, or of one of its clusters."""
+        selector = f"{manifests.HOME}={manifests.home_label(self._home)}"
+        if cluster:
+            selector += f",{manifests.CLUSTER}={short_digest(cluster)}"
+        listed = self._api.all("pods", labelSelector=selector)
+        there = time.time() - self._api.ahead_s
+        return [answers.pod_of_answer(each, there) for each in listed]
+
+    def _found(self, name: str) -> Pod | None:
+        try:
+            return answers.pod_of_answer(
+                self._api.call("GET", f"pods/{name}"), time.time() - self._api.ahead_s
+            )
+        except KubeRefusedError as refused:
+            if refused.status == 404:
+                return None
+            raise
+
+    def nodes(self, cluster: str) -> list[Node]:
+        """See `Provider`. Those that have waited for too long are given up, with all that belongs to them."""
+        if not self._memory.of(cluster).asked:
+            return []
+        with self._memory.alone(cluster):
+            return self._looked(self._memory.of(cluster))
+
+    def _looked(self, known: KnownCluster) -> list[Node]:
+        """Every machine of a cluster, with what Kubernetes says now written down."""
+        listed = {each.name: each for each in self._pods(known.cluster)}
+        given_up = self._given_up(known, listed)
+        before, nodes = known, list[Node]()
+        for asked in known.asked.values():
+            for name, pod in asked.pods.items():
+                if not (asked.is_made or name in listed):
+                    continue  # about to be asked for
+                state, reason, leaves_at, pod = self._seen(
+                    name, pod, listed.get(name), given_up.get(asked.token, "")
+                )
+                asked = asked.with_pod(name, pod)
+                nodes.append(self._node(known.cluster, asked, name, state, reason, leaves_at))
+            known = known.with_request(asked)
+        if known != before:
+            self._memory.put(known)
+        return nodes
+
+    def _given_up(self, known: KnownCluster, listed: Mapping[str, Pod]) -> dict[str, str]:
+        """Requests some of whose pods have had no node for too long, and why; these are deleted."""
+        if self._settings.queue:  # it waits as long as Kueue says
+            return {}
+        found: dict[str, str] = {}
+        there = time.time() - self._api.ahead_s
+        for asked in known.asked.values():
+            for pod in (listed[name] for name in asked.pods if name in listed):
+                if not pod.is_placed and there - pod.created_at > max(self._settings.wait_s, _AT_ONCE_S):
+                    waited = f"after {format_duration(there - pod.created_at)} {pod.reason}"
+                    for token in asked.group:
+                        unready = known.asked.get(token)
+                        if unready and any(
+                            listed[n].state is NodeState.STARTING for n in unready.pods if n in listed
+                        ):
+                            found.setdefault(token, waited)
+        self._delete(name for token in found for name in known.asked[token].pods)
+        return found
+
+    def _seen(
+        self, name: str, known: KnownPod, pod: Pod | None, given_up: str
+    ) -> tuple[NodeState, str, float | None, KnownPod]:
+        """State of a machine, why, when it is taken back, and what is known of it from now on."""
+        if known.ended_at:
+            return NodeState.GONE, known.reason, None, known
+        ahead_s = self._api.ahead_s + self._clock() - time.time()
+        if pod is None or given_up or pod.state is NodeState.GONE:
+            reason = given_up or (pod.reason if pod else known.reason or "somebody has deleted its pod")
+            ended_at = pod.ended_at + ahead_s if pod and pod.ended_at else self._clock()
+            return NodeState.GONE, reason, None, replace(known, ended_at=ended_at, reason=reason)
+        started_at = known.started_at or (pod.started_at + ahead_s if pod.started_at else 0.0)
+        found = replace(known, address=pod.address or known.address, node=pod.node, started_at=started_at)
+        if pod.state is NodeState.LEAVING:
+            reason = known.reason or self._why(name) or pod.reason
+            return pod.state, reason, pod.leaves_at + ahead_s, replace(found, reason=reason)
+        return pod.state, pod.reason, None, found
+
+    def _why(self, name: str) -> str:
+        """Why a pod goes, as far as we may know."""
+        with contextlib.suppress(TrainmasterError):
+            return answers.words_of(self._api.all("events", fieldSelector=f"involvedObject.name={name}"))
+        return ""
+
+    def _node(
+        self,
+        cluster: str,
+        asked: KnownRequest,
+        name: str,
+        state: NodeState,
+        reason: str,
+        leaves_at: float | None,
+    ) -> Node:
+        pod = asked.pods[name]
+        machine = self._settings.machines.get(asked.machine)
+        return Node(
+            id=name,
+            cluster=cluster,
+            role=asked.role,
+            state=state,
+            address=name,
+            private_address=pod.address,
+            user=_USER,
+            instance_type=asked.machine,
+            zone=self._api.namespace,
+            started_at=pod.started_at,
+            leaves_at=leaves_at,
+            gpus=machine.gpus if machine else 0,
+            labels=asked.labels,
+            reason=reason,
+            ended_at=(pod.ended_at or None) if pod.started_at else None,
+            way=self._way,
+            switch=manifests.DIRECTORY,
+            python=self._settings.python,
+            directory=manifests.RUNTIME,
+        )
+
+    def console(self, cluster: str, id: str) -> str:
+        """See `Provider`: what the pod's first process has said."""
+        try:
+            return self._api.text(f"pods/{id}/log", tailLines="500")
+        except TrainmasterError:  # it is gone, or that right is lacking
+            return ""
+
+    # --- its lease -----------------------------------------------------------------------------------------
+
+    def renew(self, cluster: str, lease_s: float) -> None:
+        """See `Provider`. The pods' own switch is renewed inside of them; this is for what reaps."""
+        body = {"metadata": {"annotations": {manifests.UNTIL: str(round(self._clock() + lease_s))}}}
+        for asked in self._memory.of(cluster).asked.values():
+            for name, pod in asked.pods.items():
+                if not pod.ended_at:
+                    try:
+                        self._api.call("PATCH", f"pods/{name}", body, kind="application/merge-patch+json")
+                    except KubeRefusedError as refused:
+                        if refused.status != 404:
+                            raise
+
+    def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
+        """See `Provider`. All: every pod of the cluster, whether this home knows it or not."""
+        with self._memory.alone(cluster):
+            known = self._memory.of(cluster)
+            if ids is None:
+                if known.asked:
+                    self._delete(each.name for each in self._pods(cluster))
+                self._memory.forget(cluster)
+                return
+            for asked in known.asked.values():
+                for name, pod in asked.pods.items():
+                    if name in ids:
+                        self._delete([name])
+                        if not pod.ended_at:
+                            over = replace(pod, ended_at=self._clock(), reason="it was given back")
+                            asked = asked.with_pod(name, over)
+                known = known.with_request(asked)
+            if known.asked:
+                self._memory.put(known)
+
+    def _delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            try:
+                self._api.call("DELETE", f"pods/{name}", query={"gracePeriodSeconds": _RELEASE_S})
+            except KubeRefusedError as refused:
+                if refused.status != 404:
+                    raise
+
+    def reap(self, known: Sequence[str]) -> list[str]:
+        """See `Provider`. What is written on pods says whose they are, and until when they are wanted."""
+        before = self._clock() - _CLOCKS_DIFFER_S
+        over = [
+            each
+            for each in self._pods()
+            if each.cluster not in known and each.until < before and not each.is_leaving
+        ]
+        self._delete(each.name for each in over)
+        for cluster in {each.cluster for each in over}:
+            with self._memory.alone(cluster):
+                self._memory.forget(cluster)
+        return [each.name for each in over if each.state is not NodeState.GONE]

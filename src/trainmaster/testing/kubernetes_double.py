@@ -1,0 +1,410 @@
+"""`KubernetesDouble`: the routes of Kubernetes that we use, with pods that are processes of this machine.
+
+As root each pod has processes, mounts and directories of its own, but the network and files of this machine.
+The contract tests of the provider and the transport run on it, and on a real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from trainmaster.providers.kubernetes.manifests import amount_of
+from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports
+
+#: The token that is taken.
+TOKEN: Final = "token-of-the-double"  # noqa: S105 - of a double
+_PODS: Final = "/api/v1/namespaces/{space}/pods"
+_READ_BYTES: Final = 1 << 15
+
+
+def _time(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+
+
+class _Refused(Exception):  # noqa: N818 - an answer
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        self.status, self.reason, self.message = status, reason, message
+        super().__init__(message)
+
+
+class _Pod:
+    """One, and the process that is its first."""
+
+    def __init__(self, told: dict[str, Any], number: int, root: Path) -> None:
+        self.told, self.number = told, number
+        self.directory = root / told["metadata"]["uid"]
+        self.process: subprocess.Popen[bytes] | None = None
+        self.init = 0
+        self.kill_at: float | None = None
+
+    @property
+    def needs(self) -> dict[str, float]:
+        (container,) = self.told["spec"]["containers"]
+        requests = (container.get("resources") or {}).get("requests") or {}
+        return {key: amount_of(str(value)) for key, value in requests.items()}
+
+    @property
+    def is_over(self) -> bool:
+        return self.told["status"]["phase"] in ("Succeeded", "Failed")
+
+    def start(self) -> None:
+        (container,) = self.told["spec"]["containers"]
+        self.directory.mkdir()
+        words = [*container.get("command", ()), *container.get("args", ())]
+        if os.geteuid() == 0:
+            mounts = [f"mount -t tmpfs tmpfs {each}" for each in self._places()]
+            script = " && ".join([*(f"mkdir -p {each}" for each in self._places()), *mounts, 'exec "$@"'])
+            words = [
+                "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script,
+                "sh", *words,
+            ]  # fmt: skip
+        else:
+            words = [each.replace("/run/trainmaster", str(self.directory)) for each in words]
+        with (self.directory / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/"
+            )
+        self.told["status"] |= {
+            "phase": "Running",
+            "podIP": f"127.1.{self.number // 250}.{self.number % 250 + 1}",
+            "startTime": _time(time.time()),
+            "containerStatuses": [{"name": container["name"], "state": {"running": {}}}],
+        }
+
+    def _places(self) -> list[str]:
+        (container,) = self.told["spec"]["containers"]
+        mounts = [each["mountPath"] for each in container.get("volumeMounts", ())]
+        return [*(each for each in mounts if each != "/dev/shm"), "/var/tmp"]  # noqa: S108 - of the pod
+
+    def first(self) -> int:
+        """Number of its first process, as this machine has it."""
+        assert self.process is not None
+        if os.geteuid() != 0:
+            return self.process.pid
+        deadline = time.monotonic() + 10
+        while not self.init and time.monotonic() < deadline:
+            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                self.init = int(children.read_text().split()[0])
+        return self.init
+
+    def look(self) -> None:
+        """Its end, if it has ended."""
+        if self.process is None or self.is_over or self.process.poll() is None:
+            if self.kill_at is not None and self.process is not None and time.time() >= self.kill_at:
+                self.kill()
+            return
+        code = self.process.returncode
+        code = 128 - code if code < 0 else code
+        self.told["status"]["phase"] = "Failed" if code else "Succeeded"
+        ended = {"exitCode": code, "finishedAt": _time(time.time())}
+        self.told["status"]["containerStatuses"][0]["state"] = {"terminated": ended}
+
+    def kill(self) -> None:
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            if os.geteuid() == 0 and self.init:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.init, signal.SIGKILL)
+            self.process.wait()
+
+
+class KubernetesDouble(PrivateServer):
+    """A Kubernetes with one node.
+
+    Args:
+        cpus: of its node.
+
+    Attributes:
+        requests: what was asked for: method, path, query, body.
+        pod_limit: of a quota; None for none. forbidden: verbs that the login may not do.
+        is_away: it does not answer now.
+    """
+
+    def __init__(self, cpus: float = 16.0) -> None:
+        self._cpus = cpus
+        (self.port,) = free_ports(1)
+        self._root = Path(tempfile.mkdtemp(prefix="tm-k8s-"))
+        self._pods: dict[tuple[str, str], _Pod] = {}
+        self._lock = threading.RLock()
+        self._number = 0
+        self._over = threading.Event()
+        self._server: Any = None
+        self.requests: list[tuple[str, str, dict[str, str], Any]] = []
+        self.pod_limit: int | None = None
+        self.forbidden: set[str] = set()
+        self.is_away = False
+        self.kubeconfig = self._root / "config"
+
+    def prepare(self) -> None:
+        """See `PrivateServer`."""
+        told = {
+            "apiVersion": "v1", "kind": "Config", "current-context": "double",
+            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
+            "users": [{"name": "u", "user": {"token": TOKEN}}],
+            "contexts": [
+                {"name": "double", "context": {"cluster": "c", "user": "u", "namespace": "research"}}
+            ],
+        }  # fmt: skip
+        self.kubeconfig.touch(mode=0o600)
+        self.kubeconfig.write_text(json.dumps(told))
+
+    def start(self) -> None:
+        """See `PrivateServer`."""
+        import uvicorn
+
+        settings = uvicorn.Config(
+            self._app(), port=self.port, log_level="error", lifespan="off", ws="websockets-sansio"
+        )
+        self._server = uvicorn.Server(settings)
+        threading.Thread(target=self._server.run, name="kubernetes", daemon=True).start()
+        threading.Thread(target=self._tend, name="kubelet", daemon=True).start()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._server.started and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """See `PrivateServer`."""
+        self._over.set()
+        for pod in list(self._pods.values()):
+            pod.kill()
+        if self._server is not None:
+            self._server.should_exit = self._server.force_exit = True
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def left(self) -> list[str]:
+        """Pods that are there and do not go."""
+        with self._lock:
+            return [
+                name
+                for (_, name), pod in self._pods.items()
+                if "deletionTimestamp" not in pod.told["metadata"] and not pod.is_over
+            ]
+
+    def evict(self, name: str, space: str = "research", grace_s: float | None = None) -> None:
+        """As somebody who drains its node does."""
+        self._delete(space, name, grace_s)
+
+    # --- what it does --------------------------------------------------------------------------------------
+
+    def _tend(self) -> None:
+        while not self._over.wait(0.05):
+            with self._lock:
+                for key, pod in list(self._pods.items()):
+                    pod.look()
+                    if "deletionTimestamp" in pod.told["metadata"] and (pod.is_over or pod.process is None):
+                        del self._pods[key]
+                self._schedule()
+
+    def _schedule(self) -> None:
+        for pod in self._pods.values():
+            if pod.process is not None or pod.is_over or "deletionTimestamp" in pod.told["metadata"]:
+                continue
+            used = sum(p.needs.get("cpu", 0) for p in self._pods.values() if p.process and not p.is_over)
+            conditions: list[dict[str, Any]] = []
+            if used + pod.needs.get("cpu", 0) > self._cpus or pod.needs.get("nvidia.com/gpu"):
+                lacking = "nvidia.com/gpu" if pod.needs.get("nvidia.com/gpu") else "cpu"
+                message = f"0/1 nodes are available: 1 Insufficient {lacking}."
+                conditions = [
+                    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+                ]
+            else:
+                pod.told["spec"]["nodeName"] = "n1"
+                pod.start()
+            pod.told["status"]["conditions"] = conditions
+
+    def _delete(self, space: str, name: str, grace_s: float | None) -> None:
+        with self._lock:
+            pod = self._pods.get((space, name))
+            if pod is None:
+                raise _Refused(404, "NotFound", f'pods "{name}" not found')
+            if grace_s is None:
+                grace_s = float(pod.told["spec"].get("terminationGracePeriodSeconds", 30))
+            kill_at = time.time() + grace_s
+            pod.kill_at = min(pod.kill_at or kill_at, kill_at)
+            pod.told["metadata"]["deletionTimestamp"] = _time(pod.kill_at)
+            if pod.process is not None and pod.process.poll() is None and (first := pod.first()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(first, signal.SIGTERM)
+
+    def _create(self, space: str, told: dict[str, Any], *, is_dry: bool) -> dict[str, Any]:
+        with self._lock:
+            name = told["metadata"]["name"]
+            if (space, name) in self._pods:
+                raise _Refused(409, "AlreadyExists", f'pods "{name}" already exists')
+            there = len([p for p in self._pods.values() if not p.is_over])
+            if self.pod_limit is not None and there >= self.pod_limit:
+                raise _Refused(
+                    403, "Forbidden",
+                    f'pods "{name}" is forbidden: exceeded quota: q, requested: pods=1, used: pods={there}, '
+                    f"limited: pods={self.pod_limit}",
+                )  # fmt: skip
+            told["metadata"] |= {
+                "namespace": space, "uid": uuid.uuid4().hex, "creationTimestamp": _time(time.time()),
+            }  # fmt: skip
+            told["status"] = {"phase": "Pending"}
+            if not is_dry:
+                self._number += 1
+                self._pods[space, name] = _Pod(told, self._number, self._root)
+                self._schedule()
+            return told
+
+    def _found(self, space: str, name: str) -> _Pod:
+        pod = self._pods.get((space, name))
+        if pod is None:
+            raise _Refused(404, "NotFound", f'pods "{name}" not found')
+        pod.look()
+        return pod
+
+    # --- its routes ----------------------------------------------------------------------------------------
+
+    def _answer(self, method: str, space: str, rest: list[str], query: Mapping[str, str], body: Any) -> Any:  # noqa: ANN401 - JSON, or the library's
+        match method, rest:
+            case "GET", ["pods"]:
+                wanted = [each.split("=") for each in query.get("labelSelector", "").split(",") if each]
+                with self._lock:
+                    pods = [p.told for (of, _), p in self._pods.items() if of == space]
+                    items = [
+                        each
+                        for each in pods
+                        if all((each["metadata"].get("labels") or {}).get(k) == v for k, v in wanted)
+                    ]
+                return {"kind": "PodList", "metadata": {}, "items": items}
+            case "POST", ["pods"]:
+                return self._create(space, body, is_dry="dryRun" in query)
+            case "GET", ["pods", name]:
+                return self._found(space, name).told
+            case "GET", ["pods", name, "log"]:
+                return (self._found(space, name).directory / "log").read_text(errors="replace")
+            case "PATCH", ["pods", name]:
+                pod = self._found(space, name).told
+                pod["metadata"].setdefault("annotations", {}).update(body["metadata"]["annotations"])
+                return pod
+            case "DELETE", ["pods", name]:
+                grace = query.get("gracePeriodSeconds")
+                self._delete(space, name, None if grace is None else float(grace))
+                return {}
+            case "GET", ["resourcequotas"]:
+                limit = self.pod_limit
+                used = len([p for p in self._pods.values() if not p.is_over])
+                status = {"hard": {"pods": str(limit)}, "used": {"pods": str(used)}}
+                found = [] if limit is None else [{"metadata": {"name": "q"}, "status": status}]
+                return {"kind": "ResourceQuotaList", "metadata": {}, "items": found}
+            case "GET", ["events"]:
+                return {"kind": "EventList", "metadata": {}, "items": []}
+        raise _Refused(404, "NotFound", "the server could not find the requested resource")
+
+    def _app(self) -> Any:  # noqa: ANN401 - JSON, or the library's
+        from starlette.applications import Starlette
+        from starlette.requests import Request
+        from starlette.responses import JSONResponse, PlainTextResponse, Response
+        from starlette.routing import Route, WebSocketRoute
+
+        async def review(request: Request) -> Response:
+            told = await request.json()
+            asked = told["spec"]["resourceAttributes"]
+            return JSONResponse(told | {"status": {"allowed": asked["verb"] not in self.forbidden}}, 201)
+
+        async def route(request: Request) -> Response:
+            if self.is_away:
+                raise RuntimeError
+            body = json.loads(await request.body() or b"null")
+            rest = request.path_params["rest"].split("/")
+            query = dict(request.query_params)
+            self.requests.append((request.method, request.path_params["rest"], query, body))
+            try:
+                if request.headers.get("authorization") != f"Bearer {TOKEN}":
+                    raise _Refused(401, "Unauthorized", "Unauthorized")
+                verb = {"POST": "create", "DELETE": "delete", "PATCH": "patch"}.get(request.method, "get")
+                if verb in self.forbidden:
+                    raise _Refused(
+                        403, "Forbidden", f'pods is forbidden: User "alice" cannot {verb} resource "pods"'
+                    )
+                space = request.path_params["space"]
+                found = await asyncio.to_thread(self._answer, request.method, space, rest, query, body)
+            except _Refused as refused:
+                told = {"kind": "Status", "status": "Failure", "message": refused.message,
+                        "reason": refused.reason, "code": refused.status}  # fmt: skip
+                return JSONResponse(told, refused.status)
+            if isinstance(found, str):
+                return PlainTextResponse(found)
+            return JSONResponse(found, 201 if request.method == "POST" else 200)
+
+        return Starlette(
+            routes=[
+                Route("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review, methods=["POST"]),
+                WebSocketRoute(_PODS + "/{name}/exec", self._exec),
+                Route(
+                    "/api/v1/namespaces/{space}/{rest:path}",
+                    route,
+                    methods=["GET", "POST", "PATCH", "DELETE"],
+                ),
+            ]
+        )
+
+    async def _exec(self, line: Any) -> None:  # noqa: ANN401 - JSON, or the library's
+        if line.headers.get("authorization") != f"Bearer {TOKEN}" or self.is_away:
+            await line.close()
+            return
+        try:
+            pod = self._found(line.path_params["space"], line.path_params["name"])
+        except _Refused:
+            await line.close()
+            return
+        await line.accept("v4.channel.k8s.io")
+        words = line.query_params.getlist("command")
+        if os.geteuid() == 0:
+            words = ["nsenter", "--target", str(pod.first()), "--mount", "--pid", *words]
+        pipe = asyncio.subprocess.PIPE
+        is_terminal = "tty" in line.query_params
+        process = await asyncio.create_subprocess_exec(
+            *words, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.STDOUT if is_terminal else pipe,
+            cwd="/", start_new_session=True,
+        )  # fmt: skip
+        assert process.stdin is not None
+
+        async def bring(channel: int, stream: asyncio.StreamReader | None) -> None:
+            while stream is not None and (data := await stream.read(_READ_BYTES)):
+                await line.send_bytes(bytes([channel]) + data)
+
+        async def take() -> None:
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):
+                while True:
+                    told = await line.receive()
+                    if told["type"] != "websocket.receive":
+                        break
+                    data = told.get("bytes") or b""
+                    if data[:1] == b"\0":
+                        process.stdin.write(data[1:])
+                        await process.stdin.drain()
+            process.stdin.close()
+
+        taking = asyncio.create_task(take())
+        with contextlib.suppress(Exception):
+            await asyncio.gather(bring(1, process.stdout), bring(2, process.stderr))
+            code = await process.wait()
+            code = 128 - code if code < 0 else code
+            status: dict[str, Any] = {"metadata": {}, "status": "Success"}
+            if code:
+                causes = [{"reason": "ExitCode", "message": str(code)}]
+                status = {"metadata": {}, "status": "Failure", "reason": "NonZeroExitCode",
+                          "message": f"command terminated with non-zero exit code {code}",
+                          "details": {"causes": causes}}  # fmt: skip
+            await line.send_bytes(b"\3" + json.dumps(status).encode())
+            await line.close()
+        taking.cancel()

@@ -1,0 +1,225 @@
+"""`KubeApi`: requests to a Kubernetes about one namespace."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.transport.http_calls import HttpAnswer, Send, sender, why_unanswered
+from trainmaster.transport.kubernetes.login import KubeCredentials, KubeLogin
+
+_TIMEOUT_S: Final = 30.0
+#: A server that has too much to do is asked so often, and waited for so long at most.
+_TRIES: Final = 5
+_MOST_WAIT_S: Final = 20.0
+_PAGE: Final = 500
+
+
+class KubeRefusedError(ProviderError):
+    """Kubernetes says no.
+
+    Attributes:
+        status: of HTTP. reason: in one word, as it has it. words: what it says.
+    """
+
+    def __init__(self, status: int, reason: str, words: str) -> None:
+        self.status, self.reason, self.words = status, reason, words
+        super().__init__(f"Kubernetes refuses ({status}): {words}", "See docs/kubernetes.md.")
+
+    @property
+    def is_quota(self) -> bool:
+        """Whether a quota is in the way."""
+        return self.status == 403 and "quota" in self.words
+
+
+class KubeApi:
+    """Threads share it.
+
+    Args:
+        login: who asks.
+        namespace: about which.
+        send: carries requests; None for HTTP.
+        sleep: waits, seconds.
+
+    Attributes:
+        login, namespace: as given.
+        ahead_s: how far our clock is ahead of the server's, by its last answer.
+    """
+
+    def __init__(
+        self,
+        login: KubeLogin,
+        namespace: str,
+        send: Send | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.login, self.namespace, self.ahead_s = login, namespace, 0.0
+        self._credentials = KubeCredentials(login)
+        self._send, self._sleep = send, sleep
+        self._context: ssl.SSLContext | None = None
+        self._opening = threading.Lock()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,  # noqa: ANN401 - JSON
+        *,
+        kind: str = "application/json",
+        query: Mapping[str, str] | None = None,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> dict[str, Any]:
+        """One request; what it is answered with.
+
+        Args:
+            method: of it.
+            path: the same; one without a slash is of the namespace.
+            body: the same.
+            kind: of the body.
+            query: of its address.
+            timeout_s: for an answer.
+
+        Raises:
+            UsageError: this login will not do.
+            KubeRefusedError: Kubernetes says no.
+            ProviderError: it does not answer; what was asked may have been done.
+        """
+        answer = self._asked(method, path, body, kind, timeout_s, query or {})
+        try:
+            return typed(dict[str, Any], parsed_json(answer.text)) if answer.text.strip() else {}
+        except ValueError:
+            raise ProviderError(
+                f"Kubernetes at {self.login.server} says what is no JSON", "Is it one?"
+            ) from None
+
+    def text(self, path: str, **query: str) -> str:
+        """What there is, as text."""
+        return self._asked("GET", path, None, "", _TIMEOUT_S, query).text
+
+    def all(self, path: str, **query: str) -> list[dict[str, Any]]:
+        """Every one of a list, page by page."""
+        found: list[dict[str, Any]] = []
+        at: dict[str, str] = {}
+        while True:
+            answer = self.call("GET", path, query={**query, **at, "limit": str(_PAGE)})
+            found += answer.get("items") or []
+            at = {"continue": str((answer.get("metadata") or {}).get("continue") or "")}
+            if not at["continue"]:
+                return found
+
+    def may(self, verb: str, resource: str, sub: str = "") -> bool:
+        """Whether this login may do something in the namespace."""
+        attributes = {"namespace": self.namespace, "verb": verb, "resource": resource, "subresource": sub}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        answer = self.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+        return bool((answer.get("status") or {}).get("allowed"))
+
+    def websocket(self, path: str, query: list[tuple[str, str]], *, is_refused: bool = False) -> tuple[
+        str, dict[str, str], ssl.SSLContext | None
+    ]:  # fmt: skip
+        """Address, headers and encryption of a websocket."""
+        address = "ws" + self._address(path).removeprefix("http") + f"?{urlencode(query)}"
+        return address, self._credentials.headers(is_refused=is_refused), self._encryption()
+
+    # --- private -------------------------------------------------------------------------------------------
+
+    def _address(self, path: str) -> str:
+        if path.startswith("/"):
+            return self.login.server + path
+        return f"{self.login.server}/api/v1/namespaces/{quote(self.namespace)}/{path}"
+
+    def _encryption(self) -> ssl.SSLContext | None:
+        with self._opening:
+            if self._context is None:
+                self._context = self._credentials.context()
+            return self._context
+
+    def _asked(
+        self, method: str, path: str, body: object, kind: str, timeout_s: float, query: Mapping[str, str]
+    ) -> HttpAnswer:
+        data = None if body is None else json.dumps(body).encode()
+        address = self._address(path) + (f"?{urlencode(query)}" if query else "")
+        is_refused = False
+        for attempt in range(_TRIES):
+            headers = {**self._credentials.headers(is_refused=is_refused), "Accept": "application/json, */*"}
+            if data is not None:
+                headers["Content-Type"] = kind
+            began = time.time()
+            if self._send is None:
+                self._send = sender(context=self._encryption())
+            try:
+                answer = self._send(method, address, headers, data, timeout_s)
+            except (OSError, http.client.HTTPException) as error:
+                raise ProviderError(
+                    f"Kubernetes does not answer at {self.login.server}: {why_unanswered(error)}",
+                    "Is it up, and can this machine reach it?",
+                ) from None
+            self._note_time(answer, began)
+            if answer.status == 401 and not is_refused:
+                is_refused = True
+                continue
+            waits_s = _waits_s(answer, attempt)
+            if waits_s is None or attempt == _TRIES - 1:
+                return self._checked(answer, f"{method} {path.partition('?')[0]}")
+            self._sleep(waits_s)
+        raise AssertionError("the last try returns")
+
+    def _note_time(self, answer: HttpAnswer, began: float) -> None:
+        """Clocks of a second's precision: what they may differ by anyway is no difference."""
+        try:
+            there = parsedate_to_datetime(answer.headers["date"]).timestamp()
+        except (KeyError, ValueError):
+            return
+        self.ahead_s = max(0.0, began - there - 1.0) + min(0.0, time.time() - there)
+
+    def _checked(self, answer: HttpAnswer, what: str) -> HttpAnswer:
+        if 200 <= answer.status < 300:
+            return answer
+        refused = refused_of(answer.status, answer.text)
+        name, space = self.login.name, self.namespace
+        if answer.status == 401:
+            raise UsageError(
+                f"Kubernetes does not take the login {name!r}: {refused.words}",
+                "Is its token over? Log in again, as for `kubectl`.",
+            )
+        if answer.status == 403 and "forbidden: User" in refused.words:
+            raise UsageError(
+                f"Kubernetes does not let {name!r} do {what} in namespace {space!r}: {refused.words}",
+                "Ask for the role of docs/kubernetes.md, or name another `namespace`.",
+            )
+        raise refused
+
+
+def refused_of(status: int, text: str) -> KubeRefusedError:
+    """What an answer says that is no success."""
+    try:
+        told = typed(dict[str, Any], parsed_json(text))
+    except ValueError:
+        told = {"message": text}
+    words = " ".join(str(told.get("message") or "it does not say why").split())[:1000]
+    return KubeRefusedError(status, str(told.get("reason") or ""), words)
+
+
+def _waits_s(answer: HttpAnswer, attempt: int) -> float | None:
+    """How long to wait before asking again; None: not at all."""
+    if answer.status != 429 and not (answer.status in (500, 503, 504) and "retry-after" in answer.headers):
+        return None
+    if answer.status == 429 and "disruption budget" in answer.text:
+        return None
+    try:
+        return min(float(answer.headers.get("retry-after", "")), _MOST_WAIT_S)
+    except ValueError:
+        return float(min(2.0**attempt, _MOST_WAIT_S))

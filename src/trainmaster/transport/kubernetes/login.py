@@ -1,0 +1,251 @@
+"""`KubeLogin`: who asks which Kubernetes: of the files that ``kubectl`` reads, or of the pod that this is."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import json
+import os
+import ssl
+import subprocess
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.plain_json import parsed_json
+
+_POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_PLUG_IN_S: Final = 60.0
+_HINT: Final = "`kubectl config get-contexts` lists what there is; see docs/kubernetes.md."
+
+
+@dataclass(frozen=True, slots=True)
+class KubeLogin:
+    """One context.
+
+    Attributes:
+        name: of the context. server: its address. namespace: that it names; empty if none.
+        cluster, user: as the file has them.
+        base: directory that their paths begin at.
+        environ: of the caller, for what tells tokens.
+    """
+
+    name: str
+    server: str
+    namespace: str = ""
+    cluster: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    user: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    base: Path = Path()
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def kube_files(environ: Mapping[str, str]) -> list[Path]:
+    """Where ``kubectl`` looks."""
+    named = [Path(name).expanduser() for name in environ.get("KUBECONFIG", "").split(os.pathsep) if name]
+    return named or [Path(environ.get("HOME") or Path.home()) / ".kube" / "config"]
+
+
+def read_login(context: str, environ: Mapping[str, str]) -> KubeLogin:
+    """Who asks.
+
+    Args:
+        context: of the files; empty for the one that is current there, else the pod that this is.
+        environ: the caller's variables.
+
+    Raises:
+        UsageError: what is missing; no value is ever told.
+    """
+    files = [file for file in kube_files(environ) if file.is_file()]
+    if not files and not context and (host := environ.get("KUBERNETES_SERVICE_HOST")):
+        space = (_POD / "namespace").read_text().strip() if (_POD / "namespace").exists() else ""
+        server = (
+            f"https://{f'[{host}]' if ':' in host else host}:{environ.get('KUBERNETES_SERVICE_PORT', '443')}"
+        )
+        authority, token = {"certificate-authority": "ca.crt"}, {"tokenFile": "token"}
+        return KubeLogin("of this pod", server, space, authority, token, _POD, environ)
+    if not files:
+        looked = ", ".join(map(str, kube_files(environ)))
+        raise UsageError(f"there is no login to a Kubernetes: no file {looked}", "Log in as for `kubectl`.")
+    found: dict[str, dict[str, tuple[Path, Mapping[str, Any]]]] = {
+        "contexts": {},
+        "clusters": {},
+        "users": {},
+    }
+    current = context
+    for file in files:  # of two alike the first holds
+        said = _read(file)
+        current = current or str(said.get("current-context") or "")
+        for kind, known in found.items():
+            for each in said.get(kind) or ():
+                if isinstance(each, dict) and "name" in each:
+                    known.setdefault(str(each["name"]), (file.parent, each.get(kind[:-1]) or {}))
+    if current not in found["contexts"]:
+        what = f"no context {current!r}" if current else "no current context"
+        raise UsageError(f"{', '.join(map(str, files))}: there is {what}", _HINT)
+    _, chosen = found["contexts"][current]
+    parts = []
+    for kind in ("cluster", "user"):
+        name = str(chosen.get(kind) or "")
+        if name not in found[f"{kind}s"]:
+            raise UsageError(f"context {current!r} names the {kind} {name!r}, which is not there", _HINT)
+        parts.append(found[f"{kind}s"][name])
+    (base, cluster), (_, user) = parts
+    return _checked(
+        KubeLogin(
+            current,
+            str(cluster.get("server") or "").rstrip("/"),
+            str(chosen.get("namespace") or ""),
+            cluster,
+            {**user, "_base": str(parts[1][0])},
+            base,
+            environ,
+        )
+    )
+
+
+def _checked(login: KubeLogin) -> KubeLogin:
+    """Refuse what could not work, or would give secrets away."""
+    address = urlsplit(login.server)
+    if address.scheme == "http" and address.hostname not in ("127.0.0.1", "localhost", "::1"):
+        raise UsageError(
+            f"context {login.name!r} leads to {login.server} without encryption", "Write https there."
+        )
+    if address.scheme not in ("http", "https"):
+        raise UsageError(f"context {login.name!r} has no address of a server", _HINT)
+    if login.cluster.get("insecure-skip-tls-verify"):
+        raise UsageError(
+            f"context {login.name!r} says insecure-skip-tls-verify: whoever is between could take its token",
+            "Name the certificates of its server as `certificate-authority` there.",
+        )
+    for key in ("proxy-url", "auth-provider"):
+        if login.cluster.get(key) or login.user.get(key):
+            raise UsageError(
+                f"context {login.name!r} has {key!r}, which is not understood here",
+                "Use a tunnel in place of a proxy, and `exec`, a token or certificates in place of that.",
+            )
+    return login
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        found = YAML(typ="safe", pure=True).load(file.read_text())
+    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        why = getattr(error, "strerror", None) or "it is not YAML"
+        raise UsageError(f"{file} cannot be read: {why}", _HINT) from None
+    return found if isinstance(found, dict) else {}
+
+
+class KubeCredentials:
+    """What a login shows the server. Threads share it."""
+
+    def __init__(self, login: KubeLogin) -> None:
+        self._login = login
+        self._lock = threading.Lock()
+        self._told: Mapping[str, Any] | None = None
+
+    def headers(self, *, is_refused: bool = False) -> dict[str, str]:
+        """Of a request.
+
+        Args:
+            is_refused: the last ones were not taken: a token that is over is asked for again.
+
+        Raises:
+            UsageError: there is none, and why.
+        """
+        user = self._login.user
+        if user.get("username"):
+            said = f"{user['username']}:{user.get('password', '')}".encode()
+            return {"Authorization": f"Basic {base64.b64encode(said).decode()}"}
+        token = str(user.get("token") or "")
+        if user.get("tokenFile"):
+            token = self._path(str(user["tokenFile"]), user).read_text().strip()  # it is renewed there
+        elif user.get("exec"):
+            with self._lock:
+                if self._told is None or is_refused:
+                    self._told = self._asked(user["exec"])
+                token = str(self._told.get("token") or "")
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def context(self) -> ssl.SSLContext | None:
+        """Of connections: whom we believe, and the certificate that we show; None without encryption.
+
+        Raises:
+            UsageError: a file of it cannot be used.
+        """
+        if self._login.server.startswith("http://"):
+            return None
+        cluster, user = self._login.cluster, self._login.user
+        self.headers()  # a plug-in tells certificates, too
+        told = {"client-certificate-data": "clientCertificateData", "client-key-data": "clientKeyData"}
+        given = {key: (self._told or {}).get(name) for key, name in told.items()}
+        try:
+            context = ssl.create_default_context(cadata=self._text(cluster, "certificate-authority") or None)
+            pair = [
+                given[f"{key}-data"] or self._text(user, key) for key in ("client-certificate", "client-key")
+            ]
+            if all(pair):
+                with os.fdopen(
+                    os.memfd_create("tm"), "w"
+                ) as file:  # OpenSSL takes no text, and no disk gets it
+                    file.write("\n".join(str(each) for each in pair))
+                    file.flush()
+                    context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+        except (OSError, ValueError, binascii.Error) as error:
+            raise UsageError(
+                f"context {self._login.name!r}: its certificates cannot be used: {error}", _HINT
+            ) from None
+        return context
+
+    def _text(self, told: Mapping[str, Any], key: str) -> str:
+        if data := told.get(f"{key}-data"):
+            return base64.b64decode(str(data)).decode()
+        return self._path(str(told[key]), told).read_text() if told.get(key) else ""
+
+    def _path(self, name: str, told: Mapping[str, Any]) -> Path:
+        return Path(told.get("_base") or self._login.base) / Path(name).expanduser()
+
+    def _asked(self, plug_in: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a program of the user's tells: a token, or certificates."""
+        words = [str(plug_in.get("command") or ""), *map(str, plug_in.get("args") or ())]
+        own = {str(each["name"]): str(each["value"]) for each in plug_in.get("env") or ()}
+        version = str(plug_in.get("apiVersion") or "client.authentication.k8s.io/v1")
+        info = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
+        environ = {**self._login.environ, **own, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+        environ.setdefault("PATH", os.environ.get("PATH", os.defpath))
+        if "/" in words[0]:
+            words[0] = str(self._path(words[0], self._login.user))
+        try:
+            done = subprocess.run(
+                words,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_PLUG_IN_S,
+                env=environ,
+                check=False,
+            )
+        except OSError as error:
+            raise UsageError(
+                f"{words[0]}, which tells the token of context {self._login.name!r}, cannot be started: "
+                f"{error.strerror}",
+                str(plug_in.get("installHint") or "Is it installed, and on PATH?"),
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise ProviderError(
+                f"{words[0]} has told no token in {_PLUG_IN_S:g} s", "Try it by hand."
+            ) from None
+        with contextlib.suppress(ValueError, AttributeError):
+            status = parsed_json(done.stdout).get("status")
+            if done.returncode == 0 and isinstance(status, dict):
+                return status
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it says nothing"]
+        raise UsageError(
+            f"{words[0]} tells no token for context {self._login.name!r}: {said[0]}", "Log in again with it."
+        )

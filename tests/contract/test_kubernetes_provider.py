@@ -1,0 +1,234 @@
+"""The provider `kubernetes` keeps what every provider promises: on a double, and on a real Kubernetes."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("websockets", reason="websockets is not installed")
+pytest.importorskip("starlette", reason="starlette is not installed")
+
+from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderPlace
+from trainmaster.providers.capabilities import BUILT_IN
+from trainmaster.providers.kubernetes.provider import KubernetesProvider
+from trainmaster.providers.kubernetes.settings import read_settings
+from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.errors import UsageError
+from trainmaster.testing.kubernetes_double import KubernetesDouble
+from trainmaster.testing.provider_contract import ProviderContract
+from trainmaster.testing.transport_contract import TransportContract
+from trainmaster.transport.base import Target, Transport
+from trainmaster.transport.http_calls import HttpAnswer, sender
+from trainmaster.transport.kubernetes.login import read_login
+from trainmaster.transport.kubernetes.pods import Pods, way_of
+
+SETTINGS = """\
+image: work:lab
+wait: {wait}
+grace: 5s
+machines:
+  small: {{cpus: 0.1, memory: 50MB, usd_per_hour: 0.25}}
+  gpu: {{cpus: 0.1, memory: 50MB, gpus: 1}}
+  large: {{cpus: 500, memory: 50MB}}
+"""
+
+
+@pytest.fixture(scope="module", params=["double", pytest.param("real", marks=pytest.mark.places)])
+def kubernetes(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """One for all tests of this file."""
+    if request.param == "double":
+        with KubernetesDouble() as double:
+            yield double
+        return
+    from trainmaster.testing.private_kubernetes import NoKubernetesError, PrivateKubernetes
+
+    try:
+        real = PrivateKubernetes.installed()
+    except NoKubernetesError as error:
+        pytest.skip(str(error))
+    with real:
+        yield real
+
+
+class KubernetesBench:
+    """The provider on a Kubernetes."""
+
+    def __init__(self, kubernetes: Any, root: Path) -> None:
+        self.kubernetes, self.root, self.ahead_s = kubernetes, root, 0.0
+        self.names = {name: uuid.uuid4().hex for name in ("home", "neighbour")}
+        self.environ = {"KUBECONFIG": str(kubernetes.kubeconfig)}
+        self.asked: list[tuple[str, str, Any]] = []
+
+    def home(self, name: str, wait: str = "5m") -> KubernetesProvider:
+        """A provider of another process, for a home."""
+        place = ProviderPlace(self.root / name, self.names[name], self.environ)
+        place.root.mkdir(exist_ok=True)
+        (place.root / "kubernetes.yaml").write_text(SETTINGS.format(wait=wait))
+        login = read_login("", self.environ)
+        send = sender(context=_context(login))
+
+        def watched(method: str, address: str, headers: Any, data: Any, timeout_s: float) -> HttpAnswer:
+            self.asked.append((method, address, data))
+            return send(method, address, headers, data, timeout_s)
+
+        settings = read_settings(place.root, {})
+        return KubernetesProvider(
+            settings, login, place, send=watched, clock=lambda: steady_s() + self.ahead_s
+        )
+
+    def provider(self) -> KubernetesProvider:
+        """See `ProviderBench`."""
+        return self.home("home")
+
+    def neighbour(self) -> KubernetesProvider:
+        """See `ProviderBench`."""
+        return self.home("neighbour")
+
+    def request(self, role: str = "worker", **changes: Any) -> NodeRequest:
+        """See `ProviderBench`."""
+        return replace(NodeRequest(role, 1, "small", token="t"), **changes)
+
+    def _changes(self) -> list[tuple[str, str, Any]]:
+        asked, self.asked = self.asked, []
+        return [
+            each
+            for each in asked
+            if each[0] != "GET" and "dryRun" not in each[1] and "accessreview" not in each[1]
+        ]
+
+    def sent(self) -> list[dict[str, Any]]:
+        """See `ProviderBench`."""
+        import json
+
+        return [
+            {"service": "kubernetes", "operation": "create pod", "parameters": json.loads(data)}
+            for method, _, data in self._changes()
+            if method == "POST"
+        ]
+
+    def changed(self) -> list[str]:
+        """See `ProviderBench`."""
+        return [method for method, _, _ in self._changes()]
+
+    def without_capacity(self) -> contextlib.AbstractContextManager[None]:
+        """See `ProviderBench`: all or none also if two of three may be had."""
+        return self.quota(2)
+
+    @contextlib.contextmanager
+    def quota(self, pods: int) -> Iterator[None]:
+        """So many pods may be there."""
+        self.kubernetes.pod_limit = pods
+        yield
+        self.kubernetes.pod_limit = None
+
+    @contextlib.contextmanager
+    def without_permission(self) -> Iterator[None]:
+        """See `ProviderBench`."""
+        self.kubernetes.forbidden = {"create"}
+        yield
+        self.kubernetes.forbidden = set()
+
+    def later(self, seconds: float) -> None:
+        """See `ProviderBench`."""
+        self.ahead_s += seconds
+
+    def left(self) -> list[str]:
+        """See `ProviderBench`."""
+        left: list[str] = self.kubernetes.left()
+        return left
+
+
+def _context(login: Any) -> Any:
+    from trainmaster.transport.kubernetes.login import KubeCredentials
+
+    return KubeCredentials(login).context()
+
+
+@pytest.fixture
+def bench(kubernetes: Any, tmp_path: Path) -> Iterator[KubernetesBench]:
+    """A Kubernetes without pods of ours."""
+    made = KubernetesBench(kubernetes, tmp_path)
+    yield made
+    made.later(10_000_000.0)
+    for home in (made.provider(), made.neighbour()):
+        home.reap([])
+
+
+class TestKubernetes(ProviderContract):
+    """Every promise."""
+
+    capabilities = BUILT_IN["kubernetes"]
+
+    @pytest.fixture
+    def bench(self, bench: KubernetesBench) -> KubernetesBench:
+        """See `ProviderContract`."""
+        return bench
+
+
+def test_what_no_node_has_is_given_back_together(bench: KubernetesBench) -> None:
+    """With the scheduler's words: at once, or after as long as it may wait; the part that has a node, too."""
+    both = (bench.request(token="a"), bench.request("ps", token="b", instance_type="large"))
+    with pytest.raises(NoCapacityError, match="Insufficient cpu"):
+        bench.home("home", "0s").acquire("one", replace(both[0], beside=(both[1],)))
+    patient = bench.home("home", "6s")
+    patient.acquire("one", replace(both[0], beside=(both[1],)))
+    (waiting,) = patient.acquire("one", replace(both[1], beside=(both[0],)))
+    assert waiting.state is NodeState.STARTING
+    told = _until(lambda: [each for each in patient.nodes("one") if each.state is NodeState.GONE])
+    assert "Insufficient cpu" in next(each for each in told if each.role == "ps").reason
+
+
+def test_a_pod_that_has_to_go_may_save(bench: KubernetesBench) -> None:
+    """It leaves, with the time that it has; then it is gone."""
+    provider = bench.provider()
+    provider.acquire("one", bench.request())
+    (node,) = _until(lambda: [each for each in provider.nodes("one") if each.state is NodeState.READY])
+    bench.kubernetes.evict(node.id)
+    (leaving,) = provider.nodes("one")
+    assert leaving.state is NodeState.LEAVING
+    assert leaving.leaves_at is not None
+    (gone,) = _until(lambda: [each for each in provider.nodes("one") if each.state is NodeState.GONE])
+    assert gone.reason
+
+
+def test_a_quota_that_never_suffices_is_refused(bench: KubernetesBench) -> None:
+    """And one that is used up is told."""
+    provider = bench.provider()
+    with bench.quota(2):
+        with pytest.raises(UsageError, match="of pods"):
+            provider.preflight([bench.request(count=3)])
+        provider.acquire("one", bench.request(count=1))
+        _until(lambda: provider.preflight([bench.request(count=2)]))
+
+
+def _until(look: Any, patience_s: float = 90.0) -> Any:
+    import time
+
+    deadline = time.monotonic() + patience_s
+    while not (found := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return found
+
+
+class TestPods(TransportContract):
+    """Commands in pods."""
+
+    @pytest.fixture
+    def transport(self) -> Transport:
+        """See `TransportContract`."""
+        return Pods()
+
+    @pytest.fixture
+    def target(self, bench: KubernetesBench) -> Target:
+        """See `TransportContract`."""
+        provider = bench.provider()
+        provider.acquire("one", bench.request())
+        (node,) = _until(lambda: [each for each in provider.nodes("one") if each.state is NodeState.READY])
+        return Target(node.id, node.address, way=way_of("", node.zone, bench.environ))
