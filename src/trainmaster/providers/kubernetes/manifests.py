@@ -42,7 +42,7 @@ while [ "$missing" -lt 2 ]; do
   if read -r asked 2>/dev/null < lease; then
     missing=0
     case $asked in ''|*[!0-9]*) ;; *) until=$asked ;; esac
-    [ "$now" -le "$until" ] || { echo "this pod ends itself: nobody has renewed its lease"; exit 42; }
+    [ "$now" -le "$until" ] || { echo "this pod ends itself: its lease was not renewed"; exit 42; }
   else
     missing=$((missing + 1))
   fi
@@ -52,7 +52,7 @@ exit 43
 #: Exit codes of that, and what they mean.
 ENDS: Final = {
     41: "its directory /run/trainmaster cannot be used",
-    42: "nobody has renewed its lease",
+    42: "its lease was not renewed",
     43: "its lease was removed",
 }
 
@@ -66,7 +66,7 @@ def pod_names(home: str, cluster: str, request: NodeRequest) -> list[str]:
     """The pods of a request: the same ones each time, and no other's.
 
     >>> pod_names("h", "Steps_1-train", NodeRequest("worker", 2, token="t"))
-    ['tm-steps-1-train-worker-0-aeb72871', 'tm-steps-1-train-worker-1-aeb72871']
+    ['tm-steps-1-train-worker-0-eb395013', 'tm-steps-1-train-worker-1-eb395013']
     """
     plain = _PLAIN.sub("-", cluster.lower()).strip("-")[:30].strip("-")
     role = _PLAIN.sub("-", request.role.lower()).strip("-")[:12]

@@ -98,7 +98,7 @@ class KubeApi:
             return typed(dict[str, Any], parsed_json(answer.text)) if answer.text.strip() else {}
         except ValueError:
             raise ProviderError(
-                f"Kubernetes at {self.login.server} says what is no JSON", "Is it one?"
+                f"Kubernetes at {self.login.server} says something that JSON is not", "Is it one?"
             ) from None
 
     def text(self, path: str, **query: str) -> str:

@@ -29,7 +29,7 @@ from trainmaster.transport.kubernetes.pods import Forwarding, PodConnection, api
 _READ_BYTES = 1 << 16
 #: As ``ssh`` ends when there is no connection.
 _LOST = 255
-_MARK = "TRAINMASTER_CLIENT"
+_MARK = "TM_CLIENT"
 
 
 def main(words: list[str] | None = None) -> int:

@@ -61,7 +61,7 @@ class ExecProcess:
 
     Attributes:
         stdin, stdout, stderr: its streams.
-        returncode: how it ended; 128 and the number of a signal, None as long as it is not known.
+        returncode: how it ended; 128 and the number of a signal, None until it is known.
     """
 
     def __init__(self, socket: ClientConnection, shown: str, *, is_terminal: bool) -> None:
@@ -242,7 +242,7 @@ _telling: set[asyncio.Future[None]] = set()
 
 
 class _Input:
-    """Standard input: of a terminal as it is, else in pieces."""
+    """Standard input: of a terminal unchanged, else in pieces."""
 
     def __init__(self, socket: ClientConnection, *, is_terminal: bool) -> None:
         self._socket, self._is_terminal = socket, is_terminal
@@ -273,7 +273,7 @@ class _Input:
                 raise BrokenPipeError from None
 
     def write_eof(self) -> None:
-        """There is no more."""
+        """That was all."""
         if not self._is_terminal:
             self._ending = asyncio.ensure_future(self._end())
 

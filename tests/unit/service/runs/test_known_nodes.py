@@ -11,7 +11,7 @@ from trainmaster.service.runs.known_nodes import KnownNodes, answers
 
 
 def node(name, **more):
-    return SimpleNamespace(id=name, address="127.0.0.1", jump="", port=22, **more)
+    return SimpleNamespace(id=name, address="127.0.0.1", jump="", way="", port=22, **more)
 
 
 def test_what_is_fresh_is_taken_and_later_only_what_answers(monkeypatch):

@@ -1,0 +1,143 @@
+"""Logins to a Kubernetes, and how patient requests to it are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.transport.http_calls import HttpAnswer
+from trainmaster.transport.kubernetes.api import KubeApi, KubeRefusedError
+from trainmaster.transport.kubernetes.login import KubeCredentials, KubeLogin, read_login
+
+CONFIG = """
+current-context: {current}
+clusters:
+- {{name: c, cluster: {{server: {server}}}}}
+users:
+- {{name: u, user: {user}}}
+contexts:
+- {{name: {current}, context: {{cluster: c, user: u, namespace: research}}}}
+"""
+
+
+def login(tmp_path: Path, user: str = "{token: t}", server: str = "https://k", name: str = "a") -> KubeLogin:
+    file = tmp_path / name
+    file.write_text(CONFIG.format(current=name, user=user, server=server))
+    return read_login("", {"KUBECONFIG": str(file), "HOME": str(tmp_path)})
+
+
+def test_the_first_file_holds_and_a_context_may_be_named(tmp_path: Path) -> None:
+    """As `kubectl` reads them."""
+    login(tmp_path, name="a")
+    login(tmp_path, "{tokenFile: its-token}", "https://other", name="b")
+    (tmp_path / "its-token").write_text("renewed\n")
+    environ = {"KUBECONFIG": f"{tmp_path}/a:{tmp_path}/missing:{tmp_path}/b"}
+    found = read_login("", environ)
+    assert (found.name, found.server, found.namespace) == ("a", "https://k", "research")
+    assert KubeCredentials(found).headers() == {"Authorization": "Bearer t"}
+    alone = read_login("b", {"KUBECONFIG": f"{tmp_path}/b"})
+    assert KubeCredentials(alone).headers() == {"Authorization": "Bearer renewed"}
+
+
+@pytest.mark.parametrize(
+    ("user", "server", "words"),
+    [
+        ("{token: geheim}", "http://far.example.org", "without encryption"),
+        ("{token: geheim}", "https://k, insecure-skip-tls-verify: true", "insecure-skip-tls-verify"),
+        ("{auth-provider: {name: gcp}}", "https://k", "auth-provider"),
+        ("{token: geheim}", "https://k, proxy-url: 'http://p'", "proxy-url"),
+        ("{token: geheim}", "''", "no address"),
+    ],
+)
+def test_what_cannot_work_or_gives_secrets_away_is_refused(
+    tmp_path: Path, user: str, server: str, words: str
+) -> None:
+    """Without saying any."""
+    with pytest.raises(UsageError, match=words) as caught:
+        login(tmp_path, user, server)
+    assert caught.value.hint
+    assert "geheim" not in str(caught.value)
+
+
+def test_without_files_the_pod_itself_may_have_a_login(tmp_path: Path) -> None:
+    """Else it is said where was looked."""
+    with pytest.raises(UsageError, match=r"\.kube/config"):
+        read_login("", {"HOME": str(tmp_path)})
+    found = read_login("", {"HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    assert found.server == "https://10.0.0.1:443"
+    login(tmp_path)
+    with pytest.raises(UsageError, match="no context 'x'"):
+        read_login("x", {"KUBECONFIG": f"{tmp_path}/a"})
+
+
+def plug_in(tmp_path: Path, script: str) -> KubeCredentials:
+    program = tmp_path / "tell"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o700)
+    user = "{exec: {command: ./tell, args: [x], env: [{name: MORE, value: '1'}]}}"
+    return KubeCredentials(login(tmp_path, user))
+
+
+def test_a_program_tells_the_token_and_is_asked_again_when_it_is_refused(tmp_path: Path) -> None:
+    """Once as long as it is taken."""
+    script = f"echo $1$MORE >> {tmp_path}/asked; n=$(wc -l < {tmp_path}/asked)"
+    script += """; printf '{"status": {"token": "%s"}}' $n"""
+    credentials = plug_in(tmp_path, script)
+    assert [credentials.headers()["Authorization"] for _ in range(2)] == ["Bearer 1", "Bearer 1"]
+    assert credentials.headers(is_refused=True) == {"Authorization": "Bearer 2"}
+    assert (tmp_path / "asked").read_text() == "x1\nx1\n"
+    with pytest.raises(UsageError, match="log in first"):
+        plug_in(tmp_path, "echo log in first >&2; exit 1").headers()
+
+
+def api(tmp_path: Path, answers: list[HttpAnswer | OSError]) -> tuple[KubeApi, list[float]]:
+    waited: list[float] = []
+
+    def send(*_: object) -> HttpAnswer:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    return KubeApi(login(tmp_path), "research", send, waited.append), waited
+
+
+def test_a_busy_server_is_waited_for(tmp_path: Path) -> None:
+    """As long as it says; and a token that is not taken is tried once more."""
+    busy = HttpAnswer(429, "", {"retry-after": "3"})
+    asked, waited = api(tmp_path, [busy, HttpAnswer(401, "{}"), HttpAnswer(200, '{"items": []}')])
+    assert asked.call("GET", "pods") == {"items": []}
+    assert waited == [3.0]
+    asked, _ = api(tmp_path, [HttpAnswer(401, "{}")] * 2)
+    with pytest.raises(UsageError, match="does not take the login"):
+        asked.call("GET", "pods")
+
+
+def test_refusals_are_told_in_its_words(tmp_path: Path) -> None:
+    """A quota is no missing right."""
+
+    def told(words: str) -> HttpAnswer:
+        return HttpAnswer(403, json.dumps({"message": words, "reason": "Forbidden"}))
+
+    asked, _ = api(tmp_path, [told("exceeded quota: q"), told('pods is forbidden: User "me" cannot list')])
+    with pytest.raises(KubeRefusedError) as caught:
+        asked.call("POST", "pods", {})
+    assert caught.value.is_quota
+    with pytest.raises(UsageError, match='User "me" cannot list') as refused:
+        asked.call("GET", "pods")
+    assert "role" in refused.value.hint
+    asked, _ = api(tmp_path, [OSError("no route")])
+    with pytest.raises(ProviderError, match="does not answer at https://k: no route"):
+        asked.call("GET", "pods")
+
+
+def test_lists_come_page_by_page_and_clocks_are_compared(tmp_path: Path) -> None:
+    """A second's difference is none."""
+    first = '{"items": [{"a": 1}], "metadata": {"continue": "c"}}'
+    date = {"date": "Thu, 01 Jan 1970 00:00:00 GMT"}
+    asked, _ = api(tmp_path, [HttpAnswer(200, first), HttpAnswer(200, '{"items": [{"a": 2}]}', date)])
+    assert asked.all("pods") == [{"a": 1}, {"a": 2}]
+    assert asked.ahead_s > 1e9
