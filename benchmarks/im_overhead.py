@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 from clusters import lab
 from common import machine, options, spread
+from trainmaster.providers.http_calls import HttpAnswer, Send, send_request
 
 from trainmaster.cluster.cluster_loop import BOOT_LOOK_S
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
-from trainmaster.providers.http_calls import HttpAnswer, Send, send_request
 from trainmaster.providers.im.client import ImClient, ImRefusedError
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
 from trainmaster.providers.im.prices import im_offers
