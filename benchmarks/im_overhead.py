@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 from clusters import lab
 from common import machine, options, spread
-from trainmaster.providers.http_calls import HttpAnswer, Send, send_request
 
 from trainmaster.cluster.cluster_loop import BOOT_LOOK_S
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
@@ -32,6 +31,7 @@ from trainmaster.providers.im.radl import machine_of
 from trainmaster.providers.im.settings import ImSettings, read_settings
 from trainmaster.spec.errors import ProviderError
 from trainmaster.testing.private_im import PrivateIm, installed
+from trainmaster.transport.http_calls import HttpAnswer, Send, send_request
 
 T = TypeVar("T")
 TYPE = "m4.xlarge"
