@@ -32,6 +32,7 @@ SETTINGS = """\
 image: work:lab
 wait: {wait}
 grace: 5s
+volumes: {{/usr: "/usr:ro", /tmp: /tmp}}
 machines:
   small: {{cpus: 0.1, memory: 50MB, usd_per_hour: 0.25}}
   gpu: {{cpus: 0.1, memory: 50MB, gpus: 1}}

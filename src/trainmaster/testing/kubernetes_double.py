@@ -85,8 +85,10 @@ class _Pod:
         }
 
     def _places(self) -> list[str]:
+        """Directories of its own: hostPath volumes are where they are."""
         (container,) = self.told["spec"]["containers"]
-        mounts = [each["mountPath"] for each in container.get("volumeMounts", ())]
+        own = {each["name"] for each in self.told["spec"].get("volumes", ()) if "emptyDir" in each}
+        mounts = [each["mountPath"] for each in container.get("volumeMounts", ()) if each["name"] in own]
         return [*(each for each in mounts if each != "/dev/shm"), "/var/tmp"]  # noqa: S108 - of the pod
 
     def first(self) -> int:
