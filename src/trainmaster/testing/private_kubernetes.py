@@ -323,7 +323,7 @@ class PrivateKubernetes(PrivateServer):
         return False
 
     def _images(self, name: str, own: Path) -> None:
-        """``pause:lab``: a program that waits. ``work:lab``: whatever is mounted at ``/usr``, with a shell."""
+        """``pause:lab`` has a program that waits, ``work:lab`` whatever is mounted at ``/usr``."""
         if self._docker(name, "image", "inspect", "work:lab", check=False).returncode == 0:
             return
         for image in ("pause", "work"):
