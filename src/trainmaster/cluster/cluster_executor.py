@@ -24,6 +24,7 @@ from trainmaster.control.loop.jobs import THREADS
 from trainmaster.db.changes import Note
 from trainmaster.executors.base import Capacity, Executor, GangRequest, GangStatus, Phase
 from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.facts import QueuedMachines
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.units import format_duration
 
@@ -167,8 +168,12 @@ class ClusterExecutor:
             found += connection.guarded(lambda executor: executor.output()) or ()
         return found
 
-    def queue_place(self) -> None:
-        """Nothing: no other run uses its machines."""
+    def queue_place(self) -> QueuedMachines | None:
+        """What it waits for in its provider's queue, if no cluster is up; no other run uses them."""
+        loops = [connection.loop for connection in self._all if not connection.loop.is_over]
+        found = dict.fromkeys(why for loop in loops for why in loop.queued)
+        is_idle = found and not any(loop.formation for loop in loops)
+        return QueuedMachines(tuple(found)) if is_idle else None
 
     def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
         """Ask an attempt to end; one that was never sent is forgotten."""

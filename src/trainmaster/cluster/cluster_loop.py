@@ -148,6 +148,12 @@ class ClusterLoop:
         return found
 
     @property
+    def queued(self) -> list[str]:
+        """Why machines are not there yet that wait in their provider's queue."""
+        nodes = map(self._observed.node, [machine.id for machine in self.record.rented])
+        return [node.reason for node in nodes if node is not None and node.is_queued]
+
+    @property
     def fatal(self) -> Exception | None:
         """Why the run cannot go on; None while it can."""
         return self._observed.fatal

@@ -17,6 +17,7 @@ from trainmaster.cluster.record import ClusterRecord, ClusterState, Failure, Mac
 from trainmaster.cluster.renting.plan import Rental, RolePlan
 from trainmaster.providers.base import Node, NodeState
 from trainmaster.providers.next_offer import CapacityFailure, next_offer
+from trainmaster.spec.units import format_duration
 
 #: A machine that has not come up so long after this process knows of it is given back.
 BOOT_S: Final = 600.0
@@ -67,6 +68,7 @@ def decide_cluster(
     _give_up_spare(decision, scaling.to_spare(decision.record, seen.stages))
     if wanted:
         _fill_seats(decision, seen, now, patience, scaling)
+        _lose_patience(decision, seen, now, patience)
     _bring_up(decision, seen, now, scaling)
     _tell_lost(decision, wanted=wanted)
     decision.actions = list(dict.fromkeys(decision.actions))
@@ -370,6 +372,21 @@ def _ask(decision: Decision, role: RolePlan, seats: list[str], now: float, patie
     decision.replaced |= {seat: rental for seat in seats if seat in decision.lost}
     if new := [machine for machine in asked if machine.seat not in decision.lost]:
         decision.notes.append(f"{len(new)} x {rental.words} for {_names(record, new)}")
+
+
+def _lose_patience(decision: Decision, seen: Seen, now: float, patience: WaitLimits) -> None:
+    """The user does not want to wait any longer for machines without which nothing goes on."""
+    record = decision.record
+    known = [seen.latest.get(machine.id) for machine in record.rented]
+    why = decision.waits or next((node.reason for node in known if node is not None and node.is_queued), "")
+    if seen.is_formed or decision.fatal or not why:
+        return
+    last = max((n for n, machine in enumerate(record.machines) if machine.has_joined), default=-1)
+    asked_at = [each.asked_at for each in record.machines[last + 1 :] if each.asked_at is not None]
+    if asked_at and now - min(asked_at) >= patience.machines_s:
+        limit = format_duration(patience.machines_s)
+        decision.fatal = f"{record.plan.name} has no machines after {limit} (budget.wait): {why}"
+        decision.is_users = True
 
 
 def _missing(role: RolePlan, names: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -157,7 +158,9 @@ class WaitLimits:
     Attributes:
         lost_s: for a silent machine, before it is given up and replaced.
         cool_down_s: before machines are asked for again where there were none.
+        machines_s: for machines that a queue, or a cloud without capacity, does not give (`budget.wait`).
     """
 
     lost_s: float = 60.0
     cool_down_s: float = COOL_DOWN_S
+    machines_s: float = math.inf

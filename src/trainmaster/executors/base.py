@@ -12,7 +12,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from trainmaster.spec.facts import QueuedMachines
 
 
 class Phase(StrEnum):
@@ -313,6 +316,11 @@ class QueuePlace:
             held.append(f"all together may hold {self.of}")
         return f"{wanted}: {', '.join(held)}"
 
+    @property
+    def told(self) -> str:
+        """The line that tells that it waits."""
+        return f"waits for {self.words}; {place_text(self.place)}"
+
 
 def place_text(place: int) -> str:
     """How many wait before it.
@@ -360,8 +368,8 @@ class Executor(Protocol):
     def output(self) -> list[tuple[str, str]]:
         """(attempt, member) of each member that wrote something since the last call; wakes `changes`."""
 
-    def queue_place(self) -> QueuePlace | None:
-        """For what the run waits that other runs hold, as far as `changes` has heard.
+    def queue_place(self) -> QueuePlace | QueuedMachines | None:
+        """For what the run waits that others hold, as far as `changes` has heard.
 
         Returns:
             None if something of it runs, nothing of it is queued, or no other run uses the machines.

@@ -139,6 +139,7 @@ class Node:
         switch: on the machine, where the lease of its dead-man switch lies; empty for the usual place.
         python: on the machine, for our runtime; empty to look for one.
         directory: on the machine, where the runtime is put; empty for ``~/.trainmaster-runtime``.
+        is_queued: it waits in a queue of its provider: ``reason`` says for what.
     """
 
     id: str
@@ -168,6 +169,7 @@ class Node:
     python: str = ""
     directory: str = ""
     is_rented: bool = True
+    is_queued: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +273,18 @@ class Provider(Protocol):
         """Give back machines of ours whose cluster is not among ``known`` and whose lease is over; their ids.
 
         One whose lease is not over may be that of a copy of our home; else it ends itself.
+        """
+
+
+class Queue(Protocol):
+    """What a provider can do, too, whose machines wait in a queue of its own (`Capabilities.queues`)."""
+
+    def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:
+        """How long these would wait if they were asked for now; None if it does not reckon. Queues nothing.
+
+        Raises:
+            UsageError: they would be refused.
+            ProviderError: it cannot be asked.
         """
 
 

@@ -92,6 +92,7 @@ class Capabilities:
         provisioning_s: seconds from asking for machines until they can be worked on, before any were seen.
         bakes: an image can be made of a machine, from which others start; see `Baker`.
         giving_back_s: seconds from the end of the work until machines are paid for no more.
+        queues: its machines may wait in a queue of its own, which is no part of that; see `Queue`.
     """
 
     reach: str = "ssh"
@@ -113,6 +114,7 @@ class Capabilities:
     billing: Billing = billing.UNKNOWN
     provisioning_s: LogNormal = _THERE_S
     giving_back_s: LogNormal = _GIVEN_BACK_S
+    queues: bool = False
 
     @property
     def is_here(self) -> bool:
@@ -173,8 +175,9 @@ BUILT_IN: Final = {
         offers=OfferSource.SETTINGS,
         has_own_kernel=False,
         billing=billing.NOTHING_BESIDE,
-        provisioning_s=LogNormal(15.0, 1.0),  # without the queue
+        provisioning_s=LogNormal(15.0, 1.0),
         giving_back_s=LogNormal(2.0, 0.7),
+        queues=True,
     ),
     "kubernetes": Capabilities(
         reach="pods",

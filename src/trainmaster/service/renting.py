@@ -113,6 +113,8 @@ class RentalOffer:
                 f"estimate: {told_in_full(self.quote.time_s, self.quote.cost_usd)}, with the wait for "
                 "the machines"
             )
+            if self.quote.queue is not None:
+                found.append(f"before that {self.quote.queue.words}, not in the estimate")
             limits = {one.bottleneck: None for one in self.quote.experiments.values() if one.bottleneck}
             found += [f"limited by {limit}" for limit in limits]
             found += [f"{name} is not in the estimate: {why}" for name, why in self.quote.not_quoted.items()]

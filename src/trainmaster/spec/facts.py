@@ -108,6 +108,7 @@ class AwaitedApproval:
     """
 
     approval: tuple[str, ...]
+    told = ""  # the experiment has said so
 
     @property
     def words(self) -> str:
@@ -117,3 +118,28 @@ class AwaitedApproval:
         "a person's approval of deploy"
         """
         return f"a person's approval of {', '.join(self.approval)}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedMachines:
+    """What a run waits for whose provider has others before it.
+
+    Attributes:
+        queue: why its machines are not there yet, as their provider says.
+    """
+
+    queue: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """For people.
+
+        >>> QueuedMachines(("job 7: Priority",)).words
+        'machines: job 7: Priority'
+        """
+        return f"machines: {'; '.join(self.queue)}"
+
+    @property
+    def told(self) -> str:
+        """The line that tells that it waits."""
+        return f"waits for {self.words}"

@@ -33,12 +33,14 @@ class Budget(Noun):
         usd_per_hour: a cap on what is rented at the same time.
         deadline_s: seconds from the start of the run.
         saving_usd: what machines may cost that wait for nothing but something to be saved.
+        wait_s: how long to wait for machines that a queue, or a cloud without capacity, does not give.
     """
 
     total_usd: Annotated[float | None, Key("total", money)] = None
     usd_per_hour: Annotated[float | None, Key("per_hour", money)] = None
     deadline_s: Annotated[float | None, Key("deadline", duration())] = None
     saving_usd: Annotated[float | None, Key("saving", money)] = None
+    wait_s: Annotated[float | None, Key("wait", duration())] = None
 
 
 class Objective(Noun):

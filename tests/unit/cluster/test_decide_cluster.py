@@ -17,6 +17,7 @@ from trainmaster.providers.base import Node, NodeState
 NOW = 1000.0
 A = Rental("m4.large", "us", "us-a", usd_per_hour=0.36)
 B = Rental("m4.large", "us", "us-b", usd_per_hour=0.72)
+LIMITS = WaitLimits(60.0, 600.0)
 LENT = replace(A, spot=True)
 
 
@@ -29,6 +30,7 @@ def step(
     seen: Seen | None = None,
     now: float = NOW,
     scaling: Scaling | None = None,
+    patience: WaitLimits = LIMITS,
     **wishes: bool,
 ) -> Decision:
     return decide_cluster(
@@ -37,7 +39,7 @@ def step(
         now,
         wanted=wishes.get("wanted", True),
         ending=wishes.get("ending", False),
-        patience=WaitLimits(60.0, 600.0),
+        patience=patience,
         scaling=scaling,
     )
 
@@ -575,3 +577,23 @@ def test_what_it_costs_to_be_kept_warm() -> None:
     assert record.idle_usd(NOW, NOW - 60) == pytest.approx(2 * 0.36 * 60 / 3600), "its run could not end it"
     ended = record.changed(replace(m, ended_at=NOW - 30) for m in record.machines)
     assert ended.idle_usd(NOW, NOW - 60) == pytest.approx(2 * 0.36 * 30 / 3600)
+
+
+def test_who_does_not_want_to_wait_any_longer_for_a_queue_is_not_made_to() -> None:
+    asked = step(new_record("run", plan(), "home")).record
+    record = asked.changed(replace(m, id=f"i-{n}") for n, m in enumerate(asked.machines))
+    waits = replace(node("i-0", NodeState.STARTING, reason="job 7: Priority"), is_queued=True, started_at=0.0)
+    seen, limits = Seen(nodes={"i-0": waits, "i-1": waits}), WaitLimits(60.0, 600.0, 3600.0)
+    up = replace(seen, is_formed=True)
+    for given, later, limit in ((seen, 3599, limits), (seen, 36000, LIMITS), (up, 3600, limits)):
+        assert not step(record, given, NOW + later, patience=limit).fatal
+    decision = step(record, seen, NOW + 3600, patience=limits)
+    assert decision.fatal == "train has no machines after 1 h (budget.wait): job 7: Priority"
+
+
+def test_a_cloud_without_capacity_is_waited_for_as_long() -> None:
+    over = rented(1).changed([replace(rented(1).machines[0], is_over=True, has_joined=True, asked_at=NOW)])
+    asked = step(over, now=NOW + 10)
+    seen = Seen(refusals={asked.actions[0].token: Refusal(("us-a", "us-b"), "none")})
+    told = [step(asked.record, seen, NOW + s, patience=WaitLimits(60.0, 600.0, 50.0)).fatal for s in (59, 60)]
+    assert [bool(each) for each in told] == [False, True], told

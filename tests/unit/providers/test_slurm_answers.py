@@ -42,9 +42,9 @@ WAITING = (
 )
 PREEMPTED = RUNNING.replace("Deadline=N/A", "Deadline=N/A PreemptTime=1795706700")
 SINFO = """\
-main*|up|1-00:00:00|2|idle|4|2000|gpu:a100:2(S:0-1)|fast,nvlink
-main*|up|1-00:00:00|1|down*|8|4000|(null)|(null)
-scavenge|inact|infinite|3|mixed~|64+|256000+|gpu:4|(null)
+main*|up|1-00:00:00|n[1-2]|idle|4|2000|gpu:a100:2(S:0-1)|fast,nvlink
+main*|up|1-00:00:00|n3|down*|8|4000|(null)|(null)
+scavenge|inact|infinite|s[1-3]|mixed~|64+|256000+|gpu:4|(null)
 """
 SETTINGS = """\
 login: ada@login.example.org:2222
@@ -137,6 +137,16 @@ def test_what_would_wait_for_ever_is_refused(machine, count, words):
     assert refused.value.hint
 
 
+def test_nodes_that_a_run_has_already_do_not_count():
+    """One more must be another one; a node that is down may come back, but then that is the only one."""
+    part = scripts.Part(NodeRequest("worker", 1, "m"), SlurmMachine(cpus=1, memory_bytes=10**9), 20000, "d")
+    there = answers.parse_partitions(SINFO)
+    refuse_misfit(part, there, ["n1"])
+    refuse_misfit(part, there, ["n1", "n2"])
+    with pytest.raises(UsageError, match="has 0, beside the 3 that the run has"):
+        refuse_misfit(part, there, ["n1", "n2", "n3"])
+
+
 def test_a_job_has_all_that_is_asked_for(tmp_path):
     known = settings(tmp_path)
     requests = [
@@ -214,7 +224,7 @@ class Slurm:
 
 
 BIG = NodeRequest("worker", 1, "big", token="worker-0")
-HAS_BIG = Result(0, SINFO.replace("1|down*", "1|idle"), "")
+HAS_BIG = Result(0, SINFO.replace("down*", "idle"), "")
 
 
 def provider_of(tmp_path: Path, shell: Shell) -> SlurmProvider:

@@ -98,12 +98,14 @@ class Waited:
     Attributes:
         seconds: from asking for it until it was up. offer: its workers' machines, as in `Measurement`.
         provider: whose. vcpus: of one; 0: unknown.
+        queued_s: how long they waited in a queue of the provider before.
     """
 
     seconds: float
     offer: str = ""
     provider: str = ""
     vcpus: float = 0.0
+    queued_s: float = 0.0
 
 
 def machines_belief(

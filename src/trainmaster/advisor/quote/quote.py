@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.redaction import redacted
+from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
     from trainmaster.providers import Offer
@@ -357,6 +359,47 @@ class ExperimentQuote:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class QuotedQueue:
+    """How long machines wait in their provider's queue: before all that is quoted, and no part of it.
+
+    Attributes:
+        time_s: None if nothing is known. reckoned_s: as the provider reckons now; None if it does not.
+        seen: how many earlier waits are known.
+    """
+
+    time_s: Interval | None = None
+    reckoned_s: float | None = None
+    seen: int = 0
+
+    @classmethod
+    def of(cls, reckoned_s: float | None, seen: Sequence[float]) -> QuotedQueue:
+        """By what the provider reckons now, else by earlier waits, in seconds.
+
+        >>> QuotedQueue.of(None, [60.0, 60.0]).words, QuotedQueue.of(None, []).words
+        ('1 min (33 s to 1 min 49 s) in the queue, by 2 earlier jobs', 'in the queue: unknown')
+        """
+        if reckoned_s is None and not seen:
+            return cls()
+        first = max(seen[0] if reckoned_s is None else reckoned_s, 1.0)
+        belief = LogNormal(first, 1.0, 0.3).learnt(seen if reckoned_s is None else ())
+        return cls(Interval(*belief.quantiles), reckoned_s, len(seen))
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        if self.time_s is None:
+            return "in the queue: unknown"
+        low, middle, high = map(format_duration, (self.time_s.p5, self.time_s.p50, self.time_s.p95))
+        jobs = f"{self.seen} earlier job{'s' * (self.seen != 1)}"
+        source = f"by {jobs}" if self.reckoned_s is None else "as its scheduler reckons now"
+        return f"{middle} ({low} to {high}) in the queue, {source}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {**asdict(self), "words": self.words}
+
+
 @dataclass(frozen=True)
 class Quote:
     """Of a whole recipe.
@@ -368,6 +411,7 @@ class Quote:
         not_quoted: experiments that could not be measured, and why.
         notes: what the user should know.
         to_measure: what of `not_quoted` can be measured first, on which machines; see `measuring_runs`.
+        queue: what is waited for machines before; None where there is no queue.
     """
 
     experiments: Mapping[str, ExperimentQuote]
@@ -379,6 +423,7 @@ class Quote:
     not_quoted: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     to_measure: Mapping[str, Any] = field(default_factory=dict)
+    queue: QuotedQueue | None = None
 
     @property
     def main(self) -> ExperimentQuote:
@@ -405,6 +450,7 @@ class Quote:
             "as_of": self.as_of,
             "not_quoted": dict(self.not_quoted),
             **({"to_measure": dict(self.to_measure)} if self.to_measure else {}),
+            **({"queue": self.queue.as_dict()} if self.queue else {}),
             "warnings": list(self.notes),
         }
 

@@ -18,6 +18,7 @@ from trainmaster.advisor.quote.quote import (
     MoreMeasuring,
     NextMeasurement,
     Quote,
+    QuotedQueue,
     QuotedTarget,
     Rented,
     Types,
@@ -147,7 +148,7 @@ class ServedQuote(Quote):
 
 def quote_of(found: Mapping[str, Any]) -> Quote:
     """From the object of ``quote --json``."""
-    total = found["total"]
+    total, queue = found["total"], found.get("queue")
     return ServedQuote(
         {name: _experiment(name, each) for name, each in found["experiments"].items()},
         _interval(total["time_s"]),
@@ -158,6 +159,7 @@ def quote_of(found: Mapping[str, Any]) -> Quote:
         found["not_quoted"],
         tuple(found["warnings"]),
         found.get("to_measure") or {},
+        QuotedQueue(_interval(queue["time_s"]), queue["reckoned_s"], queue["seen"]) if queue else None,
         found,
     )
 

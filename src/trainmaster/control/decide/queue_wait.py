@@ -7,14 +7,16 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from trainmaster.db.changes import Change, Note, QueueChange
-from trainmaster.executors.base import QueuePlace, place_text
-from trainmaster.spec.facts import AwaitedApproval
+from trainmaster.executors.base import QueuePlace
+from trainmaster.spec.facts import AwaitedApproval, QueuedMachines
 from trainmaster.spec.units import format_duration
 
 #: A shorter wait is not reported and does not count: runs take turns all the time.
 TOLD_AFTER_S: Final = 1.0
 #: Somebody else's tasks may come and go many times a second.
 _CHANGED_EVERY_S: Final = 2.0
+
+Awaited = QueuePlace | QueuedMachines | AwaitedApproval
 
 
 @dataclass(slots=True)
@@ -29,7 +31,7 @@ class QueueWait:
     """
 
     earlier_s: float = 0.0
-    place: QueuePlace | AwaitedApproval | None = None
+    place: Awaited | None = None
     since: float = 0.0
     is_told: bool = False
     _changed_at: float = 0.0
@@ -38,7 +40,7 @@ class QueueWait:
         """How long it has waited in all."""
         return self.earlier_s + (now - self.since if self.is_told else 0.0)
 
-    def look(self, place: QueuePlace | AwaitedApproval | None, now: float) -> list[Change]:
+    def look(self, place: Awaited | None, now: float) -> list[Change]:
         """Take in what it waits for now; what is to be written down and told."""
         if place is None:
             return self._end(now)
@@ -49,9 +51,7 @@ class QueueWait:
             if now - self.since < TOLD_AFTER_S:
                 return []
             self.is_told, self._changed_at = True, now
-            if isinstance(place, AwaitedApproval):  # the experiment has said so
-                return [_written(place)]
-            return [Note(f"waits for {place.words}; {place_text(place.place)}"), _written(place)]
+            return [*map(Note, filter(None, [place.told])), _written(place)]
         if place == self.place or now - self._changed_at < _CHANGED_EVERY_S:
             return []
         self.place, self._changed_at = place, now
@@ -69,5 +69,5 @@ class QueueWait:
         return [Note(f"goes on after waiting {took}"), QueueChange(None, waited_s)]
 
 
-def _written(place: QueuePlace | AwaitedApproval) -> QueueChange:
+def _written(place: Awaited) -> QueueChange:
     return QueueChange(json.dumps(asdict(place)))

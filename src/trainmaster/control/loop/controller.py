@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.control.decide.budget import Meter, SavingMoney
 from trainmaster.control.decide.effects import Effect, EffectKind, MoreMemory, ObservedTask, Policy
+from trainmaster.control.decide.queue_wait import Awaited
 from trainmaster.control.loop.reconcile import Turn, reconcile
 from trainmaster.control.loop.run_state import RunState, Task
 from trainmaster.control.loop.surroundings import (
@@ -28,7 +29,7 @@ from trainmaster.control.notes.task_notes import JobNotes, SilenceNotes, UntilNo
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Change, Lease, Note, Progress
 from trainmaster.db.leases import RENEW_S
-from trainmaster.executors.base import Executor, GangStatus, Phase, QueuePlace
+from trainmaster.executors.base import Executor, GangStatus, Phase
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import (
     InterruptedByUser,
@@ -38,7 +39,6 @@ from trainmaster.spec.errors import (
     UsageError,
     one_line,
 )
-from trainmaster.spec.facts import AwaitedApproval
 from trainmaster.spec.gate import Gate, GateResult
 from trainmaster.spec.states import EndReason, State
 
@@ -330,7 +330,7 @@ class Controller:
 
     def _waits(self, now: float) -> list[Change]:
         """Nothing of the run goes on, as others hold what it needs, or a person is to say something."""
-        place: QueuePlace | AwaitedApproval | None = None
+        place: Awaited | None = None
         if self.run_state.state is not State.DONE:
             place = self.run_state.awaited_approval() or self.executor.queue_place()
         return self.run_state.queue_wait.look(place, now)

@@ -6,8 +6,8 @@ As text: ``scontrol -o`` says the same in 22.05 and in 24.11, where its JSON has
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -187,15 +187,24 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:
-    """So many nodes of a partition that are alike. memory_mb: of each. gpus: of each, whatever their type."""
+    """Nodes of a partition that are alike. memory_mb: of each. gpus: of each, whatever their type."""
 
-    count: int
+    nodes: tuple[str, ...]
     state: str
     cpus: int
     memory_mb: int
     gpus: int = 0
     gres: str = ""
     features: frozenset[str] = frozenset()
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.nodes)
+
+    def without(self, names: Collection[str]) -> NodeKind:
+        """Those that are not among these."""
+        return replace(self, nodes=tuple(name for name in self.nodes if name not in names))
 
     @property
     def is_there(self) -> bool:
@@ -210,11 +219,11 @@ def parse_partitions(text: str) -> dict[str, Partition]:
         parts = line.strip().split("|")
         if len(parts) != 9:
             continue
-        name, up, limit, count, state, cpus, memory, gres, features = parts
+        name, up, limit, nodes, state, cpus, memory, gres, features = parts
         plain = name.rstrip("*")
         known = found.get(plain) or Partition(plain, name.endswith("*"), up == "up", limit_seconds(limit))
         kind = NodeKind(
-            int(count), state.rstrip("*~#!%$@+^-"), _least(cpus), _least(memory), _gpus(gres), gres,
+            hostnames(nodes), state.rstrip("*~#!%$@+^-"), _least(cpus), _least(memory), _gpus(gres), gres,
             frozenset(features.split(",")),
         )  # fmt: skip
         found[plain] = Partition(plain, known.is_default, known.is_up, known.limit_s, (*known.nodes, kind))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from trainmaster.providers.slurm.answers import NodeKind, Partition, names_of
 from trainmaster.providers.slurm.scripts import Part
@@ -10,12 +10,13 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import format_duration
 
 
-def refuse_misfit(part: Part, partitions: Mapping[str, Partition]) -> None:
+def refuse_misfit(part: Part, partitions: Mapping[str, Partition], excluded: Collection[str] = ()) -> None:
     """Refuse what would wait for ever.
 
     Args:
         part: a request.
         partitions: what there is.
+        excluded: names of nodes that it must not be on.
 
     Raises:
         UsageError: what is too much, what there is, and what to write instead.
@@ -43,7 +44,8 @@ def refuse_misfit(part: Part, partitions: Mapping[str, Partition]) -> None:
             f"more than partition {name} allows",
             f"Write at most {format_duration(partition.limit_s)}: the next job goes on at the checkpoint.",
         )
-    there = [kind for kind in partition.nodes if kind.is_there] or list(partition.nodes)
+    kinds = [kind.without(excluded) for kind in partition.nodes]
+    there = [kind for kind in kinds if kind.is_there and kind.count] or kinds
     suited = [kind for kind in there if _lacks(part, kind) == ""]
     if not suited:
         reasons = dict.fromkeys(_lacks(part, kind) for kind in there)
@@ -52,9 +54,10 @@ def refuse_misfit(part: Part, partitions: Mapping[str, Partition]) -> None:
             f"{' or '.join(reasons) or 'it'}",
             f"The most that one has: {_most(there)}.",
         )
-    if sum(kind.count for kind in suited) < request.count:
+    if (count := sum(kind.count for kind in suited)) < request.count:
+        beside = f", beside the {len(excluded)} that the run has," if excluded else ""
         raise UsageError(
-            f"{request.count} {request.role} nodes: partition {name} has {sum(k.count for k in suited)} "
+            f"{request.count} {request.role} nodes: partition {name} has {count}{beside} "
             f"that could be machine {request.instance_type}; Slurm would let it wait for ever",
             "Ask for fewer nodes, or for less of each.",
         )

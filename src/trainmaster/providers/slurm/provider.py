@@ -118,18 +118,23 @@ class SlurmProvider:
 
     def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
         """See `Provider`. When each would start is a note; nothing is queued."""
-        partitions, notes = self._partitions(), []
-        for group in _groups(requests):
-            parts = self._parts("preflight", group)
-            for part in parts:
-                refuse_misfit(part, partitions)
-            waits_s = self._waiting_s(parts)
-            if waits_s is not None and waits_s >= 1:
-                named = " and ".join(f"{each.count} x {each.instance_type}" for each in group)
-                notes.append(
-                    f"{named} would wait {format_duration(waits_s)} in the queue, as Slurm reckons now"
-                )
-        return notes
+        waits_s = self.queue_wait_s(requests)
+        if waits_s is None or waits_s < 1:
+            return []
+        return [f"waits {format_duration(waits_s)} in the queue for its machines, as Slurm reckons now"]
+
+    def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:
+        """See `Queue`: by the time limits of the jobs before it."""
+        partitions, found = self._partitions(), list[float]()
+        for part in self._parts("preflight", requests):  # Slurm reckons with one component at a time
+            refuse_misfit(part, partitions)
+            script = self._script([part], "preflight", "none", "none", "0")
+            done = self._run(f"date +now=%s\n{scripts.test_script(script)}")
+            if done.code:
+                raise self._refused(done, [part])
+            if start := answers.start_of(done.out + done.err):
+                found.append(max(start - answers.parse_jobs(done.out)[0], 0.0))
+        return max(found, default=None)
 
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
         """See `Provider`: the scripts of the jobs."""
@@ -144,23 +149,6 @@ class SlurmProvider:
             }
             for group in _groups(requests)
         ]
-
-    def _waiting_s(self, parts: Sequence[scripts.Part]) -> float | None:
-        """How long a job would wait from now on, as Slurm reckons; None if it does not say.
-
-        Raises:
-            UsageError: Slurm refuses it.
-        """
-        longest: float | None = None
-        for part in parts:  # it reckons with one component at a time
-            script = self._script([part], "preflight", "none", "none", "0")
-            done = self._run(f"date +now=%s\n{scripts.test_script(script)}")
-            if done.code:
-                raise self._refused(done, [part])
-            start = answers.start_of(done.out + done.err)
-            if start is not None:
-                longest = max(start - answers.parse_jobs(done.out)[0], longest or 0.0)
-        return longest
 
     def _partitions(self) -> dict[str, Partition]:
         return answers.parse_partitions(self._answer(scripts.sinfo_script()))
@@ -183,12 +171,13 @@ class SlurmProvider:
         if not (requests := self._noted(cluster, requests)):
             return
         parts, partitions = self._parts(cluster, requests), self._partitions()
+        held, apart = self._apart(cluster)
         for part in parts:
-            refuse_misfit(part, partitions)
+            refuse_misfit(part, partitions, held)
         _, public = self._memory.key()
         private, _ = self._memory.host_key(cluster)
         until = str(round(self._clock() + requests[0].lease_s))
-        apart, name = self._apart(cluster), self._name(cluster)
+        name = self._name(cluster)
         here, there = (apart, ()) if len(parts) > 1 else ((), apart)  # a command's are of one component
         script = self._script(parts, cluster, public, scripts.encoded_key(private), until, here)
         done = self._run(scripts.submit_script(name, [each.token for each in requests], script, there))
@@ -236,8 +225,8 @@ class SlurmProvider:
     ) -> str:
         return scripts.job_script(self._settings, self._home, cluster, parts, public, private, until, also)
 
-    def _apart(self, cluster: str) -> list[str]:
-        """Options by which two jobs of a cluster are never on one node at the same time."""
+    def _apart(self, cluster: str) -> tuple[list[str], list[str]]:
+        """Nodes that it has, and options by which two jobs of it are never on one at the same time."""
         known = self._memory.of(cluster)
         held, leaving = list[str](), list[str]()
         for node in self._looked(known):
@@ -247,7 +236,7 @@ class SlurmProvider:
             elif node.state is NodeState.READY:
                 held.append(self._memory.of(cluster).jobs[job.token].nodes[int(node.id.rpartition(".")[2])])
         apart = {"exclude": ",".join(sorted(held)), "dependency": ":".join(["afterany", *sorted({*leaving})])}
-        return [f"--{name}={value}" for name, value in apart.items() if value not in ("", "afterany")]
+        return held, [f"--{name}={value}" for name, value in apart.items() if value not in ("", "afterany")]
 
     def _refused(self, done: Result, parts: Sequence[scripts.Part]) -> Exception:
         """What an answer of `sbatch` means."""
@@ -362,6 +351,7 @@ class SlurmProvider:
             switch=directory,
             python=self._settings.python,
             directory=f"{directory}/runtime" if directory else "",
+            is_queued=state is NodeState.STARTING,
         )
 
     def _state(
@@ -373,7 +363,9 @@ class SlurmProvider:
         if job.ended_at or seen is None:
             return NodeState.GONE, job.reason, None
         if seen.phase is JobPhase.WAITS:
-            return NodeState.STARTING, f"job {job.id} waits in the queue: {seen.reason}", None
+            then = seen.started_at + offset_s - self._clock()
+            starts = f", starts in {format_duration(round(then, -1))} as Slurm reckons" if then > 60 else ""
+            return NodeState.STARTING, f"job {job.id}: {seen.reason or 'not looked at yet'}{starts}", None
         if job.nodes and name not in seen.nodes:
             what = f"{name} is down, and" if name else "a node is down, and"
             return NodeState.GONE, f"job {job.id}: {what} Slurm has taken it out of the job", None

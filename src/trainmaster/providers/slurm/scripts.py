@@ -341,7 +341,7 @@ def address_script(nodes: Iterable[str]) -> str:
 
 def sinfo_script() -> str:
     """What each partition has: name, state, time limit, nodes, their state, cores, MB, GRES, features."""
-    return "sinfo -h -a -o '%P|%a|%l|%D|%T|%c|%m|%G|%f'\n"
+    return "sinfo -h -a -o '%P|%a|%l|%N|%T|%c|%m|%G|%f'\n"
 
 
 def renew_script(jobs: Iterable[tuple[str, str]]) -> str:

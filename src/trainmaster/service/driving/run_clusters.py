@@ -56,8 +56,8 @@ log = logging.getLogger(__name__)
 Tell = Callable[[str], None]
 
 
-def machines_patience(environ: Mapping[str, str]) -> WaitLimits:
-    """How long a run waits for machines that do not answer, and for capacity.
+def machines_patience(environ: Mapping[str, str], wait_s: float | None = None) -> WaitLimits:
+    """How long a run waits for machines that do not answer, and for capacity; ``wait_s``: in all.
 
     ``TRAINMASTER_NODE_PATIENCE`` and ``TRAINMASTER_CAPACITY_PATIENCE`` name other times.
 
@@ -68,6 +68,7 @@ def machines_patience(environ: Mapping[str, str]) -> WaitLimits:
     return WaitLimits(
         seconds_of(environ, "TRAINMASTER_NODE_PATIENCE", PATIENCE_S),
         seconds_of(environ, "TRAINMASTER_CAPACITY_PATIENCE", usual.cool_down_s),
+        usual.machines_s if wait_s is None else wait_s,
     )
 
 
@@ -119,6 +120,7 @@ class RunClusters:
         baking: what it puts on them, and whether images are made of them.
         own_cluster: the one that this process runs on; it knows of no other runs of its home then, and so
             gives back no machines that seem orphaned.
+        wait_s: how long to wait for machines; None: as long as it takes.
 
     Attributes:
         clusters: the executor of all its clusters.
@@ -141,6 +143,7 @@ class RunClusters:
         per_hour_usd: float | None = None,
         saved: Callable[[], None] = lambda: None,
         own_cluster: str = "",
+        wait_s: float | None = None,
         baking: Baking | None = None,
     ) -> None:
         from trainmaster.cluster.node_files.remote_site import RemoteSite
@@ -168,7 +171,7 @@ class RunClusters:
             saved=saved,
         )
         can = capabilities_of(provider)
-        patience = machines_patience(environ)
+        patience = machines_patience(environ, wait_s)
         self._earlier_usd = (0.0, 0.0)
         loops: dict[str, ClusterLoop] = {}
         self._taken: set[str] = set()

@@ -166,6 +166,7 @@ def world_of_machines(
         recipe.budget.usd_per_hour if recipe.budget else None,
         saved=_nothing if files is None else files.save_private,
         own_cluster="" if files is None else files.own_cluster,
+        wait_s=recipe.budget.wait_s if recipe.budget else None,
         baking=Baking.of(recipe, code, row["team"] or "", partial(brought_seconds, database)),
     )
 

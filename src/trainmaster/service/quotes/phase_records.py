@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.task.contents import content_of, of_nodes, part_hash, setup_hash
 from trainmaster.db import NewMeasurement
@@ -202,12 +202,21 @@ def waited_for(database: Database, provider: str, offers: Iterable[Offer] = ()) 
     found = []
     vcpus = {each.instance_type: each.vcpus for each in offers}
     for row in database.cluster_waits(provider):
-        rental = {}
+        rental: dict[str, Any] = {}
+        queued_s = 0.0
         with suppress(ValueError, TypeError, LookupError, AttributeError):
             data = json.loads(row["data"])
+            queued_s = _queued_s(data, row["waited_s"]) if capabilities_of(provider).queues else 0.0
             taken = [machine["rental"] for machine in data.get("machines", ()) if machine.get("has_joined")]
             rental = taken[0] if taken else data["plan"]["roles"][0]["rentals"][0]
         instance = str(rental.get("instance_type", ""))
         offer = measured_name(provider, instance)
-        found.append(Waited(row["waited_s"], offer, provider, vcpus.get(instance, 0.0)))
+        found.append(Waited(row["waited_s"] - queued_s, offer, provider, vcpus.get(instance, 0.0), queued_s))
     return tuple(found)
+
+
+def _queued_s(data: Mapping[str, Any], waited_s: float) -> float:
+    """What of the wait for a cluster was a queue: from asking until the last machine was there."""
+    asked_at = data["asked_at"]
+    began = (each.get("started_at") or asked_at for each in data["machines"] if each.get("has_joined"))
+    return max((at - asked_at for at in began if 0 <= at - asked_at <= waited_s), default=0.0)

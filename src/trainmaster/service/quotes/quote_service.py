@@ -9,10 +9,10 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from trainmaster.db import queries
-from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.providers.capabilities import capabilities_of, measured_name
 from trainmaster.service.quotes.candidate_offers import (
     CandidateOffers,
     candidate_offers_of,
@@ -27,7 +27,7 @@ from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
 from trainmaster.service.quotes.worker_counts import allowed_workers, with_workers, workload_of
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec import Experiment, Recipe
-from trainmaster.spec.errors import MeasurementNeeded, UsageError
+from trainmaster.spec.errors import MeasurementNeeded, ProviderError, UsageError
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.memory_floor import Memory
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     from trainmaster.advisor.market.workload import Workload
     from trainmaster.advisor.model.knowledge import Knowledge
     from trainmaster.advisor.model.measurement import SeenCurve
-    from trainmaster.advisor.quote.quote import Quote
+    from trainmaster.advisor.quote.quote import Quote, QuotedQueue
     from trainmaster.advisor.quote.quoting import Subject
     from trainmaster.advisor.quote.supply import Market
     from trainmaster.control.measure.profile_progress import ProfileProgress
     from trainmaster.providers import Catalogue
+    from trainmaster.providers.base import Queue
     from trainmaster.service.service import Service
 
 #: This machine's processors as catalogues call them: what was measured here is known to run on such.
@@ -277,8 +278,11 @@ class Quoter:
             time_weight=recipe.objective.time,
             cost_weight=recipe.objective.cost,
         )
-        quote = make_quote(subjects, self._market(recipe, catalogue, options), limits, recipe.seed)
+        market = self._market(recipe, catalogue, options)
+        quote = make_quote(subjects, market, limits, recipe.seed)
+        queue = self._queue(recipe, quote, market, environ)
         notes = [
+            *([f"waits before that {queue.words}; neither time nor cost have it"] if queue else []),
             *quote.notes,
             *self._jobs.notes,
             *filter(None, (e.until_caveat for name, e in recipe.experiments.items() if _untold(quote, name))),
@@ -291,7 +295,31 @@ class Quoter:
             found.measured.offer == "local" for found in known.values()
         ):
             notes.append("measured on this machine: other devices are predicted from published figures")
-        return replace(quote, not_quoted=dict(missing), notes=tuple(notes))
+        return replace(quote, not_quoted=dict(missing), notes=tuple(notes), queue=queue)
+
+    def _queue(
+        self, recipe: Recipe, quote: Quote, market: Market, environ: Mapping[str, str]
+    ) -> QuotedQueue | None:
+        """How long its machines wait in a queue of their provider; None if it has none."""
+        from trainmaster.advisor.quote.quote import QuotedQueue
+
+        if self._candidate_offers is None or not capabilities_of(recipe.provider).queues:
+            return None
+        from trainmaster.providers import NodeRequest, ProviderPlace, get_provider
+
+        home, one = self._service.home, quote.main.cluster
+        requests = [
+            NodeRequest(role, rented.count, rented.instance, token=role)
+            for role, rented in (("ps", one.server), ("worker", one.worker))
+            if rented is not None
+        ]
+        provider = get_provider(recipe.provider, ProviderPlace(home.root, home.identity(), environ))
+        reckoned_s = None
+        with suppress(ProviderError):  # it does not answer: what was seen is known
+            reckoned_s = cast("Queue", provider).queue_wait_s(requests)
+        mine = {measured_name(recipe.provider, each.instance_type) for each in requests}
+        seen = [each.queued_s for each in market.waited if each.offer in mine]
+        return QuotedQueue.of(reckoned_s, seen)
 
     def _cheapest(
         self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions, names: Iterable[str]

@@ -20,7 +20,7 @@ from trainmaster.executors.base import QueuePlace
 from trainmaster.service.quotes.quote_record import quote_summary
 from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
 from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.spec.facts import Approval, AwaitedApproval
+from trainmaster.spec.facts import Approval, AwaitedApproval, QueuedMachines
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.topics import ADAPTED, GATE_SAID, MODEL_PROMOTED, NOT_PROMOTED
@@ -199,8 +199,10 @@ def _queued(row: RowMapping, now: float) -> dict[str, Any]:
     if "waits_for" not in found and not is_driven(row, now):
         return {}  # the process that wrote that is gone
     if "waits_for" not in found:
-        waits = AwaitedApproval(**found) if "approval" in found else QueuePlace(**found)
-        found = {**found, "waits_for": waits.words}
+        kind: Any = QueuePlace
+        if found.keys() & {"approval", "queue"}:
+            kind = AwaitedApproval if "approval" in found else QueuedMachines
+        found = {**found, "waits_for": kind(**found).words}
     return {"queued": {"since": row["queued_at"], **found}}
 
 
