@@ -441,9 +441,9 @@ def test_a_machine_that_says_nothing_of_a_lease_has_the_usual_one(bench: AwsBenc
         if tags:
             named = [{"Key": key, "Value": value} for key, value in tags.items()]
             bench.ec2().create_tags(Resources=[node.id], Tags=named)
-    bench.later(1000.0)
-    assert bench.provider().reap([]) == [], "15 minutes, and as much as clocks may differ"
-    bench.later(300.0)
+    bench.later(800.0)
+    assert bench.provider().reap([]) == [], "15 minutes"
+    bench.later(200.0)
     assert len(bench.provider().reap([])) == 3
     bench.provider().reap([])
     assert bench.left() == []

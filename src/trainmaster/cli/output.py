@@ -100,8 +100,8 @@ def best_text(experiment: str, best: Mapping[str, Any], metric: str, place: int 
 
 
 def searched(experiment: Mapping[str, Any]) -> str:
-    """The metric of an experiment's search; a server before 0.2 does not say it."""
-    return str(experiment.get("search", {}).get("metric", "value"))
+    """The metric of an experiment's search."""
+    return str(experiment["search"]["metric"])
 
 
 def quote_text(quote: dict[str, Any]) -> str:

@@ -2,8 +2,7 @@
 
 A file per claim on the host, so that all users and all machines that use the host see the same. Each user's
 files lie in a directory of their own, which is writable for us only (``/var/tmp/trainmaster-claims.u*``);
-whose a claim is, and when it was written, is what the host's file system says, not what the claim says. A
-copy lies in ``/var/tmp/trainmaster-claims``, where earlier versions look, and have theirs.
+whose a claim is, and when it was written, is what the host's file system says, not what the claim says.
 
 What follows from the claims is decided here, by pure functions; it is written by a few lines of shell, only
 if nothing has changed since it was read, under a lock. What holds the lock for ever keeps others from new
@@ -35,19 +34,16 @@ _MOST_SLOTS: Final = 1 << 20
 _MOST_SHOWN: Final = 60
 _HEAD_LINES: Final = 4  # clock, user, version, memory
 
-# `exec 9<DIRECTORY` locks the directory itself: a lock file of another user could not be opened for writing
-# in a directory that everybody may write to (fs.protected_regular). Reading needs no lock: files are renamed
-# into their places. Newlines are taken out of what others wrote, so that no host speaks for another.
+# `exec 9<DIRECTORY` locks the directory itself, which any user may read. Reading needs no lock: files are
+# renamed into their places. Newlines are taken out of what others wrote, so that no host speaks for another.
 _SCRIPT: Final = """\
 set -u
 umask 022
 directory=${TRAINMASTER_CLAIMS:-/var/tmp/trainmaster-claims}
 above=${directory%%/*}
-if [ ! -d "$directory" ]; then
-  mkdir -p "$above" && mkdir "$directory" && chmod 1777 "$directory"
-fi 2>/dev/null
-shared=
-if [ -d "$directory" ] && [ ! -L "$directory" ] && [ -r "$directory" ]; then shared=$directory; fi
+mkdir -p "$above" && mkdir "$directory" 2>/dev/null
+lock=$above
+if [ -d "$directory" ] && [ ! -L "$directory" ] && [ -r "$directory" ]; then lock=$directory; fi
 find_own() {
   own=
   for each in "$directory".u*/; do
@@ -74,11 +70,10 @@ read_all() {
     seen="$seen$uid "
     show "$uid" "$each"/*.json
   done
-  [ -z "$shared" ] || show - "$shared"/*.json
 }
 version() { read_all | cksum | tr ' ' -; }
 holder() {
-  inode=$(stat -c %%i "${shared:-$above}")
+  inode=$(stat -c %%i "$lock")
   while read -r _ kind _ _ pid place _; do
     case $kind:$place in FLOCK:*:"$inode")
       printf '%%s (process %%s)' "$(stat -c %%U "/proc/$pid" 2>/dev/null || echo somebody)" "$pid"; return;;
@@ -86,28 +81,23 @@ holder() {
   done </proc/locks
   printf somebody
 }
-write() {
-  new=$(mktemp "$1/.newXXXXXXXX") && printf '%%s\\n' "$3" >"$new" && chmod 644 "$new" &&
-    mv -f "$new" "$1/$2.json"
-}
 put() {
   find_own
-  exec 9<"${shared:-$above}" || exit 3
+  exec 9<"$lock" || exit 3
   if flock -w %(wait)d 9; then
     [ "$(version)" = "$2" ] || return 0
   elif [ ! -f "$own/$1.json" ]; then
-    echo "$(holder) has held the lock of ${shared:-$above} for more than %(wait)d s" >&2; exit 3
+    echo "$(holder) has held the lock of $lock for more than %(wait)d s" >&2; exit 3
   fi
   if [ -z "$own" ]; then
     own=$(mktemp -d "$directory.uXXXXXXXX") && chmod 755 "$own" || exit 3
   fi
-  write "$own" "$1" "$3" || exit 3
-  [ -z "$shared" ] || [ -L "$shared/$1.json" ] || write "$shared" "$1" "$3" 2>/dev/null || :
+  new=$(mktemp "$own/.newXXXXXXXX") && printf '%%s\\n' "$3" >"$new" && chmod 644 "$new" &&
+    mv -f "$new" "$own/$1.json" || exit 3
 }
 drop() {
   find_own
   [ -z "$own" ] || rm -f "$own/$1.json"
-  [ -z "$shared" ] || rm -f "$shared/$1.json" 2>/dev/null || :
 }
 memory() {
   least=0
@@ -252,25 +242,16 @@ def parse(answer: Result, host: str) -> Claims:
         )
     now, uid, version = float(lines[0]), lines[1], lines[2]
     memory_bytes = int(lines[3]) if lines[3].isdecimal() else 0
-    own: dict[tuple[str, str], Claim] = {}
-    others: dict[tuple[str, str, str], Claim] = {}
-    for line in lines[_HEAD_LINES:]:
-        found = _claim(line, now)
-        if found is not None and found[0] == uid:
-            own.setdefault((found[1].owner, found[1].cluster), found[1])
-        elif found is not None:
-            others.setdefault((found[0], found[1].owner, found[1].cluster), found[1])
-    return Claims(now, version, tuple(own.values()), tuple(others.values()), memory_bytes)
+    found = [claim for line in lines[_HEAD_LINES:] if (claim := _claim(line, now)) is not None]
+    own = tuple(claim for user, claim in found if user == uid)
+    return Claims(now, version, own, tuple(claim for user, claim in found if user != uid), memory_bytes)
 
 
 def _claim(line: str, now: float) -> tuple[str, Claim] | None:
-    """Whose claim a line shows, and the claim; what others wrote that is none counts for nothing.
-
-    Of a claim that is there twice the first one is meant: directories of users come before the shared one.
-    """
+    """Whose claim a line shows, and the claim; what others wrote that is none counts for nothing."""
     try:
         whose, uid, written, text = line.split(" ", 3)
-        if whose not in (uid, "-"):
+        if whose != uid:
             return None  # somebody keeps what another one has written
         claim = typed(Claim, parsed_json(text))
         claim = replace(claim, until=min(claim.until, min(float(written), now) + MOST_LEASE_S))

@@ -104,7 +104,7 @@ def renter(owner: Any, tmp_path: Path) -> Iterator[Renter]:
     yield renter
     if renter.kill_all():
         for host in owner.json("status")["hosts"]:
-            owner.ssh(host["id"])("rm -f /var/tmp/trainmaster-claims/*.json")
+            owner.ssh(host["id"])("rm -f /var/tmp/trainmaster-claims.u*/*.json")
 
 
 @pytest.fixture

@@ -182,9 +182,6 @@ class Services:
     def _look(self, experiment: ExperimentState, gangs: Mapping[str, GangStatus], now: float) -> list[Change]:
         name = experiment.name
         serve, state, load = self._serves[name], self._states[name], self._loads.get(name, Load())
-        for number, task in experiment.live.items():
-            if number not in state.replicas:  # it has no row: that was lost with an older version of us
-                state.replicas[number] = Replica(number, state=ReplicaState.GONE, attempt=task.attempt)
         seen = {
             number: self._seen(replica, experiment, gangs, load.in_flight.get(number, 0), now)
             for number, replica in state.replicas.items()

@@ -56,8 +56,6 @@ _UP_S: Final = 2.0
 _LOOKS: Final = 3
 #: Whatever EC2 does not show by then of machines that were asked for together has ended long ago.
 _SHOWN_AFTER_S: Final = 60.0
-#: Earlier versions wrote leases by their own clocks, which may differ by so much where AWS lets them in.
-_CLOCKS_DIFFER_S: Final = 300.0
 #: A wait for machines to be gone looks at least every so many times the first pause.
 _MOST_PAUSES: Final = 10
 
@@ -256,7 +254,7 @@ class AwsProvider:
         ended: list[str] = []
         for region in self._memory.regions():
             unknown = [one for one in self._instances(region) if tags_of(one).get(CLUSTER_TAG) not in known]
-            now = self._client.clock.now() - _CLOCKS_DIFFER_S
+            now = self._client.clock.now()
             lost = [one for one in unknown if leased_until(one) < now]
             ended += self._end(region, lost)
             held = {

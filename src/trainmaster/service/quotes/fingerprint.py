@@ -19,8 +19,6 @@ from trainmaster.executors.capacity import NodeCapacity
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError
 
-#: Came later: what was measured before is found by the fingerprint that it has.
-_LATER: Final = ("model", "stage", "hadoop")
 #: What every recipe has, in YAML or JSON. One that is sent to a server is written anew when a key is changed.
 _RECIPE: Final = re.compile(rb'^(\{.*)?"?experiments"?\s*:', re.MULTILINE)
 #: Files whose lines tell one code from another.
@@ -138,18 +136,13 @@ def fingerprint_of(recipe: Recipe, experiment: Experiment, code: CodeFingerprint
         "env": experiment.env,
         "secrets": sorted(experiment.secrets),
         "data": {
-            name: source.model_dump(
-                mode="json", exclude={"model_uri", *(key for key in _LATER if getattr(source, key) is None)}
-            )
+            name: source.model_dump(mode="json", exclude={"model_uri"})
             | {"directory": _resolved(recipe, source.directory)}
             for name, source in experiment.data.items()
         },
         "batch": experiment.batch.model_dump(mode="json") if experiment.batch else None,
+        "roles": experiment.roles.model_dump(mode="json") if experiment.roles else None,
     }
-    if experiment.roles is not None:  # else what was measured by earlier versions would be forgotten
-        exact["roles"] = experiment.roles.model_dump(
-            mode="json", exclude=set() if experiment.roles.variables else {"variables"}
-        )
     if experiment.ends_at is not None and not experiment.builtin_values().get("steps"):
         exact["until"] = str(experiment.ends_at)  # where a length is known, only steps are measured
     named = [word for word in words if os.path.normpath(word) in code.files]
