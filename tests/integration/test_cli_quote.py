@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -15,6 +18,16 @@ STEPS = """
     for step in range(1, total + 1):
         time.sleep(max(0.0, begin + step * each - time.monotonic()))
         trainmaster.report(step=step, loss=1 / step)
+"""
+
+
+COMPUTES = """
+    import time
+    for step in range(1, 400):
+        end = time.process_time() + 0.02
+        while time.process_time() < end:
+            pass
+        print(f"step={step} loss={1 / step}", flush=True)
 """
 
 
@@ -33,7 +46,9 @@ def test_a_training_is_measured_quoted_and_the_quote_is_kept(tm):
     first = quote(tm, recipe)
     found = first.json
     assert "main: measuring" in first.err
-    assert 11 < found["time_s"]["p5"] <= found["time_s"]["p50"] <= found["time_s"]["p95"]
+    # What else goes on on a test machine holds its processors, and makes it wider.
+    held = found["experiments"]["main"]["measured"][0]["held"]
+    assert 11 * (1 - held) < found["time_s"]["p5"] <= found["time_s"]["p50"] <= found["time_s"]["p95"]
     assert found["step_time_s"]["p50"] == pytest.approx(0.02, rel=0.25)
     assert found["cost_usd"] == {"p5": 0.0, "p50": 0.0, "p95": 0.0}
     assert found["cluster"]["worker"]["count"] == 1
@@ -59,6 +74,49 @@ def test_a_training_is_measured_quoted_and_the_quote_is_kept(tm):
     assert f"of 1 run here, {inside} inside the interval" in quote(tm, recipe).err
     word = {"binding": "quote", "estimate": "estimate"}[ended["quote"]["kind"]]
     assert f"  {word}: " in tm.call("status", ended["run"]).out
+
+
+def test_what_other_work_has_disturbed_is_said_and_wider(tm):
+    tm.write("busy.py", COMPUTES)
+    recipe = tm.recipe(
+        {
+            "name": "job",
+            "experiments": {"main": {"command": "python busy.py", "steps": 400, "profile": {"seconds": 4}}},
+        }
+    )
+    others = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))
+    ]
+    try:
+        found = quote(tm, recipe).json
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
+    held = found["experiments"]["main"]["measured"][0]["held"]
+    assert held > 0.2
+    assert f"held its processors for {100 * held:.0f} % of the time" in " ".join(found["warnings"])
+    assert found["time_s"]["p95"] / found["time_s"]["p5"] > 1 / (1 - held + 0.1)
+
+
+STRANGERS = """
+    import json, os, time
+    with open(os.environ["TRAINMASTER_METRICS"], "a") as reports:
+        for number in range(1, 101):
+            time.sleep(0.03)
+            reports.write(json.dumps({"step": number, "accuracy": number / 100}) + chr(10))
+            reports.flush()
+"""
+
+
+def test_an_estimate_borrows_from_another_version_with_doubt_and_never_from_a_strangers_code(tm):
+    recipe = training(tm, steps=100, command="python train.py 100 0.02")
+    assert "estimate: " not in tm.call("run", recipe).err, "nothing is known of it"
+    tm.write("train.py", f"{STEPS}    print('trained')")
+    other = tm.call("run", recipe)
+    assert "from 1 measurement of earlier versions of this code" in other.err + other.out
+    tm.write("train.py", STRANGERS)
+    assert "estimate: " not in tm.call("run", recipe).err, "of the same command, and another code"
 
 
 def test_own_measurements_need_neither_a_profile_nor_the_script(tm):

@@ -100,6 +100,7 @@ class _SampledMember:
         self.started_at = member.started_at or 0.0
         self.sampled_at = 0.0
         self.cpu_seconds = self.cpu_wait_seconds = 0.0
+        self.machine_before = _processes.machine_cpu_s()
         self.tree: list[int] = []
         self.rss_bytes = self.peak_rss_bytes = self.processes = 0
         self.gpus: tuple[float | None, int | None] | None = None
@@ -141,6 +142,7 @@ class MemberSampler:
         self._node_looks = 0
         self._node_name = f"@{os.uname().nodename}"
         self._own_peak_bytes = 0
+        self._machine = _processes.machine_cpu_s()
 
     def tick(
         self, living: Mapping[int, tuple[GangProcesses, int]], now: float, unix_time: float
@@ -209,6 +211,7 @@ class MemberSampler:
         return max(next_s, _TOLERANCE_S, took_s / _MOST_SHARE)
 
     def _measure(self, living: Mapping[int, tuple[GangProcesses, int]]) -> None:
+        self._machine = _processes.machine_cpu_s()
         table = _processes.scan()
         roots = _processes.descent(table, living.keys())
         self._counts_traffic = self._traffic.look(roots)
@@ -268,6 +271,8 @@ class MemberSampler:
             "seconds": round(max(0.0, unix_time - seen.started_at), 3),
             "cpu_seconds": round(seen.cpu_seconds, 3),
             "cpu_wait_seconds": round(seen.cpu_wait_seconds, 3),
+            "machine_cpu_seconds": round(self._machine[0] - seen.machine_before[0], 2),
+            "stolen_seconds": round(self._machine[1] - seen.machine_before[1], 2),
             "rss_bytes": 0 if last else seen.rss_bytes,
             "peak_rss_bytes": seen.peak_rss_bytes,
             "processes": 0 if last else seen.processes,

@@ -26,6 +26,8 @@ _OPTIONAL: Final = (
     "gpu_memory_bytes",
     "round_trip_ms",
     "cpu_wait_seconds",
+    "machine_cpu_seconds",
+    "stolen_seconds",
     "send_busy_seconds",
 )
 _Number = TypeVar("_Number", int, float)
@@ -49,6 +51,8 @@ class Usage:
         round_trip_ms: of packets between its machine and others that it has connections to: the median of
             their connections' shortest; None if it has none.
         cpu_wait_seconds: for which its threads were ready and had no processor; None if not told.
+        machine_cpu_seconds: of its machine's processors that were used, by all; None if not told.
+        stolen_seconds: of its machine's processors that the hypervisor gave to other machines.
         send_busy_seconds: for which it was sending to other machines, over all connections; None if to none.
     """
 
@@ -62,6 +66,8 @@ class Usage:
     gpu_memory_bytes: int | None = None
     round_trip_ms: float | None = None
     cpu_wait_seconds: float | None = None
+    machine_cpu_seconds: float | None = None
+    stolen_seconds: float | None = None
     send_busy_seconds: float | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -238,6 +244,8 @@ def _usage(rows: list[dict[str, Any]], since_s: float) -> Usage:
         gpu_memory_bytes=max(memories, default=None),
         round_trip_ms=next((trip for row in reversed(rows) if (trip := row.get("round_trip_ms"))), None),
         cpu_wait_seconds=_difference(first, last, "cpu_wait_seconds"),
+        machine_cpu_seconds=_difference(first, last, "machine_cpu_seconds"),
+        stolen_seconds=_difference(first, last, "stolen_seconds"),
         send_busy_seconds=_difference(first, last, "send_busy_seconds"),
     )
 

@@ -11,11 +11,12 @@ import pytest
 from trainmaster.control.decide.task import Effect, EffectKind, Job, PhaseDuration, Policy
 from trainmaster.control.loop.recording import MOST_DURATIONS, MOST_PHASES, MOST_TRACES, Recorder, Where
 from trainmaster.control.loop.run_state import Task
-from trainmaster.control.measure.measuring import trace_of
+from trainmaster.control.measure.measuring import held_share, trace_of
 from trainmaster.control.measure.progress import TaskProgress
 from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.executors.member_metrics import MemberMetrics
+from trainmaster.executors.usage import Usage
 from trainmaster.spec import read_recipe
 from trainmaster.spec.states import State
 
@@ -181,3 +182,22 @@ def test_how_long_what_comes_once_took_is_kept_of_the_first_attempts_only(tmp_pa
     phases = Counter(each.took.phase for each in kept)
     assert phases == {"setup": 1, "staging": MOST_PHASES, "saving": MOST_PHASES}
     assert (kept[0].attempt, kept[0].offer, kept[0].at) == ("r/main/0/1", "local", BEGAN)
+
+
+@pytest.mark.parametrize(
+    ("waited", "used", "by_all", "stolen", "is_here", "held"),
+    [
+        (0.0, 10.0, 20.0, 0.0, True, 0.0),  # it waited for nothing, whatever else was going on
+        (5.0, 10.0, 20.0, 0.0, True, 0.5),  # others kept one of two processors
+        (9.0, 10.0, 14.0, 0.0, True, 0.2),  # more than they kept it did not wait for them
+        (9.0, 19.9, 20.0, 0.0, True, 0.005),  # its own threads wait for each other
+        (5.0, 10.0, 20.0, 0.0, False, 0.0),  # a rented machine has no others: that is its own limit
+        (0.0, 10.0, 10.0, 5.0, False, 0.25),  # but its hypervisor
+        (50.0, 0.1, 20.0, 20.0, True, 0.9),
+    ],
+)
+def test_what_other_work_has_held(waited, used, by_all, stolen, is_here, held):
+    usage = Usage(10.0, used, used / 10.0, 1, cpu_wait_seconds=waited, machine_cpu_seconds=by_all,
+                  stolen_seconds=stolen)  # fmt: skip
+    assert held_share([usage], 2, is_here=is_here) == pytest.approx(held, abs=1e-3)
+    assert held_share([replace(usage, machine_cpu_seconds=None)], 2, is_here=is_here) is None

@@ -11,7 +11,7 @@ import numpy as np
 
 from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.experience import Experience
-from trainmaster.advisor.model.measurement import Measurement, Point, SeenCurve
+from trainmaster.advisor.model.measurement import HELD, Measurement, Point, SeenCurve
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.spec import Strategy
@@ -105,7 +105,7 @@ class Knowledge:
         Returns:
             None if there is nothing to learn from.
         """
-        used = list(same) or list(similar)
+        used = undisturbed(list(same) or list(similar))
         if not used:
             return None
         stepped = [m for m in used if m.point is not None and m.point.step_time_s is not None]
@@ -146,6 +146,11 @@ class Knowledge:
             measurements=tuple(_with_network(m, nic_mbps.get(m.offer)) for m in here[:_KEPT]),
             curves=tuple(m.curve for m in same if m.curve is not None),
         )
+
+    @property
+    def held(self) -> float:
+        """Median share of its time for which other work held its processors when it was measured."""
+        return _median([m.held for m in self.measurements]) or 0.0
 
     @property
     def computing_share(self) -> float | None:
@@ -245,6 +250,16 @@ def _with_network(measurement: Measurement, nic_mbps: float | None) -> Measureme
     return (
         replace(measurement, time_shares=shares.over(nic, most, point.step_time_s)) if most else measurement
     )
+
+
+def undisturbed(measured: Sequence[Measurement]) -> list[Measurement]:
+    """Without those that other work has disturbed, where the same shape was measured without that."""
+
+    def shape(m: Measurement) -> tuple[object, ...]:
+        return m.offer, m.point and (m.point.workers, m.point.nodes, m.point.local_batch)
+
+    calm = {shape(m) for m in measured if (m.held or 0.0) <= HELD}
+    return [m for m in measured if (m.held or 0.0) <= HELD or shape(m) not in calm]
 
 
 def _startups(measured: Sequence[Measurement]) -> dict[str, float]:

@@ -11,9 +11,12 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from trainmaster.spec import Strategy
+
+#: Other work that holds the processors for more of the time has disturbed what is measured.
+HELD: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,8 @@ class Measurement:
         code_lines: what `kinship` compares: hashes of lines of its code.
         numbers: of its command, parameters and environment, by name.
         curve: of the metric of its target.
+        held: share of its time for which other work held the processors that it was ready for, or its
+            machine was not given them; None if unknown. `step_spread` counts it.
     """
 
     point: Point | None
@@ -196,6 +201,7 @@ class Measurement:
     code_lines: tuple[int, ...] | None = None
     numbers: Mapping[str, float] | None = None
     curve: SeenCurve | None = None
+    held: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be.

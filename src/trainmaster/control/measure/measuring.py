@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.measurement import HELD, Measurement
 from trainmaster.control.task.gangs import member_names
 from trainmaster.executors.usage import Usage, read_usage
 from trainmaster.spec import Experiment, Strategy
@@ -29,6 +29,9 @@ _LOOK_S = 1.0
 #: many steps; that the next one has the same is less sure (log).
 _FEW_STEPS = 3
 _SHORT_SPREAD = 0.1
+#: Alone, a step may be quicker by all that others held: that is p5 then. No more of it is believed.
+_P5_SIGMA = 1.645
+_MOST_HELD = 0.9
 #: So many points of a curve are kept; and as many steps for each that it counts are epochs, not steps.
 _MOST_POINTS = 256
 _OF_AN_EPOCH = 2.0
@@ -94,13 +97,16 @@ def measurement_of(
     workers = [each for name, each in usage.items() if name.startswith("worker-")]
     memory = max((each.peak_rss_bytes for each in usage.values()), default=0)
     device_memory = max((each.gpu_memory_bytes or 0 for each in usage.values()), default=0)
+    counted: Iterable[Usage] = usage.values()
     point, servers = None, [each for name, each in usage.items() if name.startswith("ps-")]
     if found is not None and trace is not None:
         steady = _steady_usage(trace, directory, started_at)
+        counted = [each.usage for each in steady.values()] or counted
         servers = [each.usage for name, each in steady.items() if name.startswith("ps-")] or servers
         workers = [each.usage for name, each in steady.items() if name.startswith("worker-")] or workers
         latency_ms = 0.0 if nodes == 1 else _latency_ms(usage.values())
         point = _point(experiment, found, steady, cores, offer, nodes, latency_ms)
+    held = held_share(list(counted), cores, is_here=offer == "local")
     return Measurement(
         point,
         startup_s=trace.startup_s(started_at) if trace is not None and point is not None else 0.0,
@@ -116,13 +122,39 @@ def measurement_of(
         cores=sum(each.cpu_share for each in workers) / len(workers) if workers else None,
         server_cores=max((each.cpu_share for each in servers), default=None),
         rare_share=max(0.0, found.mean_s / found.step_time_s - 1) if found is not None else 0.0,
-        step_spread=_spread(found, trace.resolution_s) if found is not None and trace is not None else 0.0,
+        step_spread=math.hypot(
+            _spread(found, trace.resolution_s) if found is not None and trace is not None else 0.0,
+            -math.log(1.0 - max((held or 0.0) - HELD, 0.0)) / _P5_SIGMA,
+        ),
         time_shares=_shares(experiment, point, workers) if point is not None else None,
         offer=offer,
         measured_at=now,
         epochs_done=trace.epoch if trace is not None else None,
         curve=curve_of(experiment, aimed, trace.steps_done if trace is not None else 0.0) if aimed else None,
+        held=held,
     )
+
+
+def held_share(members: Sequence[Usage], cores: int, *, is_here: bool) -> float | None:
+    """Share of the time for which other work held the processors of members, or they were not given any.
+
+    What they keep from each other does not count: a wait counts as far as others were busy meanwhile.
+
+    Args:
+        members: what each has used, and its machine, in the same time.
+        cores: of one machine.
+        is_here: they are all on one machine, whose processors are all that its kernel counts; on rented ones
+            only what the hypervisor takes is known.
+    """
+    told = [each for each in members if each.seconds >= _LOOK_S / 2 and each.machine_cpu_seconds is not None]
+    if not told or cores < 1:
+        return None
+    held = max((each.stolen_seconds or 0.0) / each.seconds for each in told) / cores
+    if is_here:
+        waited = max((each.cpu_wait_seconds or 0.0) / each.seconds for each in told)
+        busy = max((each.machine_cpu_seconds or 0.0) / each.seconds for each in told)
+        held += min(waited, max(0.0, busy - sum(each.cpu_share for each in members)) / cores)
+    return round(min(held, _MOST_HELD), 3)
 
 
 def curve_of(experiment: Experiment, aimed: Curve, steps_done: float) -> SeenCurve | None:

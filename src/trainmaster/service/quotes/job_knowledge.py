@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,21 @@ if TYPE_CHECKING:
 
 UNKNOWN: Final = "nothing is known of it, and code of others is not measured here"
 NO_END: Final = "it is a service, and has no end: `trainmaster run` says what it costs per hour"
+
+
+#: Of its processors, in the last minute (the load average): less is quiet.
+_QUIET: Final = 0.25
+
+
+def is_quiet(load: Callable[[], tuple[float, float, float]] = os.getloadavg) -> bool:
+    """Whether this machine has little to do: what other work disturbed can be measured again."""
+    from trainmaster.executors.capacity import detect_capacity
+
+    return load()[0] < _QUIET * detect_capacity().cores
+
+
+def _held(known: Knowledge) -> str:
+    return f"it was measured while other work held its processors for {100 * known.held:.0f} % of the time"
 
 
 class JobKnowledge:
@@ -99,6 +115,7 @@ class JobKnowledge:
             UsageError: code, data or secrets are not there, or a script shows no steps.
             InterruptedByUser: while measuring.
         """
+        from trainmaster.advisor.model.measurement import HELD
         from trainmaster.service.quotes.profiling import Profiler, Unmeasured
 
         only: dict[str, tuple[int, ...]] = {}
@@ -115,6 +132,9 @@ class JobKnowledge:
                     only[name] = shapes
                     rest = f"the rest is measured now, with {' and '.join(map(str, shapes))} workers"
                     self._tell(f"{name}: {many} kept from a quote that was interrupted; {rest}")
+                    continue
+                if known.held > HELD and self._measures and is_quiet():
+                    self._tell(f"{name}: {_held(known)}; it is measured again, as they are free now")
                     continue
                 found[name] = known
                 self._tell(f"{name}: {many} of earlier runs used (--fresh measures again)")
@@ -133,6 +153,9 @@ class JobKnowledge:
                 found[name] = known
                 if known.similar:
                     missing.pop(name, None)
+        for name, known in found.items():
+            if known.held > HELD:
+                self.notes.append(f"{name}: {_held(known)}: the interval is as much wider")
         ordered = {name: found[name] for name in names if name in found}
         missing |= {name: NO_END for name in wanted if name not in names}
         return ordered, {name: why for name, why in missing.items() if name not in found}

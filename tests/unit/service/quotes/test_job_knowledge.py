@@ -1,0 +1,44 @@
+"""What other work has disturbed: left out where there is better, and measured again once it is quiet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trainmaster.advisor.model.devices import Device
+from trainmaster.advisor.model.knowledge import Knowledge, undisturbed
+from trainmaster.advisor.model.measurement import Measurement, Point
+from trainmaster.executors.capacity import detect_capacity
+from trainmaster.service.quotes.job_knowledge import is_quiet
+from trainmaster.spec import Strategy
+
+CALM = Measurement(Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.1), held=0.02)
+DISTURBED = replace(CALM, point=replace(CALM.point, step_time_s=0.2), held=0.5)
+OTHER_SHAPE = replace(DISTURBED, point=replace(DISTURBED.point, workers=2))
+
+
+@pytest.mark.parametrize(
+    ("measured", "left"),
+    [
+        ([DISTURBED, CALM], [CALM]),
+        ([DISTURBED], [DISTURBED]),
+        ([DISTURBED, OTHER_SHAPE, CALM], [OTHER_SHAPE, CALM]),
+        ([DISTURBED, replace(CALM, offer="m4.large")], [DISTURBED, replace(CALM, offer="m4.large")]),
+        ([replace(CALM, held=None), DISTURBED], [replace(CALM, held=None)]),
+    ],
+)
+def test_what_was_disturbed_counts_only_where_there_is_nothing_better(measured, left):
+    assert undisturbed(measured) == left
+
+
+def test_knowledge_says_how_much_of_it_was_disturbed():
+    here = {"local": Device("", 2.0, "local")}
+    assert Knowledge.of([DISTURBED], [], here, {}).held == 0.5
+    assert Knowledge.of([DISTURBED, CALM], [], here, {}).held == 0.02
+
+
+@pytest.mark.parametrize(("load", "quiet"), [(0.1, True), (0.4, False)])
+def test_a_machine_is_quiet_by_its_load(load, quiet):
+    cores = detect_capacity().cores
+    assert is_quiet(lambda: (load * cores, 9.0, 9.0)) is quiet
