@@ -19,7 +19,7 @@ from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_ledger import NodeLedger
 from trainmaster.cluster.record import ClusterRecord, Machine
 from trainmaster.executors.gangs.recorded_cluster import cluster_kind
-from trainmaster.providers.base import Node, NodeState
+from trainmaster.providers.base import Node, NodeState, root_on_nodes
 from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
@@ -59,11 +59,6 @@ def node_packages(engine: str) -> tuple[str, ...]:
         *cluster_kind(engine).packages,
         *(name for name in _SMALL_PACKAGES if find_spec(name) is not None),
     )
-
-
-def root_on_nodes(identity: str) -> str:
-    """Where everything of a home lies on every node; short, as Ray's sockets have little room."""
-    return f"/var/tmp/trainmaster-{identity[:8]}"  # noqa: S108 - made with 0700, and refused if not ours
 
 
 def packages_of_nodes(home: Home, engine: str) -> tuple[RuntimePackage, RuntimePackage]:

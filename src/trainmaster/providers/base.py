@@ -40,6 +40,11 @@ class ProviderPlace:
         return path
 
 
+def root_on_nodes(identity: str) -> str:
+    """Where everything of a home lies on every node; short, as Ray's sockets have little room."""
+    return f"/var/tmp/trainmaster-{identity[:8]}"  # noqa: S108 - made with 0700, and refused if not ours
+
+
 class NodeState(StrEnum):
     """How far a machine is, as its provider says.
 

@@ -57,6 +57,7 @@ TRANSPORTS: Final = PluginRegistry(
     "transport",
     {
         "pods": "trainmaster.transport.kubernetes.pods:pods_transport",
+        "ray": "trainmaster.providers.ray.transport:ray_transport",
         "ssh": "trainmaster.transport.ssh:ssh_transport",
     },
 )
@@ -167,6 +168,17 @@ BUILT_IN: Final = {
         billing=billing.NOTHING_BESIDE,
         provisioning_s=LogNormal(90.0, 0.6),
         giving_back_s=LogNormal(15.0, 0.7),
+    ),
+    "ray": Capabilities(
+        reach="ray",
+        may_be_free=True,
+        spot=False,
+        no_spot="nodes that are taken back have labels or resources, which a machine in ray.yaml asks for",
+        offers=OfferSource.SETTINGS,
+        has_own_kernel=False,
+        billing=billing.NOTHING_BESIDE,
+        provisioning_s=LogNormal(6.0, 0.8),
+        giving_back_s=LogNormal(2.0, 0.7),
     ),
     "slurm": Capabilities(
         may_be_free=True,

@@ -17,6 +17,7 @@ PROVIDERS: Final = PluginRegistry(
         "kubernetes": "trainmaster.providers.kubernetes.provider:kubernetes_provider",
         "lab": "trainmaster.providers.aws.provider:lab_provider",
         "openstack": "trainmaster.providers.openstack.provider:openstack_provider",
+        "ray": "trainmaster.providers.ray.provider:ray_provider",
         "slurm": "trainmaster.providers.slurm.provider:slurm_provider",
     },
     also=("local",),

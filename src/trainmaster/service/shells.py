@@ -170,7 +170,7 @@ def find_shell(
         words = (shell, *(["-c", _line(command)] if command else []))
         return Shell(words, str(code), {**environ, **_environment_of(run, member)})
     way = find_way(service, run, member, environ, tell, patience_s, is_for_others=is_for_others, nodes=nodes)
-    from trainmaster.cluster.node_provisioner import root_on_nodes
+    from trainmaster.providers.base import root_on_nodes
 
     code_there = f"{root_on_nodes(way.home_id)}/runs/{run}/code"
     inner = _line(command) if command else 'exec "${SHELL:-/bin/sh}" -l'

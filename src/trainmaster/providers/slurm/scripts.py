@@ -40,7 +40,7 @@ _ALSO: Final = (
     "SLURM_GPUS_ON_NODE SLURMD_NODENAME"
 )
 #: Those that tasks have, too: none of Slurm's own, by which Open MPI would take over.
-_KEPT: Final = (
+KEPT_VARIABLES: Final = (
     "PATH LD_LIBRARY_PATH LIBRARY_PATH CPATH MANPATH MODULEPATH LOADEDMODULES _LMFILES_ CUDA_HOME "
     "CUDA_PATH CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ZE_AFFINITY_MASK TMPDIR "
     "APPTAINER_CACHEDIR APPTAINER_TMPDIR SINGULARITY_CACHEDIR ENROOT_CACHE_PATH"
@@ -267,7 +267,7 @@ def job_script(
         "LEASE": str(round(parts[0].request.lease_s)),
         "KEY": shlex.quote(key),
         "HOST_KEY": host_key,
-        "KEPT": _KEPT,
+        "KEPT": KEPT_VARIABLES,
         "ALSO": _ALSO,
         "NODE": _NODE.strip(),
         "BEFORE": settings.before.strip(),

@@ -93,7 +93,7 @@ class NodeEvents:
         files = self._service.files_of(self._run)
         places = (files.run_directory(self._run) / "tasks").glob(f"*/*/*/{PLACES}")
         machines = sorted({machine for path in places for machine in read_places(path).values()})
-        from trainmaster.cluster.node_provisioner import root_on_nodes
+        from trainmaster.providers.base import root_on_nodes
 
         root = f"{root_on_nodes(row['home_id'] or self._service.home.identity())}/runs/{self._run}"
         return sum(self._look(machine, root) for machine in machines)

@@ -8,9 +8,9 @@ import subprocess
 import pytest
 
 from trainmaster.cluster.member_places import PLACES
-from trainmaster.cluster.node_provisioner import root_on_nodes
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun
+from trainmaster.providers.base import root_on_nodes
 from trainmaster.service import Service
 from trainmaster.service.apps import tensorboard
 from trainmaster.service.apps.tensorboard import NodeEvents

@@ -1,0 +1,1 @@
+"""The provider ``ray``: a Ray that others run."""

@@ -1,0 +1,386 @@
+"""What speaks with Ray: sent to a Python that has it (3.9 or newer), and run there as long as it is heard.
+
+A cluster hangs on one detached actor, its keeper. That asks for placement groups, and has an actor in each of
+their bundles; Ray ends all of these when the keeper ends, which it does when its lease is over. Lines of JSON
+come in and go out, answered in any order.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: Ray gives it to its head only: with that all is lost in any case.
+_HEAD = {"node:__internal_head__": 0.001}
+_CALLS = 100
+_REACH_S = 5.0
+_PARTING_S = 15.0
+
+
+class Seat:
+    """A bundle: the way to what is ours on its node."""
+
+    def __init__(self, warden: str, directory: str, lease_s: float, kept: str, shared: str) -> None:
+        ours, theirs = socket.socketpair()
+        about = ["trainmaster-deadman", directory, str(lease_s), kept, shared]
+        command = [sys.executable, "-ISu", "-c", warden, *about]
+        done = subprocess.run(
+            command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
+        )
+        theirs.close()
+        if done.returncode:
+            raise RuntimeError(done.stderr.decode(errors="replace").strip().splitlines()[-1])
+        self._stream, self._writing = ours, threading.Lock()
+        self._waiting: dict[int, concurrent.futures.Future[Any]] = {}
+        self._next, self._ended = 0, threading.Event()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def about(self) -> dict[str, Any]:
+        """Where it is, and what it has."""
+        import getpass
+
+        import ray
+
+        context = ray.get_runtime_context()
+        return {
+            "address": ray.util.get_node_ip_address(),
+            "node": context.get_node_id(),
+            "gpus": len(ray.get_gpu_ids()),
+            "user": getpass.getuser(),
+            "python": sys.executable if sys.version_info >= (3, 11) else "",
+        }
+
+    def stay(self) -> None:
+        """Until what is ours there has ended."""
+        self._ended.wait()
+
+    def call(self, do: str, *args: object) -> Any:  # noqa: ANN401 - JSON
+        """Have the warden do something; its answer."""
+        with self._writing:
+            self._next += 1
+            number = self._next
+            answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
+            self._waiting[number] = answer
+            self._stream.sendall(json.dumps({"id": number, "do": do, "args": args}).encode() + b"\n")
+        if self._ended.is_set():
+            raise RuntimeError("what was ours there has ended")
+        found = answer.result()
+        if "error" in found:
+            raise RuntimeError(found["error"])
+        return found["result"]
+
+    def end(self) -> None:
+        """End all that is ours there, and wait for it."""
+        self._stream.shutdown(socket.SHUT_WR)
+        self._ended.wait(_PARTING_S)
+
+    def _listen(self) -> None:
+        for line in self._stream.makefile("rb"):
+            found = json.loads(line)
+            self._waiting.pop(found["id"]).set_result(found)
+        self._ended.set()
+        for answer in list(self._waiting.values()):
+            answer.set_result({"error": "what was ours there has ended"})
+
+
+class Keeper:
+    """Holds what was asked for, for one cluster."""
+
+    def __init__(self, name: str, namespace: str, warden: str, kept: str, shared: str) -> None:
+        self._name, self._namespace = name, namespace
+        self._warden, self._kept, self._shared = warden, kept, shared
+        self._lock = threading.RLock()
+        self._groups: list[dict[str, Any]] = []
+        self._seats: list[dict[str, Any]] = []
+        self._until, self._over = 0.0, float("inf")
+        self._mark = os.urandom(3).hex()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def take(self, parts: list[dict[str, Any]], until: float, lease_s: float) -> dict[str, Any]:
+        """Have machines for each part: in bundles of the same kind that are free, else in a new group."""
+        with self._lock:
+            self.renew(max(until, self._until), lease_s)
+            wanted = []
+            for part in parts:
+                there = sum(seat["token"] == part["token"] for seat in self._seats)
+                wanted += [part] * (part["count"] - there if there == 0 else 0)
+            for part in list(wanted):
+                place = self._free(part)
+                if place is not None:
+                    wanted.remove(part)
+                    self._sit(part, place)
+            if wanted:
+                self._group(wanted)
+            return self.look()
+
+    def look(self) -> dict[str, Any]:
+        """All machines that were ever there, as they are; and until when they are wanted."""
+        leaving, now = _leaving(), time.monotonic()
+        with self._lock:
+            for seat in self._seats:
+                self._update(seat)
+            return {"until": self._until, "seats": [self._said(seat, leaving, now) for seat in self._seats]}
+
+    def renew(self, until: float, lease_s: float) -> None:
+        """Live so long from now on."""
+        self._until, self._over = until, time.monotonic() + lease_s
+
+    def give(self, ids: list[str]) -> None:
+        """Give machines back; a group whose last one it was goes."""
+        from ray.util import remove_placement_group
+
+        with self._lock:
+            self.look()
+            given = [seat for seat in self._seats if seat["id"] in ids and not seat["over"]]
+            self._end(given)
+            for group in list(self._groups):
+                held = [seat for seat in self._seats if seat["group"] is group and not seat["over"]]
+                if not held:
+                    remove_placement_group(group["pg"])
+                    self._groups.remove(group)
+
+    def end(self) -> None:
+        """Give all back."""
+        with self._lock:
+            self.give([seat["id"] for seat in self._seats])
+            self._over = 0.0
+
+    # --- private ---------------------------------------------------------------------------------------
+
+    def _free(self, part: dict[str, Any]) -> tuple[dict[str, Any], int] | None:
+        for group in self._groups:
+            for index, kind in enumerate(group["kinds"]):
+                taken = any(
+                    seat["group"] is group and seat["index"] == index and not seat["over"]
+                    for seat in self._seats
+                )
+                if kind == part["kind"] and not taken:
+                    return group, index
+        return None
+
+    def _group(self, wanted: list[dict[str, Any]]) -> None:
+        from ray.util.placement_group import placement_group
+
+        held = ",".join(seat["about"]["node"] for seat in self._seats if seat["about"] and not seat["over"])
+        apart = {"ray.io/node-id": f"!in({held})"} if held else {}
+        labels = [{**part["kind"]["labels"], **apart} for part in wanted]
+        more = {"bundle_label_selector": labels} if any(labels) else {}
+        bundles = [part["kind"]["resources"] for part in wanted]
+        name = f"{self._name}.{self._mark}.{len(self._seats)}"
+        group = {"kinds": [part["kind"] for part in wanted]}
+        group["pg"] = placement_group(bundles, "STRICT_SPREAD", name, **more)
+        self._groups.append(group)
+        for index, part in enumerate(wanted):
+            self._sit(part, (group, index))
+
+    def _sit(self, part: dict[str, Any], place: tuple[dict[str, Any], int]) -> None:
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        group, index = place
+        id = f"{self._name}-{self._mark}.{len(self._seats)}"
+        asked = dict(part["kind"]["resources"])
+        actor = (
+            ray.remote(Seat)
+            .options(
+                name=id, namespace=self._namespace, num_cpus=asked.pop("CPU", 0),
+                num_gpus=asked.pop("GPU", 0), memory=asked.pop("memory", None), resources=asked,
+                max_restarts=0, max_concurrency=_CALLS,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(group["pg"], index),
+            )
+            .remote(self._warden, f"{part['scratch']}/{id}", part["lease_s"], self._kept, self._shared)
+        )  # fmt: skip
+        seat = {
+            "id": id, "token": part["token"], "role": part["role"], "group": group, "index": index,
+            "actor": actor, "asked": actor.about.remote(), "stays": actor.stay.remote(), "about": {},
+            "state": "STARTING", "reason": "", "started": 0.0, "ended": 0.0, "over": False,
+        }  # fmt: skip
+        self._seats.append(seat)
+
+    def _update(self, seat: dict[str, Any]) -> None:
+        import ray
+
+        if seat["over"]:
+            return
+        try:
+            if not seat["about"] and ray.wait([seat["asked"]], timeout=0)[0]:
+                about = ray.get(seat["asked"])
+                if about["node"] in [each["about"].get("node") for each in self._seats if not each["over"]]:
+                    seat["reason"] = f"another machine of its cluster is on {about['address']}"
+                seat["about"], seat["started"] = about, time.monotonic()
+            if ray.wait([seat["stays"]], timeout=0)[0]:
+                ray.get(seat["stays"])
+                seat["reason"] = "what was ours there has ended: its lease was over, or it was killed"
+        except ray.exceptions.RayError as error:
+            seat["reason"] = " ".join(str(error).split())[:600]
+        if seat["reason"]:
+            self._end([seat])
+
+    def _said(self, seat: dict[str, Any], leaving: dict[str, float], now: float) -> dict[str, Any]:
+        about = seat["about"]
+        state = "GONE" if seat["over"] else "READY" if about else "STARTING"
+        leaves_s = None if state != "READY" else leaving.get(about["node"])
+        return {
+            "id": seat["id"], "token": seat["token"], "role": seat["role"], "state": state,
+            "reason": seat["reason"], "about": about, "leaves_s": leaves_s,
+            "started_s": now - seat["started"] if seat["started"] else None,
+            "ended_s": now - seat["ended"] if seat["over"] else None,
+        }  # fmt: skip
+
+    def _end(self, seats: list[dict[str, Any]]) -> None:
+        import ray
+
+        partings = [seat["actor"].end.remote() for seat in seats if seat["about"] and not seat["reason"]]
+        if partings:
+            ray.wait(partings, num_returns=len(partings), timeout=_PARTING_S)
+        for seat in seats:
+            ray.kill(seat["actor"])
+            seat["over"], seat["ended"] = True, time.monotonic()
+            seat["reason"] = seat["reason"] or "it was given back"
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(0.5)
+            if time.monotonic() > self._over:
+                time.sleep(0.5)  # who has had it end is answered
+                os._exit(0)
+
+
+def _leaving() -> dict[str, float]:
+    """Seconds until nodes go that Ray drains, by id."""
+    import ray
+
+    try:
+        drained = ray._private.state.state.get_draining_nodes()
+    except Exception:  # noqa: BLE001 - it is not of the public interface
+        return {}
+    return {node: max(until / 1000 - time.time(), 0.0) if until else 0.0 for node, until in drained.items()}
+
+
+class Guest:
+    """Answers calls."""
+
+    def __init__(self, warden: str) -> None:
+        self._warden = warden
+        self._actors: dict[tuple[str, str], Any] = {}
+
+    def facts(self) -> list[dict[str, Any]]:
+        """What there is: nodes that are alive."""
+        import ray
+
+        return [
+            {"address": row["NodeManagerAddress"], "has": row["Resources"], "labels": row.get("Labels") or {}}
+            for row in ray.nodes()
+            if row["Alive"]
+        ]
+
+    def free(self) -> dict[str, float]:
+        """What nobody has asked for."""
+        import ray
+
+        return dict(ray.available_resources())
+
+    def versions(self) -> list[str]:
+        """Of Ray and Python."""
+        import ray
+
+        return [ray.__version__, ".".join(map(str, sys.version_info[:3]))]
+
+    def keep(self, name: str, namespace: str, kept: str, shared: str) -> None:
+        """Have a keeper."""
+        import ray
+
+        options = {"name": name, "namespace": namespace, "lifetime": "detached", "get_if_exists": True}
+        made = ray.remote(Keeper).options(
+            **options, num_cpus=0, resources=_HEAD, max_restarts=0, max_concurrency=_CALLS
+        )
+        actor = made.remote(name, namespace, self._warden, kept, shared)
+        ray.get(actor.renew.remote(0.0, 600.0), timeout=50)
+
+    def names(self, namespace: str) -> list[str]:
+        """Of actors that are there."""
+        from ray.util import list_named_actors
+
+        return [each["name"] for each in list_named_actors(True) if each["namespace"] == namespace]
+
+    def call(self, namespace: str, name: str, do: str, *args: object) -> dict[str, Any]:
+        """Call a method of an actor; ``None`` if there is none."""
+        import ray
+
+        known = (namespace, name)
+        try:
+            if known not in self._actors:
+                self._actors[known] = ray.get_actor(name, namespace=namespace)
+            return {"said": ray.get(getattr(self._actors[known], do).remote(*args))}
+        except ValueError:
+            return {"gone": f"there is no actor {name}"}
+        except ray.exceptions.RayTaskError as error:
+            raise RuntimeError(str(error.cause)) from None
+        except ray.exceptions.ActorDiedError as error:
+            self._actors.pop(known, None)
+            return {"gone": " ".join(str(error).split())[:600]}
+
+
+def _connect(address: str) -> None:
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if host:  # Ray would try for a minute
+        socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
+    import logging
+
+    import ray
+
+    ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+
+
+def main(about: dict[str, str]) -> None:
+    """Serve one."""
+    output = os.dup(1)
+    os.dup2(2, 1)  # what Ray prints is no answer
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_CLIENT_RECONNECT_GRACE_PERIOD="5")
+    writing = threading.Lock()
+
+    def say(message: dict[str, Any]) -> None:
+        rest = memoryview(json.dumps(message).encode() + b"\n")
+        with writing:
+            while rest:
+                rest = rest[os.write(output, rest) :]
+
+    try:
+        _connect(about["address"])
+    except Exception as error:  # noqa: BLE001 - told to who asks
+        kind = "missing" if isinstance(error, ImportError) else "refused"
+        kind = "away" if isinstance(error, (OSError, TimeoutError)) else kind
+        said = str(error).strip() or type(error).__name__
+        say({kind: f"{said}", "python": sys.version.split()[0], "path": sys.executable})
+        os._exit(1)
+    say({"ready": True})
+    guest = Guest(about["warden"])
+
+    def answer(call: dict[str, Any]) -> None:
+        try:
+            found = {"result": getattr(guest, call["do"])(*call["args"])}
+        except (ConnectionError, OSError) as error:
+            say({"id": call["id"], "lost": str(error)})
+            os._exit(1)
+        except Exception as error:  # noqa: BLE001 - told to who asks
+            found = {"error": f"{type(error).__name__}: {error}"}
+        say({"id": call["id"], **found})
+
+    with concurrent.futures.ThreadPoolExecutor(512) as pool:
+        for line in sys.stdin.buffer:
+            pool.submit(answer, json.loads(line))
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.stdin.buffer.readline()))

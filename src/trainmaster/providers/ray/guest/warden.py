@@ -1,0 +1,300 @@
+"""What is ours on a node: sent there, and run by an actor with the Python of Ray (3.9 or newer).
+
+It runs commands, of which all that they start stays below it, and ends with all of that when its actor does,
+or when its lease is over: `python -c SOURCE trainmaster-deadman DIRECTORY LEASE_S KEPT SHARED`. Its standard
+input is the actor's socket: one JSON object per line, answered in any order.
+"""
+
+from __future__ import annotations
+
+import base64
+import concurrent.futures
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import IO, Any
+
+_READ_BYTES = 1 << 18
+_WAIT_S = 10.0
+_TICK_S = 2.0
+_TERM_S = 3.0
+_SET_CHILD_SUBREAPER = 36
+
+
+class Work:
+    """A command, or a connection to a port, that calls speak with."""
+
+    def __init__(
+        self, inlet: int, outlets: list[int], process: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        self.inlet, self.outlets, self.process = inlet, outlets, process
+        self.over = [False] * len(outlets)
+        self.is_deaf = False
+
+    def close_inlet(self) -> None:
+        """Nothing more is said to it."""
+        if not self.is_deaf:
+            self.is_deaf = True
+            if self.process is None:
+                with socket.socket(fileno=os.dup(self.inlet)) as stream:
+                    stream.shutdown(socket.SHUT_WR)
+            os.close(self.inlet)
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.close_inlet()
+        for outlet in self.outlets:
+            os.close(outlet)
+
+
+class Warden:
+    """Answers calls.
+
+    Args:
+        directory: its own.
+        environ: of what it starts.
+        shared: directory of all that its home has on the node.
+    """
+
+    def __init__(self, directory: Path, environ: dict[str, str], shared: str) -> None:
+        self._directory, self._environ, self._shared = directory, environ, Path(shared)
+        self._work: dict[str, Work] = {}
+        self._ended: dict[int, int] = {}
+        self._reaped = threading.Condition()
+        self._held = hold(Path(f"{shared}.held"))
+
+    # --- calls -----------------------------------------------------------------------------------------
+
+    def start(self, key: str, command: str) -> None:
+        """Run a command for the shell, in a session of its own, where a login would."""
+        (his_in, our_in), (our_out, his_out), (our_err, his_err) = os.pipe(), os.pipe(), os.pipe()
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", command], stdin=his_in, stdout=his_out, stderr=his_err, env=self._environ,
+            cwd=self._environ["HOME"], start_new_session=True,
+        )  # fmt: skip
+        for each in (his_in, his_out, his_err):
+            os.close(each)
+        self._work[key] = Work(our_in, [our_out, our_err], process)
+
+    def connect(self, key: str, host: str, port: int) -> None:
+        """Connect to a port that can be reached from here."""
+        stream = socket.create_connection((host, port), 10)
+        stream.setblocking(True)
+        number = stream.detach()
+        self._work[key] = Work(os.dup(number), [number])
+
+    def send(self, key: str, data: str, is_end: bool) -> bool:
+        """Say something to it; False if it does not listen any more."""
+        work = self._work[key]
+        try:
+            rest = memoryview(base64.b64decode(data))
+            while rest and not work.is_deaf:
+                rest = rest[os.write(work.inlet, rest) :]
+            if is_end:
+                work.close_inlet()
+        except OSError:
+            return False
+        return not rest
+
+    def hear(self, key: str) -> list[Any]:
+        """What it has said since: output, errors, and its exit code when both are over; waits a while."""
+        work = self._work[key]
+        said, code = [b"", b""], None
+        if listened := [outlet for outlet, over in zip(work.outlets, work.over) if not over]:  # noqa: B905
+            poll = select.poll()
+            for outlet in listened:
+                poll.register(outlet, select.POLLIN)
+            for outlet, _ in poll.poll(int(_WAIT_S * 1000)):
+                number = work.outlets.index(outlet)
+                with contextlib.suppress(OSError):
+                    said[number] = os.read(outlet, _READ_BYTES)
+                work.over[number] = not said[number]
+        elif work.process is None:
+            code = 0
+        else:
+            pid = work.process.pid
+            with self._reaped:
+                self._reaped.wait_for(lambda: pid in self._ended, _WAIT_S)
+                code = self._ended.get(pid)
+        return [*(base64.b64encode(each).decode() for each in said), code]
+
+    def close(self, key: str) -> None:
+        """It is not spoken with any more; a command that still runs is ended, with its session."""
+        work = self._work.pop(key, None)
+        if work is None:
+            return
+        if work.process is not None and (leader := work.process.pid) not in self._ended:
+            end(signal.SIGKILL, lambda pid: leader in (pid, session_of(pid)))
+        work.close()
+
+    # --- its life --------------------------------------------------------------------------------------
+
+    def reap(self) -> None:
+        """Wait for what ends below it, for ever."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, 0)
+            except ChildProcessError:
+                time.sleep(0.02)
+                continue
+            with self._reaped:
+                code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+                self._ended[pid] = code
+                for work in list(self._work.values()):
+                    if work.process is not None and work.process.pid == pid:
+                        work.process.returncode = code
+                self._reaped.notify_all()
+
+    def watch(self, lease_s: float) -> None:
+        """End when the lease in the directory is over, or was removed."""
+        lease, until, missing = self._directory / "lease", up_s() + lease_s, 0
+        while missing < 2 and up_s() <= until:
+            time.sleep(_TICK_S)
+            try:
+                until, missing = float(lease.read_text()), 0
+            except ValueError:
+                continue
+            except OSError:
+                missing += 1
+        self.end()
+
+    def end(self) -> None:
+        """End all that runs below it, remove what is written, and itself."""
+        if end(signal.SIGTERM, below):
+            deadline = time.monotonic() + _TERM_S
+            while time.monotonic() < deadline and any(map(below, pids())):
+                time.sleep(0.05)
+        while end(signal.SIGKILL, below):
+            time.sleep(0.02)
+        remove(self._directory)
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # another cluster of the home has something there
+            os._exit(0)
+        remove(self._shared)
+        Path(self._held.name).unlink()
+        os._exit(0)
+
+    def serve(self, stream: socket.socket) -> None:
+        """Answer the actor, until it is gone."""
+        writing = threading.Lock()
+
+        def answer(call: dict[str, Any]) -> None:
+            try:
+                found = {"result": getattr(self, call["do"])(*call["args"])}
+            except Exception as error:  # noqa: BLE001 - told to who asks
+                found = {"error": f"{type(error).__name__}: {error}"}
+            line = json.dumps({"id": call["id"], **found}).encode() + b"\n"
+            with writing:
+                stream.sendall(line)
+
+        with concurrent.futures.ThreadPoolExecutor(512) as pool:
+            for line in stream.makefile("rb"):
+                pool.submit(answer, json.loads(line))
+            self.end()
+
+
+def hold(path: Path) -> IO[str]:
+    """A file that says that a home has something on the node, as long as any of its wardens runs."""
+    while True:
+        held = path.open("a")  # until the end
+        fcntl.flock(held, fcntl.LOCK_SH)
+        with contextlib.suppress(OSError):
+            if path.stat().st_ino == os.fstat(held.fileno()).st_ino:
+                return held
+        held.close()
+
+
+def remove(directory: Path) -> None:
+    """Remove it, whatever is still being written there."""
+    for _ in range(20):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            break
+        time.sleep(0.1)
+
+
+def up_s() -> float:
+    """Seconds since the machine has booted."""
+    return float(Path("/proc/uptime").read_text().split()[0])
+
+
+def pids() -> list[int]:
+    """Of all processes."""
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ["Z", "0", "0", "0"]
+
+
+def session_of(pid: int) -> int:
+    """Of a process."""
+    return int(_stat(pid)[3])
+
+
+def below(pid: int) -> bool:
+    """Whether a process was started by this one, or by one that was."""
+    state = _stat(pid)[0]
+    while pid > 1 and state != "Z":
+        pid = int(_stat(pid)[1])
+        if pid == os.getpid():
+            return True
+    return False
+
+
+def end(number: int, which: Callable[[int], bool]) -> int:
+    """Send a signal to all that are meant; how many these are."""
+    meant = [pid for pid in pids() if pid != os.getpid() and _stat(pid)[0] != "Z" and which(pid)]
+    for pid in meant:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+    return len(meant)
+
+
+def main() -> None:
+    """Become nobody's child, so that Ray does not end it before it has tidied up."""
+    directory, lease_s, kept, shared = Path(sys.argv[2]), float(sys.argv[3]), sys.argv[4].split(), sys.argv[5]
+    os.umask(0o077)
+    directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    directory.mkdir(0o700)
+    (directory / "lease").write_text(str(int(up_s() + lease_s)))
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    (directory / "deadman.pid").write_text(str(os.getpid()))
+    home = Path("~").expanduser()
+    environ = {name: os.environ[name] for name in kept if name in os.environ}
+    environ.update(HOME=str(home) if home.is_dir() else "/", TRAINMASTER_HANDED_ON=" ".join(kept))
+    environ.setdefault("LANG", os.environ.get("LANG", "C.UTF-8"))
+    warden = Warden(directory, environ, shared)
+    stream = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    threading.Thread(target=warden.reap, daemon=True).start()
+    threading.Thread(target=warden.watch, args=(lease_s,), daemon=True).start()
+    warden.serve(stream)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,358 @@
+"""`RayProvider`: machines are bundles of placement groups of a Ray that others run.
+
+Ray places and counts them, all of a group or none; nothing is scheduled here. A cluster has a keeper, an
+actor in the home's own namespace, and all that is ours in Ray ends with it: see `guest/speaker.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+from trainmaster.providers.base import (
+    NoCapacityError,
+    Node,
+    NodeRequest,
+    NodeState,
+    ProviderPlace,
+    root_on_nodes,
+)
+from trainmaster.providers.catalogue import Catalogue
+from trainmaster.providers.ray.ledger import KnownCluster, KnownRequest, KnownSeat, RayLedger
+from trainmaster.providers.ray.settings import KIND, RaySettings, ray_offers, read_settings
+from trainmaster.providers.ray.speaking import GoneError, RaySpeaker, speaker_of
+from trainmaster.providers.ray.transport import namespace_of
+from trainmaster.providers.slurm.scripts import KEPT_VARIABLES
+from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.private_files import short_digest
+
+#: Drivers of one home may have clocks that differ by so much.
+_CLOCKS_DIFFER_S: Final = 300.0
+_LOST: Final = "Ray does not know it any more: its head was started anew, or its keeper was ended"
+
+
+def ray_provider(place: ProviderPlace) -> RayProvider:
+    """The provider of a home, as its ``ray.yaml`` says.
+
+    Raises:
+        UsageError: there are no settings, or a mistake in them.
+    """
+    settings = read_settings(place.root, place.environ)
+    return RayProvider(settings, place, speaker_of(settings, place.root))
+
+
+def catalogue_of(
+    root: Path, environ: Mapping[str, str], today: date, prices: Callable[[], Catalogue]
+) -> Catalogue:
+    """The machines of a home's settings, at the site's own prices; no others are needed."""
+    del prices
+    settings = read_settings(root, environ)
+    return Catalogue(str(settings.file), tuple(ray_offers(settings, today)), by_hand=True)
+
+
+class RayProvider:
+    """See `Provider`. Threads may share it.
+
+    Args:
+        settings: of the site.
+        place: of the home.
+        speaker: speaks with Ray.
+        clock: gives Unix seconds; never set back.
+
+    Attributes:
+        name: ``ray``.
+    """
+
+    name = KIND.provider
+
+    def __init__(
+        self,
+        settings: RaySettings,
+        place: ProviderPlace,
+        speaker: RaySpeaker,
+        *,
+        clock: Callable[[], float] = steady_s,
+    ) -> None:
+        self._settings, self._speaker, self._clock = settings, speaker, clock
+        self._root = root_on_nodes(place.identity)
+        self._home = re.sub(r"[^A-Za-z0-9]", "", place.identity)[:12]
+        self._memory = RayLedger(place.directory(self.name), place.saved)
+
+    def check_settings(self) -> None:
+        """Nothing is left to check: the settings have been read."""
+
+    def check_up(self) -> None:
+        """Refuse a Ray that does not answer, or is of another version."""
+        self._speaker.ask("versions")
+
+    def close(self) -> None:
+        """Others of this process may still speak with it; machines stay as they are."""
+
+    # --- before anything is asked for ----------------------------------------------------------------------
+
+    def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
+        """See `Provider`: what could never fit; a note if it does not fit now."""
+        for request in requests:
+            if request.count < 1:
+                raise UsageError(f"{request.role}: {request.count} machines", "Ask for one, at least.")
+        there = self._speaker.ask("facts")
+        parts = [self._part(request, there) for request in requests]
+        if words := self._misfit(parts, there):
+            raise UsageError(
+                f"Ray at {self._settings.address} can never have {words}",
+                "Ask for fewer or smaller machines; with `grows: true` in "
+                f"{self._settings.file} nodes are waited for that come when they are asked for.",
+            )
+        free, notes = self._speaker.ask("free"), []
+        for name in sorted({name for part in parts for name in part["kind"]["resources"]}):
+            wanted = sum(part["kind"]["resources"].get(name, 0.0) * part["count"] for part in parts)
+            if wanted > free.get(name, 0.0):
+                notes.append(
+                    f"others use Ray at {self._settings.address}: {_amount(name, free.get(name, 0.0))} of "
+                    f"{name} are free, {_amount(name, wanted)} are asked for; it is waited for"
+                )
+        return notes
+
+    def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
+        """See `Provider`: the placement groups."""
+        return [
+            {
+                "service": "ray",
+                "operation": "placement_group",
+                "parameters": self._group([self._part(each) for each in group]),
+            }
+            for group in _groups(requests)
+        ]
+
+    def _group(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        kinds = [part["kind"] for part in parts for _ in range(part["count"])]
+        return {
+            "strategy": "STRICT_SPREAD",
+            "bundles": [kind["resources"] for kind in kinds],
+            "labels": [kind["labels"] for kind in kinds],
+        }
+
+    def _part(self, request: NodeRequest, there: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        """What the keeper is asked for. A model of GPUs is, where Ray knows of any such."""
+        machine = self._settings.machine(request.instance_type)
+        asked, model = machine.asked, f"accelerator_type:{machine.gpu}"
+        if machine.gpu and any(model in node["has"] for node in there):
+            asked[model] = 0.001
+        return {
+            "token": request.token,
+            "role": request.role,
+            "count": request.count,
+            "kind": {"resources": asked, "labels": dict(machine.labels)},
+            "scratch": self._settings.scratch,
+            "lease_s": request.lease_s,
+        }
+
+    def _misfit(self, parts: Sequence[Mapping[str, Any]], there: Sequence[Mapping[str, Any]]) -> str:
+        """What could not be placed though nobody else used it; empty if all could be."""
+        if self._settings.grows:
+            return ""
+        able = [
+            [
+                number
+                for number, node in enumerate(there)
+                if all(node["has"].get(name, 0.0) >= asked for name, asked in kind["resources"].items())
+                and all(node["labels"].get(name) == value for name, value in kind["labels"].items())
+            ]
+            for kind in (part["kind"] for part in parts)
+        ]
+        used = set[int]()
+        for part, fits in sorted(zip(parts, able, strict=True), key=lambda each: len(each[1])):
+            left = [number for number in fits if number not in used]
+            if len(left) < part["count"]:
+                asked = [f"{name}={_amount(name, each)}" for name, each in part["kind"]["resources"].items()]
+                shown = " ".join(
+                    asked + [f"{name}={value}" for name, value in part["kind"]["labels"].items()]
+                )
+                return f"{part['count']} x {shown}: {len(left)} of its {len(there)} nodes could, one each"
+            used.update(left[: part["count"]])
+        return ""
+
+    # --- asking for it -------------------------------------------------------------------------------------
+
+    def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
+        """See `Provider`. It does not wait for room: machines that wait are STARTING."""
+        with self._memory.alone(cluster):
+            known = self._memory.of(cluster)
+            if request.token not in known.requests:
+                group = [each for each in request.together if each.token not in known.requests]
+                self._take(known, group)
+                known = self._memory.of(cluster)
+            return [node for node in self._looked(known) if self._token(known, node.id) == request.token]
+
+    def _take(self, known: KnownCluster, requests: Sequence[NodeRequest]) -> None:
+        there = self._speaker.ask("facts")
+        parts = [self._part(each, there) for each in requests]
+        if words := self._misfit(parts, there):
+            raise NoCapacityError(
+                f"Ray at {self._settings.address} has no room for {words}",
+                "Some of its nodes may be away.",
+                [self._settings.address],
+            )
+        until, lease_s = self._clock() + requests[0].lease_s, requests[0].lease_s
+        keeper = self._keeper(known.cluster)
+        self._speaker.ask("keep", keeper, self._namespace, KEPT_VARIABLES, self._root)
+        seen = self._speaker.call(self._namespace, keeper, "take", parts, until, lease_s)
+        asked = {
+            each.token: KnownRequest(each.token, each.role, each.instance_type, dict(each.labels))
+            for each in requests
+        }
+        self._memory.put(self._updated(replace(known, requests={**known.requests, **asked}), seen["seats"]))
+
+    # --- looking -------------------------------------------------------------------------------------------
+
+    def nodes(self, cluster: str) -> list[Node]:
+        """See `Provider`. Without its keeper a cluster is gone; silence of Ray means nothing."""
+        if not self._memory.of(cluster).requests:
+            return []
+        with self._memory.alone(cluster):
+            return self._looked(self._memory.of(cluster))
+
+    def _looked(self, known: KnownCluster) -> list[Node]:
+        """Every machine of a cluster, with what Ray says now written down."""
+        before, seats = known, list[dict[str, Any]]()
+        try:
+            seats = self._speaker.call(self._namespace, self._keeper(known.cluster), "look")["seats"]
+        except GoneError:
+            seats = []
+        known = self._updated(known, seats)
+        there = {seat["id"] for seat in seats}
+        lost = {
+            seat.id: replace(seat, ended_at=self._clock(), reason=_LOST)
+            for seat in known.seats.values()
+            if seat.id not in there and not seat.ended_at
+        }
+        known = replace(known, seats={**known.seats, **lost})
+        if known != before:
+            self._memory.put(known)
+        said = {seat["id"]: seat for seat in seats}
+        return [self._node(known, seat, said.get(seat.id, {})) for seat in known.seats.values()]
+
+    def _updated(self, known: KnownCluster, seats: Sequence[Mapping[str, Any]]) -> KnownCluster:
+        found, now = dict(known.seats), self._clock()
+        for said in seats:
+            if said["token"] not in known.requests:
+                continue
+            seat = found.get(said["id"], KnownSeat(said["id"], said["token"]))
+            if said["started_s"] is not None and not seat.started_at:
+                seat = replace(seat, started_at=now - said["started_s"], about=said["about"])
+            if said["ended_s"] is not None and not seat.ended_at:
+                seat = replace(seat, ended_at=now - said["ended_s"], reason=said["reason"])
+            found[seat.id] = seat
+        return replace(known, seats=found)
+
+    def _node(self, known: KnownCluster, seat: KnownSeat, said: Mapping[str, Any]) -> Node:
+        request = known.requests[seat.token]
+        machine = self._settings.machines.get(request.machine)
+        state = NodeState.GONE if seat.ended_at else NodeState(said.get("state", "GONE"))
+        leaves_s = said.get("leaves_s")
+        is_leaving = state is NodeState.READY and leaves_s is not None
+        reason = "it waits for room in Ray" if state is NodeState.STARTING else seat.reason
+        return Node(
+            id=seat.id,
+            cluster=known.cluster,
+            role=request.role,
+            state=NodeState.LEAVING if is_leaving else state,
+            address=seat.id,
+            private_address=str(seat.about.get("address", "")),
+            user=str(seat.about.get("user", "ray")),
+            instance_type=request.machine,
+            started_at=seat.started_at,
+            leaves_at=self._clock() + leaves_s if is_leaving and leaves_s is not None else None,
+            gpus=machine.gpus if machine else 0,
+            labels=request.labels,
+            reason="Ray takes its node back" if is_leaving else reason,
+            ended_at=seat.ended_at if seat.ended_at and seat.started_at else None,
+            switch=self._directory(seat.id),
+            python=str(seat.about.get("python", "")),
+            directory=f"{self._directory(seat.id)}/runtime",
+        )
+
+    def console(self, cluster: str, id: str) -> str:
+        """See `Provider`: it is not kept."""
+        return ""
+
+    # --- its lease -----------------------------------------------------------------------------------------
+
+    def renew(self, cluster: str, lease_s: float) -> None:
+        """See `Provider`. Machines' own switches are renewed by their actors; this is for what reaps."""
+        if self._memory.of(cluster).requests:
+            self._tell(cluster, "renew", self._clock() + lease_s, lease_s)
+
+    def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
+        """See `Provider`."""
+        with self._memory.alone(cluster):
+            if ids is not None:
+                self._tell(cluster, "give", list(ids))
+                if self._memory.of(cluster).requests:
+                    self._looked(self._memory.of(cluster))
+                return
+            if self._memory.of(cluster).requests:
+                self._end(self._keeper(cluster))
+            self._memory.forget(cluster)
+
+    def reap(self, known: Sequence[str]) -> list[str]:
+        """See `Provider`. A keeper says until when its cluster is wanted."""
+        kept, ended = {self._keeper(cluster) for cluster in known}, list[str]()
+        names = self._speaker.ask("names", self._namespace)
+        for name in names:
+            if "." in name.rpartition("-")[2] or name in kept:
+                continue  # a machine's actor, or what is known
+            try:
+                seen = self._speaker.call(self._namespace, name, "look")
+            except GoneError:
+                continue
+            if seen["until"] < self._clock() - _CLOCKS_DIFFER_S:
+                ended += [seat["id"] for seat in seen["seats"] if seat["state"] != "GONE"]
+                self._end(name)
+        return ended
+
+    # --- private -------------------------------------------------------------------------------------------
+
+    @property
+    def _namespace(self) -> str:
+        return namespace_of(self._home)
+
+    def _keeper(self, cluster: str) -> str:
+        plain = re.sub(r"[^A-Za-z0-9_-]", "_", cluster)
+        return f"{self._home}-{plain}-{short_digest(cluster)[:6]}"
+
+    def _directory(self, id: str) -> str:
+        return f"{self._settings.scratch}/{id}"
+
+    def _token(self, known: KnownCluster, id: str) -> str:
+        return known.seats[id].token
+
+    def _end(self, keeper: str) -> None:
+        try:
+            self._speaker.call(self._namespace, keeper, "end")
+        except GoneError:
+            return
+
+    def _tell(self, cluster: str, do: str, *args: object) -> None:
+        try:
+            self._speaker.call(self._namespace, self._keeper(cluster), do, *args)
+        except GoneError:
+            return
+
+
+def _amount(name: str, value: float) -> str:
+    return f"{value / 1e9:.1f} GB" if name == "memory" else f"{value:g}"
+
+
+def _groups(requests: Sequence[NodeRequest]) -> list[list[NodeRequest]]:
+    """Requests as `acquire` sends them: one group for those that stand beside each other."""
+    found: dict[str, list[NodeRequest]] = {}
+    for request in requests:
+        together = request.together
+        found.setdefault(together[0].token if len(together) > 1 else f"{len(found)}", together)
+    return list(found.values())

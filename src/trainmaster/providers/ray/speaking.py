@@ -1,0 +1,235 @@
+"""`RaySpeaker`: a process that speaks with a Ray, where that can be reached; asked by JSON lines.
+
+Nothing of Ray is imported into ours. Provider and transport of a process share it; it ends with its stream.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import itertools
+import json
+import shlex
+import socket
+import sys
+import threading
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.providers.hosts_over_ssh import jump_target
+from trainmaster.spec.errors import MissingPartError, ProviderError, TrainmasterError, UsageError
+from trainmaster.transport.base import ConnectionLostError, Target
+
+if TYPE_CHECKING:
+    from trainmaster.providers.ray.settings import RaySettings
+    from trainmaster.transport.base import Connection
+
+#: It imports Ray, and Ray Client has a process of its own start.
+_BEGIN_S: Final = 120.0
+_ANSWER_S: Final = 120.0
+_BOOT: Final = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
+
+
+class GoneError(ProviderError):
+    """The actor that was asked is not there, or not any more."""
+
+
+class RaySpeaker:
+    """Threads share it.
+
+    Args:
+        settings: where Ray is.
+        root: of the home, for host keys.
+    """
+
+    def __init__(self, settings: RaySettings, root: Path) -> None:
+        self._settings, self._root = settings, root
+        self._lock = threading.Lock()
+        self._line: _Line | None = None
+
+    def ask(self, do: str, *args: object) -> Any:  # noqa: ANN401 - JSON
+        """Have it do something; see `guest/speaker.py`.
+
+        Raises:
+            UsageError: versions differ, or there is no Ray where it was to run.
+            ProviderError: Ray does not answer.
+        """
+        try:
+            return self.begin(do, *args).result(_ANSWER_S)
+        except TimeoutError:
+            raise ProviderError(
+                f"Ray at {self._settings.address} has not answered for {_ANSWER_S:g} s",
+                "Is its head well? It is asked again.",
+            ) from None
+
+    def call(self, namespace: str, actor: str, do: str, *args: object) -> Any:  # noqa: ANN401 - JSON
+        """Call a method of an actor.
+
+        Raises:
+            GoneError: it is not there.
+            ProviderError: as `ask`.
+        """
+        return said_by(self.ask("call", namespace, actor, do, *args))
+
+    def begin(self, do: str, *args: object) -> concurrent.futures.Future[Any]:
+        """As `ask`, without waiting for the answer."""
+        with self._lock:
+            if self._line is None or self._line.is_over:
+                self._line = _Line(self._dial(), self._settings)
+            line = self._line
+        return line.send(do, args)
+
+    def close(self) -> None:
+        """Let it go; it is started again if it is asked again."""
+        with self._lock:
+            if self._line is not None:
+                self._line.close()
+            self._line = None
+
+    def _dial(self) -> tuple[Connection, socket.socket]:
+        there = jump_target(self._settings.login, self._settings.key_file)
+        python = self._settings.python or (
+            "python3" if there or self._settings.via else sys.executable or "python3"
+        )
+        connection: Connection
+        if there is not None:
+            from trainmaster.transport.ssh import ssh_transport
+
+            connection = ssh_transport(self._root).connect(there)
+        else:
+            from trainmaster.transport.local import LocalConnection
+
+            here = Target("this machine", "localhost")
+            connection = LocalConnection(here, shlex.split(self._settings.via))
+        command = shlex.join([python, "-u", "-c", _BOOT])
+        return connection, connection.stream(f"exec {command}")
+
+
+class _Line:
+    """One process that speaks with Ray."""
+
+    def __init__(self, way: tuple[Connection, socket.socket], settings: RaySettings) -> None:
+        self._connection, self._stream = way
+        self._settings = settings
+        self._writing = threading.Lock()
+        self._waiting: dict[int, concurrent.futures.Future[Any]] = {}
+        self._numbers = itertools.count()
+        self.is_over = False
+        source = _text("speaker.py").encode()
+        about = {"address": settings.address, "warden": _text("warden.py")}
+        lead = b"%d\n%s%s\n" % (len(source), source, json.dumps(about).encode())
+        self._heard = self._stream.makefile("rb")
+        try:
+            self._stream.settimeout(_BEGIN_S)
+            self._stream.sendall(lead)
+            first = self._heard.readline()
+            if not first or "ready" not in (said := json.loads(first)):
+                raise self._refused(said if first else {})
+            self._stream.settimeout(None)
+        except (OSError, ValueError) as error:
+            self.close()
+            words = f"Ray at {settings.address} cannot be asked: {error}"
+            raise ProviderError(words, "Is it well?") from error
+        except BaseException:
+            self.close()
+            raise
+        threading.Thread(target=self._listen, name="ray", daemon=True).start()
+
+    def send(self, do: str, args: object) -> concurrent.futures.Future[Any]:
+        answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        with self._writing:
+            number = next(self._numbers)
+            self._waiting[number] = answer
+            with contextlib.suppress(OSError):
+                line = json.dumps({"id": number, "do": do, "args": args}, separators=(",", ":"))
+                self._stream.sendall(line.encode() + b"\n")
+        if self.is_over:
+            self._lose()
+        return answer
+
+    def close(self) -> None:
+        self.is_over = True
+        with contextlib.suppress(OSError):
+            self._stream.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._heard:
+                said = json.loads(line)
+                answer = self._waiting.pop(said["id"], None)
+                if answer is None:
+                    continue
+                if "result" in said:
+                    answer.set_result(said["result"])
+                elif "lost" in said:
+                    answer.set_exception(self._lost(said["lost"]))
+                else:
+                    answer.set_exception(ProviderError(f"Ray: {said['error']}", "It is asked again."))
+        self.close()
+        self._lose()
+
+    def _lose(self) -> None:
+        while self._waiting:
+            with contextlib.suppress(KeyError):
+                self._waiting.popitem()[1].set_exception(self._lost("its connection was lost"))
+
+    def _lost(self, why: str) -> TrainmasterError:
+        words = f"Ray at {self._settings.address} does not answer: {why}"
+        return ConnectionLostError(words, "It is asked again.")
+
+    def _refused(self, said: dict[str, str]) -> TrainmasterError:
+        """What it means that it does not begin."""
+        settings, where = self._settings, self._settings.login or self._settings.via or "this machine"
+        if "missing" in said:
+            return MissingPartError(
+                f"the Python {said['path']} of {where} has no Ray: {said['missing']}",
+                "Name one that has the version of the cluster as `python`, or install it there "
+                f"(pip install 'ray[client]'), in {settings.file}.",
+            )
+        if "refused" in said and "ersion" in said["refused"]:
+            words = " ".join(said["refused"].split())
+            return UsageError(
+                f"Ray at {settings.address} is of another version: {words[:400]}",
+                "Name a Python that has its version of Ray, and is of its minor version, as `python` in "
+                f"{settings.file}; or lead to where it has it, with `login` or `via`.",
+            )
+        if "refused" in said:
+            words = " ".join(said["refused"].split())[:400]
+            return UsageError(f"Ray at {settings.address} refuses: {words}", f"Mend it in {settings.file}.")
+        if "away" in said:
+            return ProviderError(
+                f"Ray at {settings.address} does not answer: {said['away']}",
+                f"Does its head run, and can {where} connect to it? The address is in {settings.file}.",
+            )
+        return ProviderError(
+            f"{where} does not start what speaks with Ray", f"Mend login, via or python in {settings.file}."
+        )
+
+
+def said_by(found: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
+    """What a called actor has answered.
+
+    Raises:
+        GoneError: it is not there.
+    """
+    if "gone" in found:
+        raise GoneError(found["gone"], "It is asked for again.")
+    return found["said"]
+
+
+_speakers: dict[tuple[str, ...], RaySpeaker] = {}
+_making: Final = threading.Lock()
+
+
+def speaker_of(settings: RaySettings, root: Path) -> RaySpeaker:
+    """That of this process for a Ray: to start one takes seconds."""
+    way = (settings.login, settings.key, settings.via, settings.python)
+    where = (settings.address, *way, str(settings.file))
+    with _making:
+        return _speakers.setdefault(where, RaySpeaker(settings, root))
+
+
+def _text(program: str) -> str:
+    return (resources.files("trainmaster.providers.ray") / "guest" / program).read_text(encoding="utf-8")
