@@ -7,7 +7,6 @@ this machine is on, too, with a ``/var/tmp`` of its own. Commands find it by `Pr
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
@@ -16,23 +15,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
+from trainmaster.testing.private_network import NoNetworkError, PrivateNetwork, run
 from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports
 
 _PROGRAMS: Final = ("slurmctld", "slurmd", "munged", "sbatch", "ip", "unshare", "sshd")
 _PATH: Final = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
-#: So many may be there at once, each with a network of its own.
-_NETWORKS: Final = 40
 #: What a node has, as far as Slurm knows.
 CPUS: Final = 4
 MEMORY_MB: Final = 2000
 GPUS: Final = 2
 
 
-class NoSlurmError(Exception):
+class NoSlurmError(NoNetworkError):
     """There is no Slurm that could be started here."""
 
 
@@ -67,8 +64,7 @@ class PrivateSlurm(PrivateServer):
         self._grace_s, self._silent_s = preempts_after_s, silent_s
         self._place = Path(tempfile.mkdtemp(prefix="tm-slurm-", dir="/run"))
         self._place.chmod(0o755)
-        self._network, self._held = _network()
-        self._bridge = f"tmsl{self._network}"
+        self._network = PrivateNetwork("sl", 83, self.names)
         self._port, self._node_port = free_ports(2)
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self.environ = {
@@ -81,11 +77,11 @@ class PrivateSlurm(PrivateServer):
     def prepare(self) -> None:
         """See `PrivateServer`."""
         check_installed()
-        _run("ip", "link", "add", self._bridge, "type", "bridge")
-        _run("ip", "addr", "add", f"{self._address(0)}/24", "dev", self._bridge)
-        _run("ip", "link", "set", self._bridge, "up")
+        self._network.make()
         for name in self.names:
-            self._make_node(name)
+            (self._place / f"spool.{name}").mkdir()
+            (self._place / f"var.{name}").mkdir()
+            (self._place / f"var.{name}").chmod(0o1777)
         (self._place / "state").mkdir()
         key = self._place / "munge.key"
         key.touch(mode=0o600)
@@ -114,16 +110,13 @@ class PrivateSlurm(PrivateServer):
         """See `PrivateServer`."""
         for name in list(self._started):
             self._end(name)
-        for name in self.names:
-            self.kill(name)
-        _sweep(self._bridge)
+        self._network.close()
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
             shutil.rmtree(self._place, ignore_errors=True)
             if not self._place.exists():
                 break
             time.sleep(0.1)
-        self._held.close()
 
     # --- what can happen to it -----------------------------------------------------------------------------
 
@@ -138,33 +131,23 @@ class PrivateSlurm(PrivateServer):
 
     def boot(self, name: str) -> None:
         """A node is there, with nothing on it."""
-        mounted = f'hostname {name}; mount --bind {self._place}/var.{name} /var/tmp; exec "$@"'
-        self._spawn(
-            name, "ip", "netns", "exec", self._space(name), "unshare", "--uts", "--mount", "sh", "-c",
-            mounted, "sh", "slurmd", "-D", "-N", name, "-f", self.environ["SLURM_CONF"],
-        )  # fmt: skip
+        entered = self._network.entering(name, {self._place / f"var.{name}": "/var/tmp"})  # noqa: S108 - as ours
+        self._spawn(name, *entered, "slurmd", "-D", "-N", name, "-f", self.environ["SLURM_CONF"])
 
     def kill(self, name: str) -> None:
         """A node, and all that runs there, ends at once."""
         self._end(name)
-        for _ in range(50):
-            found = _run("ip", "netns", "pids", self._space(name), check=False).stdout.split()
-            for pid in found:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-            if not found:
-                return
-            time.sleep(0.05)
+        self._network.kill(name)
 
     def cut(self, name: str, *, healed: bool = False) -> None:
         """Pull a node's cable, or put it in again."""
-        _run("ip", "-n", self._space(name), "link", "set", "eth0", "up" if healed else "down")
+        self._network.cut(name, healed=healed)
 
     # --- what is seen --------------------------------------------------------------------------------------
 
     def command(self, *words: str, check: bool = True) -> str:
         """What one of Slurm's commands says."""
-        return _run(*words, check=check, environ=self.environ).stdout.strip()
+        return run(*words, check=check, environ=self.environ).stdout.strip()
 
     def states(self) -> list[str]:
         """Of each node, as ``sinfo`` names them."""
@@ -177,10 +160,10 @@ class PrivateSlurm(PrivateServer):
     def processes(self, name: str) -> list[int]:
         """What runs on a node, but for Slurm's own."""
         found = []
-        for pid in _run("ip", "netns", "pids", self._space(name), check=False).stdout.split():
+        for pid in self._network.pids(name):
             with contextlib.suppress(OSError):
                 if not Path(f"/proc/{pid}/comm").read_text().startswith("slurm"):
-                    found.append(int(pid))
+                    found.append(pid)
         return found
 
     def log(self) -> str:
@@ -192,29 +175,10 @@ class PrivateSlurm(PrivateServer):
 
     # --- private -------------------------------------------------------------------------------------------
 
-    def _address(self, number: int) -> str:
-        return f"10.83.{self._network}.{number + 1}"
-
-    def _space(self, name: str) -> str:
-        return f"{self._bridge}-{name}"
-
-    def _make_node(self, name: str) -> None:
-        number, space = self.names.index(name) + 1, self._space(name)
-        _run("ip", "netns", "add", space)
-        near = f"{self._bridge}v{number}"
-        _run("ip", "link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", space)
-        _run("ip", "link", "set", near, "master", self._bridge, "up")
-        _run("ip", "-n", space, "addr", "add", f"{self._address(number)}/24", "dev", "eth0")
-        _run("ip", "-n", space, "link", "set", "eth0", "up")
-        _run("ip", "-n", space, "link", "set", "lo", "up")
-        (self._place / f"spool.{name}").mkdir()
-        (self._place / f"var.{name}").mkdir()
-        (self._place / f"var.{name}").chmod(0o1777)
-
     def _configuration(self) -> list[str]:
         place, last = self._place, len(self.names)
         return [
-            "ClusterName=private", f"SlurmctldHost=c({self._address(0)})", "SlurmUser=root",
+            "ClusterName=private", f"SlurmctldHost=c({self._network.address()})", "SlurmUser=root",
             "SlurmdUser=root",
             f"SlurmctldPort={self._port}", f"SlurmdPort={self._node_port}",
             "AuthType=auth/munge", f"AuthInfo=socket={place}/munge.sock", "CredType=cred/munge",
@@ -229,9 +193,9 @@ class PrivateSlurm(PrivateServer):
             "PreemptType=preempt/partition_prio", "PreemptMode=CANCEL", "SchedulerType=sched/backfill",
             "SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0",
             *(
-                f"NodeName={name} NodeAddr={self._address(number)} NodeHostname={name} CPUs={CPUS} "
+                f"NodeName={name} NodeAddr={self._network.address(name)} NodeHostname={name} CPUs={CPUS} "
                 f"RealMemory={MEMORY_MB} Gres=gpu:a100:{GPUS} Feature=fast State=UNKNOWN"
-                for number, name in enumerate(self.names, 1)
+                for name in self.names
             ),
             f"PartitionName=main Nodes=n[1-{last}] Default=YES MaxTime=1-0 State=UP PriorityTier=10 "
             "PreemptMode=OFF",
@@ -264,47 +228,6 @@ class PrivateSlurm(PrivateServer):
             if time.monotonic() > deadline or any(each.poll() is not None for each in self._started.values()):
                 raise NoSlurmError(f"{name} does not start:\n{self.log()}")
             time.sleep(0.05)
-
-
-def _network() -> tuple[int, IO[str]]:
-    """A number that no other has, on this machine, as long as the file is open."""
-    for number in range(1, _NETWORKS):
-        held = Path(f"/run/lock/tm-slurm-{number}").open("w")  # noqa: SIM115 - held until the end
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            held.close()
-            continue
-        _sweep(f"tmsl{number}")
-        return number, held
-    raise NoSlurmError(f"{_NETWORKS} are there already")
-
-
-def _sweep(bridge: str) -> None:
-    """What one that was killed has left."""
-    spaces = [line.split()[0] for line in _run("ip", "netns", "list").stdout.splitlines() if line]
-    for space in spaces:
-        if space.startswith(f"{bridge}-"):
-            for pid in _run("ip", "netns", "pids", space, check=False).stdout.split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-            _run("ip", "netns", "del", space, check=False)
-    # A namespace goes some time after it was deleted, and its cable with it.
-    for device in Path("/sys/class/net").glob(f"{bridge}*"):
-        if device.name == bridge or device.name.startswith(f"{bridge}v"):
-            _run("ip", "link", "del", device.name, check=False)
-
-
-def _run(
-    *words: str, check: bool = True, environ: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    command: Sequence[str] = words
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PATH": _PATH, **(environ or {})}
-    )
-    if check and done.returncode:
-        raise NoSlurmError(f"{' '.join(words)}: {done.stderr.strip()}")
-    return done
 
 
 def main() -> None:

@@ -128,10 +128,12 @@ class _Line:
                 raise self._refused(said if first else {})
             self._stream.settimeout(None)
         except (OSError, ValueError) as error:
+            self._heard.close()
             self.close()
             words = f"Ray at {settings.address} cannot be asked: {error}"
             raise ProviderError(words, "Is it well?") from error
         except BaseException:
+            self._heard.close()
             self.close()
             raise
         threading.Thread(target=self._listen, name="ray", daemon=True).start()
@@ -151,11 +153,12 @@ class _Line:
     def close(self) -> None:
         self.is_over = True
         with contextlib.suppress(OSError):
-            self._stream.shutdown(socket.SHUT_RDWR)
+            self._stream.shutdown(socket.SHUT_RDWR)  # who reads it hears that
+        self._stream.close()
         self._connection.close()
 
     def _listen(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError), self._heard:
             for line in self._heard:
                 said = json.loads(line)
                 answer = self._waiting.pop(said["id"], None)

@@ -1,0 +1,236 @@
+"""`PrivateRay`: a real Ray of one's own, whose nodes are namespaces of this machine; others work in it, too.
+
+It needs root, and Ray where this Python is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from trainmaster.testing.private_network import NoNetworkError, PrivateNetwork
+from trainmaster.testing.private_server import PrivateServer, kill_group
+
+_START_S: Final = 180.0
+_PROGRAMS: Final = ("ip", "unshare")
+#: What a node has, as far as Ray knows.
+CPUS: Final = 2
+GPUS: Final = 1
+_MEMORY: Final = 2_000_000_000
+_START: Final = "from ray.scripts.scripts import main; main()"
+
+
+def check_installed() -> None:
+    """Nothing if all parts are there.
+
+    Raises:
+        NoNetworkError: which part is missing.
+    """
+    missing = [name for name in _PROGRAMS if shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin") is None]
+    missing += [name for name in ("ray", "grpc") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise NoNetworkError(f"{', '.join(missing)} not installed")
+    if os.geteuid() != 0:
+        raise NoNetworkError("a Ray with nodes of its own needs root")
+
+
+class PrivateRay(PrivateServer):
+    """It ends with its context, with all that runs in it.
+
+    Args:
+        nodes: how many; the first is the head.
+
+    Attributes:
+        names: of the nodes.
+        scratch: directory that all see.
+        way: what `ray.yaml` has of the way to it: by a command that leads to its head.
+        client: the same by Ray Client, from this machine.
+    """
+
+    def __init__(self, nodes: int = 3) -> None:
+        self.names = [f"n{k}" for k in range(1, nodes + 1)]
+        self._place = Path(tempfile.mkdtemp(prefix="tm-ray-", dir="/run"))
+        self.scratch = self._place / "scratch"
+        self._network = PrivateNetwork("ry", 84, self.names)
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+
+        head = self._network.address(self.names[0])
+        self.client = f"address: ray://{head}:10001\n"
+        self.way = f"address: {head}:6379\nvia: {self._place}/enter\npython: {sys.executable}\n"
+
+    # --- its life ------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """See `PrivateServer`."""
+        check_installed()
+        self._network.make()
+        for name in ("scratch", "r", *(f"{kind}.{name}" for kind in ("var", "r") for name in self.names)):
+            (self._place / name).mkdir()
+            (self._place / name).chmod(0o1777)
+        enter = self._place / "enter"
+        enter.write_text(f'#!/bin/sh\nexec {shlex.join(self._entering(self.names[0]))} "$@"\n')
+        enter.chmod(0o755)
+
+    def start(self) -> None:
+        """See `PrivateServer`."""
+        self.boot(self.names[0])
+        self._until(self._answers)
+        for name in self.names[1:]:
+            self.boot(name)
+        self._until(lambda: self.said(_COUNT) == str(len(self.names)))
+
+    def close(self) -> None:
+        """See `PrivateServer`."""
+        for name in list(self._started):
+            kill_group(self._started.pop(name))
+        self._network.close()
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline and self._place.exists():
+            shutil.rmtree(self._place, ignore_errors=True)
+            time.sleep(0.1)
+
+    # --- what can happen to it -----------------------------------------------------------------------------
+
+    def boot(self, name: str) -> None:
+        """A node is there, with nothing on it. The last one has a resource and a label of its own."""
+        head = self._network.address(self.names[0])
+        is_head, is_last = name == self.names[0], name == self.names[-1]
+        words = (
+            ["--head", "--port=6379", "--include-dashboard=false"] if is_head else [f"--address={head}:6379"]
+        )
+        words += ["--resources", '{"scanner": 1}', "--labels", "rack=7"] if is_last else []
+        self._spawn(
+            name, "start", *words, "--block", f"--node-ip-address={self._network.address(name)}",
+            f"--num-cpus={CPUS}", f"--num-gpus={GPUS}", f"--memory={_MEMORY}",
+            "--object-store-memory=80000000", "--disable-usage-stats", f"--temp-dir={self._place}/r",
+        )  # fmt: skip
+
+    def kill(self, name: str) -> None:
+        """A node, and all that runs there, ends at once."""
+        kill_group(self._started.pop(name, None))
+        self._network.kill(name)
+
+    def remove(self, name: str) -> None:
+        """A node leaves, as an autoscaler has it; what Ray has not started goes on there."""
+        process = self._started.pop(name)
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+        kill_group(process)
+
+    def cut(self, name: str, *, healed: bool = False) -> None:
+        """Pull a node's cable, or put it in again."""
+        self._network.cut(name, healed=healed)
+
+    # --- what is seen --------------------------------------------------------------------------------------
+
+    def said(self, program: str) -> str:
+        """What a program has printed that somebody else runs in this Ray; empty if it failed."""
+        address = f"{self._network.address(self.names[0])}:6379"
+        lead = (
+            f"import ray\nray.init({address!r}, namespace='theirs', log_to_driver=False, logging_level=50)\n"
+        )
+        done = subprocess.run(
+            [*self._entering(self.names[0]), sys.executable, "-c", lead + program],
+            capture_output=True, text=True, cwd="/", env=self._environ(),
+        )  # fmt: skip
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    def others(self) -> list[str]:
+        """Actors of others than `theirs`, groups that hold something, by name."""
+        return self.said(_OURS).split()
+
+    def files(self) -> list[Path]:
+        """What lies on nodes where ours may."""
+        return [path for name in self.names for path in (self._place / f"var.{name}").iterdir()] + list(
+            self.scratch.iterdir()
+        )
+
+    def processes(self, name: str) -> list[int]:
+        """What runs on a node, but for Ray's own."""
+        found = []
+        for pid in self._network.pids(name):
+            with contextlib.suppress(OSError):
+                line = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if b"ray" not in line.partition(b"trainmaster-deadman")[0] and line:
+                    found.append(pid)
+        return found
+
+    def log(self) -> str:
+        """The end of what its nodes have said."""
+        return "\n".join(
+            f"{path.stem}: {line}"
+            for path in sorted(self._place.glob("*.log"))
+            for line in path.read_text(errors="replace").splitlines()[-20:]
+        )
+
+    # --- private -------------------------------------------------------------------------------------------
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError):
+            socket.create_connection((self._network.address(self.names[0]), 10001), 1).close()
+            return True
+        return False
+
+    def _entering(self, name: str) -> list[str]:
+        """Each node has its own, also of Ray's: two that begin at once would take the same sockets."""
+        there = {"var": "/var/tmp", "r": f"{self._place}/r"}  # noqa: S108 - where ours may lie
+        mounts = {self._place / f"{kind}.{name}": path for kind, path in there.items()}
+        return self._network.entering(name, mounts)
+
+    def _environ(self) -> dict[str, str]:
+        kept = {
+            key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "TRAINMASTER"))
+        }
+        return kept | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "150"}
+
+    def _spawn(self, name: str, *words: str) -> None:
+        command = [*self._entering(name), sys.executable, "-c", _START, *words]
+        with (self._place / f"{name}.log").open("ab") as log:
+            self._started[name] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
+                env=self._environ(),
+            )  # fmt: skip
+
+    def _until(self, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _START_S
+        while not done():
+            if time.monotonic() > deadline or any(each.poll() is not None for each in self._started.values()):
+                raise NoNetworkError(f"Ray does not start:\n{self.log()}")
+            time.sleep(0.1)
+
+
+_COUNT: Final = "print(sum(node['Alive'] for node in ray.nodes()))"
+_OURS: Final = """
+from ray.util import list_named_actors, placement_group_table
+print(*(each['name'] for each in list_named_actors(True) if each['namespace'] != 'theirs'))
+print(*(row['name'] or 'group' for row in placement_group_table().values() if row['state'] != 'REMOVED'))
+"""
+
+
+def main() -> None:
+    """A Ray to try, until it is interrupted."""
+    with PrivateRay() as ray:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: sys.exit(0))
+        has = f"{CPUS} CPUs, {_MEMORY / 1e9:g} GB and {GPUS} GPU that does nothing"
+        sys.stdout.write(f"{ray.client}scratch: {ray.scratch}\n")
+        sys.stdout.write(f"# {len(ray.names)} nodes of {has}; Ctrl-C ends it\n")
+        sys.stdout.flush()
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

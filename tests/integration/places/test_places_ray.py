@@ -1,0 +1,191 @@
+"""Runs in a real Ray of three nodes that others use, too, and all that may happen to them there."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from renter import Renter
+
+from trainmaster.testing.private_network import NoNetworkError
+from trainmaster.testing.private_ray import PrivateRay, check_installed
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.places]
+
+#: Half of a node: the other half is for others.
+SETTINGS = """\
+{way}scratch: {scratch}
+machines:
+  node: {{cpus: 1, memory: 500MB, gpus: 1}}
+  rack: {{cpus: 1, memory: 500MB, labels: {{rack: "7"}}, resources: {{scanner: 1}}}}
+  huge: {{cpus: 64, memory: 500MB}}
+"""
+GANG = """
+name: steps
+experiments:
+  train:
+    distributed: {{strategy: allreduce, workers: {workers}, per_node: 1}}
+    framework: plain
+    hardware: {{instance: {machine}}}
+    checkpoint: {{every: 3s}}
+    grace: 5s
+    command: echo gpus=$CUDA_VISIBLE_DEVICES; python3 steps.py {steps} 0.15 0.02
+"""
+#: Counts for ever, with all of what we leave it of the first node.
+TENANT = """
+@ray.remote(num_cpus=1)
+class Counter:
+    def __init__(self):
+        import threading, time
+        self.count = 0
+        def run():
+            while True:
+                time.sleep(0.1)
+                self.count += 1
+        threading.Thread(target=run, daemon=True).start()
+    def seen(self):
+        return self.count
+made = Counter.options(name='counter', lifetime='detached', get_if_exists=True).remote()
+print(ray.get(made.seen.remote()))
+"""
+PATIENCE_S = 300.0
+
+
+@dataclass(frozen=True)
+class Account:
+    """Somebody with a home who may use a Ray. env: of the commands. home: ``TRAINMASTER_HOME``."""
+
+    home: Path
+    env: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[PrivateRay]:
+    """One for all tests."""
+    try:
+        check_installed()
+    except NoNetworkError as error:
+        pytest.skip(str(error))
+    with PrivateRay(3) as running:
+        yield running
+
+
+@pytest.fixture
+def account(ray: PrivateRay, tmp_path: Path) -> Account:
+    """A new user of it, beside somebody else."""
+    assert ray.said(TENANT)
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "ray.yaml").write_text(SETTINGS.format(way=ray.way, scratch=ray.scratch))
+    names = ("HOME", "LANG", "PATH", "TRAINMASTER_CACHE")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
+    return Account(home, {**kept, "TRAINMASTER_HOME": str(home)})
+
+
+@pytest.fixture
+def user(ray: PrivateRay, account: Account, tmp_path: Path) -> Iterator[Renter]:
+    """They run recipes there; what is left of that is a failure, and so is an end of other work."""
+    work = tmp_path / "work"
+    work.mkdir()
+    renter = Renter(account, work)
+    before = int(ray.said(TENANT))
+    yield renter
+    renter.kill_all()
+    assert int(ray.said(TENANT)) > before
+    until(lambda: not ray.others(), ray.others)
+    until(lambda: not ray.files(), ray.files)
+
+
+def until(condition: Callable[[], Any], seen: Callable[[], Any] = str) -> None:
+    """Ask Ray again and again, but not all the time."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {seen()}"
+        time.sleep(0.5)
+
+
+def gang(user: Renter, workers: int = 2, steps: int = 60, machine: str = "node") -> Path:
+    """Members that count, save, and go on from what was saved."""
+    return user.recipe(GANG.format(workers=workers, steps=steps, machine=machine))
+
+
+def until_step(user: Renter, run: str) -> None:
+    """A checkpoint is there."""
+    until(lambda: user.checkpoints(run))
+
+
+def test_a_gang_of_two_beside_others(user: Renter, ray: PrivateRay) -> None:
+    """GPUs are those that Ray has counted; nothing of it stays."""
+    going = user.run(gang(user, 2, 20), provider="ray")
+    assert going.end(timeout_s=PATIENCE_S)["state"] == "DONE"
+    assert "gpus=0" in going.text
+
+
+def test_what_never_fits_is_refused(user: Renter) -> None:
+    """Before anything is asked for; Ray would let it wait for ever."""
+    going = user.run(gang(user, 1, 20, "huge"), provider="ray")
+    going.process.wait(PATIENCE_S)
+    assert going.process.returncode == 2
+    assert "can never have 1 x CPU=64" in going.text
+
+
+def test_labels_and_resources_of_the_site(user: Renter, ray: PrivateRay) -> None:
+    """By which the last node is told from others; a driver that is killed finds what it had."""
+    going = user.run(gang(user, 1, 200, "rack"), provider="ray")
+    run = going.run
+    until_step(user, run)
+    before = ray.others()
+    assert ray.said("print(ray.available_resources().get('scanner', 0))") == "0"
+    going.kill()
+    again = user.start("resume", run, "--json")
+    again.until_said("train")
+    assert ray.others() == before
+    again.interrupt()
+    again.end(code=None, timeout_s=PATIENCE_S)
+
+
+def test_a_node_is_removed(user: Renter, ray: PrivateRay) -> None:
+    """The gang goes on from its checkpoint, on the third."""
+    going = user.run(gang(user, 2, 150), provider="ray")
+    run = going.run
+    until_step(user, run)
+    held = ray.said("print(*(n['NodeManagerAddress'] for n in ray.nodes() if n['Alive']))").split()
+    lost = next(name for name in ray.names[1:] if ray.processes(name))
+    ray.remove(lost)
+    try:
+        told = going.end(timeout_s=PATIENCE_S)
+    finally:
+        ray.boot(lost)
+        until(lambda: len(held) == int(ray.said("print(sum(n['Alive'] for n in ray.nodes()))") or 0))
+    assert told["state"] == "DONE"
+    assert max(step for _, step in user.starts(run)) > 0
+
+
+def test_somebody_ends_our_actor(user: Renter, ray: PrivateRay) -> None:
+    """As they may: another is asked for, in the same place."""
+    going = user.run(gang(user, 2, 150), provider="ray")
+    run = going.run
+    until_step(user, run)
+    name = next(name for name in ray.others() if name.endswith(".1"))
+    home = name.partition("-")[0]
+    ray.said(f"ray.kill(ray.get_actor({name!r}, namespace='trainmaster-{home}'))\nprint(1)")
+    assert going.end(timeout_s=PATIENCE_S)["state"] == "DONE"
+    assert max(step for _, step in user.starts(run)) > 0
+
+
+def test_the_head_is_started_anew(user: Renter, ray: PrivateRay) -> None:
+    """With all that it knew gone: machines are asked for again, and the work goes on from the checkpoint."""
+    going = user.run(gang(user, 2, 150), provider="ray")
+    run = going.run
+    until_step(user, run)
+    for name in ray.names:
+        ray.kill(name)
+    ray.start()
+    assert ray.said(TENANT)
+    assert going.end(timeout_s=2 * PATIENCE_S)["state"] == "DONE"
+    assert max(step for _, step in user.starts(run)) > 0

@@ -1,0 +1,148 @@
+"""`RayProvider` without a Ray: what fits, what is lost with a keeper, what differs in versions."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderPlace
+from trainmaster.providers.ray.provider import RayProvider
+from trainmaster.providers.ray.settings import read_settings
+from trainmaster.providers.ray.speaking import GoneError, RaySpeaker
+from trainmaster.spec.errors import MissingPartError, ProviderError, RecipeError, UsageError
+
+SETTINGS = """\
+address: ray://head:10001
+machines:
+  small: {cpus: 1, memory: 1GB}
+  rack: {cpus: 1, memory: 1GB, gpus: 1, gpu: A100, labels: {rack: "7"}, resources: {scanner: 1}}
+"""
+NODES = [
+    {"address": "10.0.0.1", "has": {"CPU": 4.0, "memory": 8e9}, "labels": {}},
+    {
+        "address": "10.0.0.2",
+        "has": {"CPU": 4.0, "memory": 8e9, "GPU": 2.0, "scanner": 1.0, "accelerator_type:A100": 1.0},
+        "labels": {"rack": "7"},
+    },
+]
+
+
+class Speaker(RaySpeaker):
+    """A Ray of two nodes, with a keeper that gives at once what it is asked for."""
+
+    def __init__(self) -> None:
+        self.seats: list[dict[str, Any]] | None = None
+        self.taken: list[dict[str, Any]] = []
+        self.numbers = itertools.count()
+
+    def ask(self, do: str, *args: object) -> Any:
+        """See `RaySpeaker`."""
+        if do == "keep":
+            self.seats = self.seats or []
+        return {"facts": NODES, "free": {"CPU": 1.0, "memory": 16e9}, "names": []}.get(do)
+
+    def call(self, namespace: str, actor: str, do: str, *args: Any) -> Any:
+        """See `RaySpeaker`."""
+        assert namespace == "trainmaster-0123456789ab"
+        if self.seats is None:
+            raise GoneError("there is no actor", "")
+        if do == "take":
+            self.taken = args[0]
+            self.seats += [
+                {
+                    "id": f"{actor}-5f.{next(self.numbers)}", "token": part["token"], "state": "READY",
+                    "reason": "", "about": {"address": "10.0.0.1", "user": "ray"}, "leaves_s": None,
+                    "started_s": 1.0, "ended_s": None,
+                }
+                for part in args[0]
+                for _ in range(part["count"])
+            ]  # fmt: skip
+        return {"until": 0.0, "seats": self.seats}
+
+
+def provider(tmp_path: Path, speaker: RaySpeaker, text: str = SETTINGS) -> RayProvider:
+    """Of a home."""
+    (tmp_path / "ray.yaml").write_text(text)
+    place = ProviderPlace(tmp_path, "0123456789abcdef", {})
+    return RayProvider(read_settings(tmp_path, {}), place, speaker)
+
+
+def test_what_could_never_be_placed_is_refused(tmp_path: Path) -> None:
+    """One machine per node, by resources and labels; not where nodes come when they are asked for."""
+    speaker = Speaker()
+    asked = provider(tmp_path, speaker)
+    with pytest.raises(UsageError, match=r"can never have 3 x CPU=1 memory=1[.]0 GB: 2 of its 2 nodes could"):
+        asked.preflight([NodeRequest("worker", 3, "small")])
+    with pytest.raises(UsageError, match=r"2 x CPU=1 .* scanner=1 .* rack=7: 1 of"):
+        asked.preflight([NodeRequest("worker", 2, "rack")])
+    with pytest.raises(NoCapacityError):
+        asked.acquire("c", NodeRequest("worker", 3, "small", token="t"))
+    assert asked.preflight([NodeRequest("ps", 1, "small"), NodeRequest("worker", 1, "rack")]) != []
+    grows = provider(tmp_path, speaker, SETTINGS + "grows: true\n")
+    grows.preflight([NodeRequest("worker", 3, "small")])
+
+
+def test_without_its_keeper_a_cluster_is_gone(tmp_path: Path) -> None:
+    """Another one is made for what is asked for next; silence means nothing."""
+    speaker = Speaker()
+    asked = provider(tmp_path, speaker)
+    (node,) = asked.acquire("c", NodeRequest("worker", 1, "rack", token="t", labels={"a": "b"}))
+    assert (node.state, node.labels["a"], node.private_address) == (NodeState.READY, "b", "10.0.0.1")
+    assert speaker.taken[0]["kind"]["resources"]["accelerator_type:A100"] == 0.001
+    speaker.seats = None
+    (lost,) = provider(tmp_path, speaker).nodes("c")
+    assert (lost.id, lost.state) == (node.id, NodeState.GONE)
+    assert "head was started anew" in lost.reason
+    assert lost.ended_at is not None
+    again = asked.acquire("c", NodeRequest("worker", 1, "small", token="u"))
+    assert [each.state for each in again] == [NodeState.READY]
+    asked.release("c")
+    assert asked.nodes("c") == []
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "words"),
+    [
+        ("import nothing_that_is_there", MissingPartError, "has no Ray"),
+        (
+            "raise RuntimeError('Version mismatch: The cluster was started with: Ray: 2.9.0')",
+            UsageError,
+            "of another version: .*2.9.0",
+        ),
+        ("raise OSError('refused')", ProviderError, "does not answer: refused"),
+        ("import os; os._exit(1)", ProviderError, "does not start what speaks with Ray"),
+    ],
+)
+def test_what_is_said_when_it_cannot_begin(
+    tmp_path: Path, program: str, kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything starts, with what to do."""
+    (tmp_path / "ray.py").write_text(f"def init(*_, **__):\n    {program}\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec python3 "$@"\n')
+    python.chmod(0o755)
+    text = SETTINGS.replace("ray://head:10001", "auto") + f"python: {python}\n"
+    (tmp_path / "ray.yaml").write_text(text)
+    speaker = RaySpeaker(read_settings(tmp_path, {}), tmp_path)
+    with pytest.raises(kind, match=words) as caught:
+        provider(tmp_path, speaker, text).check_up()
+    assert str(tmp_path / "ray.yaml") in str(getattr(caught.value, "hint", "")) or kind is ProviderError
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("via: kubectl exec\nlogin: a@b", "both a way"),
+        ("address: http://x", "write ray://"),
+        ("sprade: 1", "unknown"),
+    ],
+)
+def test_mistakes_in_settings(tmp_path: Path, line: str, words: str) -> None:
+    """With the place in the file."""
+    text = SETTINGS if "address" not in line else SETTINGS.replace("address: ray://head:10001\n", "")
+    (tmp_path / "ray.yaml").write_text(f"{text}{line}\n")
+    with pytest.raises(RecipeError, match=words):
+        read_settings(tmp_path, {})
