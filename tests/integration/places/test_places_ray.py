@@ -34,7 +34,7 @@ experiments:
     hardware: {{instance: {machine}}}
     checkpoint: {{every: 3s}}
     grace: 5s
-    command: echo gpus=$CUDA_VISIBLE_DEVICES; python3 steps.py {steps} 0.15 0.02
+    command: echo gpus=${{CUDA_VISIBLE_DEVICES-all}}; python3 steps.py {steps} 0.15 0.02
 """
 #: Counts for ever, with all of what we leave it of the first node.
 TENANT = """

@@ -95,7 +95,7 @@ def test_without_its_keeper_a_cluster_is_gone(tmp_path: Path) -> None:
     speaker.seats = None
     (lost,) = provider(tmp_path, speaker).nodes("c")
     assert (lost.id, lost.state) == (node.id, NodeState.GONE)
-    assert "head was started anew" in lost.reason
+    assert "head was started again" in lost.reason
     assert lost.ended_at is not None
     again = asked.acquire("c", NodeRequest("worker", 1, "small", token="u"))
     assert [each.state for each in again] == [NodeState.READY]

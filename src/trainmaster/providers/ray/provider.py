@@ -33,7 +33,7 @@ from trainmaster.spec.private_files import short_digest
 
 #: Drivers of one home may have clocks that differ by so much.
 _CLOCKS_DIFFER_S: Final = 300.0
-_LOST: Final = "Ray does not know it any more: its head was started anew, or its keeper was ended"
+_LOST: Final = "Ray does not know it any more: its head was started again, or its keeper was ended"
 
 
 def ray_provider(place: ProviderPlace) -> RayProvider:
@@ -153,7 +153,7 @@ class RayProvider:
         }
 
     def _misfit(self, parts: Sequence[Mapping[str, Any]], there: Sequence[Mapping[str, Any]]) -> str:
-        """What could not be placed though nobody else used it; empty if all could be."""
+        """What could not be placed though no others used it; empty if all could be."""
         if self._settings.grows:
             return ""
         able = [

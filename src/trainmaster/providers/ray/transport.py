@@ -316,7 +316,7 @@ class _Inlet:
                 self._is_closing = True
 
     def write_eof(self) -> None:
-        """There is no more to come."""
+        """All was said."""
         if not self._is_closing:
             self._ending = asyncio.create_task(self._process.call("send", self._process.key, "", True))
 

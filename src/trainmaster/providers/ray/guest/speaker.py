@@ -31,6 +31,10 @@ class Seat:
     """A bundle: the way to what is ours on its node."""
 
     def __init__(self, warden: str, directory: str, lease_s: float, kept: str, shared: str) -> None:
+        import ray
+
+        if not ray.get_gpu_ids():  # else Ray may not set it, and all of the node's would be seen
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         ours, theirs = socket.socketpair()
         about = ["trainmaster-deadman", directory, str(lease_s), kept, shared]
         command = [sys.executable, "-ISu", "-c", warden, *about]
@@ -285,7 +289,7 @@ class Guest:
         ]
 
     def free(self) -> dict[str, float]:
-        """What nobody has asked for."""
+        """What is not asked for."""
         import ray
 
         return dict(ray.available_resources())

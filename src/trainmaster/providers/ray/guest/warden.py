@@ -271,7 +271,7 @@ def end(number: int, which: Callable[[int], bool]) -> int:
 
 
 def main() -> None:
-    """Become nobody's child, so that Ray does not end it before it has tidied up."""
+    """Become a child of the system's, so that Ray does not end it before it has tidied up."""
     directory, lease_s, kept, shared = Path(sys.argv[2]), float(sys.argv[3]), sys.argv[4].split(), sys.argv[5]
     os.umask(0o077)
     directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
