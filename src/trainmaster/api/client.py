@@ -290,6 +290,7 @@ class Client:
         measurements: str | os.PathLike[str] | None = None,
         fresh: bool = False,
         allow_stale: bool = False,
+        measure: bool = True,
     ) -> Quote:
         """Quote a recipe; arguments and errors are those of `trainmaster.quote`."""
         from trainmaster.service.quotes.quote_options import QuoteOptions
@@ -301,6 +302,7 @@ class Client:
             fresh=fresh,
             allow_stale=allow_stale,
             measurements=None if measurements is None else Path(measurements),
+            measures=measure,
         )
         made: Quote = _last(self._home.quote_recipe(found, str(path), options), [])
         return made

@@ -85,6 +85,7 @@ def quote(
     measurements: str | os.PathLike[str] | None = None,
     fresh: bool = False,
     allow_stale: bool = False,
+    measure: bool = True,
 ) -> Quote:
     """Quote cluster, time and price of a recipe; measures its job on this machine if nothing is known of it.
 
@@ -98,6 +99,7 @@ def quote(
         measurements: CSV of points that you measured: then nothing is measured.
         fresh: measure again what was measured before.
         allow_stale: do not warn of old prices.
+        measure: False: what is known at once; where that is nothing, the interval of other jobs.
 
     Raises:
         RecipeError: the recipe is wrong; with all mistakes.
@@ -115,6 +117,7 @@ def quote(
         measurements=measurements,
         fresh=fresh,
         allow_stale=allow_stale,
+        measure=measure,
     )
 
 

@@ -64,12 +64,12 @@ def quote(
         Path | None, typer.Option(metavar="FILE", help="Draw time against cost (.svg, .png, .pdf).")
     ] = None,
     measure: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--measure",
-            help="Agree to rent what must be measured first, for 1 to 2 min, at its price.",
+            "--measure/--no-measure",
+            help="Agree to rent what must be measured first, for 1 to 2 min; or measure nothing.",
         ),
-    ] = False,
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Show where time and doubt come from, and what cuts it."),
@@ -100,6 +100,7 @@ def quote(
         p=p,
         usd_per_hour=usd_per_hour,
         latency_ms=latency_ms,
+        measures=measure is not False,
     )
     client, tell = open_client(starts=True), say if as_json else show
 
@@ -117,7 +118,8 @@ def quote(
             raise
         made = ask()
     else:
-        if _measured(client, recipe, set_ or (), types_to_measure(made.as_dict()), agrees=measure):
+        types = types_to_measure(made.as_dict())
+        if measure is not False and _measured(client, recipe, set_ or (), types, agrees=measure):
             made = ask()
     if explain:
         from trainmaster.cli.renting import explain as explain_quote
@@ -135,7 +137,7 @@ def quote(
 
 
 def _measured(
-    client: ClientProtocol, path: Path, set_: Sequence[str], types: Mapping[str, Any], *, agrees: bool
+    client: ClientProtocol, path: Path, set_: Sequence[str], types: Mapping[str, Any], *, agrees: bool | None
 ) -> bool:
     """Ask whether to rent what is to be measured first, and measure it; False if nothing was rented."""
     from trainmaster.cli.driving import see_to_end

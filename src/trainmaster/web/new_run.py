@@ -30,7 +30,6 @@ from trainmaster.providers.loading import NAMED as CATALOGUES
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.endpoints.serving_recipe import must_be_servable, package_for, serving_recipe
 from trainmaster.service.first_recipe import ScriptOption, scripts_in
-from trainmaster.service.quotes.first_guess import FirstGuess
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
 from trainmaster.service.teams.team_budget import OWNER, Budgets
 from trainmaster.service.teams.team_runs import TeamRuns
@@ -260,15 +259,14 @@ def _as_json(
 @router.post("/new/estimate")
 def estimate(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
     """What is known of the job while it is filled in, for our script; nothing is measured or rented."""
-    guess, why = None, ""
+    made, why = None, ""
     try:
-        recipe = state.submissions.read(caller, form.request())
-        guess = FirstGuess.of(state.service, caller, recipe, state.environ)
+        made = state.quotes.at_once(caller, form.request())
     except RecipeError:  # said where the recipe is
         return Response(status_code=204)
     except TrainmasterError as error:
         why = str(error.args[0]).splitlines()[0]
-    return page(request, "estimate.html", guess=guess, why=why, cap=form.budget)
+    return page(request, "estimate.html", made=made, why=why, cap=form.budget)
 
 
 @router.post("/new/git")

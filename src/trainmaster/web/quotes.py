@@ -18,10 +18,8 @@ from trainmaster.api.rest.state import Reader, ServerState, State, Submitter
 from trainmaster.providers.loading import DEFAULT, NAMED
 from trainmaster.service import OfferFilter
 from trainmaster.service.offer_list import list_offers
-from trainmaster.service.quotes.first_guess import FirstGuess
 from trainmaster.service.quotes.measuring_runs import MEASURED_S, measuring_runs_offered
 from trainmaster.service.quotes.quote_requests import QUOTE
-from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import NotFoundError, TrainmasterError
 from trainmaster.web.axes import FigureAxis, Tick, time_unit_s
 from trainmaster.web.new_run import page_of, show_form
@@ -304,31 +302,29 @@ def show(request: Request, name: str, state: State, caller: Reader) -> Response:
                 experiment,
                 one,
                 cluster_words(one["cluster"]),
-                [figure for width in WIDTHS if (figure := QuoteFigure.of(one, width))],
+                [figure for width in WIDTHS if one["pareto"] and (figure := QuoteFigure.of(one, width))],
                 _priced_on(state, one["cluster"], found["answer"].get("catalogue", "")),
             )
             for experiment, one in quoted
         ]
+    is_unknown = not any(one.get("measurements") for _, one, *_ in experiments)
+    is_unknown = is_unknown and (found["answer"] or {}).get("policy") == QUOTE
     runs = state.quotes.measuring_runs(caller, name) if "run" in caller.scopes else []
     measuring = {
         "words": measuring_runs_offered(runs),
         "max_usd": sum(each.cap_usd for each in runs),
         "of_steps": any(each.seconds < MEASURED_S for each in runs),
     }
-    guess = _first_guess(state, caller, name) if found["error"] and runs else None
     template = "quote_part.html" if is_part(request) else "quote.html"
     return page(
-        request, template, found=found, experiments=experiments, measuring=measuring, bar=bar, guess=guess
+        request,
+        template,
+        found=found,
+        experiments=experiments,
+        measuring=measuring,
+        bar=bar,
+        is_unknown=is_unknown,
     )
-
-
-def _first_guess(state: ServerState, caller: Caller, name: str) -> FirstGuess | None:
-    """How long runs take and what a machine costs, of a job that is not known; None if that is not known."""
-    with suppress(TrainmasterError):
-        asked = state.quotes.ask_of(caller, QUOTE, name).run_request
-        recipe = state.submissions.read(caller, asked)
-        return FirstGuess.of(state.service, caller, recipe, state.environ)
-    return None
 
 
 def _priced_on(state: ServerState, cluster: Mapping[str, Any], catalogue: str) -> str:

@@ -7,18 +7,18 @@ import html
 import json
 import re
 import warnings
+from dataclasses import replace
 
 import pytest
 
-from trainmaster.advisor.quote.quote import Interval, Quote
+from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Interval, Quote, Rented
+from trainmaster.advisor.quote.unknown import quote_of_unknown
 from trainmaster.control.task.layout import Home
 from trainmaster.db import quote_requests as rows
 from trainmaster.service import Service
-from trainmaster.service.quotes.first_guess import FirstGuess
 from trainmaster.service.quotes.quote_requests import QUOTE
 from trainmaster.service.quotes.quote_service import Quoter
 from trainmaster.service.teams.team_budget import set_budget
-from trainmaster.service.teams.team_runs import TeamRuns
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 with warnings.catch_warnings():
@@ -84,10 +84,10 @@ def answer():
 
 
 @contextlib.contextmanager
-def server(root):
+def server(root, environ=()):
     home = Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 'd.db'}")
     service = Service(home)
-    yield make_state(service, {})
+    yield make_state(service, dict(environ))
     service.close()
 
 
@@ -412,8 +412,11 @@ def test_unknown_traffic_is_measured_by_a_button_under_a_cap_and_once(tmp_path, 
     assert (train.distributed.hardware["ps"].instance, train.timeout_s) == (("m4.large",), 120.0)
 
 
-def test_a_job_of_which_nothing_is_known_is_measured_by_a_button(state, browser, monkeypatch):
+def test_a_job_of_which_nothing_is_known_is_quoted_and_measured_by_a_button(state, browser):
     place = browser.post("/new/quote", data={"recipe": RENTED}).headers["location"]
+    (name,) = Recipe.from_text(RENTED).experiments
+    shape = ClusterShape(Rented("m4.large", 1, usd_per_hour=0.1))
+    made = quote_of_unknown({name: shape}, {name: "not here"}, [], 5)
     types = {
         "workers": ["m4.large"],
         "servers": [],
@@ -421,16 +424,15 @@ def test_a_job_of_which_nothing_is_known_is_measured_by_a_button(state, browser,
         "usd_per_hour": {"m4.large": 0.1},
         "traffic": False,
     }
-    (name,) = Recipe.from_text(RENTED).experiments
-    error = json.dumps({"title": "nothing is known", "hint": "Measure it first.", "types": {name: types}})
-    rows.end(state.service.database, rows.named(place.rpartition("/")[2]), 1e12, answer=None, error=error)
+    answer = json.dumps(replace(made, to_measure={name: types}).as_dict())
+    rows.end(state.service.database, rows.named(place.rpartition("/")[2]), 1e12, answer=answer, error=None)
     page = browser.get(place).text
-    assert "Nothing is known of this job yet" in page
-    assert "Measure first: m4.large: 1 min, $0.0033, at most $0.05" in page
-    guess = FirstGuess(None, None, "nothing was measured", 7, (4.0, 7200.0), 0.5)
-    monkeypatch.setattr(FirstGuess, "of", lambda *_: guess)
-    text = " ".join(re.sub("<.*?>", "", browser.get(place).text).split())
-    assert "Your last 7 runs took 4 s to 2 h: up to $1.00 on one machine, from $0.50 an hour" in text
+    text = " ".join(re.sub("<.*?>", "", page).split())
+    assert "Between 30 s and 20 h, $0.00083 to $2.00" in text
+    assert "Nothing is known of this job yet" in text
+    assert "Measure first: m4.large: 1 min, $0.0033, at most $0.05" in text
+    assert page.index("Measure first") < page.index("quote-go"), "measuring comes first"
+    assert "<svg width" not in page, "no picture of one point"
 
 
 def test_what_a_quote_wants_is_shown_as_code_and_only_to_who_has_a_shell(state, browser):
@@ -516,30 +518,25 @@ def test_arguments_of_the_script_are_shown_also_to_teams(shared, tmp_path):
 
 def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tmp_path, monkeypatch):
     interval, dollars = Interval(60.0, 120.0, 240.0), Interval(0.01, 0.02, 0.05)
-    known = Quote({}, interval, dollars, not_quoted={"last": "not measured yet"})
-    past = [{"run": f"r-{n}", "seconds": float(n)} for n in range(1, 101)]
-    with server(tmp_path) as state:
+    seen = ExperimentQuote("train", ClusterShape(Rented("local", 1)), interval, dollars, measurements=1)
+    known = Quote({"train": seen}, interval, dollars, not_quoted={"last": "not measured yet"})
+    with server(tmp_path, {"AWS_REGION": "us-east-1"}.items()) as state:
         app = make_app(state)
         add_pages(app)
         token = state.access.create_token("me", ["read", "run"])["token"]
         me = TestClient(app, headers={"authorization": f"Bearer {token}"})
 
-        def said(runs, quote, **form):
-            monkeypatch.setattr(TeamRuns, "page", lambda *_, **__: {"runs": runs, "next": None})
-            monkeypatch.setattr(Quoter, "estimate", lambda *_: (quote, "nothing was measured"))
+        def said(**form):
             answer = me.post("/new/estimate", data={"recipe": HERE, **form})
             assert answer.status_code == 200, answer.text
             return " ".join(re.sub("<.*?>", "", answer.text).split())
 
-        assert said([], None) == "How long it takes is not known yet. It may take seconds or days."
-        assert said(past[:3], None).endswith("Your last 3 runs took 1 s to 3 s.")
-        assert said(past, None).endswith("9 of 10 of your last 100 runs took 6 s to 1 min 35 s.")
-        monkeypatch.setattr(Quoter, "cheapest_usd_per_hour", lambda *_: 36.0)
-        assert said(past, None, budget="5").endswith(
-            "took 6 s to 1 min 35 s: $0.06 to $0.95 on one machine, from $36.00 an hour. "
-            "It ends at $5 in any case."
-        )
-        assert said(past, known) == (
+        assert said() == "Nothing is known of this job yet: 30 s to 20 h."
+        rented = RENTED.replace("auto", "1")
+        assert "30 s to 20 h, up to $" in said(recipe=rented)
+        assert said(recipe=rented, budget="5").endswith("It ends at $5 in any case.")
+        monkeypatch.setattr(Quoter, "quote", lambda *_: known)
+        assert said() == (
             "About 2 min and $0.02; 9 of 10 such runs: 1 min to 4 min, $0.01 to $0.05. "
             "Not in it: last: not measured yet."
         )

@@ -426,6 +426,11 @@ class Quote:
     queue: QuotedQueue | None = None
 
     @property
+    def is_unknown(self) -> bool:
+        """Nothing is known of its jobs: it is of the quote's own policy, and rests on no measurement."""
+        return self.policy == "quote" and not any(one.measurements for one in self.experiments.values())
+
+    @property
     def main(self) -> ExperimentQuote:
         """The only or dearest experiment; where nothing costs, the longest."""
 

@@ -126,6 +126,7 @@ def options_of(options: QuoteOptions) -> dict[str, Any]:
     # Servers of before know them not, or not empty.
     later = ("policy", "worker_types", "p", "usd_per_hour", "latency_ms")
     found |= {name: value for name in later if (value := getattr(options, name)) not in (None, "")}
+    found |= {} if options.measures else {"measure": False}
     for name in ("bandwidth", "measurements"):
         path = getattr(options, name)
         try:

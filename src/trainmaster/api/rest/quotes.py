@@ -57,6 +57,7 @@ class NewQuote(NewAsk):
     fresh: bool = Field(False, description="measure again what was measured before")
     bandwidth: str | None = Field(None, description="text of a CSV instance,mbps, for scala-opt")
     measurements: str | None = Field(None, description="text of a CSV of points that you measured")
+    measure: bool = Field(True, description="false: by what is known at once, with an honest interval")
     latency_ms: float | None = Field(None, ge=0, le=60_000, description="between machines, one way")
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trainmaster.spec import Recipe
 
 UNKNOWN: Final = "nothing is known of it, and code of others is not measured here"
+UNASKED: Final = "nothing is known of it"
 NO_END: Final = "it is a service, and has no end: `trainmaster run` says what it costs per hour"
 
 
@@ -140,8 +141,8 @@ class JobKnowledge:
                 self._tell(f"{name}: {many} of earlier runs used (--fresh measures again)")
         missing: dict[str, str] = {}
         left = [name for name in names if name not in found]
-        if left and not self._measures:
-            missing = dict.fromkeys(left, UNKNOWN)
+        if left and not (self._measures and options.measures):
+            missing = dict.fromkeys(left, UNASKED if self._measures else UNKNOWN)
         elif left:
             self._look(recipe, environ, costs=costs)
             self._profiler = Profiler(self._service)

@@ -26,6 +26,7 @@ class QuoteOptions:
         only: quote these experiments; None for all.
         measurements: CSV of points that the user measured; experiments with rows there are not measured.
         latency_ms: between machines, one way; None is what the recipe says, or what was measured.
+        measures: False: what is known at once; nothing is measured.
         p: of Scala-Opt. usd_per_hour: of all machines. Both instead of the recipe's.
     """
 
@@ -42,6 +43,7 @@ class QuoteOptions:
     p: float | None = None
     usd_per_hour: float | None = None
     latency_ms: float | None = None
+    measures: bool = True
 
     def for_recipe(self, recipe: Recipe) -> QuoteOptions:
         """With what the recipe says where nothing is said here.

@@ -87,6 +87,7 @@ class QuoteAsk:
         recipe: its YAML. code, provider: as for a run.
         policy, catalogue, parameter_server, worker_types, max_workers, usd_per_hour, p, fresh: of a quote.
         latency_ms: of a quote: between machines, one way.
+        measure: of a quote: False: what is known at once.
         bandwidth, measurements: of a quote: the text of such a file.
         allow_stale: old prices will do.
         can_agree, measure_first: of a plan.
@@ -105,6 +106,7 @@ class QuoteAsk:
     allow_stale: bool = False
     can_agree: bool = True
     measure_first: bool = False
+    measure: bool = True
     worker_types: str | None = None
     usd_per_hour: float | None = None
     p: float | None = None
@@ -140,6 +142,7 @@ class QuoteAsk:
                 usd_per_hour=self.usd_per_hour,
                 p=self.p,
                 latency_ms=self.latency_ms,
+                measures=self.measure,
             )
 
 
@@ -285,6 +288,19 @@ class QuoteRequests:
             agreed_usd_per_hour=answer["most_usd_per_hour"],
             allow_stale=ask.allow_stale,
         )
+
+    def at_once(self, caller: Caller, request: RunRequest) -> Quote:
+        """What is known of a recipe; nothing is measured or rented.
+
+        Raises:
+            UsageError: no machine can run it, or prices are not known.
+        """
+        from trainmaster.service.quotes.quote_options import QuoteOptions
+        from trainmaster.service.quotes.quote_service import Quoter
+
+        quoter = Quoter(self._service.of_team(caller.team or None), lambda _: None, measures=False)
+        recipe = self._submissions.read(caller, request)
+        return quoter.quote(recipe, Path("recipe"), self._environ, QuoteOptions(measures=False))
 
     def measuring_runs(self, caller: Caller, name: str) -> list[MeasuringRun]:
         """What is to be measured first: a job that is unknown, or traffic of types for Scala-Opt."""
@@ -521,7 +537,7 @@ class QuoteRequests:
         caller = make_caller(row["asked_by"], row["team"] or None, ["read", "run"])
         recipe = self._submissions.read(caller, ask.run_request, is_asked=False)
         path = self._submissions.keep(recipe)
-        with self._measuring if planner.measures else nullcontext():
+        with self._measuring if planner.measures and ask.measure else nullcontext():
             return self._answered(row, ask, planner, recipe, path, tell)
 
     def _answered(

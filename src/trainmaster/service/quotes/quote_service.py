@@ -25,9 +25,10 @@ from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
 from trainmaster.service.quotes.phase_records import phases_of, waited_for
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
 from trainmaster.service.quotes.worker_counts import allowed_workers, with_workers, workload_of
-from trainmaster.service.runs.summary import is_driven
+from trainmaster.service.runs.summary import is_driven, run_seconds
 from trainmaster.spec import Experiment, Recipe
-from trainmaster.spec.errors import MeasurementNeeded, ProviderError, UsageError
+from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.memory_floor import Memory
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.quoting import Subject
     from trainmaster.advisor.quote.supply import Market
     from trainmaster.control.measure.profile_progress import ProfileProgress
-    from trainmaster.providers import Catalogue
+    from trainmaster.providers import Catalogue, Offer
     from trainmaster.providers.base import Queue
     from trainmaster.service.service import Service
 
@@ -120,26 +121,50 @@ class Quoter:
         costs = self._candidate_offers is not None and self._candidate_offers.costs
         builder = self._builder(recipe, catalogue)
         found, missing = self._jobs.gather(recipe, recipe_path, environ, builder, options, costs=costs)
-        if not found:
+        if found:
+            made = self.put_together(recipe, catalogue, options, found, missing, environ)
+        elif options.only is not None:
             name, why = next(iter(missing.items()))
-            unknown = MeasurementNeeded(
+            raise UsageError(
                 f"experiments.{name}: cannot be measured: {why}",
                 "Run the recipe once: a run is a measurement.",
             )
-            unknown.types = self._to_measure(recipe, catalogue, options, missing)
-            if unknown.types:
-                unknown.hint = (
-                    "Measure it first, on one rented machine for a minute; or run it: that measures it."
-                )
-            raise unknown
-        made = self.put_together(recipe, catalogue, options, found, missing, environ)
+        else:
+            made = self._of_unknown(recipe, catalogue, options, missing)
         return replace(made, to_measure=self._to_measure(recipe, catalogue, options, missing))
+
+    def _of_unknown(
+        self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions, missing: Mapping[str, str]
+    ) -> Quote:
+        """What other jobs take, on the cheapest machines that can do it."""
+        from trainmaster.advisor.quote.quote import ClusterShape, Rented
+        from trainmaster.advisor.quote.unknown import quote_of_unknown
+
+        market, clusters = self._market(recipe, catalogue, options), {}
+        for name in (name for name in missing if recipe.experiments[name].serve is None):
+            experiment = recipe.experiments[name]
+            workload, workers = _workload(recipe, experiment, options), allowed_workers(experiment)[0]
+            best = _cheapest(workload, market)
+            apart = market.has_server_machines(workload)
+            servers = Rented.of(best, workload.servers) if apart else None
+            machines = Rented.of(best, 1 if market.is_there else workers)
+            clusters[name] = ClusterShape(machines, servers, workers)
+        service = self._service
+        which = queries.RunFilter(None if service.team is None else (service.team,), EndReason.SUCCEEDED)
+        now, past_s = service.database.clock_s(), dict[str, float]()
+        for row in queries.runs(service.database, _LATEST_RUNS, which=which):
+            past_s.setdefault(row["name"], run_seconds(row, now, is_driven=False) - row["queued_s"])
+        cap_usd = _or_infinite(recipe.budget.total_usd if recipe.budget else None)
+        made = quote_of_unknown(clusters, missing, list(past_s.values()), cap_usd)
+        notes = (*made.notes, *self._stale(catalogue, options))
+        as_of = catalogue.as_of.isoformat() if catalogue.as_of else ""
+        return replace(made, catalogue=catalogue.name, as_of=as_of, notes=notes)
 
     def _to_measure(
         self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions, names: Iterable[str]
     ) -> dict[str, Any]:
-        """Machines on which these can be measured first; none where that is done here, or costs nothing."""
-        if self._measures or not capabilities_of(recipe.provider).costs:
+        """Machines on which these can be measured first; none where they cost nothing."""
+        if not capabilities_of(recipe.provider).costs:
             return {}
         found = {name: recipe.experiments[name] for name in names}
         alone = [
@@ -147,7 +172,18 @@ class Quoter:
             for name, each in found.items()
             if each.serve is None and not any(data.experiment for data in each.data.values())
         ]
-        return self._cheapest(recipe, catalogue, options, alone)
+        market, wanted = self._market(recipe, catalogue, options), {}
+        for name in alone:
+            workload = _workload(recipe, recipe.experiments[name], options)
+            best = _cheapest(workload, market)
+            wanted[name] = {
+                "workers": [best.instance_type],
+                "servers": [best.instance_type] if workload.servers else [],
+                "usd_per_hour": {best.instance_type: best.price_usd_per_hour},
+                "traffic_mbps": {},
+                "traffic": False,
+            }
+        return wanted
 
     def estimate(self, recipe: Recipe, environ: Mapping[str, str]) -> tuple[Quote | None, str]:
         """A quote from what earlier runs and measurements showed, at once; or why there is none.
@@ -178,19 +214,6 @@ class Quoter:
             if name not in known
         }
         return self.put_together(recipe, catalogue, options, known, missing, environ), ""
-
-    def cheapest_usd_per_hour(self, recipe: Recipe, environ: Mapping[str, str]) -> float:
-        """Of the cheapest machine on which one worker of each experiment runs, together; 0 if none is rented.
-
-        Raises:
-            NoFeasibleQuote: none can run it.
-        """
-        if not capabilities_of(recipe.provider).costs:
-            return 0.0
-        options = QuoteOptions()
-        names = [name for name, each in recipe.experiments.items() if each.serve is None]
-        found = self._cheapest(recipe, self._catalogue(recipe, environ, options), options, names)
-        return sum(sum(each["usd_per_hour"].values()) for each in found.values())
 
     def memory(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, Memory]:
         """What a process of each experiment was measured to need, where the very same has been measured.
@@ -320,25 +343,6 @@ class Quoter:
         mine = {measured_name(recipe.provider, each.instance_type) for each in requests}
         seen = [each.queued_s for each in market.waited if each.offer in mine]
         return QuotedQueue.of(reckoned_s, seen)
-
-    def _cheapest(
-        self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions, names: Iterable[str]
-    ) -> dict[str, Any]:
-        """The cheapest type that one worker of each experiment can run on, as `measuring_runs` takes it."""
-        from trainmaster.advisor.quote.supply import offers_for
-
-        market, found = self._market(recipe, catalogue, options), {}
-        for name in names:
-            workload = _workload(recipe, recipe.experiments[name], options)
-            best = min(offers_for(workload, market).offers, key=lambda offer: offer.price_usd_per_hour)
-            found[name] = {
-                "workers": [best.instance_type],
-                "servers": [best.instance_type] if workload.servers else [],
-                "usd_per_hour": {best.instance_type: best.price_usd_per_hour},
-                "traffic_mbps": {},
-                "traffic": False,
-            }
-        return found
 
     # --- parts -----------------------------------------------------------------------------------
 
@@ -511,6 +515,17 @@ def _workload(
 ) -> Workload:
     found = workload_of(experiment, recipe.seed, options.max_workers, curves=curves)
     return found if options.latency_ms is None else replace(found, latency_ms=options.latency_ms)
+
+
+def _cheapest(workload: Workload, market: Market) -> Offer:
+    """On which one worker can run.
+
+    Raises:
+        UsageError: there is none.
+    """
+    from trainmaster.advisor.quote.supply import offers_for
+
+    return min(offers_for(workload, market).offers, key=lambda offer: offer.price_usd_per_hour)
 
 
 def _or_infinite(value: float | None) -> float:

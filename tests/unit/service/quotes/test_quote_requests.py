@@ -98,9 +98,10 @@ def test_what_is_unknown_of_a_teams_job_is_measured_on_one_machine_within_a_cap(
     text = RENTED.replace("workers: 4", f"workers: {workers}").replace("ps-async", strategy)
     asked = quotes.send(RED, QUOTE, QuoteAsk(text, catalogue="fc2-2018"))["id"]
     work_once(service, quotes)
-    error = quotes.show(RED, QUOTE, asked)["error"]
-    assert "code of others is not measured" in error["title"]
-    assert "one rented machine" in error["hint"]
+    answer = quotes.show(RED, QUOTE, asked)["answer"]
+    assert "code of others is not measured" in answer["notes"][0]
+    assert (answer["measurements"], answer["total"]["time_s"]["p95"]) == (0, 72_000.0)
+    assert answer["total"]["cost_usd"]["p95"] == pytest.approx(20 * answer["cluster"]["usd_per_hour"], 1e-4)
     (run,) = quotes.measuring_runs(RED, asked)
     assert (run.experiment, run.instance, run.seconds) == ("main", "m4.large", 60.0)
     assert 0 < run.usd < run.cap_usd < 0.5
