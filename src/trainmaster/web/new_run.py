@@ -30,8 +30,10 @@ from trainmaster.providers.loading import NAMED as CATALOGUES
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.endpoints.serving_recipe import must_be_servable, package_for, serving_recipe
 from trainmaster.service.first_recipe import ScriptOption, scripts_in
+from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
 from trainmaster.service.teams.team_budget import OWNER, Budgets
+from trainmaster.service.quotes.quote_service import Quoter
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_volumes import TeamVolumes
 from trainmaster.service.uploads.code_uploads import CodeUploads
@@ -261,7 +263,9 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
     """What is known of the job while it is filled in, for our script; nothing is measured or rented."""
     made, why = None, ""
     try:
-        made = state.quotes.at_once(caller, form.request())
+        recipe = state.submissions.read(caller, form.request())
+        quoter = Quoter(state.service.of_team(caller.team or None), lambda _: None, measures=False)
+        made = quoter.quote(recipe, Path("recipe"), state.environ, QuoteOptions())
     except RecipeError:  # said where the recipe is
         return Response(status_code=204)
     except TrainmasterError as error:

@@ -289,19 +289,6 @@ class QuoteRequests:
             allow_stale=ask.allow_stale,
         )
 
-    def at_once(self, caller: Caller, request: RunRequest) -> Quote:
-        """What is known of a recipe; nothing is measured or rented.
-
-        Raises:
-            UsageError: no machine can run it, or prices are not known.
-        """
-        from trainmaster.service.quotes.quote_options import QuoteOptions
-        from trainmaster.service.quotes.quote_service import Quoter
-
-        quoter = Quoter(self._service.of_team(caller.team or None), lambda _: None, measures=False)
-        recipe = self._submissions.read(caller, request)
-        return quoter.quote(recipe, Path("recipe"), self._environ, QuoteOptions(measures=False))
-
     def measuring_runs(self, caller: Caller, name: str) -> list[MeasuringRun]:
         """What is to be measured first: a job that is unknown, or traffic of types for Scala-Opt."""
         found = self.show(caller, QUOTE, name)
