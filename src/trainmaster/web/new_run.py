@@ -32,8 +32,8 @@ from trainmaster.service.endpoints.serving_recipe import must_be_servable, packa
 from trainmaster.service.first_recipe import ScriptOption, scripts_in
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
-from trainmaster.service.teams.team_budget import OWNER, Budgets
 from trainmaster.service.quotes.quote_service import Quoter
+from trainmaster.service.teams.team_budget import OWNER, Budgets
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_volumes import TeamVolumes
 from trainmaster.service.uploads.code_uploads import CodeUploads
