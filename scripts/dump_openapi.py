@@ -54,8 +54,20 @@ def page(document: Mapping[str, Any]) -> str:
             anchor = f"{method}-{re.sub(r'[^a-z-]', '', path)}"
             told.setdefault(name, f"[`{method.upper()} {path}`](#{anchor})")
             if taken := [*_parameters(route), *body]:
-                lines += [*taken, ""]
+                lines += [*_joined(taken), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _joined(lines: list[str]) -> Iterator[str]:
+    """Those of which nothing is said but where they stand and what they are, on one line."""
+    bare: dict[str, list[str]] = {}
+    for line in lines:
+        if found := re.fullmatch(r"- (`[^`]+`) \((.*)\)", line):
+            bare.setdefault(found[2], []).append(found[1])
+        else:
+            yield line
+    for kind, names in bare.items():
+        yield f"- {', '.join(names)} ({kind})"
 
 
 def _parameters(route: Mapping[str, Any]) -> Iterator[str]:
@@ -88,7 +100,8 @@ def _line(name: str, where: str, schema: Mapping[str, Any], meaning: str) -> str
         for each in schema.get("anyOf", [schema])
         if each.get("type", "object") != "null"
     )
-    given = f", default `{json.dumps(schema['default'])}`" if schema.get("default") is not None else ""
+    # What is empty or off needs no word.
+    given = f", default `{json.dumps(schema['default'])}`" if schema.get("default") else ""
     return f"- `{name}` ({where}; {kind}{given})" + (f": {meaning}" if meaning else "")
 
 

@@ -138,7 +138,8 @@ def _kind(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
     if "const" in schema or "enum" in schema:
         return ", ".join(f"`{json.dumps(each)}`" for each in schema.get("enum", [schema.get("const")]))
     if several := schema.get("anyOf") or schema.get("oneOf"):
-        return " or ".join(dict.fromkeys(_kind(each, parts) for each in several))
+        found = [word for each in several for word in _kind(each, parts).split(" or ")]
+        return " or ".join(dict.fromkeys(found))
     kinds = schema.get("type", "anything")
     kinds = [kinds] if isinstance(kinds, str) else [each for each in kinds if each != "boolean"]
     if "string" in kinds:
