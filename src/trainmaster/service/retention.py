@@ -112,7 +112,8 @@ def bounded(environ: Mapping[str, str]) -> dict[str, float]:
 def told(environ: Mapping[str, str]) -> str:
     """The table for people, in a line."""
     table = [each for each in kept(environ) if each.seconds]
-    return ", ".join(f"{each.kind} {each.seconds / DAY_S:g} days" for each in table)
+    days = [(each.kind, each.seconds / DAY_S) for each in table]
+    return ", ".join(f"{kind} {count:g} day{'s' * (count != 1)}" for kind, count in days)
 
 
 class Retention(ServerLoop):
