@@ -17,6 +17,7 @@ from trainmaster.db.registry_rows import AliasMovedError, Move, NewVersionRow, R
 from trainmaster.db.run_rows import existing
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.runs.lineage import lineage
+from trainmaster.service.runs.stored_recipe import recipe_text
 from trainmaster.service.runs.summary import OWN_AT_HOME, resolve_run
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.model_reference import ANY_VERSION, ModelReference, checked_alias, checked_name
@@ -193,12 +194,11 @@ class Registry:
 
     def _described(self, text: str) -> dict[str, Any]:
         found = self.version(text) if "@" in text else self._model(text)
-        recipe = json.loads(self._database.run_row(found["run"])["recipe"])
         return {
             "model": text,
             "metrics": found["metrics"],
             "parameters": found["parameters"],
-            "recipe": str(recipe.get("source_text", "")),
+            "recipe": recipe_text(self._database.run_row(found["run"])),
             **self.lineage(found),
         }
 

@@ -22,6 +22,7 @@ from trainmaster.service.models.model_names import find_model
 from trainmaster.service.quotes.recommending import recommended
 from trainmaster.service.runs.log_search import LINES
 from trainmaster.service.runs.run_stream import RunStream, StreamCursor
+from trainmaster.service.runs.stored_recipe import recipe_text
 from trainmaster.service.runs.summary import resolve_run, runs_summary
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import EndReason, State
@@ -220,8 +221,8 @@ class TeamRuns:
         return self._service.highlights(run)
 
     def recipe(self, run: str) -> str:
-        """The recipe's text, as it was sent."""
-        return str(json.loads(self.row(run)["recipe"]).get("source_text", ""))
+        """The recipe's text: what it was started with."""
+        return recipe_text(self.row(run))
 
     def events(self, run: str, after: int = 0) -> list[dict[str, Any]]:
         """What happened to it: at most a thousand events after one."""

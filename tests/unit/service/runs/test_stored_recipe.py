@@ -4,10 +4,11 @@ import json
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 
 from hostile_bytes import changed_json
-from trainmaster.service.runs.stored_recipe import stored_recipe
+from trainmaster.service.runs.stored_recipe import recipe_text, stored_recipe
 from trainmaster.spec import Recipe, read_recipe
 from trainmaster.spec.errors import StoreError
 
@@ -46,3 +47,17 @@ def test_any_recipe(data):
 def test_a_good_one_is_what_it_was():
     text = json.dumps(STORED)
     assert stored_recipe({"id": "r", "recipe": text}) == Recipe.model_validate_json(text)
+
+
+@pytest.mark.parametrize("file", ["# mine\nname: x\nexperiments: {main: {command: make}}\n", "name: [\n"])
+def test_its_text_is_as_it_was_sent(file):
+    assert recipe_text({"id": "r", "recipe": json.dumps({"source_text": file})}) == file
+
+
+def test_what_was_changed_of_it_is_in_its_text(tmp_path):
+    file = tmp_path / "digits.yaml"
+    file.write_text("# mine\nexperiments: {main: {command: make, parameters: {lr: [0.1]}}}\n")
+    made = read_recipe(file, overrides=["experiments.main.parameters.lr=[0.3]"], provider="hosts")
+    text = recipe_text({"id": "r", "recipe": made.model_dump_json()})
+    again = Recipe.from_text(text, directory=tmp_path)
+    assert (again.name, again.provider, again.experiments) == ("digits", "hosts", made.experiments)
