@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.web.rendering import duration, usd
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 #: Of less than this share, and in less time, nothing is said of the rest: starting is slow.
 _LEAST_SHARE: Final = 0.02
 _LEAST_S: Final = 2.0
+#: Colours of phases, and of so many experiments at most they are drawn.
+_COLOURS: Final = 8
+_MOST_BARS: Final = 4
 _FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.M)
 _NAMED: Final = re.compile(r"^(?P<before>.*?)\s*\((?P<error>[^()]*(?:\([^()]*\)[^()]*)*)\)$", re.S)
 
@@ -42,6 +45,51 @@ class ProgressBar:
 
 
 @dataclass(frozen=True, slots=True)
+class PhasePart:
+    """A phase of an experiment, in the bar of its phases.
+
+    Attributes:
+        name: of the phase. words: how long it took, is expected to take, and by how much it is late.
+        state: ``done``, ``now`` or ``ahead``. kind: number of its colour.
+        at, width: in percent of the bar. done: share of its width that is over, in percent of the bar.
+    """
+
+    name: str
+    words: str
+    state: str
+    kind: int
+    at: float
+    width: float
+    done: float
+
+
+def phase_parts(lines: Sequence[Mapping[str, Any]]) -> list[PhasePart]:
+    """What a run has done, does and has still to do, on a line; each as long as it took, or may take.
+
+    >>> span = {"p5": 20.0, "p50": 30.0, "p95": 40.0}
+    >>> setup = {"phase": "setup", "state": "done", "seconds": 10.0, "expected_s": None, "late_s": 4.0}
+    >>> steps = {"phase": "steps", "state": "now", "seconds": 15.0, "expected_s": span, "late_s": 0.0}
+    >>> [(part.words, part.at, part.width, part.done) for part in phase_parts([setup, steps])]
+    [('10 s, 4 s late', 0.0, 25.0, 25.0), ('15 s of 30 s', 25.0, 75.0, 37.5)]
+    """
+    expected = [each["expected_s"]["p50"] if each["expected_s"] else 0.0 for each in lines]
+    lengths = [
+        each["seconds"] if each["state"] == "done" else max(each["seconds"], span)
+        for each, span in zip(lines, expected, strict=True)
+    ]
+    scale, parts = 100 / (sum(lengths) or 1.0), list[PhasePart]()
+    for kind, (each, length, span) in enumerate(zip(lines, lengths, expected, strict=True)):
+        words = f"about {duration(span)}" if each["state"] == "ahead" else duration(each["seconds"])
+        if each["state"] == "now" and span:
+            words += f" of {duration(span)}"
+        words += f", {duration(each['late_s'])} late" if each["late_s"] else ""
+        at = parts[-1].at + parts[-1].width if parts else 0.0
+        places = (round(at, 2), round(length * scale, 2), round(each["seconds"] * scale, 2))
+        parts.append(PhasePart(each["phase"], words, each["state"], kind % _COLOURS, *places))
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
 class RunHeader:
     """Of one run.
 
@@ -54,6 +102,7 @@ class RunHeader:
         bar: None where nothing is known, and of what waits or is over.
         phase: what it does, if that is no step, and what is late; empty if there is nothing to say.
         is_late: something is.
+        phases: of each experiment whose phases were followed, by its name.
     """
 
     share: float | None
@@ -66,6 +115,7 @@ class RunHeader:
     bar: ProgressBar | None
     phase: str = ""
     is_late: bool = False
+    phases: Mapping[str, Sequence[PhasePart]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -108,7 +158,9 @@ class RunHeader:
         of_one = next(iter(steps.values())) if len(steps) == 1 and _total(status) == 1 else None
         is_beyond = is_beyond or said.endswith("not kept")
         phase, is_late = ("", False) if is_over else _phase(status.get("phases", {}))
-        return cls(share, words, of_one, left_s, work_s, said, is_beyond, bar, phase, is_late)
+        told = list(status.get("phases", {}).items())[:_MOST_BARS]
+        parts = {name: phase_parts(lines) for name, lines in told if lines}
+        return cls(share, words, of_one, left_s, work_s, said, is_beyond, bar, phase, is_late, parts)
 
     @property
     def whole(self) -> int | None:

@@ -99,3 +99,25 @@ def test_a_failure_is_the_exception_and_where_in_the_script_it_was():
     assert found.lines.endswith("d['missing_key']"), "the error stands above it"
     killed = Failure.of(TaskLine("train", 0, 1, "OOM", "killed: out of memory", {}), LOG)
     assert (killed.error, killed.how, killed.where) == ("killed: out of memory", "", "")
+
+
+def test_phases_are_drawn_as_long_as_they_took_or_will_take():
+    span = {"p5": 20.0, "p50": 30.0, "p95": 40.0}
+    setup = {"phase": "setup", "state": "done", "seconds": 10.0, "expected_s": None, "late_s": 4.0}
+    steps = {"phase": "steps", "state": "now", "seconds": 15.0, "expected_s": span, "late_s": 0.0}
+    saving = {"phase": "saving", "state": "ahead", "seconds": 0.0, "expected_s": span, "late_s": 0.0}
+    found = RunHeader.of(status(40.0, phases={"train": [setup, steps, saving], "none": []}), {}, [])
+    assert list(found.phases) == ["train"]
+    drawn = [(part.name, part.state, part.words) for part in found.phases["train"]]
+    assert drawn == [
+        ("setup", "done", "10 s, 4 s late"),
+        ("steps", "now", "15 s of 30 s"),
+        ("saving", "ahead", "about 30 s"),
+    ]
+    assert sum(part.width for part in found.phases["train"]) == pytest.approx(100.0, abs=0.05)
+    over = {**steps, "seconds": 50.0, "late_s": 10.0}
+    (alone,) = RunHeader.of(status(60.0, phases={"train": [over]}), {}, []).phases["train"]
+    assert (alone.width, alone.done) == (100.0, 100.0), "longer than expected"
+    none = {**steps, "seconds": 0.0, "expected_s": None}
+    (nothing,) = RunHeader.of(status(1.0, phases={"train": [none]}), {}, []).phases["train"]
+    assert nothing.width == 0.0
