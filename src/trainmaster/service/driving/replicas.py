@@ -59,12 +59,12 @@ def why_bound(provider: str, store_url: str, *, is_shared: bool = True) -> str:
         is_shared: other servers may use its database, too.
 
     >>> why_bound("aws", "file:///store")
-    'its models and checkpoints go to file:///store, on the disk of that server'
+    'its models and checkpoints are on the disk of that server'
     """
     if not capabilities_of(provider).moves:
         return f"it runs on {provider}, which only that server can go on with"
     if store_url.startswith("file://"):
-        return f"its models and checkpoints go to {store_url}, on the disk of that server"
+        return "its models and checkpoints are on the disk of that server"
     return "" if is_shared else "its database is a file of that server"
 
 

@@ -1,4 +1,4 @@
-"""Every page: small, without scripts and styles of its own, without JavaScript, and only of what one sees."""
+"""Every page: small, without scripts, styles and paths of the disk, and only of what one sees."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from served_office import Office
 from test_routes import filled
 
 from trainmaster.web.pages import _ROUTERS
+from trainmaster.web.rendering import HERE
 
 #: What they are asked with beside what stands in their paths.
 QUERIES = {
@@ -78,6 +79,7 @@ def test_every_page_is_small_and_safe_and_anothers_is_not_there(office):
             answer.status_code != 200
             or len(answer.content) > MOST_BYTES
             or "unsafe" in answer.headers["content-security-policy"]
+            or str(office.service.home.root) in answer.text
             or re.search(r"<script(?! src=)|<style| style=|\son\w+=\"|javascript:|<b> ü", answer.text)
         ):
             wrong.append((path, answer.status_code, answer.text[-500:]))
@@ -102,3 +104,14 @@ def test_no_form_reaches_what_is_anothers(office):
         if answer.status_code != 404:
             found[path] = answer.status_code, answer.headers.get("location"), answer.text[-300:]
     assert not found
+
+
+def test_what_cannot_be_undone_is_asked_again():
+    """R10: `danger` has our script ask; what a person has just been asked on a page is sure."""
+    found = []
+    for file in sorted((HERE / "templates").glob("*.html")):
+        for form in re.finditer(r'<form[^>]* action="([^"]*)"[^>]*>(.*?)</form>', file.read_text(), re.S):
+            acts = form[1].rpartition("/")[2] in {"remove", "end", "revoke", "delete", "disable", "cancel"}
+            if (acts or 'value="remove"' in form[2]) and "danger" not in form[2]:
+                found.append(form[1])
+    assert found == ["/quotes/{{ found.id }}/cancel"], "nothing is lost there"
