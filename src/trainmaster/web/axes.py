@@ -59,7 +59,7 @@ class FigureAxis:
         """1, 2 and 5 of each power of ten, or fewer of them where that is too many."""
         low, high = (math.exp(each) / self._unit for each in (self._low, self._high))
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        for digits in ((1, 2, 5), (1, 3), (1,)):
+        for digits in ((1, 2, 5), (1, 5), (1,)):
             found = [digit * 10.0**power for power in powers for digit in digits]
             found = [value for value in found if low <= value <= high]
             if len(found) <= _MOST_TICKS:

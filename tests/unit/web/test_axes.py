@@ -23,3 +23,10 @@ def test_every_value_and_tick_lies_within_and_in_order(values):
 @given(st.lists(POSITIVE, min_size=2, max_size=9))
 def test_there_is_something_to_read(values):
     assert 1 <= len(FigureAxis(values, 0.0, 100.0).ticks) <= 8
+
+
+@given(st.floats(1e-6, 1e3), st.floats(31.0, 1e9))
+def test_a_logarithmic_axis_has_three_to_six_ticks_of_1_2_and_5(low, factor):
+    ticks = FigureAxis([low, factor * low], 0.0, 100.0).ticks
+    assert 3 <= len(ticks) <= 6
+    assert {f"{tick:e}"[0] for tick in ticks} <= {"1", "2", "5"}
