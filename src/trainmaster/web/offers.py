@@ -13,8 +13,10 @@ from trainmaster.api.rest.state import Reader, State
 from trainmaster.service import OfferFilter
 from trainmaster.service.offer_list import list_offers
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.web.rendering import PAGE_ROWS, page
+from trainmaster.web.rendering import page
 
+#: A phone shows each as three lines.
+_ROWS: Final = 25
 router = APIRouter(include_in_schema=False)
 _SORTS: Final = {"price": "price", "price-per-cpu": "price per CPU", "price-per-gpu": "price per GPU"}
 _SORTS_MORE: Final = {"cpus": "CPUs", "memory": "memory", "gpus": "GPUs", "region": "region"}
@@ -65,13 +67,13 @@ def offers(
             spot={"yes": True, "no": False}.get(spot),
         )
         found = list_offers(
-            state.service.home, state.environ, wishes, sort=sort, limit=number * PAGE_ROWS, old_last=True
+            state.service.home, state.environ, wishes, sort=sort, limit=number * _ROWS, old_last=True
         )
     except ValueError:
         problem = "CPUs, memory and price are numbers."
     except TrainmasterError as error:
         problem = str(error)
-    is_more = found is not None and found.total > number * PAGE_ROWS
+    is_more = found is not None and found.total > number * _ROWS
     chosen = {key: value for key, value in wanted.items() if value}
     return page(
         request,
@@ -80,7 +82,7 @@ def offers(
         found=found,
         old=old,
         today=datetime.datetime.now(datetime.UTC).date(),
-        offers=() if found is None else found.offers[(number - 1) * PAGE_ROWS :],
+        offers=() if found is None else found.offers[(number - 1) * _ROWS :],
         more=urlencode({**chosen, "number": number + 1}) if is_more else "",
         wanted=wanted,
         sorts=_SORTS | _SORTS_MORE,
