@@ -302,7 +302,7 @@ def test_tables_of_keys_have_all_that_a_recipe_takes(page, head, noun):
 
 
 def test_questions_of_newcomers_are_two_clicks_away():
-    """The table of `docs/development/questions.md`: where an answer is, by links from the first page on."""
+    """The table of `questions.md`: where an answer is, by links from the first page on."""
 
     def leads_to(page: Path) -> set[Path]:
         found = (a for a, _ in _LINK.findall(prose(page)) if a and not re.match(r"[a-z]+:|#", a))
@@ -311,6 +311,6 @@ def test_questions_of_newcomers_are_two_clicks_away():
     first = DOCS / "index.md"
     near = leads_to(first)
     near |= {page for each in near if each.suffix == ".md" for page in leads_to(each)}
-    table = DOCS / "development/questions.md"
+    table = Path(__file__).with_name("questions.md")
     assert leads_to(table) - near == {first}
     assert prose(table).count("? |") == 40

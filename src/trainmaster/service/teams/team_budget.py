@@ -155,7 +155,9 @@ class TeamBudget:
                 f"this run may cost ${most_usd:.2f}, and {self.who} {has} ${left_usd:.2f} left of "
                 f"${self.monthly_usd:.2f} this month "
                 f"(${self.spent_usd:.2f} spent, ${self.reserved_usd:.2f} reserved)",
-                "Have it wait for that (`run --queue`), set a lower cap, or have the budget raised.",
+                "Set a lower cap, or raise it: `trainmaster budget --monthly`."
+                if self.team == OWNER
+                else "Have it wait for that (`run --queue`), set a lower cap, or have the budget raised.",
             )
 
     def as_dict(self) -> dict[str, Any]:
