@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.api.embedded import EmbeddedClient
-from trainmaster.api.results import RunPlan
+from trainmaster.api.results import Downloaded, RunPlan
 from trainmaster.api.run import Run, leave
 from trainmaster.api.streams import interruptible
 from trainmaster.spec import Recipe, parse_duration
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         WorkflowsProtocol,
     )
     from trainmaster.api.remote.remote import RemoteClient
-    from trainmaster.api.results import Downloaded
 
 #: A file, a directory with a ``recipe.yaml``, the keys and values of one, or one that was read.
 AnyRecipe = str | os.PathLike[str] | Mapping[str, Any] | Recipe

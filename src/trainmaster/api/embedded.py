@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.api.results import Accepted, Downloaded, Event, Model, RunPlan, RunStatus, Watched
+from trainmaster.api.results import Accepted, Downloaded, Event, LogQuery, Model, RunPlan, RunStatus, Watched
 from trainmaster.api.streams import WorkStream
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service import Service
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from trainmaster.api.local_apps import LocalApps, LocalServices
     from trainmaster.api.port_forward import PortForward
     from trainmaster.api.protocol import Stream
-    from trainmaster.api.results import LogQuery
     from trainmaster.control.loop.controller import Controller
     from trainmaster.service import OfferFilter, ProfileProgress, Quote
     from trainmaster.service.driving.run_news import RunNews

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from trainmaster.api.protocol_parts import AppsProtocol
+from trainmaster.api.protocol_parts import (
+    AppsProtocol,
+    RegistryProtocol,
+    StorageProtocol,
+    ViewsProtocol,
+    WorkflowsProtocol,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmaster.api.port_forward import PortForward
-    from trainmaster.api.protocol_parts import (
-        RegistryProtocol,
-        StorageProtocol,
-        ViewsProtocol,
-        WorkflowsProtocol,
-    )
     from trainmaster.api.results import (
         Accepted,
         Downloaded,

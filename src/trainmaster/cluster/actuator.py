@@ -9,19 +9,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.decision import Action, ActionKind, Stage
-from trainmaster.cluster.node_provisioner import is_there, key_of, words
-from trainmaster.cluster.observed import Formation
-from trainmaster.providers.base import NodeRequest, ProviderGoneError
+from trainmaster.cluster.node_provisioner import NodeProvisioner, is_there, key_of, words
+from trainmaster.cluster.observed import Formation, Observed
+from trainmaster.providers.base import Node, NodeRequest, Provider, ProviderGoneError
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.node_provisioner import NodeProvisioner
-    from trainmaster.cluster.observed import Observed
     from trainmaster.cluster.record import ClusterRecord, Machine
     from trainmaster.cluster.renting.plan import RolePlan
     from trainmaster.cluster.threads import Threads
-    from trainmaster.providers.base import Node, Provider
 
 
 #: A machine that is not gone yet is given back once more after so long.

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.task.job_context import NodeGoneError
+from trainmaster.control.task.job_context import NodeGoneError, TaskContext
 from trainmaster.control.task.layout import attempt_id
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_links import NodeLinks, NodeVerdicts
-    from trainmaster.control.task.job_context import TaskContext
 
 #: How often it is looked whether a node is gone while something is under way with all of an attempt.
 LOOK_S: Final = 1.0

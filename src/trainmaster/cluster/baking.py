@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.task.contents import content_of
-from trainmaster.providers.base import BakedImage, Baker
+from trainmaster.providers.base import BakedImage, Baker, Provider
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_provisioner import NodeProvisioner
     from trainmaster.cluster.renting.plan import ClusterPlan
-    from trainmaster.providers.base import Provider
 
 _TIDY_TIMEOUT_S: Final = 300.0
 #: A snapshot of a full disk takes some minutes.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.cluster.cluster_connection import ClusterConnection, Opener, Places
 from trainmaster.cluster.gang_ends import GangEnds, GangPlaces, Witness
 from trainmaster.cluster.node_links import NodeVerdicts
-from trainmaster.cluster.record import ClusterState
+from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
 from trainmaster.cluster.renting.growth import Growth, growth
 from trainmaster.cluster.run_costs import RunCosts
 from trainmaster.control.decide.effects import MoreMemory
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from trainmaster.cluster.cluster_loop import ClusterLoop
     from trainmaster.cluster.member_places import MemberPlaces
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.record import ClusterRecord, Machine
     from trainmaster.control.decide.budget import Meter
     from trainmaster.control.loop.run_state import RunState
 

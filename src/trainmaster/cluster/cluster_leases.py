@@ -8,14 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trainmaster.cluster.decision import Stage
-from trainmaster.cluster.node_provisioner import words
+from trainmaster.cluster.node_provisioner import NodeProvisioner, words
 from trainmaster.cluster.node_watch import LEAST_LEASE_S, NodeWatch
 from trainmaster.cluster.record import BOOTING_S, ClusterRecord, ClusterState
 from trainmaster.providers.dead_man_switch import RENEWALS, TICK_S
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
-    from trainmaster.cluster.node_provisioner import NodeProvisioner
     from trainmaster.cluster.observed import Observed
     from trainmaster.cluster.threads import Threads
     from trainmaster.providers.base import Provider

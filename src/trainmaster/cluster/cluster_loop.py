@@ -22,24 +22,21 @@ from trainmaster.cluster.actuator import Actuator
 from trainmaster.cluster.cluster_leases import ClusterLeases
 from trainmaster.cluster.decide_cluster import decide_cluster
 from trainmaster.cluster.decision import Action, ActionKind, Stage, WaitLimits
-from trainmaster.cluster.node_provisioner import key_of, words
+from trainmaster.cluster.node_provisioner import NodeProvisioner, key_of, words
 from trainmaster.cluster.node_watch import NodeWatch
 from trainmaster.cluster.observed import Formation, Observed
 from trainmaster.cluster.provider_outage import AWAY_S, ProviderOutage
-from trainmaster.cluster.record import ClusterRecord, ClusterState, marked_slow, swapped
+from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, marked_slow, swapped
 from trainmaster.cluster.renting.growth import grown
 from trainmaster.cluster.threads import Threads
-from trainmaster.providers.base import NodeState
+from trainmaster.providers.base import Node, NodeState, Provider
 from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import LeaseLostError, ProviderError, TrainmasterError, UsageError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.node_provisioner import NodeProvisioner
-    from trainmaster.cluster.record import Machine
     from trainmaster.cluster.renting.plan import RolePlan
-    from trainmaster.providers.base import Node, Provider
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,10 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from trainmaster.transport.base import UnreachableError
+from trainmaster.transport.base import Connection, Target, UnreachableError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.transport.base import Connection, Target
 
 #: A machine's kernel answers within that, and an SSH server that is well greets at once.
 _ANSWER_S: Final = 2.0

@@ -15,10 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.cluster.node_access import NodeAccess
+from trainmaster.cluster.node_access import NodeAccess, SshNodes
 from trainmaster.cluster.node_ledger import NodeLedger
 from trainmaster.cluster.record import ClusterRecord, Machine
-from trainmaster.executors.gangs.recorded_cluster import cluster_kind
+from trainmaster.executors.gangs.recorded_cluster import RecordedCluster, cluster_kind
 from trainmaster.providers.base import Node, NodeState, root_on_nodes
 from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.clocks import boot_s
@@ -30,10 +30,8 @@ from trainmaster.transport.pool import ConnectionPool
 if TYPE_CHECKING:
     from trainmaster.cluster.bootstrap.host_result import PhaseReport
     from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage
-    from trainmaster.cluster.node_access import SshNodes
     from trainmaster.control.task.layout import Home
     from trainmaster.executors.gangs.engine import ClusterNode
-    from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
     from trainmaster.transport.base import Connection, Target, Transport
     from trainmaster.transport.key_pairs import KeyPair
 

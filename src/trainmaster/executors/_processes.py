@@ -25,8 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 _OFFSET_S = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 

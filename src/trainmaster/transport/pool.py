@@ -10,12 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
-from trainmaster.transport.base import Target, UnreachableError
-
-if TYPE_CHECKING:
-    from trainmaster.transport.base import Connection, Transport
+from trainmaster.transport.base import Connection, Target, Transport, UnreachableError
 
 #: A login that is given must work: an older one may be dead.
 KEPT_S: Final = 5.0

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainmaster.api.administration import Limits, as_written
-from trainmaster.api.remote.connection import quoted
+from trainmaster.api.remote.connection import RestConnection, quoted
 from trainmaster.spec.errors import AccessError, NotFoundError, UsageError
-
-if TYPE_CHECKING:
-    from trainmaster.api.remote.connection import RestConnection
 
 
 class RemoteAdministration:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
-from trainmaster.api.remote.connection import quoted
+from trainmaster.api.remote.connection import RestConnection, quoted
 from trainmaster.api.results import Downloaded
 from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
 from trainmaster.objects.names import link_stays_inside, stays_inside
 from trainmaster.spec.errors import PublishError, UsageError
-
-if TYPE_CHECKING:
-    from trainmaster.api.remote.connection import RestConnection
 
 
 def download(connection: RestConnection, run: str, experiment: str, task: int, directory: Path) -> Downloaded:

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.api.remote.streaming import ServerMessage
-from trainmaster.api.results import Event
+from trainmaster.api.results import Event, LogQuery
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.api.results import LogQuery
     from trainmaster.service.driving.run_news import Happening, RunNews, RunView
     from trainmaster.spec import Recipe
 

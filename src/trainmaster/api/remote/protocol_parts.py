@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainmaster.api.remote.connection import RestConnection, quoted
 from trainmaster.spec.model_reference import ANY_VERSION, ModelReference, checked_alias, checked_name
-
-if TYPE_CHECKING:
-    from trainmaster.api.remote.connection import RestConnection
 
 
 class RemoteRegistry:

@@ -21,14 +21,13 @@ from trainmaster.api.remote.protocol_parts import (
     RemoteWorkflows,
 )
 from trainmaster.api.remote.streaming import Listening, messages
-from trainmaster.api.results import Accepted, Downloaded, Event, Model, RunPlan, RunStatus, Watched
+from trainmaster.api.results import Accepted, Downloaded, Event, LogQuery, Model, RunPlan, RunStatus, Watched
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.api.port_forward import PortForward
     from trainmaster.api.protocol import Stream
-    from trainmaster.api.results import LogQuery
     from trainmaster.service import OfferFilter, ProfileProgress, Quote, Wish
     from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.models.unpublished_models import SavedModel

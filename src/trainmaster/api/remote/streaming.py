@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainmaster.api.remote.connection import PAUSES_S, RestConnection, is_untrusted, quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Listening(Iterator[Any]):

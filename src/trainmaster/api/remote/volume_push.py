@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
-from trainmaster.api.remote.connection import ServerUnreachableError, quoted
+from trainmaster.api.remote.connection import RestConnection, ServerUnreachableError, quoted
 from trainmaster.api.remote.directory_tar import DirectoryTar
 from trainmaster.api.remote.volumes import info_of
 from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES
@@ -16,7 +16,6 @@ from trainmaster.spec.errors import NotFoundError, PublishError, RunError, Store
 from trainmaster.volumes.packed.addresses import is_short_name
 
 if TYPE_CHECKING:
-    from trainmaster.api.remote.connection import RestConnection
     from trainmaster.volumes.packed.head import Head
     from trainmaster.volumes.packed.pushing import PushProgress
 

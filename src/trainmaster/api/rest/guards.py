@@ -20,7 +20,7 @@ from trainmaster.api.rest.limits import STRANGERS_BURST, STRANGERS_PER_S
 from trainmaster.api.rest.state import problem
 from trainmaster.api.rest.state import told as told_of
 from trainmaster.db import audit
-from trainmaster.service.users.caller import TooOftenError
+from trainmaster.service.users.caller import Caller, TooOftenError
 from trainmaster.service.users.rates import Rates
 from trainmaster.spec.errors import StoreError
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from trainmaster.api.own_hosts import OwnHosts
     from trainmaster.db import Database
-    from trainmaster.service.users.caller import Caller
 
 #: Of a request; what is larger has a route that says so.
 MAX_BODY_BYTES: Final = 4 << 20

@@ -10,18 +10,14 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 
-from trainmaster.service.users.caller import ForbiddenError, TooOftenError
+from trainmaster.service.users.caller import Caller, Credential, ForbiddenError, TooOftenError
 from trainmaster.spec.errors import TrainmasterError
-
-if TYPE_CHECKING:
-    from trainmaster.service.users.caller import Caller, Credential
-
 
 T = TypeVar("T")
 

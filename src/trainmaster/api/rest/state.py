@@ -21,6 +21,7 @@ from trainmaster.api.rest.limits import (
     STRANGERS_PER_S,
     TESTS_BURST,
     TESTS_PER_S,
+    LoopLag,
     MemberOpenings,
     OpenStream,
     Streams,
@@ -42,7 +43,7 @@ from trainmaster.service.teams.team_budget import OverBudgetError
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_secrets import TeamSecrets
 from trainmaster.service.uploads.code_uploads import TeamQuotaError
-from trainmaster.service.uploads.uploads import TooMuchError, UploadConflictError
+from trainmaster.service.uploads.uploads import TooMuchError, UploadConflictError, Uploads
 from trainmaster.service.users.access import Access, digest_of
 from trainmaster.service.users.accounts import Accounts
 from trainmaster.service.users.audit_feed import AuditFeed
@@ -75,11 +76,9 @@ from trainmaster.spec.errors import (
 if TYPE_CHECKING:
     from trainmaster.api.proxy.services import ServiceProxy
     from trainmaster.api.rest.hubs import Hubs
-    from trainmaster.api.rest.limits import LoopLag
     from trainmaster.service import Service
     from trainmaster.service.driving.drivers import Drivers
     from trainmaster.service.uploads.upload_finishing import UploadFinishing
-    from trainmaster.service.uploads.uploads import Uploads
 
 #: Header of a request: for which of the caller's teams it is.
 TEAM: Final = "trainmaster-team"

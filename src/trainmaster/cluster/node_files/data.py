@@ -43,7 +43,7 @@ from trainmaster.cluster.node_files.worker_client import NO_ROOM_HINT, OrderErro
 from trainmaster.control.attempt.data_sources import volume_url
 from trainmaster.control.attempt.staged_data import output_of
 from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
-from trainmaster.control.task.job_context import RelayError
+from trainmaster.control.task.job_context import RelayError, TaskContext
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.objects.errors import ObjectStoreError, StoreTrouble, trouble_of, url_of
 from trainmaster.objects.narrowing import TooWideKeysError
@@ -56,7 +56,6 @@ from trainmaster.volumes.reading.place import LIMIT_VARIABLE
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_files.paths import NodePaths
-    from trainmaster.control.task.job_context import TaskContext
 
 _ASK_TIMEOUT_S: Final = 60.0
 #: At the end of a run, how long mounts that are being made are waited for.

@@ -13,7 +13,7 @@ from trainmaster.artifacts.publishing import publish_model, publish_uploads
 from trainmaster.cluster.node_files.data_wanted import store_of
 from trainmaster.cluster.node_files.fetching import WorkerOf, look
 from trainmaster.cluster.node_files.files import NodeFiles, each
-from trainmaster.cluster.node_files.merging import looks, merge_trees, tree_of
+from trainmaster.cluster.node_files.merging import Tree, looks, merge_trees, tree_of
 from trainmaster.cluster.node_files.sending import Source, send
 from trainmaster.cluster.node_files.store_reach import StoreReach
 from trainmaster.cluster.node_files.worker_client import StoreRefusedError
@@ -26,7 +26,6 @@ from trainmaster.spec.errors import one_line
 if TYPE_CHECKING:
     from trainmaster.artifacts import JSON, CheckpointSeries
     from trainmaster.artifacts.owner import Owner
-    from trainmaster.cluster.node_files.merging import Tree
     from trainmaster.cluster.node_files.trees import TreeEntry
 
 

@@ -22,11 +22,10 @@ from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, TreeEntry, 
 from trainmaster.cluster.node_files.worker_client import NodeWorker
 from trainmaster.cluster.node_links import NodeLinks
 from trainmaster.library import library_of_nodes
-from trainmaster.transport.base import CommandError
+from trainmaster.transport.base import CommandError, Result
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.transport.base import Result
 
 _PROBE_S: Final = 60.0
 _BEGIN, _END = "@@begin", "@@end"

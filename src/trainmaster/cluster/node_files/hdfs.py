@@ -13,7 +13,7 @@ from trainmaster.cluster.node_files.data_wanted import Wanted, require_lendable,
 from trainmaster.cluster.node_files.files import NodeFiles, each
 from trainmaster.control.attempt.data_sources import HDFS
 from trainmaster.control.attempt.staged_data import note_served, url_of
-from trainmaster.control.task.job_context import RelayError
+from trainmaster.control.task.job_context import RelayError, TaskContext
 from trainmaster.hdfs.configuration import copies_on
 from trainmaster.hdfs.serving import Served, served_as_json
 from trainmaster.hdfs.watchdog import STATE, write
@@ -26,7 +26,6 @@ from trainmaster.transport.base import CommandError
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_files.paths import NodePaths
-    from trainmaster.control.task.job_context import TaskContext
 
 _LOOK_S: Final = 2.0
 _ASK_TIMEOUT_S: Final = 60.0

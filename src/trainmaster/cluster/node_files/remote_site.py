@@ -42,7 +42,7 @@ from trainmaster.control.task.gangs import (
     spread_on_nodes,
     workers_per_node,
 )
-from trainmaster.control.task.job_context import NodeGoneError, RelayError
+from trainmaster.control.task.job_context import NodeGoneError, RelayError, TaskContext
 from trainmaster.control.task.layout import Home
 from trainmaster.control.task.locking import locked
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from trainmaster.artifacts import JSON, CheckpointSeries
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.control.decide.effects import EffectKind
-    from trainmaster.control.task.job_context import TaskContext
     from trainmaster.executors.base import Container, GangRequest
     from trainmaster.spec import Experiment
 

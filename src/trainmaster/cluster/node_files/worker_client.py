@@ -20,12 +20,11 @@ from trainmaster.cluster.node_files.voice import ENDING
 from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
 from trainmaster.objects.errors import known_trouble
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
-from trainmaster.transport.base import CommandError, ConnectionLostError, RemoteTimeoutError
+from trainmaster.transport.base import CommandError, Connection, ConnectionLostError, RemoteTimeoutError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_links import NodeLinks
-    from trainmaster.transport.base import Connection
 
 #: For one question to the store; one that is out of reach would be waited for much longer.
 REACH_S: Final = 15.0

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from trainmaster.cluster.attempt_nodes import distinct
-from trainmaster.cluster.node_files.files import each
+from trainmaster.cluster.attempt_nodes import Members, distinct
+from trainmaster.cluster.node_files.files import NodeFiles, each
 from trainmaster.cluster.roles.ansible_output import AnsibleOutput, read_output
 from trainmaster.cluster.roles.playbook import (
     VARIABLE,
@@ -40,9 +40,7 @@ from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.transport.base import CommandError, UnreachableError
 
 if TYPE_CHECKING:
-    from trainmaster.cluster.attempt_nodes import Members
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.node_files.files import NodeFiles
     from trainmaster.control.task.job_context import TaskContext
 
 

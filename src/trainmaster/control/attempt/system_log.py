@@ -6,14 +6,13 @@ import shlex
 import subprocess
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.task.layout import SYSTEM
+from trainmaster.control.task.layout import SYSTEM, AttemptPlace
 from trainmaster.spec.private_files import write_private
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmaster.control.task.job_context import TaskContext
-    from trainmaster.control.task.layout import AttemptPlace
 
 #: Of a machine's log so much is kept, the end of it.
 LIMIT_BYTES: Final = 256 << 10

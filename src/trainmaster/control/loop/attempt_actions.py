@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.decide.effects import Effect, EffectKind, Job
 from trainmaster.control.loop.jobs import Jobs
-from trainmaster.control.loop.run_state import Task
+from trainmaster.control.loop.run_state import ExperimentState, Task
 from trainmaster.control.task.attempt_words import saved_metrics
 from trainmaster.control.task.environment import SERVED_MODEL, gang_environments
 from trainmaster.control.task.gangs import (
@@ -21,7 +21,7 @@ from trainmaster.control.task.gangs import (
     slots_of,
     slots_per_machine,
 )
-from trainmaster.control.task.job_context import TaskContext
+from trainmaster.control.task.job_context import Site, TaskContext
 from trainmaster.control.task.layout import Home, attempt_id
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
 from trainmaster.launchers import Launcher, get_launcher
@@ -32,10 +32,8 @@ from trainmaster.spec.facts import RunFacts
 if TYPE_CHECKING:
     from trainmaster.artifacts import Listing
     from trainmaster.artifacts.owner import Owner
-    from trainmaster.control.loop.run_state import ExperimentState
     from trainmaster.control.loop.searching import Searcher
     from trainmaster.control.measure.progress import TaskProgress
-    from trainmaster.control.task.job_context import Site
     from trainmaster.sweeps import Curve
 
 LOOPBACK = "127.0.0.1"

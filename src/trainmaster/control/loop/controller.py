@@ -45,7 +45,6 @@ from trainmaster.spec.states import EndReason, State
 if TYPE_CHECKING:
     from trainmaster.control.loop.recording import Recorder
     from trainmaster.control.loop.services import Services
-    from trainmaster.control.loop.surroundings import Actions, Clusters, CostAllowance, Forecaster, RunRecords
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.control.notes.store_silence import StoreSilence
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.advisor.model.measurement import HELD, Measurement
+from trainmaster.advisor.model.measurement import HELD, Measurement, Point, SeenCurve, TimeShares
 from trainmaster.control.task.gangs import member_names
 from trainmaster.executors.usage import Usage, read_usage
 from trainmaster.spec import Experiment, Strategy
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.model.measurement import Point, SeenCurve, TimeShares
     from trainmaster.advisor.model.step_trace import Steady, StepTrace
     from trainmaster.sweeps import Curve
 

@@ -14,7 +14,7 @@ from trainmaster.db.leases import is_alive
 from trainmaster.service.shells import members_of
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.access import digest_of
-from trainmaster.service.users.caller import ForbiddenError
+from trainmaster.service.users.caller import Caller, Credential, ForbiddenError
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import State
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
     from trainmaster.service.service import Service
-    from trainmaster.service.users.caller import Caller, Credential
 
 TENSORBOARD: Final = "tensorboard"
 NOTEBOOK: Final = "notebook"

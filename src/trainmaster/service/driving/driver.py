@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.loop.controller import LoopIntervals
+from trainmaster.control.loop.controller import Controller, LoopIntervals
 from trainmaster.db import Patience
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, add_note, undriven
 from trainmaster.executors._processes import forbid_core_dumps, raise_limit
@@ -31,7 +31,6 @@ from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import LeaseLostError, StoreError, TrainmasterError, one_line
 
 if TYPE_CHECKING:
-    from trainmaster.control.loop.controller import Controller
     from trainmaster.service.driving.worlds import Session
 
 #: How often it is looked for runs to take, and for those that are to stop.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.control.decide.budget import SavingMoney
 from trainmaster.control.loop.attempt_actions import AttemptActions
-from trainmaster.control.loop.controller import USUAL_PACE, Controller, LoopIntervals
+from trainmaster.control.loop.controller import USUAL_PACE, Controller, LoopIntervals, Watcher
 from trainmaster.control.loop.loading import load_run_state
 from trainmaster.control.notes.store_silence import StoreSilence
 from trainmaster.db.run_facts import facts_of, put_fact
@@ -28,7 +28,6 @@ from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.forecast import Overhead
-    from trainmaster.control.loop.controller import Watcher
     from trainmaster.control.loop.surroundings import Forecaster
     from trainmaster.db import Database, Lease
     from trainmaster.service.driving.replication import Replication

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.checks.preflight import why_bound_by_data
-from trainmaster.control.task.layout import RunFiles
+from trainmaster.control.task.layout import Home, RunFiles
 from trainmaster.db import run_files
 from trainmaster.db.run_files import SECRETS, private_place
 from trainmaster.objects import ObjectStore
@@ -30,7 +30,6 @@ from trainmaster.spec.private_files import make_private, write_private
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
-    from trainmaster.control.task.layout import Home
     from trainmaster.db import Database, Lease
     from trainmaster.providers.base import ProviderPlace
     from trainmaster.service.driving.encryption import SealingKey

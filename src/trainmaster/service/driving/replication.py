@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.task.layout import SYSTEM
+from trainmaster.control.task.layout import SYSTEM, Home
 from trainmaster.db import ExperimentChange, RunChange, TaskChange, run_files
 from trainmaster.db.run_files import PIECE_BYTES, Piece, private_place
 from trainmaster.providers.aws.ledger import AwsLedger
@@ -28,7 +28,6 @@ from trainmaster.spec.states import EndReason, State
 if TYPE_CHECKING:
     from trainmaster.control.loop.run_state import RunState
     from trainmaster.control.loop.surroundings import RunRecords
-    from trainmaster.control.task.layout import Home
     from trainmaster.db import Change, Database, Lease
     from trainmaster.service.driving.encryption import SealingKey
 

@@ -20,10 +20,10 @@ from trainmaster.cluster.node_provisioner import NodeProvisioner
 from trainmaster.cluster.record import ClusterRecord, ClusterState, fits, readable, resumed
 from trainmaster.control.attempt.system_log import system_log_command
 from trainmaster.control.decide.budget import USUAL_LEASE_S
-from trainmaster.control.task.layout import seconds_of
+from trainmaster.control.task.layout import Home, seconds_of
 from trainmaster.db import queries
 from trainmaster.db.leases import is_alive
-from trainmaster.providers.base import ProviderPlace
+from trainmaster.providers.base import Provider, ProviderPlace
 from trainmaster.providers.capabilities import capabilities_of, get_transport
 from trainmaster.providers.finding import get_provider
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     from trainmaster.cluster.bootstrap.host_result import PhaseReport
     from trainmaster.cluster.node_files.remote_site import RemoteSite
     from trainmaster.cluster.observed import Formation
-    from trainmaster.control.task.layout import Home
     from trainmaster.db import Database, Lease
     from trainmaster.executors.base import ClusterEngine
-    from trainmaster.providers.base import Provider
 
 #: A machine that is silent for so long is given up and replaced.
 PATIENCE_S: Final = 60.0

@@ -20,7 +20,7 @@ from trainmaster.service.teams.admission import PRIORITIES, Application
 from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget
 from trainmaster.service.teams.team_volumes import is_volume_name, with_team_volumes, with_versions
 from trainmaster.service.uploads.code_uploads import CodeUploads
-from trainmaster.service.users.caller import ForbiddenError
+from trainmaster.service.users.caller import Caller, ForbiddenError, Wallet
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RunError, StoreError, UsageError
 from trainmaster.spec.private_files import make_private
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from trainmaster.service.driving.worlds import Session
     from trainmaster.service.service import Service
     from trainmaster.service.users.access import Access
-    from trainmaster.service.users.caller import Caller, Wallet
     from trainmaster.spec import Experiment
 
 MAX_KEY: Final = 255

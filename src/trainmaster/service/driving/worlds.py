@@ -14,8 +14,8 @@ from trainmaster.control.loop.loading import load_policies
 from trainmaster.control.loop.surroundings import Clusters, OwnMachine
 from trainmaster.control.task.environment import base_environment
 from trainmaster.control.task.gangs import slots_of
-from trainmaster.executors.base import Capacity
-from trainmaster.executors.capacity import detect_capacity
+from trainmaster.executors.base import Capacity, Executor
+from trainmaster.executors.capacity import NodeCapacity, detect_capacity
 from trainmaster.service.quotes.history import histories
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.states import EndReason
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from trainmaster.control.loop.recording import Where
     from trainmaster.control.task.job_context import Site
     from trainmaster.db import Database, Lease
-    from trainmaster.executors.base import Executor
-    from trainmaster.executors.capacity import NodeCapacity
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.run_clusters import RunClusters

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.db import ExperimentChange, Progress, RunChange, TaskChange, run_facts, run_transfer
 from trainmaster.service.driving.replication import Replication
-from trainmaster.service.on_cluster.driver_store import BEAT_S, GIVES_UP_S
+from trainmaster.service.on_cluster.driver_store import BEAT_S, GIVES_UP_S, DriverStore
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import LeaseLostError, PublishError, StoreError, UsageError, one_line
 from trainmaster.spec.states import EndReason, State
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from trainmaster.control.task.layout import Home
     from trainmaster.db import Change, Database, Lease
     from trainmaster.service.driving.encryption import SealingKey
-    from trainmaster.service.on_cluster.driver_store import DriverStore
 
 #: A driver that could not report that it is there ends with this code, and is started again.
 GAVE_UP: Final = 75

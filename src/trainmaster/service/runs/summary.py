@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.control.loop.run_state import RUNNING_STATES, tally
-from trainmaster.control.task.layout import Home
+from trainmaster.control.task.layout import Home, RunFiles
 from trainmaster.db import Database, endpoint_rows, is_alive, queries
 from trainmaster.db.leases import LEASE_S, Holder, holder
 from trainmaster.db.run_rows import driven_until
@@ -25,9 +25,6 @@ from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.topics import ADAPTED, GATE_SAID, MODEL_PROMOTED, NOT_PROMOTED
 from trainmaster.spec.until import stored_end
-
-if TYPE_CHECKING:
-    from trainmaster.control.task.layout import RunFiles
 
 #: A whole sweep's models belong into `trainmaster models RUN`; a summary shows the first ones.
 MAX_SHOWN_MODELS = 1000

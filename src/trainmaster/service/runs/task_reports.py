@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.executors.metrics import MAX_KEYS, AlikeRows
+from trainmaster.executors.metrics import MAX_KEYS, AlikeRows, Metrics
 from trainmaster.spec.metric_names import COUNTERS
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from trainmaster.control.task.layout import AttemptPlace
     from trainmaster.executors.member_metrics import MemberMetrics
-    from trainmaster.executors.metrics import Metrics
     from trainmaster.spec import Experiment
     from trainmaster.sweeps import Curve
 

@@ -18,7 +18,7 @@ from trainmaster.db.leases import LEASE_S, is_alive, this_process
 from trainmaster.service.notifications.delivery import pause_s
 from trainmaster.service.notifications.webhook_targets import ReceiverResponse, check_url, networks, post
 from trainmaster.service.runs.stored_recipe import stored_recipe
-from trainmaster.service.sinks.feed import TakenOverError
+from trainmaster.service.sinks.feed import Feed, TakenOverError
 from trainmaster.service.sinks.mlflow import Mlflow
 from trainmaster.service.sinks.mlflow_feed import MlflowFeed, mlflow_of
 from trainmaster.service.sinks.wandb import Wandb, wandb_python
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
     from trainmaster.service.open_home import OpenHome
-    from trainmaster.service.sinks.feed import Feed
     from trainmaster.spec import Recipe
 
 _WANDB: Final = "https://api.wandb.ai"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S
+from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S, Meter
 from trainmaster.db import ledger
 from trainmaster.db.ledger import ALL, Balance
 from trainmaster.spec.errors import NotFoundError, RunError, UsageError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Select
     from sqlalchemy.engine import Connection, RowMapping
 
-    from trainmaster.control.decide.budget import Meter
     from trainmaster.db import Database
     from trainmaster.service.users.caller import Caller
 

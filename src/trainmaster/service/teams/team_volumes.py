@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.attempt.data_sources import BUILT_IN, BUILT_IN_PREFIX
 from trainmaster.db import uploads as rows
 from trainmaster.objects import ObjectStore
-from trainmaster.service.users.caller import NO_TEAM
+from trainmaster.service.users.caller import NO_TEAM, Caller
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes.packed.addresses import is_short_name, named_volumes
 from trainmaster.volumes.packed.head import Head, read_head
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from trainmaster.control.task.layout import Home
     from trainmaster.db import Database
-    from trainmaster.service.users.caller import Caller
     from trainmaster.service.volumes import Collected, OpenVolume, VersionCheck
     from trainmaster.service.volumes.stored import StoredVolume
     from trainmaster.spec import Recipe

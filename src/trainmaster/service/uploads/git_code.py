@@ -12,21 +12,16 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from trainmaster.service.public_addresses import address_of, is_public
-from trainmaster.service.uploads.code_uploads import MAX_BYTES
+from trainmaster.service.uploads.code_uploads import MAX_BYTES, CodeUploads
 from trainmaster.service.users.caller import TooOftenError
 from trainmaster.spec.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainmaster.service.uploads.code_uploads import CodeUploads
 
 _TIMEOUT_S: Final = 120.0
 _AT_ONCE: Final = 2

@@ -21,7 +21,7 @@ from trainmaster.service.server_loops import Turns
 from trainmaster.service.table_summary import summarised
 from trainmaster.service.teams.team_volumes import is_volume_name, volumes_url
 from trainmaster.service.uploads.code_uploads import CodeUploads, TeamQuotaError
-from trainmaster.service.uploads.uploads import MAX_UPLOADS, UploadConflictError
+from trainmaster.service.uploads.uploads import MAX_UPLOADS, UploadConflictError, Uploads
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.units import parse_bytes
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from trainmaster.control.task.layout import Home
     from trainmaster.db import Database
-    from trainmaster.service.uploads.uploads import Uploads
     from trainmaster.service.users.caller import Caller
 
 #: What the volumes of a team may take in the store.

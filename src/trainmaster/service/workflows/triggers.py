@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.db import workflow_rows as rows
 from trainmaster.db.workflow_starts import StartTakenError
 from trainmaster.objects import ObjectStore
-from trainmaster.service.driving.submissions import RunRequest, Start
+from trainmaster.service.driving.submissions import RunRequest, Start, Submissions
 from trainmaster.service.server_loops import ServerLoop
 from trainmaster.service.teams.team_volumes import volumes_url
 from trainmaster.service.users.access import Access
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
     from trainmaster.db import Database
-    from trainmaster.service.driving.submissions import Submissions
     from trainmaster.service.service import Service
 
 

@@ -17,11 +17,11 @@ from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.driving.replicas import why_bound_of
-from trainmaster.service.driving.submissions import MAX_KEY
+from trainmaster.service.driving.submissions import MAX_KEY, RunRequest, Submissions
 from trainmaster.service.notifications.webhooks import signature
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.teams.team_volumes import volumes_url
-from trainmaster.service.users.caller import NO_TEAM, UnknownCallerError
+from trainmaster.service.users.caller import NO_TEAM, Caller, UnknownCallerError
 from trainmaster.service.workflows.decisions import loop_at
 from trainmaster.service.workflows.triggers import registrants
 from trainmaster.spec.errors import NotFoundError, StoreError, TrainmasterError, UsageError, one_line
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
     from trainmaster.db import Database
-    from trainmaster.service.driving.submissions import RunRequest, Submissions
     from trainmaster.service.service import Service
-    from trainmaster.service.users.caller import Caller
     from trainmaster.spec import Recipe
 
 #: Of a start that somebody asks for.

@@ -22,7 +22,7 @@ from trainmaster.objects.range_file import RangeFile
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes.packed.hashes import new_digest
 from trainmaster.volumes.packed.opening import OpenVolume
-from trainmaster.volumes.packed.table import resolved
+from trainmaster.volumes.packed.table import Entry, FileTable, resolved
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.download import DOWNLOADER, Chunk, Placed, RangeSource
 from trainmaster.volumes.reading.forked import SharedSource, opened_volume
@@ -35,7 +35,6 @@ from trainmaster.volumes.reading.slot_table import CLOCK_WORD, stamp_word, used_
 
 if TYPE_CHECKING:
     from trainmaster.volumes.packed.head import Head
-    from trainmaster.volumes.packed.table import Entry, FileTable
 
 Bytes = NDArray[np.uint8]
 
