@@ -25,8 +25,7 @@ from trainmaster.cluster.cluster_loop import BOOT_LOOK_S
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.im.client import ImClient, ImRefusedError
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
-from trainmaster.providers.im.prices import im_offers
-from trainmaster.providers.im.provider import ImProvider
+from trainmaster.providers.im.provider import ImProvider, im_offers
 from trainmaster.providers.im.radl import machine_of
 from trainmaster.providers.im.settings import ImSettings, read_settings
 from trainmaster.spec.errors import ProviderError

@@ -139,7 +139,7 @@ _SERVER = {
     "db/uploads.py": ["tests/unit/db/test_upload_rows.py", *_UPLOADS],
     "service/uploads/uploads.py": _UPLOADS,
     "service/uploads/upload_finishing.py": _UPLOADS,
-    "db/retention.py": ["tests/unit/db/test_retention_rows.py", f"{_SERVICE}/test_retention.py"],
+    "db/removals.py": ["tests/unit/db/test_retention_rows.py", f"{_SERVICE}/test_retention.py"],
     "service/retention.py": [_NUMBERS, f"{_SERVICE}/test_retention.py"],
     "service/workflows/decisions.py": [_NUMBERS, f"{_SERVICE}/workflows/test_decisions.py"],
     "service/workflows/triggers.py": [_NUMBERS, f"{_ROUTES}/test_workflow_routes.py"],
@@ -207,7 +207,7 @@ EQUIVALENT: dict[str, str] = {
     ),
     "db/leases.py:is_alive: return expires_at is not None and expires_at > now"
     " [34: expires_at > now -> expires_at >= now]": _MOMENT,
-    "db/retention.py:remove_older: undriven = t.run.c.lease_owner.is_(None)"
+    "db/removals.py:remove_older: undriven = t.run.c.lease_owner.is_(None)"
     " | (t.run.c.lease_expires_at < before)"
     " [44: t.run.c.lease_expires_at < before -> t.run.c.lease_expires_at <= before]": _MOMENT,
     "volumes/packed/garbage.py: _DELETED_AT_ONCE = 500 [19: 500 -> 5000]": (

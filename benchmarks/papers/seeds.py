@@ -32,7 +32,7 @@ from claims import HEAD, Claim, answered, plain, rows
 from laboratory import TRAINMASTER
 from tables import OUT, machine, text_table
 
-from trainmaster.control.task.marked_processes import end_marked
+from trainmaster.spec.processes import end_marked
 
 FOLDER = Path(__file__).resolve().parent
 #: For a step that was told to end: a lab is taken down meanwhile.

@@ -113,7 +113,6 @@ WRITERS = {
     "control/attempt/data_sources.py": ["inputs/volume-21b2eed1e328", "inputs/x"],
     "control/task/isolation.py": ["tmp/"],
     "control/task/layout.py": ["checkpoint/", "output/", "members/"],
-    "control/attempt/restoring.py": ["checkpoint/"],
     "control/attempt/saving.py": ["checkpoint/", "output/"],
     "control/attempt/staged_data.py": ["inputs/hdfs-x.json", "inputs/hdfs/"],
     "control/attempt/system_log.py": ["system-i-07.log"],

@@ -111,7 +111,7 @@ def open_administration() -> AdministrationProtocol:
         UsageError: the home's directory cannot be made or written, or the context cannot be used.
     """
     if (server := _server()) is not None:
-        from trainmaster.api.remote.administration import RemoteAdministration
+        from trainmaster.api.remote.protocol_parts import RemoteAdministration
 
         return RemoteAdministration(server)
     from trainmaster.api.administration import HomeAdministration

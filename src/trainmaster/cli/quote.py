@@ -128,7 +128,7 @@ def quote(
     if made.time_s is not None and (line := client.score_line(found.provider)):
         tell(line)
     if plot is not None:
-        from trainmaster.cli.quote_plot import draw_quote
+        from trainmaster.cli.plotting import draw_quote
 
         draw_quote(made, found.name, plot)
         say(f"drawn: {plot}")

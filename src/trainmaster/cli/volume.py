@@ -242,7 +242,7 @@ def gc(
 
     grace_s = parsed("--grace", parse_duration, grace)
     if (server := server_of_volume(volume)) is not None:
-        from trainmaster.api.remote.operations import collect_garbage
+        from trainmaster.api.remote.volumes import collect_garbage
 
         url = volume
         with interruptible(_GOES_ON):
@@ -277,7 +277,7 @@ def fsck(
 
     found: Iterable[VersionCheck]
     if (server := server_of_volume(volume)) is not None:
-        from trainmaster.api.remote.operations import check_volume
+        from trainmaster.api.remote.volumes import check_volume
 
         url = volume.partition("@")[0]
         with interruptible(_GOES_ON):

@@ -15,8 +15,8 @@ from trainmaster.providers.dead_man_switch import RENEWALS, TICK_S
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
+    from trainmaster.cluster.actuator import Threads
     from trainmaster.cluster.observed import Observed
-    from trainmaster.cluster.threads import Threads
     from trainmaster.providers.base import Provider
 
 

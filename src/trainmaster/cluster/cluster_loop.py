@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.cluster.actuator import Actuator
+from trainmaster.cluster.actuator import Actuator, Threads
 from trainmaster.cluster.cluster_leases import ClusterLeases
 from trainmaster.cluster.decide_cluster import decide_cluster
 from trainmaster.cluster.decision import Action, ActionKind, Stage, WaitLimits
@@ -28,7 +28,6 @@ from trainmaster.cluster.observed import Formation, Observed
 from trainmaster.cluster.provider_outage import AWAY_S, ProviderOutage
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, marked_slow, swapped
 from trainmaster.cluster.renting.growth import grown
-from trainmaster.cluster.threads import Threads
 from trainmaster.providers.base import Node, NodeState, Provider
 from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.clocks import steady_s

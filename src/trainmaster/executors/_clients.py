@@ -18,12 +18,11 @@ import time
 from trainmaster.executors.wire import PROTOCOL, Splitter, WireError, encode
 
 TYPE_CHECKING = False
-from trainmaster.executors.wire import Message
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from trainmaster.executors.wire import Message
 
 _READ_BYTES = 1 << 20
 _NEWS_PER_FRAME = 512

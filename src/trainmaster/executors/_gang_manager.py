@@ -23,8 +23,6 @@ from trainmaster.executors.gangs.rules import ALL, SERVERS, who_ends
 from trainmaster.executors.slots import Slots, Ticket
 
 TYPE_CHECKING = False
-from trainmaster.executors._members import Spawner
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from resource import struct_rusage
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
 
     from trainmaster.executors._clients import DriverClient
     from trainmaster.executors._journal import Journal
+    from trainmaster.executors._members import Spawner
     from trainmaster.executors._outputs import Outputs
 
 #: What a member leaves behind when it ended gets at most this long between SIGTERM and SIGKILL.

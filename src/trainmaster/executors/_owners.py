@@ -10,11 +10,10 @@ from trainmaster.executors import _processes
 from trainmaster.executors._gangs import RUNNING
 
 TYPE_CHECKING = False
-from trainmaster.executors._gangs import GangProcesses
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from trainmaster.executors._gangs import GangProcesses
     from trainmaster.executors.engine_calls import EngineCalls
 
 _KILL_PAUSE_MAX_S = 1.0

@@ -25,7 +25,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 TYPE_CHECKING = False
-from collections.abc import Iterable, Mapping, Sequence
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 _OFFSET_S = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 

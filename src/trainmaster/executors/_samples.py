@@ -23,14 +23,13 @@ from trainmaster.executors._gpus import Gpus, share_of
 from trainmaster.executors._traffic import Traffic
 
 TYPE_CHECKING = False
-from trainmaster.executors._gpus import Gpu
-
 if TYPE_CHECKING:
     import resource
     from collections.abc import Callable, Container, Iterable, Mapping
     from typing import Any
 
     from trainmaster.executors._gangs import GangProcesses, MemberProcess
+    from trainmaster.executors._gpus import Gpu
 
 
 class NodeMeter:

@@ -21,7 +21,8 @@ from trainmaster.executors.wire import PROTOCOL, Splitter, WireError, encode
 from trainmaster.spec.errors import ExecutorError, LeaseLostError
 
 TYPE_CHECKING = False
-from trainmaster.executors.wire import Message
+if TYPE_CHECKING:
+    from trainmaster.executors.wire import Message
 
 #: A supervisor listens after some 20 ms; a loaded machine may take long.
 START_TIMEOUT_S = 15.0

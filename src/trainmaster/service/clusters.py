@@ -45,7 +45,7 @@ def leave_hosts(home: Home, record: ClusterRecord, run: str, nodes: Sequence[Nod
     Returns:
         What did not work, in words; those hosts keep it.
     """
-    from trainmaster.cluster.node_files.data_look import end_mounts_command
+    from trainmaster.cluster.node_files.files import end_mounts_command
     from trainmaster.cluster.node_provisioner import NodeProvisioner
     from trainmaster.providers.hosts_over_ssh import target_of
 

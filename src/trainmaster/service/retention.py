@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.artifacts.publishing import delete
 from trainmaster.db import registry
-from trainmaster.db import retention as rows
+from trainmaster.db import removals as rows
 from trainmaster.db.queries import ALL_RUNS
 from trainmaster.db.webhook_rows import SHOWN_S
 from trainmaster.objects import ObjectStore

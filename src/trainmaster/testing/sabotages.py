@@ -19,7 +19,7 @@ from trainmaster.cluster.cluster_loop import ClusterLoop
 from trainmaster.cluster.node_files import direct_store
 from trainmaster.cluster.observed import Observed
 from trainmaster.cluster.record import Machine
-from trainmaster.control.attempt import restoring, saving, unpublished_checkpoint
+from trainmaster.control.attempt import saving, staging, unpublished_checkpoint
 from trainmaster.control.decide import outcome
 from trainmaster.control.decide import saving as decide_saving
 from trainmaster.control.decide import task as decide_task
@@ -233,7 +233,7 @@ def _only_what_is_recorded_is_used() -> AbstractContextManager[object]:
     """Today whatever lies here is begun with, which makes up for other mistakes."""
     lies_here = unpublished_checkpoint.lies_here
     return patch.object(
-        restoring,
+        staging,
         "lies_here",
         lambda context, attempt: context.kept_checkpoint == attempt and lies_here(context, attempt),
     )

@@ -34,7 +34,7 @@ from trainmaster.cluster.node_files import direct_store
 from trainmaster.cluster.node_files.direct_store import DirectStore
 from trainmaster.cluster.node_files.sending import Sent, Source
 from trainmaster.cluster.node_files.trees import FILE, TreeEntry
-from trainmaster.control.attempt import restoring, saving, unpublished
+from trainmaster.control.attempt import saving, staging, unpublished
 from trainmaster.control.decide.effects import Effect, EffectKind, Job
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.jobs import _guarded
@@ -375,7 +375,7 @@ class SavingActions(SimulatedActions):
             return Job(done=True, fields={"restored": None})
         kept, newest = task.kept_checkpoint or task.attempt - 1, None
         try:
-            if restoring.begins_with_kept(context, kept):
+            if staging.begins_with_kept(context, kept):
                 text = (context.place.checkpoint / "file").read_text()
             else:
                 series = CheckpointSeries(context.checkpoints_uri, context.owner)

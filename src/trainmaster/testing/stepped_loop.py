@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from trainmaster.cluster.actuator import Threads
 from trainmaster.cluster.cluster_loop import ClusterLoop
-from trainmaster.cluster.threads import Threads
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from renter import Renter
 from trainmaster.providers.base import Node, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.im.client import ImClient
 from trainmaster.providers.im.credentials import read_credentials
-from trainmaster.providers.im.prices import im_offers
-from trainmaster.providers.im.provider import ImProvider
+from trainmaster.providers.im.provider import ImProvider, im_offers
 from trainmaster.providers.im.settings import read_settings
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError

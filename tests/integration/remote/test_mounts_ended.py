@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.cluster.node_files.data_look import end_mounts_command, mounted_runs, mounted_runs_command
+from trainmaster.cluster.node_files.files import end_mounts_command, mounted_runs, mounted_runs_command
 
 
 def mounted(below: Path) -> list[str]:

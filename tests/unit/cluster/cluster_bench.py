@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+from trainmaster.cluster.actuator import Threads
 from trainmaster.cluster.cluster_loop import ClusterLoop
 from trainmaster.cluster.decision import WaitLimits
 from trainmaster.cluster.record import ClusterRecord, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.cluster.threads import Threads
 from trainmaster.providers.base import Node, NodeRequest, NodeState
 from trainmaster.spec.errors import ExecutorError, ProviderError
 from trainmaster.testing.waits import until

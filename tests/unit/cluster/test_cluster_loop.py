@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 from cluster_bench import NOW, Bench, record
 
+from trainmaster.cluster.actuator import Threads
 from trainmaster.cluster.cluster_loop import ClusterLoop
 from trainmaster.cluster.observed import Observed
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.cluster.renting.plan import Rental
-from trainmaster.cluster.threads import Threads
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderGoneError
 from trainmaster.spec.errors import ExecutorError, LeaseLostError, ProviderError, UsageError
 from trainmaster.testing.waits import until

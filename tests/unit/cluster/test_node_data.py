@@ -17,7 +17,7 @@ import pytest
 from trainmaster.cluster.node_files import data as node_data
 from trainmaster.cluster.node_files import data_wanted
 from trainmaster.cluster.node_files.data import NodeData
-from trainmaster.cluster.node_files.paths import NodePaths
+from trainmaster.cluster.node_files.files import NodePaths
 from trainmaster.cluster.node_files.store_reach import AGAIN_S, StoreAwayError
 from trainmaster.cluster.node_files.worker_client import OrderError, StoreRefusedError
 from trainmaster.control.task.job_context import RelayError, TaskContext

@@ -10,9 +10,13 @@ import pytest
 
 from trainmaster.cluster.node_files import data as node_data
 from trainmaster.cluster.node_files.data import NodeData
-from trainmaster.cluster.node_files.data_look import end_mounts_command, mounted_runs, mounted_runs_command
+from trainmaster.cluster.node_files.files import (
+    NodePaths,
+    end_mounts_command,
+    mounted_runs,
+    mounted_runs_command,
+)
 from trainmaster.cluster.node_files.hdfs import NodeHdfs
-from trainmaster.cluster.node_files.paths import NodePaths
 from trainmaster.cluster.node_files.worker_client import OrderError
 from trainmaster.control.attempt.staged_data import addresses
 from trainmaster.control.task.job_context import RelayError

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.cluster.node_files.fetching import fetch
+from trainmaster.cluster.node_files.files import NodePaths
 from trainmaster.cluster.node_files.merging import merge_trees
-from trainmaster.cluster.node_files.paths import NodePaths
 from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, TreeEntry
 from trainmaster.control.task.layout import Home
 from trainmaster.transport.base import CommandError

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostile_bytes import changed_bytes
-from trainmaster.cluster.node_files.tables import packed_columns, unpack_columns
+from trainmaster.cluster.node_files.data_orders import packed_columns, unpack_columns
 from trainmaster.volumes.packed.opening import open_volume
 from trainmaster.volumes.packed.pushing import push
 from trainmaster.volumes.packed.table import FileTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.control.task.last_error import last_error
+from trainmaster.control.task.attempt_words import last_error
 
 TRACEBACK = """\
 Traceback (most recent call last):

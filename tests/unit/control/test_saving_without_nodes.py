@@ -17,7 +17,7 @@ from trainmaster.artifacts import CheckpointSeries
 from trainmaster.cluster import attempt_nodes
 from trainmaster.cluster.node_files import patience as node_patience
 from trainmaster.cluster.node_files.remote_site import RemoteSite
-from trainmaster.control.attempt import restoring, saving, staging, unpublished
+from trainmaster.control.attempt import saving, staging, unpublished
 from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.attempt.unpublished_checkpoint import note_restored
 from trainmaster.control.decide.effects import Job
@@ -216,7 +216,7 @@ def test_the_next_attempt_begins_with_what_is_kept_though_the_store_is_away(
     def away(*_: Any, **__: Any) -> Any:
         raise PublishError("s3://b does not answer")
 
-    monkeypatch.setattr(restoring, "CheckpointSeries", away)
+    monkeypatch.setattr(staging, "CheckpointSeries", away)
     place = earlier.home.attempt(earlier.run, "train", 0, 2)
     later = replace(earlier, attempt=2, place=place, kept_checkpoint=1)
     for _ in range(2):  # staged again, for other nodes

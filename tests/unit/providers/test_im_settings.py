@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.providers.im.prices import im_offers
+from trainmaster.providers.im.provider import im_offers
 from trainmaster.providers.im.settings import DISK_BYTES, read_settings, settings_file
 from trainmaster.providers.loading import load_catalogue
 from trainmaster.spec.errors import RecipeError, UsageError

@@ -301,7 +301,7 @@ class RemoteClient:
 
     def check_models(self, runs: Sequence[str] = (), *, is_deep: bool = False) -> dict[str, Any]:
         if is_deep:
-            from trainmaster.api.remote.operations import check_models
+            from trainmaster.api.remote.volumes import check_models
 
             return check_models(self._to, runs, deep=True, say=lambda _: None)
         found: dict[str, Any] = {"models": 0, "checkpoints": 0, "damaged": [], "unnamed": [], "unread": []}

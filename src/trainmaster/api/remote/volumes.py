@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
+from trainmaster.api.remote.asking import asked
 from trainmaster.api.remote.following import rows_of
 from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
 from trainmaster.objects.errors import explained
 from trainmaster.objects.names import link_stays_inside, stays_inside
+from trainmaster.service.volumes import Collected, VersionCheck
 from trainmaster.service.volumes.stored import VolumeInfo
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.volumes.packed.addresses import is_short_name
 from trainmaster.volumes.packed.hashes import joined_digest, new_digest
 from trainmaster.volumes.packed.head import Head, StoredTable
 from trainmaster.volumes.packed.table import Entry
+from trainmaster.volumes.packed.verifying import Damage
 
 if TYPE_CHECKING:
     from trainmaster.api.remote.connection import RestConnection
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 UNTOLD: Final = StoredTable("", 0)
 #: Less is not worth a request of its own.
 _PART_BYTES: Final = 8 << 20
+Say = Callable[[str], None]
 
 
 def is_name(text: str) -> bool:
@@ -283,3 +287,81 @@ class _Digests:
 
     def whole(self) -> bytes:
         return joined_digest(self._done or [self._digest.digest()])
+
+
+def check_volume(
+    connection: RestConnection, volume: str, *, deep: bool, jobs: int, say: Say
+) -> list[VersionCheck]:
+    """Look whether all that versions promise is there.
+
+    Args:
+        connection: to the server.
+        volume: ``NAME`` or ``NAME@VERSION``.
+        deep: every chunk is read, too.
+        jobs: so many at the same time.
+        say: told how far it is.
+
+    Raises:
+        NotFoundError: there is no such volume or version.
+        PublishError: the store fails.
+    """
+    answer = _answer(connection, "volume-fsck", {"volume": volume, "deep": deep, "jobs": jobs}, say)
+    return [_verdict(each) for each in answer["versions"]]
+
+
+def collect_garbage(connection: RestConnection, volume: str, grace_s: float, *, now: bool) -> Collected:
+    """Mark what no version of a volume names, and free what was marked.
+
+    Raises:
+        NotFoundError: there is no such volume.
+        AccessError: that is for managers.
+        PublishError: the store fails.
+    """
+    body = {"volume": volume, "grace_s": grace_s, "now": now}
+    answer = _answer(connection, "volume-gc", body, lambda _: None)
+    return Collected(
+        **{name: answer[name] for name in Collected.__slots__} | {"owners": tuple(answer["owners"])}
+    )
+
+
+def check_models(connection: RestConnection, runs: Sequence[str], *, deep: bool, say: Say) -> dict[str, Any]:
+    """Look whether models and checkpoints of runs are there; of all that one sees without any.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    return _answer(connection, "models-fsck", {"runs": list(runs), "deep": deep}, say)
+
+
+def _answer(connection: RestConnection, kind: str, body: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for each in asked(connection, f"/operations/{kind}", lambda: (dict(body), ()), {}, dict, "/operations"):
+        if isinstance(each, dict):
+            found = each
+        else:
+            say(str(each))
+    return found
+
+
+def _verdict(found: Mapping[str, Any]) -> VersionCheck:
+    damage = [Damage(each["what"], each["advice"]) for each in found["damage"]]
+    if more := found.get("more_damage"):
+        damage.append(Damage(f"and {more:,} more faults", "Mend those that are told first."))
+    return VersionCheck(found["version"], _looked_at_head(found) if "kind" in found else None, tuple(damage))
+
+
+def _looked_at_head(found: Mapping[str, Any]) -> Head:
+    return Head(
+        version=found["version"],
+        created_at=datetime.fromisoformat(found["created_at"]),
+        kind=found["kind"],
+        order="path",
+        chunk_limit_bytes=0,
+        file_count=found["files"],
+        row_count=found["files"],
+        total_bytes=found["bytes"],
+        chunk_count=found["chunks"],
+        files=UNTOLD,
+        chunks=UNTOLD,
+        notes=tuple(found["notes"]),
+    )

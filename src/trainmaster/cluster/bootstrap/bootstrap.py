@@ -25,8 +25,14 @@ from trainmaster.cluster.bootstrap.facts import (
     probe_script,
     still_there_command,
 )
-from trainmaster.cluster.bootstrap.guest_calls import ask_guest, guest_words
-from trainmaster.cluster.bootstrap.host_result import BootstrapPhase, HostOutcome, HostResult, PhaseReport
+from trainmaster.cluster.bootstrap.host_result import (
+    BootstrapPhase,
+    HostOutcome,
+    HostResult,
+    PhaseReport,
+    ask_guest,
+    guest_words,
+)
 from trainmaster.cluster.bootstrap.plan import (
     BootstrapPlan,
     BootstrapStep,

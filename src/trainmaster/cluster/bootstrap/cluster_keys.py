@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from trainmaster.cluster.bootstrap.guest_calls import ask_guest, guest_words
-from trainmaster.cluster.bootstrap.host_result import HostResult
+from trainmaster.cluster.bootstrap.host_result import HostResult, ask_guest, guest_words
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
 from trainmaster.transport.base import CommandError, Transport
 from trainmaster.transport.key_pairs import KeyPair, make_key_pair

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from trainmaster.cluster.node_files.data_look import heard, look_command
+from trainmaster.cluster.node_files.data_orders import packed_columns
 from trainmaster.cluster.node_files.data_wanted import (
     GB,
     Wanted,
@@ -27,7 +27,7 @@ from trainmaster.cluster.node_files.data_wanted import (
     with_keys,
 )
 from trainmaster.cluster.node_files.direct_store import is_loopback
-from trainmaster.cluster.node_files.files import NodeFiles, each
+from trainmaster.cluster.node_files.files import NodeFiles, NodePaths, each, heard, look_command
 from trainmaster.cluster.node_files.hdfs import NodeHdfs
 from trainmaster.cluster.node_files.key_renewal import KeyRenewal
 from trainmaster.cluster.node_files.removal import NodeMounts
@@ -37,7 +37,6 @@ from trainmaster.cluster.node_files.store_reach import (
     StoreReach,
     trouble_from_here,
 )
-from trainmaster.cluster.node_files.tables import packed_columns
 from trainmaster.cluster.node_files.voice import NoWayError
 from trainmaster.cluster.node_files.worker_client import NO_ROOM_HINT, OrderError, StoreRefusedError
 from trainmaster.control.attempt.data_sources import volume_url
@@ -55,7 +54,6 @@ from trainmaster.volumes.reading.place import LIMIT_VARIABLE
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.node_files.paths import NodePaths
 
 _ASK_TIMEOUT_S: Final = 60.0
 #: At the end of a run, how long mounts that are being made are waited for.

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shlex
 import threading
@@ -16,13 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from trainmaster.cluster.bootstrap.guest.answering import explain
-from trainmaster.cluster.bootstrap.guest_calls import ask_guest, guest_words
-from trainmaster.cluster.node_files.data_look import end_mounts_command
+from trainmaster.cluster.bootstrap.host_result import ask_guest, guest_words
 from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, TreeEntry, digest, pack, scan
 from trainmaster.cluster.node_files.worker_client import NodeWorker
 from trainmaster.cluster.node_links import NodeLinks
+from trainmaster.control.task.layout import Home
 from trainmaster.library import library_of_nodes
 from trainmaster.transport.base import CommandError, Result
+from trainmaster.volumes.mounting.providing import SETTLED
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
@@ -31,6 +33,17 @@ _PROBE_S: Final = 60.0
 _BEGIN, _END = "@@begin", "@@end"
 # What goes wrong is something, too: then it is looked at more closely.
 _ASK: Final = 't() { n=$1; shift; [ -z "$(find -H "$@" -mindepth 1 -print -quit 2>&1)" ] || echo "$n"; }'
+_LOST: Final = "@@lost"
+_RUN: Final = "@@run "
+_ERROR: Final = "error: "
+#: Whether data are at a place: a link that leads somewhere, a mount that answers, or files.
+_HOLDS: Final = (
+    'h() { if [ -L "$1" ]; then [ -d "$1/" ]; return; fi; '
+    'timeout 20 stat -f -- "$1" >/dev/null 2>&1 || return 1; '
+    '[ "$(stat -c %d -- "$1")" != "$(stat -c %d -- "${1%/*}")" ] || '
+    '[ -n "$(find "$1" -mindepth 1 -maxdepth 1 -print -quit 2>/dev/null)" ]; }; '
+)
+_DIGEST_CHARACTERS: Final = 20
 
 
 @dataclass(slots=True)
@@ -261,3 +274,112 @@ def _pieces(source: Path, missing: list[TreeEntry]) -> Iterator[bytes]:
 def _python(access: NodeAccess) -> str:
     assert access.result.plan is not None
     return access.result.plan.host_python.path
+
+
+def look_command(there: str, cache: str) -> str:
+    """What to ask a node's shell; `heard` understands the answer.
+
+    Args:
+        there: where the data are.
+        cache: that of the node's mounts.
+    """
+    log = f"{cache}/mounts/{hashlib.sha256(os.fsencode(there)).hexdigest()[:16]}.log"
+    return (
+        f"{_HOLDS} h {shlex.quote(there)} || echo {_LOST}; "
+        f"grep -s -e '^{_ERROR}' -e '^{SETTLED}$' {shlex.quote(log)} | tail -n 1; true"
+    )
+
+
+def heard(said: str) -> tuple[bool, str]:
+    r"""Whether nothing is there any more, and what went wrong last with a mount, in its own words.
+
+    >>> heard("@@lost\nerror: the token has expired\n")
+    (True, 'the token has expired')
+    """
+    lines = said.splitlines()
+    words = next((line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)), "")
+    return _LOST in lines, words
+
+
+def end_mounts_command(directory: str) -> str:
+    """A shell command that ends what is mounted below a directory, and removes an HDFS that lies there.
+
+    What reads a mount still may finish. Without it, removing the directory would go through a whole
+    volume, file by file, in vain; and daemons would go on writing there.
+    """
+    return (
+        # The process that looks after daemons ends them when its order is gone, and then lets go of its lock.
+        f"for tm in {shlex.quote(directory)}/hdfs {shlex.quote(directory)}/*/hdfs; do "
+        'if [ -e "$tm/order.json" ]; then rm -f -- "$tm/order.json"; '
+        'timeout 20 flock -s "$tm/pid" true && rm -rf -- "$tm"; fi; done; '
+        # The kernel's table knows no links.
+        f"below=$(cd -- {shlex.quote(directory)} 2>/dev/null && pwd -P) && "
+        'while read -r _ _ _ _ at _; do case $at in "$below"/*) '
+        'umount -l -- "$at" 2>/dev/null || fusermount3 -u -z -q -- "$at" 2>/dev/null || '
+        'fusermount -u -z -q -- "$at" ;; '
+        "esac; done < /proc/self/mountinfo"
+    )
+
+
+def mounted_runs_command(runs: str) -> str:
+    """What to ask a node's shell for the runs that have something mounted, or an HDFS; see `mounted_runs`.
+
+    Args:
+        runs: the directory of all runs there.
+    """
+    return (
+        f"below=$(cd -- {shlex.quote(runs)} 2>/dev/null && pwd -P) && "
+        'while read -r _ _ _ _ at _; do case $at in "$below"/*) '
+        f'at=${{at#"$below"/}}; echo "{_RUN}${{at%%/*}}" ;; esac; done < /proc/self/mountinfo && '
+        'for at in "$below"/*/*/hdfs/order.json; do [ ! -e "$at" ] || '
+        f'{{ at=${{at#"$below"/}}; echo "{_RUN}${{at%%/*}}"; }}; done; true'
+    )
+
+
+def mounted_runs(said: str) -> list[str]:
+    r"""The ids of the runs.
+
+    >>> mounted_runs("hello\n@@run a-1\n@@run a-1\n@@run b-2\n")
+    ['a-1', 'b-2']
+    """
+    found = (line.removeprefix(_RUN) for line in said.splitlines() if line.startswith(_RUN))
+    return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class NodePaths:
+    """Maps paths of this machine to paths of nodes, the same on all of them.
+
+    Attributes:
+        home: here.
+        run: whose directory is meant.
+        root: on the nodes.
+    """
+
+    home: Home
+    run: str
+    root: str
+
+    def there(self, here: Path) -> str:
+        """The place on nodes of the run's own directory, of environments, or of data of the user.
+
+        >>> home = Home(Path("/home/me/.tm"), Path("/home/me/.cache"), "", "")
+        >>> NodePaths(home, "r1", "/var/tmp/tm").there(Path("/home/me/.tm/runs/r1/code"))
+        '/var/tmp/tm/runs/r1/code'
+        """
+        for base, below in (
+            (self.home.run_directory(self.run), f"runs/{self.run}"),
+            (self.home.cache / "environments", "environments"),
+        ):
+            if here.is_relative_to(base):
+                return str(Path(self.root, below, here.relative_to(base)))
+        digest = hashlib.sha256(str(here).encode("utf-8", "surrogateescape")).hexdigest()[:_DIGEST_CHARACTERS]
+        return f"{self.root}/data/{digest}/{here.name or 'data'}"
+
+    def here(self, there: str) -> Path:
+        """The place here of something in the run's directory of a node.
+
+        Raises:
+            ValueError: it lies somewhere else.
+        """
+        return self.home.run_directory(self.run) / Path(there).relative_to(f"{self.root}/runs/{self.run}")

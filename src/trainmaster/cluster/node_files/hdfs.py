@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.cluster.node_files.data_wanted import Wanted, require_lendable, with_keys
-from trainmaster.cluster.node_files.files import NodeFiles, each
+from trainmaster.cluster.node_files.files import NodeFiles, NodePaths, each
 from trainmaster.control.attempt.data_sources import HDFS
 from trainmaster.control.attempt.staged_data import note_served, url_of
 from trainmaster.control.task.job_context import RelayError, TaskContext
@@ -25,7 +25,6 @@ from trainmaster.transport.base import CommandError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.node_files.paths import NodePaths
 
 _LOOK_S: Final = 2.0
 _ASK_TIMEOUT_S: Final = 60.0

@@ -26,8 +26,7 @@ from trainmaster.transport.base import CommandError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.node_files.files import NodeFiles
-    from trainmaster.cluster.node_files.paths import NodePaths
+    from trainmaster.cluster.node_files.files import NodeFiles, NodePaths
     from trainmaster.control.task.job_context import TaskContext
 
 _PIECE_BYTES: Final = 1 << 20

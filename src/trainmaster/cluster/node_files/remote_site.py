@@ -19,10 +19,9 @@ from trainmaster.cluster.member_places import PLACES, read_places
 from trainmaster.cluster.node_files.data import NodeData
 from trainmaster.cluster.node_files.direct_store import DirectStore
 from trainmaster.cluster.node_files.fetching import fetch
-from trainmaster.cluster.node_files.files import NodeFiles, each
+from trainmaster.cluster.node_files.files import NodeFiles, NodePaths, each
 from trainmaster.cluster.node_files.images import NodeImages
 from trainmaster.cluster.node_files.merging import Tree, tree_of
-from trainmaster.cluster.node_files.paths import NodePaths
 from trainmaster.cluster.node_files.patience import patiently, persistently
 from trainmaster.cluster.node_files.removal import Remover
 from trainmaster.cluster.node_files.sending import Source

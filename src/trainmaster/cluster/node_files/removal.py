@@ -13,13 +13,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.cluster.node_files.data_look import end_mounts_command, mounted_runs, mounted_runs_command
-from trainmaster.cluster.node_files.files import AT_ONCE, NodeFiles
+from trainmaster.cluster.node_files.files import (
+    AT_ONCE,
+    NodeFiles,
+    NodePaths,
+    end_mounts_command,
+    mounted_runs,
+    mounted_runs_command,
+)
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.node_files.paths import NodePaths
 
 #: A node may be busy, so that the first answer takes so long,
 FIRST_S: Final = 15.0

@@ -24,9 +24,8 @@ from trainmaster.transport.base import CommandError
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_files.data import NodeData
-    from trainmaster.cluster.node_files.files import NodeFiles
+    from trainmaster.cluster.node_files.files import NodeFiles, NodePaths
     from trainmaster.cluster.node_files.images import NodeImages
-    from trainmaster.cluster.node_files.paths import NodePaths
     from trainmaster.control.task.job_context import TaskContext
     from trainmaster.executors.engines import Image
     from trainmaster.spec import DataSource

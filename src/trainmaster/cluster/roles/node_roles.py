@@ -35,8 +35,8 @@ from trainmaster.cluster.roles.playbook import (
 from trainmaster.cluster.roles.role_sources import RoleSources
 from trainmaster.control.checks.ansible import CALL_VARIABLE, RUN_VARIABLE, call, find_program
 from trainmaster.control.checks.role_files import read_role
-from trainmaster.control.task.marked_processes import end_marked
 from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.processes import end_marked
 from trainmaster.transport.base import CommandError, UnreachableError
 
 if TYPE_CHECKING:

@@ -185,9 +185,9 @@ class LocalSite:
         self, context: TaskContext, series: CheckpointSeries, number: int, *, is_own: bool = True
     ) -> None:
         """See `Site.restore_checkpoint`."""
-        from trainmaster.control.attempt import restoring
+        from trainmaster.control.attempt.staging import restore_here
 
-        restoring.restore_here(context, series, number, is_own=is_own)
+        restore_here(context, series, number, is_own=is_own)
 
     def where(self, context: TaskContext) -> str:
         """See `Site.where`."""

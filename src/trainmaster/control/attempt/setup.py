@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from trainmaster.control.task.locking import locked
-from trainmaster.control.task.marked_processes import end_marked
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.processes import end_marked
 
 #: Marks all processes of a setup; its value is the place of the environment.
 _VARIABLE: Final = "TRAINMASTER_SETUP"

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
-from trainmaster.control.task.marked_processes import end_marked
 from trainmaster.spec.errors import MissingPartError
+from trainmaster.spec.processes import end_marked
 
 #: Marks all processes of a run's Ansible; its value is the run's directory.
 RUN_VARIABLE: Final = "TRAINMASTER_ROLES"

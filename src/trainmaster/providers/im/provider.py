@@ -10,9 +10,11 @@ What is asked of Infrastructure Manager before anything is made: would it, and d
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date
+from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +29,7 @@ from trainmaster.providers.im.making import ImMaking
 from trainmaster.providers.im.observed import ImObserved
 from trainmaster.providers.im.radl import InfrastructureOwner, renewed
 from trainmaster.providers.im.settings import ImSettings, read_settings, settings_file
+from trainmaster.providers.loading import load_catalogue
 from trainmaster.providers.offer import Offer
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import UsageError
@@ -35,6 +38,8 @@ from trainmaster.transport.http_calls import Send
 _GIB: Final = 2**30
 #: What it says of clouds that it knows no way to ask, such as EC2.
 _UNTOLD: Final = "Should have implemented this"
+_EC2: Final = "EC2"
+_EC2_IMAGE: Final = re.compile(r"aws://([a-z0-9-]+)/")
 
 
 def check(
@@ -120,8 +125,6 @@ def im_provider(place: ProviderPlace) -> ImProvider:
     Raises:
         UsageError: there are no settings or credentials, or a mistake in them.
     """
-    from trainmaster.providers.im.prices import im_offers
-
     settings = read_settings(settings_file(place.root, place.environ))
     credentials = read_credentials(settings.credentials_file)
     offers = im_offers(settings, credentials.clouds)
@@ -136,8 +139,6 @@ def catalogue_of(
     Raises:
         UsageError: nothing is known of them.
     """
-    from trainmaster.providers.im.prices import im_offers
-
     settings, aws = read_settings(settings_file(root, environ)), prices()
     offers = im_offers(settings, read_credentials(settings.credentials_file).clouds, aws, today)
     if not offers:
@@ -333,3 +334,48 @@ class ImProvider:
             if found:
                 return found
         return []
+
+
+def im_offers(
+    settings: ImSettings,
+    clouds: Mapping[str, str],
+    aws: Catalogue | None = None,
+    today: date | None = None,
+) -> list[Offer]:
+    """Every offer; its region is the id of its cloud.
+
+    The user's list comes first. Of a cloud of the type EC2 that it does not have, the prices of the region of
+    its image are taken, on demand: those of AWS, which are the same however one rents there.
+
+    Args:
+        settings: name the list, and the clouds that may be used.
+        clouds: id -> type, of the credentials.
+        aws: prices of AWS that are newer than what ships.
+        today: the day.
+
+    Raises:
+        UsageError: a mistake in the list.
+    """
+    day = today or datetime.now(UTC).date()
+    own: list[Offer] = []
+    if settings.prices_file is not None:
+        listed = load_catalogue(settings.prices_file, today=day).where(provider="im")
+        own = [offer for offer in listed if not offer.spot]
+        if unknown := sorted({offer.region for offer in own} - settings.clouds.keys()):
+            raise UsageError(
+                f"{settings.prices_file} has prices of {', '.join(unknown)}, which are no clouds of "
+                f"{settings.file}",
+                f"The column `region` has the id of a cloud: {', '.join(settings.clouds)}.",
+            )
+    have = {offer.region for offer in own}
+    for name, cloud in settings.clouds.items():
+        found = _EC2_IMAGE.match(cloud.image)
+        if name in have or clouds.get(name) != _EC2 or not found:
+            continue
+        known = load_catalogue(None, today=day) if aws is None else aws
+        own += [
+            replace(offer, provider="im", region=name, zone="")
+            for offer in known.where(provider="aws", region=found[1])
+            if not offer.spot and offer.arch != "arm64"
+        ]
+    return own

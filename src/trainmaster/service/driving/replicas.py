@@ -349,7 +349,7 @@ def remove_unused_code(store_url: str, database: Database, before: float) -> int
         PublishError: the store cannot be read or written.
         StoreError: the database cannot be used.
     """
-    from trainmaster.db.retention import named_code
+    from trainmaster.db.removals import named_code
 
     store = ObjectStore(store_url)
     old = [each.key for each in store.details("code") if each.modified_s < before]

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.control.loop.run_state import RUNNING_STATES, tally
+from trainmaster.control.measure.run_phases import PhaseProgress
 from trainmaster.control.task.layout import Home, RunFiles
 from trainmaster.db import Database, endpoint_rows, is_alive, queries
 from trainmaster.db.leases import LEASE_S, Holder, holder
@@ -25,6 +26,11 @@ from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.topics import ADAPTED, GATE_SAID, MODEL_PROMOTED, NOT_PROMOTED
 from trainmaster.spec.until import stored_end
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
+    from trainmaster.db import Database
 
 #: A whole sweep's models belong into `trainmaster models RUN`; a summary shows the first ones.
 MAX_SHOWN_MODELS = 1000
@@ -41,6 +47,7 @@ _FOLLOWED_S: Final = 3.0
 _SAVING = (State.SAVING, State.RECOVERING)
 #: Of what people are shown beside it: running tasks, tasks that did not succeed, notes.
 _RUNNING, _BAD, _NOTES = 10, 5, 4
+_BACK: Final = "giving back"
 
 
 def highlights(database: Database, run: str) -> Highlights:
@@ -167,7 +174,6 @@ def _phases(database: Database, row: RowMapping, driven_s: float) -> dict[str, A
     """What is under way, what is late and when it ends; empty of what is over too soon to be followed."""
     if driven_s < _FOLLOWED_S:
         return {}
-    from trainmaster.service.runs.phase_summary import phase_summary
 
     return phase_summary(database, row, driven_s)
 
@@ -439,3 +445,40 @@ def _tasks(experiment: RowMapping, counts: list[RowMapping]) -> dict[str, int]:
             running += found["tasks"]
     rest = EndReason(experiment["rest_reason"]) if experiment["rest_reason"] else None
     return tally(experiment["tasks_total"], ended, running=running, rest_reason=rest, created=created)
+
+
+def phase_summary(database: Database, row: RowMapping, driven_s: float) -> dict[str, Any]:
+    """Of one run; empty where its phases were not followed.
+
+    Args:
+        database: the database.
+        row: of the run.
+        driven_s: for how long it has been driven.
+
+    Returns:
+        ``phases`` (by experiment, see `PhaseLine.as_dict`), ``late`` (the one that is most, with its
+        ``experiment``) and, while it goes on, ``ends`` (``time_s``: of the whole run without waiting).
+    """
+    stored = json.loads(database.forecast_of(row["id"]) or "{}")
+    if not stored:
+        return {}
+    phases, late = {}, []
+    for name, data in stored["courses"].items():
+        course = PhaseProgress.of_dict(data)
+        if row["ended_at"] is not None:
+            end_s = row["earlier_s"] + max(row["ended_at"] - row["session_at"], 0.0)
+            course = course.seen("", end_s).seen(_BACK if _BACK in course.expected else "", end_s)
+            course = course if row["closed_at"] is None else course.seen("", driven_s)
+        lines = [
+            line
+            for line in course.lines(driven_s)
+            if row["ended_at"] is None or line.state != "ahead"  # too short to be seen
+        ]
+        phases[name] = [line.as_dict() for line in lines]
+        late += [(line.late_s, {"experiment": name, **line.as_dict()}) for line in lines if line.late_s]
+    found: dict[str, Any] = {"phases": phases}
+    if late:
+        found["late"] = max(late, key=lambda each: each[0])[1]
+    if stored["ends"] and row["ended_at"] is None:
+        found["ends"] = stored["ends"]
+    return found

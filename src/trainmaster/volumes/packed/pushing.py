@@ -26,8 +26,8 @@ from trainmaster.volumes.packed.journal import PushJournal
 from trainmaster.volumes.packed.marks import REAL_CLOCKS, Clocks, marked
 from trainmaster.volumes.packed.materialising import tables_directory
 from trainmaster.volumes.packed.object_source import ObjectSource, single_object
+from trainmaster.volumes.packed.opening import usable_cache
 from trainmaster.volumes.packed.packing import FilePart, planned_chunks
-from trainmaster.volumes.packed.private_cache import usable_cache
 from trainmaster.volumes.packed.releasing import VersionRelease, check_creates, check_expected
 from trainmaster.volumes.packed.sources import PushSource
 from trainmaster.volumes.packed.table import VersionWriter

@@ -7,7 +7,7 @@ import weakref
 from pathlib import Path
 
 from trainmaster.volumes.errors import CacheError
-from trainmaster.volumes.packed.private_cache import remove_with
+from trainmaster.volumes.packed.opening import remove_with
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.place import cache_directory, require_writable
 from trainmaster.volumes.reading.renewal import renew_after_fork

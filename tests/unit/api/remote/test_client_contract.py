@@ -8,7 +8,7 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_tcp import serving
 
 from trainmaster.api.administration import HomeAdministration
-from trainmaster.api.remote.administration import RemoteAdministration
+from trainmaster.api.remote.protocol_parts import RemoteAdministration
 from trainmaster.api.remote.remote import RemoteClient
 from trainmaster.control.task.layout import Home
 from trainmaster.service import Service

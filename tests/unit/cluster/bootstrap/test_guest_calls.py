@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster.cluster.bootstrap.guest_calls import guest_words
+from trainmaster.cluster.bootstrap.host_result import guest_words
 from trainmaster.transport.base import Result
 
 

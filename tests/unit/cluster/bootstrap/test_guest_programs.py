@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.cluster.bootstrap.guest_calls import guest_source
+from trainmaster.cluster.bootstrap.host_result import guest_source
 from trainmaster.testing.waits import until
 
 BOOT = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"

@@ -4,7 +4,7 @@ import sys
 
 PROGRAM = """
 import os, sys
-from trainmaster.volumes.packed.private_cache import private_cache
+from trainmaster.volumes.packed.opening import private_cache
 place, _ = private_cache()
 child = os.fork()
 if not child:
