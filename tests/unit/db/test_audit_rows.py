@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from database_nouns import NOW
 
-from trainmaster.db import Database, audit, retention
+from trainmaster.db import Database, audit, removals
 from trainmaster.db import tables as t
 from trainmaster.service.users.audit import Audit
 
@@ -97,11 +97,11 @@ def test_no_row_is_without_a_hash(database, number):
 def test_old_rows_go_and_the_rest_is_verified(database, monkeypatch, at_once):
     monkeypatch.setattr(audit, "_AT_ONCE", at_once)
     fill(database, 10)
-    assert retention.remove_older(database, "audit", NOW + 7) == 7
+    assert removals.remove_older(database, "audit", NOW + 7) == 7
     assert not Audit(database).verify().why
     fill(database, 3, 10)
-    assert retention.remove_older(database, "audit", NOW + 7) == 0
-    assert retention.remove_older(database, "audit", NOW + 12) >= 5
+    assert removals.remove_older(database, "audit", NOW + 7) == 0
+    assert removals.remove_older(database, "audit", NOW + 12) >= 5
     assert [row["at"] for row in rows(database) if row["name"] == "ann"] == [NOW + 12]
     assert not Audit(database).verify().why
     change(database, t.audit.delete().where(t.audit.c.id == ids(database)[0]))
@@ -111,7 +111,7 @@ def test_old_rows_go_and_the_rest_is_verified(database, monkeypatch, at_once):
 def test_an_id_is_never_given_twice(database):
     fill(database, 3)
     last = ids(database)[-1]
-    assert retention.remove_older(database, "audit", NOW + 1000) == 3
+    assert removals.remove_older(database, "audit", NOW + 1000) == 3
     assert [row["name"] for row in rows(database)] == ["retention"]
     assert ids(database) > [last]
     fill(database, 2)
@@ -121,7 +121,7 @@ def test_an_id_is_never_given_twice(database):
 def test_a_clock_that_was_set_back_makes_no_hole(database):
     for at in (NOW, NOW + 100, NOW + 1, NOW + 2, NOW + 101):
         audit.note(database, {**ROW, "at": at})
-    assert retention.remove_older(database, "audit", NOW + 50) == 1
+    assert removals.remove_older(database, "audit", NOW + 50) == 1
     assert [row["at"] for row in rows(database)][:4] == [NOW + 100, NOW + 1, NOW + 2, NOW + 101]
     assert not Audit(database).verify().why
 
@@ -140,7 +140,7 @@ def test_several_write_at_once_and_others_verify_and_remove(url, database, monke
     try:
         with ThreadPoolExecutor(8) as pool:
             writers = [pool.submit(fill, each, 25, 100 * number) for number, each in enumerate(others)]
-            removing = pool.submit(retention.remove_older, others[0], "audit", NOW + 10)
+            removing = pool.submit(removals.remove_older, others[0], "audit", NOW + 10)
             looks = [Audit(others[1]).verify() for _ in range(5)]
             for each in writers:
                 each.result()
@@ -162,7 +162,7 @@ def test_a_walk_begins_anew_when_rows_are_removed_below_it(database, monkeypatch
     def meanwhile(of, after, limit):
         if after and left.pop():
             left.append(False)
-            retention.remove_older(of, "audit", NOW + 12)
+            removals.remove_older(of, "audit", NOW + 12)
         elif after:
             left.append(False)
         return following(of, after, limit)
