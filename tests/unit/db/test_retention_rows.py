@@ -72,4 +72,4 @@ def test_one_server_at_a_time(database):
 def test_code_that_runs_name_is_known(database):
     database.create_run(replace(new_run("a"), code_path="/home/ann/snapshots/1f", can_move=True), NOW)
     database.create_run(replace(new_run("b"), code_path="/home/ann/snapshots/2f"), NOW)
-    assert retention.named_code(database) == {"1f"}
+    assert removals.named_code(database) == {"1f"}

@@ -13,7 +13,7 @@ import pytest
 from trainmaster.artifacts import publish
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, ClosedAttempt, Database, RunChange, TaskChange, registry, tables
-from trainmaster.db import retention as rows
+from trainmaster.db import removals as rows
 from trainmaster.db.registry_rows import NewVersionRow, RunModel
 from trainmaster.service.driving.replicas import send_code
 from trainmaster.service.retention import DAY_S, KEPT, VARIABLE, Retention, kept, told
