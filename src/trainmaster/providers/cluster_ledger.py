@@ -50,11 +50,13 @@ class ClusterLedger(Generic[K]):
 
     def of(self, cluster: str) -> K:
         """What is known of a cluster."""
-        path = self._file(cluster)
+        return self._read(self._file(cluster)) or self.kind(cluster)
+
+    def _read(self, path: Path) -> K | None:
         try:
             return typed(self.kind, typed(dict[str, Any], parsed_json(path.read_bytes())))
         except FileNotFoundError:
-            return self.kind(cluster)
+            return None
         except (ValueError, KeyError, TypeError) as error:
             words = " ".join(str(error).split())[:200]
             raise ProviderError(f"{path} is damaged: {words}", self.hint) from None

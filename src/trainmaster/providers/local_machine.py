@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Final
 
-from trainmaster.providers.offer import Offer
+from trainmaster.providers.offer import Offer, site_offer
 from trainmaster.spec.processes import control_groups
 
 _NVIDIA_SMI_TIMEOUT_S: Final = 10.0
@@ -29,26 +30,14 @@ def local_offer(today: date, root: Path = Path("/")) -> Offer:
 
     model, count, gpu_memory_bytes = _gpus()
     nic_gbps = _nic_gbps(root)
-    return Offer(
-        provider="local",
-        region="",
-        zone="",
-        instance_type=platform.node() or "this machine",
-        vcpus=_cores(root),
-        memory_bytes=_memory_bytes(root, psutil.virtual_memory().total),
-        accelerator=model,
-        accelerators=float(count),
+    memory_bytes = _memory_bytes(root, psutil.virtual_memory().total)
+    name = platform.node() or "this machine"
+    found = site_offer("local", name, _cores(root), memory_bytes, today, "measured", gpu=model, gpus=count)
+    return replace(
+        found,
         accelerator_memory_bytes=gpu_memory_bytes,
         nic_gbps=nic_gbps,
         nic_burst_gbps=nic_gbps,
-        cpu_credits="",
-        price_usd_per_hour=0.0,
-        spot=False,
-        billing_quantum_s=1.0,
-        billing_minimum_s=0.0,
-        currency="USD",
-        as_of=today,
-        source="measured",
         arch={"amd64": "x86_64", "aarch64": "arm64"}.get(platform.machine().lower(), platform.machine()),
     )
 

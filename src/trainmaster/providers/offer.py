@@ -195,3 +195,40 @@ class Offer:
 def _may_be_free(provider: str) -> bool:
     can = capabilities_of(provider)
     return can.may_be_free or not can.costs
+
+
+def site_offer(
+    provider: str,
+    instance_type: str,
+    vcpus: float,
+    memory_bytes: int,
+    as_of: date,
+    source: str,
+    *,
+    zone: str = "",
+    gpu: str = "",
+    gpus: float = 0.0,
+    usd_per_hour: float = 0.0,
+) -> Offer:
+    """What a site or a machine of one's own has: no spot, billed by the second, at its own price or none."""
+    return Offer(
+        provider=provider,
+        region="",
+        zone=zone,
+        instance_type=instance_type,
+        vcpus=float(vcpus),
+        memory_bytes=memory_bytes,
+        accelerator=gpu or ("GPU" if gpus else ""),
+        accelerators=float(gpus),
+        accelerator_memory_bytes=None,
+        nic_gbps=None,
+        nic_burst_gbps=None,
+        cpu_credits="",
+        price_usd_per_hour=usd_per_hour,
+        spot=False,
+        billing_quantum_s=1.0,
+        billing_minimum_s=0.0,
+        currency="USD",
+        as_of=as_of,
+        source=source,
+    )

@@ -6,21 +6,12 @@ infrastructure by the mark in its description. This is where both, and what only
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
 
-from trainmaster.spec.errors import ProviderError
-from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.providers.cluster_ledger import ClusterLedger
 from trainmaster.spec.private_files import short_digest, write_private
-
-_HINT: Final = (
-    "Look in IM which infrastructures there are, destroy those that are unused, and remove the file."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,39 +74,24 @@ class ClusterMemory:
         return {number for each in mine for number in each.machines}
 
 
-@dataclass(frozen=True, slots=True)
-class ImLedger:
-    """Files below a directory. Several processes may use it.
+class ImLedger(ClusterLedger[ClusterMemory]):
+    """See `ClusterLedger`."""
 
-    Attributes:
-        directory: of this provider in the home.
-        saved: called when a file was written, before anybody relies on it.
-    """
-
-    directory: Path
-    saved: Callable[[], None] = lambda: None
-
-    def of(self, cluster: str) -> ClusterMemory | None:
-        """What is known of a cluster; None if nothing was ever asked for."""
-        return self._read(self._file(cluster))
+    kind = ClusterMemory
+    hint = "Look in IM which infrastructures there are, destroy those that are unused, and remove the file."
 
     def all(self) -> list[ClusterMemory]:
         """Every cluster that is not given back."""
         found = (self._read(path) for path in sorted(self.directory.glob("cluster-*.json")))
         return [each for each in found if each is not None]
 
-    def put(self, known: ClusterMemory) -> None:
-        """Write it down. Only inside `alone`."""
-        write_private(self._file(known.cluster), json.dumps(asdict(known)).encode())
-        self.saved()
-
     def forget(self, cluster: str) -> None:
         """The cluster is given back."""
-        self._file(cluster).unlink(missing_ok=True)
+        super().forget(cluster)
         for path in self.directory.glob(f"key-{short_digest(cluster)}-*"):
             path.unlink(missing_ok=True)
 
-    def key(self, cluster: str, machine: str, content: str) -> Path:
+    def machine_key(self, cluster: str, machine: str, content: str) -> Path:
         """File with the private key of a machine."""
         path = self.directory / f"key-{short_digest(cluster)}-{short_digest(machine)}"
         body = content.strip() + "\n"
@@ -123,24 +99,3 @@ class ImLedger:
             write_private(path, body.encode())
             self.saved()
         return path
-
-    @contextlib.contextmanager
-    def alone(self, cluster: str) -> Iterator[None]:
-        """Hold the only right to ask for this cluster, or to give it back."""
-        with (self.directory / f"lock-{short_digest(cluster)[:2]}").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-    def _file(self, cluster: str) -> Path:
-        return self.directory / f"cluster-{short_digest(cluster)}.json"
-
-    @staticmethod
-    def _read(path: Path) -> ClusterMemory | None:
-        try:
-            found = typed(dict[str, Any], parsed_json(path.read_bytes()))
-            return typed(ClusterMemory, found)
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as error:
-            words = " ".join(str(error).split())[:200]
-            raise ProviderError(f"{path} is damaged: {words}", _HINT) from None

@@ -54,7 +54,7 @@ class ImObserved:
         is_there = bool(told) and told not in ENDED
         machine = self._machine(infrastructure, number) if is_there else ImMachine("")
         name = node_id(infrastructure, number)
-        key = self._memory.key(cluster, name, machine.key) if machine.key else None
+        key = self._memory.machine_key(cluster, name, machine.key) if machine.key else None
         cloud = asked.place if asked.place in self._settings.clouds else next(iter(self._settings.clouds))
         return node_of(cluster, name, told, asked, machine, user=self._settings.cloud(cloud).user, key=key)
 

@@ -233,7 +233,7 @@ class ImProvider:
         wanted = self._documents.wanted(cluster, request)
         system = wanted.system
         with self._memory.alone(cluster), Explained(wanted.cloud, [request.zone or wanted.cloud]):
-            known = self._memory.of(cluster) or ClusterMemory(cluster)
+            known = self._memory.of(cluster)
             asked = known.asked.get(system)
             if asked is None or not asked.machines:
                 known = self._making.made(known, system, request, wanted.cloud)
@@ -243,13 +243,11 @@ class ImProvider:
 
     def nodes(self, cluster: str) -> list[Node]:
         """See `Provider`. Those that IM has forgotten are gone, and known to be as long as the cluster is."""
-        known = self._memory.of(cluster)
-        return [] if known is None else [node for _, node in self._observed.named_nodes(known)]
+        return [node for _, node in self._observed.named_nodes(self._memory.of(cluster))]
 
     def console(self, cluster: str, id: str) -> str:
         """See `Provider`: what IM has to say of how it was made. Its clouds' consoles it does not tell."""
-        known = self._memory.of(cluster)
-        for infrastructure in known.infrastructures if known else ():
+        for infrastructure in self._memory.of(cluster).infrastructures:
             if number := number_in(infrastructure, id):
                 try:
                     return self._client.message(infrastructure, number)
@@ -264,8 +262,7 @@ class ImProvider:
         This writes into the infrastructure until when it is wanted, for what reaps; not while its first
         machines are made, as IM would call it failed from then on: what it was made with holds for so long.
         """
-        known = self._memory.of(cluster)
-        for infrastructure in known.with_machines if known else ():
+        for infrastructure in self._memory.of(cluster).with_machines:
             mark = InfrastructureOwner(self._home, cluster, self._clock() + lease_s)
             try:
                 self._client.add(infrastructure, renewed(mark))
@@ -280,7 +277,7 @@ class ImProvider:
         """See `Provider`. With the whole cluster its networks and its security group go, too."""
         with self._memory.alone(cluster), Explained("", ()):
             known = self._memory.of(cluster)
-            if known is None:
+            if not known.is_asked:
                 return
             if ids is not None:
                 self._remove(known, ids)

@@ -9,7 +9,7 @@ from datetime import date
 from typing import Any, Final
 
 from trainmaster.providers.base import NodeRequest, NodeState
-from trainmaster.providers.offer import Offer
+from trainmaster.providers.offer import Offer, site_offer
 from trainmaster.providers.openstack.settings import KIND, OpenstackFlavor, OpenstackSettings
 from trainmaster.spec.errors import UsageError
 
@@ -172,32 +172,16 @@ def gpus_of(properties: Mapping[str, Any]) -> tuple[int, str]:
 
 def offers_of(flavors: Sequence[Flavor], settings: OpenstackSettings, today: date) -> list[Offer]:
     """What may be asked for, at the site's own price, or for nothing."""
-    named = settings.flavors
+    named, source = settings.flavors, str(settings.file)
     return [
-        Offer(
-            provider=KIND.provider,
-            region="",
-            zone=settings.zone,
-            instance_type=each.name,
-            vcpus=float(each.vcpus),
-            memory_bytes=each.memory_bytes,
-            accelerator=each.gpu or ("GPU" if each.gpus else ""),
-            accelerators=float(each.gpus),
-            accelerator_memory_bytes=None,
-            nic_gbps=None,
-            nic_burst_gbps=None,
-            cpu_credits="",
-            price_usd_per_hour=named[each.name].usd_per_hour if each.name in named else 0.0,
-            spot=False,
-            billing_quantum_s=1.0,
-            billing_minimum_s=0.0,
-            currency="USD",
-            as_of=today,
-            source=str(settings.file),
+        site_offer(
+            KIND.provider, each.name, each.vcpus, each.memory_bytes, today, source,
+            zone=settings.zone, gpu=each.gpu, gpus=each.gpus,
+            usd_per_hour=named[each.name].usd_per_hour if each.name in named else 0.0,
         )
         for each in flavors
         if not named or each.name in named
-    ]
+    ]  # fmt: skip
 
 
 def check_limits(absolute: Mapping[str, Any], wanted: Sequence[tuple[NodeRequest, Flavor]]) -> None:

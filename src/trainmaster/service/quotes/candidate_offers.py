@@ -214,35 +214,17 @@ def _of_settings(provider: str, home: Home, environ: Mapping[str, str], today: d
 
 def _hosts(home: Home, environ: Mapping[str, str], today: date) -> CandidateOffers:
     """All hosts as one offer that costs nothing: what the least of them has."""
-    from trainmaster.providers import Catalogue, Offer
+    from trainmaster.providers import Catalogue
     from trainmaster.providers.inventory import inventory_file, read_inventory
+    from trainmaster.providers.offer import site_offer
 
     file = inventory_file(home.root, environ)
     hosts = read_inventory(file).hosts
     if not hosts:
         raise UsageError(f"{file} lists no hosts", "List at least one; see docs/hosts.md.")
     gpus = min(host.gpus for host in hosts)
-    offer = Offer(
-        provider="hosts",
-        region="",
-        zone="",
-        instance_type=HOST,
-        vcpus=float(min((host.slots for host in hosts if host.slots), default=0) or _cores()),
-        memory_bytes=_memory_of(hosts, home),
-        accelerator="GPU" if gpus else "",
-        accelerators=float(gpus),
-        accelerator_memory_bytes=None,
-        nic_gbps=None,
-        nic_burst_gbps=None,
-        cpu_credits="",
-        price_usd_per_hour=0.0,
-        spot=False,
-        billing_quantum_s=1.0,
-        billing_minimum_s=0.0,
-        currency="USD",
-        as_of=today,
-        source=str(file),
-    )
+    vcpus = min((host.slots for host in hosts if host.slots), default=0) or _cores()
+    offer = site_offer("hosts", HOST, vcpus, _memory_of(hosts, home), today, str(file), gpus=gpus)
     return CandidateOffers("hosts", Catalogue(file.name, (offer,)), hosts=hosts)
 
 
