@@ -171,7 +171,6 @@ class LocalServices:
             from trainmaster.api.proxy.proxy import AppProxy, listen_in_thread
             from trainmaster.api.proxy.services import ServiceProxy
             from trainmaster.service.endpoints.endpoint_access import EndpointAccess
-            from trainmaster.service.runs.member_connections import MemberConnections
         except ModuleNotFoundError as error:
             raise MissingPartError(
                 f"{error.name} is not installed", "Run: pip install 'trainmaster[serve]'"

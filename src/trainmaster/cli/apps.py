@@ -10,6 +10,7 @@ import typer
 
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.completing import run_ids
+from trainmaster.cli.opening import context, open_client
 from trainmaster.cli.output import duration, print_json, say, show, table
 from trainmaster.spec.errors import RunError, UsageError
 
@@ -30,8 +31,6 @@ def tensorboard(
     as_json: _Json = False,
 ) -> None:
     """Open a TensorBoard of runs, also while they go on, and print the address for your browser."""
-    from trainmaster.cli.opening import open_client
-
     client = open_client(starts=True)
     found = client.open_tensorboard([client.resolve(run) for run in runs])
     lead(client, found, as_json=as_json)
@@ -64,8 +63,6 @@ def notebook(
     as_json: _Json = False,
 ) -> None:
     """Open a JupyterLab with a copy of a run's code, its data, models, checkpoints and Python."""
-    from trainmaster.cli.opening import open_client
-
     client = open_client(starts=True)
     wished = {"gpu": gpu, "cpus": cpus, "memory": memory, "instance": instance}
     hardware = {name: value for name, value in wished.items() if value is not None}
@@ -98,8 +95,6 @@ def notebook(
 
 def lead(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -> None:
     """Wait until it answers, and say where; without a server, until Ctrl-C, which leaves it."""
-    from trainmaster.cli.opening import context
-
     name, is_here = found["app"], context() is None
     if not is_here:
         _show_way(client, found, as_json=as_json)
@@ -140,8 +135,6 @@ def _show_way(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -
 @app.command("list", hidden=True)
 def list_apps(as_json: _Json = False) -> None:
     """List apps, the newest first, also those that are over."""
-    from trainmaster.cli.opening import open_client
-
     found = open_client().apps()
     if as_json:
         print_json({"apps": found})
@@ -155,6 +148,4 @@ def list_apps(as_json: _Json = False) -> None:
 @app.command()
 def end(name: Annotated[str, typer.Argument(metavar="APP", help="As listed.")]) -> None:
     """End an app."""
-    from trainmaster.cli.opening import open_client
-
     open_client().end_app(name)

@@ -8,6 +8,7 @@ import typer
 
 from trainmaster.cli.output import print_json, say, table
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import format_duration, parse_money
 
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
@@ -23,7 +24,6 @@ def budget(
     import math
 
     from trainmaster.cli.opening import open_administration
-    from trainmaster.spec.units import parse_money
 
     if monthly is not None:
         try:
@@ -44,7 +44,6 @@ def queue(as_json: AsJson = False) -> None:
     import time
 
     from trainmaster.cli.opening import open_administration
-    from trainmaster.spec.units import format_duration
 
     found = open_administration().queue()
     if as_json:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.output import can_ask, duration, print_json, say, show, size, table
 from trainmaster.spec.errors import RunError
 
@@ -43,7 +44,6 @@ def build(
     """Rent one machine of each kind, run `setup` there, pull the images, and keep it all as an image."""
     from trainmaster.cli.driving import see_to_end
     from trainmaster.cli.measuring import watched
-    from trainmaster.cli.opening import open_client
     from trainmaster.cli.renting import agree
     from trainmaster.service.images import image_recipe
 
@@ -67,8 +67,6 @@ def build(
 @app.command("ls")
 def list_images(provider: _Provider = None, as_json: _Json = False) -> None:
     """List images of machines, what they save, and what keeping them costs."""
-    from trainmaster.cli.opening import open_client
-
     found = open_client().images(provider)
     if as_json:
         print_json({"images": found})
@@ -85,8 +83,6 @@ def remove(
     as_json: _Json = False,
 ) -> None:
     """Remove images: machines start from the provider's own again. It may be repeated."""
-    from trainmaster.cli.opening import open_client
-
     client = open_client()
     removed = [one for image in dict.fromkeys(images) for one in client.remove_image(image, provider)]
     if as_json:

@@ -11,6 +11,7 @@ import typer
 from trainmaster.cli import registry
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.completing import run_ids
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.output import metrics_text, print_json, say, show, table
 from trainmaster.cli.volume_tools import counted
 
@@ -31,8 +32,6 @@ def list_models(
 ) -> None:
     """List models, newest run first."""
     from dataclasses import asdict
-
-    from trainmaster.cli.opening import open_client
 
     client = open_client()
     models = client.models(client.resolve(run) if run else None)
@@ -57,8 +56,6 @@ def save(
     ],
 ) -> None:
     """Publish the models that a run could not save: they are kept on this machine until then."""
-    from trainmaster.cli.opening import open_client
-
     client = open_client()
     run = client.resolve(run)
     saved = client.save_models(run)
@@ -93,7 +90,6 @@ def get(
     """Download a model and verify every file's hash."""
     import signal
 
-    from trainmaster.cli.opening import open_client
     from trainmaster.service import fetch
     from trainmaster.spec.errors import UsageError
 
@@ -124,8 +120,6 @@ def fsck(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     """Look whether all models and checkpoints of runs are there and whole; changes nothing."""
-    from trainmaster.cli.opening import open_client
-
     client = open_client()
     found = client.check_models([client.resolve(run) for run in runs or ()], is_deep=deep)
     _show_check(found, say if as_json else show)

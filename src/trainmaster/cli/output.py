@@ -13,7 +13,7 @@ from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.metric_names import in_order, says_how_good
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason
-from trainmaster.spec.units import format_duration
+from trainmaster.spec.units import dollars, format_duration
 
 duration = format_duration
 T = TypeVar("T")
@@ -175,8 +175,6 @@ def span_text(time_s: Mapping[str, float]) -> str:
 
 def dollars_text(cost: Mapping[str, float]) -> str:
     """An interval of US dollars."""
-    from trainmaster.spec.units import dollars
-
     if not cost["p95"]:
         return "$0"
     return f"{dollars(cost['p50'])} ({dollars(cost['p5'])} to {dollars(cost['p95'])})"
@@ -199,8 +197,6 @@ def bill(usd: float) -> str:
     >>> bill(0.0), bill(0.0018), bill(12.345)
     ('$0.00', '$0.0018', '$12.35')
     """
-    from trainmaster.spec.units import dollars
-
     return dollars(usd) if usd else "$0.00"
 
 

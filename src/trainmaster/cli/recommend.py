@@ -9,6 +9,7 @@ import typer
 
 from trainmaster.cli.output import print_json, show, table
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import dollars
 
 
 def recommend(
@@ -80,8 +81,6 @@ def recommend(
 
 
 def _tell(found: dict[str, Any]) -> None:
-    from trainmaster.spec.units import dollars
-
     many = "1 machine" if found["machines"] == 1 else f"{found['machines']} machines"
     costs = any(each["usd_per_hour"] is not None for each in found["candidates"])
     cost = ""
@@ -113,6 +112,4 @@ def _tell(found: dict[str, Any]) -> None:
 
 
 def _dollars(usd: float | None) -> str:
-    from trainmaster.spec.units import dollars
-
     return "unknown" if usd is None else dollars(usd)

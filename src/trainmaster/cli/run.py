@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainmaster.cli.output import parsed
+from trainmaster.cli.output import can_ask, parsed, print_json, say, show
 from trainmaster.spec.errors import UsageError
 
 
@@ -72,7 +72,6 @@ def run(
     from trainmaster.cli.driving import see_to_end
     from trainmaster.cli.measuring import watched
     from trainmaster.cli.opening import ask_server, context, open_client, refuse_on_server, unpacked
-    from trainmaster.cli.output import can_ask
     from trainmaster.cli.renting import agree, agree_to_send
     from trainmaster.service import capabilities_of
     from trainmaster.spec import parse_duration, read_recipe
@@ -146,8 +145,6 @@ def run(
 def _show_plan(plan: dict[str, Any], *, as_json: bool) -> None:
     """What would be sent, a text that is one unchanged and else JSON; then what would be started."""
     import json
-
-    from trainmaster.cli.output import print_json, say, show
 
     if as_json:
         print_json(plan)

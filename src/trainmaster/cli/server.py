@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -81,7 +82,6 @@ def server(
     if context.invoked_subcommand is not None:
         return
     import os
-    from dataclasses import asdict
 
     from trainmaster.api.serving import Ready, ServerAddress, serve
     from trainmaster.service import Service
@@ -148,8 +148,6 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Go through the audit, and name the first entry that was changed; show how far it was sent on."""
-    from dataclasses import asdict
-
     from trainmaster.service import Service
     from trainmaster.service.users.audit import Audit
 
@@ -249,8 +247,6 @@ def rotate_key(
     as_json: AsJson = False,
 ) -> None:
     """Seal with another key from now on, also what is sealed already. What was cut short goes on."""
-    from dataclasses import asdict
-
     found = _rotation().rotate(name)
     if as_json:
         print_json(asdict(found))

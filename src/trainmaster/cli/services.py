@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
+from trainmaster.cli.opening import context, open_client
 from trainmaster.cli.output import can_ask, print_json, say, show, table
 from trainmaster.spec.errors import NotFoundError, UsageError
 
@@ -58,7 +59,6 @@ def serve(
     """Serve a model: a run whose replicas answer requests until you cancel it."""
     from trainmaster.cli.driving import see_to_end
     from trainmaster.cli.measuring import watched
-    from trainmaster.cli.opening import context, open_client
     from trainmaster.cli.renting import agree
     from trainmaster.service import capabilities_of
     from trainmaster.service.endpoints.serving_recipe import must_be_servable, service_name, serving_recipe
@@ -120,8 +120,6 @@ def _say_where(url: str, path: str, tell: Callable[[str], None], *, needs_token:
 @app.command("list", hidden=True)
 def list_services(as_json: _Json = False) -> None:
     """List services, those that are not over first."""
-    from trainmaster.cli.opening import open_client
-
     found = open_client().services()
     if as_json:
         print_json({"services": found})
@@ -147,8 +145,6 @@ def _row(found: dict[str, Any]) -> list[str]:
 @app.command("show")
 def show_service(name: _Name, as_json: _Json = False) -> None:
     """Show a service and its replicas."""
-    from trainmaster.cli.opening import open_client
-
     found = open_client().service(name)
     if as_json:
         print_json(found)
@@ -170,8 +166,6 @@ def show_service(name: _Name, as_json: _Json = False) -> None:
 @app.command("open")
 def open_service(name: _Name, port: _Port = 0) -> None:
     """Say where a service is asked; without a server it is asked there until Ctrl-C."""
-    from trainmaster.cli.opening import context, open_client
-
     client = open_client()
     is_remote = context() is not None
     path = f"v2/models/{name}" if client.service(name)["model"] else ""
@@ -190,8 +184,6 @@ def open_service(name: _Name, port: _Port = 0) -> None:
 @app.command()
 def stop(name: _Name) -> None:
     """End a service: its run is cancelled."""
-    from trainmaster.cli.opening import open_client
-
     client = open_client()
     found = client.service(name)
     if found["state"] == "DONE":

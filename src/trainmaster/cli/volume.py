@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainmaster.cli.opening import context, open_client, server_of_volume
 from trainmaster.cli.output import duration, parsed, print_json, say, show, size, table
+from trainmaster.cli.volume_progress import VolumeProgressBar, interruptible, now_s, printed
 from trainmaster.cli.volume_push import index_objects, push
 from trainmaster.cli.volume_tools import (
     collected_lines,
@@ -21,7 +23,14 @@ from trainmaster.cli.volume_tools import (
     opened_volume,
     verdict_lines,
 )
-from trainmaster.service.volumes.stored import head_document, verdict_document
+from trainmaster.service.volumes.stored import (
+    StoredVolume,
+    content,
+    entries,
+    entry_document,
+    head_document,
+    verdict_document,
+)
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import parse_duration
 
@@ -59,9 +68,6 @@ def list_files(
     if volume is None:
         _list_volumes(as_json)
         return
-    from trainmaster.cli.opening import server_of_volume
-    from trainmaster.cli.volume_progress import printed
-    from trainmaster.service.volumes.stored import entry_document
 
     opened: OpenVolume | RemoteVolume
     if (server := server_of_volume(volume)) is not None:
@@ -70,8 +76,6 @@ def list_files(
         opened = RemoteVolume(server, volume)
         found = opened.entries(path, recursive=recursive)
     else:
-        from trainmaster.service.volumes.stored import entries
-
         opened = opened_volume(volume)
         found = entries(opened, path, recursive=recursive)
     if as_json:
@@ -90,16 +94,12 @@ def list_files(
 @app.command(no_args_is_help=True)
 def cat(volume: _Volume, path: Annotated[str, typer.Argument(help="A file in it.")]) -> None:
     """Write a file's content to standard output, proved by its hash."""
-    from trainmaster.cli.opening import server_of_volume
-
     blocks: Iterator[bytes | memoryview]
     if (server := server_of_volume(volume)) is not None:
         from trainmaster.api.remote.volumes import RemoteVolume
 
         blocks = RemoteVolume(server, volume).content(path)
     else:
-        from trainmaster.service.volumes.stored import content
-
         blocks = content(opened_volume(volume), path)
     for block in blocks:
         sys.stdout.buffer.write(block)
@@ -120,8 +120,6 @@ def get(
     as_json: _Json = False,
 ) -> None:
     """Download a version or a part of it, verified; the directory appears when it is complete."""
-    from trainmaster.cli.opening import server_of_volume
-    from trainmaster.cli.volume_progress import VolumeProgressBar, interruptible, now_s
     from trainmaster.service.volumes import GetProgress
 
     began_s = now_s()
@@ -165,8 +163,6 @@ def versions(
     as_json: _Json = False,
 ) -> None:
     """List the versions of a volume."""
-    from trainmaster.cli.opening import open_client
-
     found = open_client(makes=False).volume(volume)
     if as_json:
         print_json({"volume": found.url, "versions": [head_document(head) for head in found.versions]})
@@ -197,9 +193,6 @@ def rm(
     as_json: _Json = False,
 ) -> None:
     """Remove a version; without a version the whole volume. Chunks of a version are freed by `gc`."""
-    from trainmaster.cli.opening import context, open_client
-    from trainmaster.cli.volume_progress import interruptible
-
     client = open_client(makes=False)
     done = client.remove_volume(volume)
     is_version = done.removed is not None
@@ -236,10 +229,6 @@ def gc(
     """Mark the chunks that no version names; free what an earlier `gc` has marked. Safe beside pushes."""
     from dataclasses import asdict
 
-    from trainmaster.cli.opening import server_of_volume
-    from trainmaster.cli.volume_progress import interruptible
-    from trainmaster.service.volumes.stored import StoredVolume
-
     grace_s = parsed("--grace", parse_duration, grace)
     if (server := server_of_volume(volume)) is not None:
         from trainmaster.api.remote.volumes import collect_garbage
@@ -270,10 +259,7 @@ def fsck(
     as_json: _Json = False,
 ) -> None:
     """Look whether all that versions promise is there and readable. Changes nothing."""
-    from trainmaster.cli.opening import server_of_volume
-    from trainmaster.cli.volume_progress import interruptible
     from trainmaster.service.volumes import VersionCheck
-    from trainmaster.service.volumes.stored import StoredVolume
 
     found: Iterable[VersionCheck]
     if (server := server_of_volume(volume)) is not None:
@@ -302,8 +288,6 @@ def fsck(
 
 
 def _list_volumes(as_json: bool) -> None:
-    from trainmaster.cli.opening import open_client
-
     names = open_client(makes=False).volumes()
     if as_json:
         print_json({"volumes": names})
@@ -337,7 +321,6 @@ def mount_volume(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a volume as a directory, read-only, for all programs."""
-    from trainmaster.cli.opening import server_of_volume
     from trainmaster.service.volumes import means_of, mount
 
     mounting: Callable[..., str] = mount

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.output import duration, print_json, say, size
+from trainmaster.cli.volume_progress import VolumeProgressBar, chunk_bytes, interruptible, now_s
 from trainmaster.cli.volume_tools import counted, files_text
 from trainmaster.service.volumes.stored import head_document
 from trainmaster.spec.errors import UsageError
@@ -45,7 +46,6 @@ def push(
 ) -> None:
     """Make a new version of a volume from files. What is there already is not sent again."""
     from trainmaster.cli.opening import server_of_volume
-    from trainmaster.cli.volume_progress import VolumeProgressBar, chunk_bytes, interruptible, now_s
     from trainmaster.service.volumes import PushProgress
     from trainmaster.service.volumes import push as make
 
@@ -97,7 +97,6 @@ def push(
 
 def _push_to_server(server: RestConnection, source: str, name: str, as_json: bool) -> None:
     from trainmaster.api.remote.volume_push import push as send
-    from trainmaster.cli.volume_progress import VolumeProgressBar, interruptible, now_s
     from trainmaster.service.volumes import PushProgress
 
     progress = PushProgress()
@@ -138,7 +137,6 @@ def index_objects(
 ) -> None:
     """Make a volume over objects as they are, by byte range; nothing is copied."""
     from trainmaster.cli.opening import refuse_volume_on_server
-    from trainmaster.cli.volume_progress import VolumeProgressBar, interruptible, now_s
     from trainmaster.service.volumes import IndexProgress, index
 
     refuse_volume_on_server(

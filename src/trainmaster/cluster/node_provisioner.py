@@ -18,9 +18,15 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.cluster.node_access import NodeAccess, SshNodes
 from trainmaster.cluster.node_ledger import NodeLedger
 from trainmaster.cluster.record import ClusterRecord, Machine
-from trainmaster.executors.gangs.recorded_cluster import RecordedCluster, cluster_kind
+from trainmaster.executors.gangs.recorded_cluster import RecordedCluster, cluster_kind, recorded
 from trainmaster.providers.base import Node, NodeState, root_on_nodes
-from trainmaster.providers.dead_man_switch import RENEWALS
+from trainmaster.providers.dead_man_switch import (
+    DIRECTORY,
+    RENEWALS,
+    deadman_script,
+    end_command,
+    renewal_command,
+)
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
 from trainmaster.spec.launcher_names import DEFAULT_ENGINE
@@ -172,7 +178,6 @@ class NodeProvisioner:
         """
         if self._switch_at_boot or not (node.is_rented and self._has_switch):
             return
-        from trainmaster.providers.dead_man_switch import deadman_script, renewal_command
 
         if connection.run(renewal_command(self.lease_s), timeout_s=_RENEW_TIMEOUT_S).code == 0:
             return
@@ -194,7 +199,6 @@ class NodeProvisioner:
         """
         if not (node.is_rented and self._has_switch):
             return
-        from trainmaster.providers.dead_man_switch import DIRECTORY, renewal_command
 
         command = renewal_command(lease_s, node.switch or DIRECTORY)
         deadline = time.monotonic() + (_LOGIN_S if patient else 0)
@@ -375,7 +379,6 @@ class NodeProvisioner:
             machines: as the provider listed them last, by id.
         """
         from trainmaster.cluster.node_files.files import each
-        from trainmaster.providers.dead_man_switch import DIRECTORY, end_command
 
         def end(access: NodeAccess) -> None:
             switch = machines[access.id].switch or DIRECTORY
@@ -412,14 +415,10 @@ class NodeProvisioner:
 
     def _recorded(self, record: ClusterRecord) -> list[ClusterNode]:
         """Nodes of the cluster that was started last, the head first."""
-        from trainmaster.executors.gangs.recorded_cluster import recorded
-
         return recorded(self._directory(record))[0]
 
     @cached_property
     def _nodes(self) -> SshNodes:
-        from trainmaster.cluster.node_access import SshNodes
-
         return SshNodes(self.connections)
 
     def _ask(self, node: ClusterNode, command: Sequence[str], stdin: bytes) -> bytes:

@@ -39,7 +39,7 @@ from trainmaster.cluster.node_files.store_reach import (
 )
 from trainmaster.cluster.node_files.voice import NoWayError
 from trainmaster.cluster.node_files.worker_client import NO_ROOM_HINT, OrderError, StoreRefusedError
-from trainmaster.control.attempt.data_sources import volume_url
+from trainmaster.control.attempt.data_sources import pinned_volume, volume_url
 from trainmaster.control.attempt.staged_data import output_of
 from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
 from trainmaster.control.task.job_context import RelayError, TaskContext
@@ -49,7 +49,7 @@ from trainmaster.objects.narrowing import TooWideKeysError
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.transport.base import CommandError
 from trainmaster.volumes.errors import InUseError
-from trainmaster.volumes.packed.materialising import META_NAME
+from trainmaster.volumes.packed.materialising import META_NAME, materialised
 from trainmaster.volumes.reading.place import LIMIT_VARIABLE
 
 if TYPE_CHECKING:
@@ -305,11 +305,9 @@ class NodeData:
         self._outages.answers(sources(wanted))
 
     def _volume(self, context: TaskContext, name: str, volume: str, order: dict[str, Any]) -> Wanted:
-        from trainmaster.control.attempt.data_sources import pinned_volume
         from trainmaster.objects.object_store import ObjectStore
         from trainmaster.volumes.packed.addresses import volume_address
         from trainmaster.volumes.packed.head import read_head
-        from trainmaster.volumes.packed.materialising import materialised
         from trainmaster.volumes.packed.opening import check_source
 
         address, home = volume_url(volume, context.home.store_url), context.home

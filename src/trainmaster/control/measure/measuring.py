@@ -164,8 +164,6 @@ def curve_of(experiment: Experiment, aimed: Curve, steps_done: float) -> SeenCur
         aimed: what was reported.
         steps_done: that the attempt came to: reports that count epochs are few of them.
     """
-    from trainmaster.advisor.model.measurement import SeenCurve
-
     until = experiment.ends_at
     points = [(step, value) for step, value in aimed if math.isfinite(value)]
     if until is None or not points:
@@ -240,8 +238,6 @@ def _point(
     nodes: int,
     latency_ms: float | None,
 ) -> Point:
-    from trainmaster.advisor.model.measurement import Point  # of tasks without steps there is none
-
     distributed = experiment.distributed
     sync = distributed.strategy if distributed else Strategy.ALLREDUCE
     roles = [role for role, _ in member_names(experiment)]
@@ -281,8 +277,6 @@ def _latency_ms(usages: Iterable[Usage]) -> float | None:
 
 def _shares(experiment: Experiment, point: Point, workers: Sequence[Usage]) -> TimeShares:
     """Where the time went: what members kept busy. What the network took is known with the network card."""
-    from trainmaster.advisor.model.measurement import TimeShares
-
     busy = [each.gpu_utilisation for each in workers if each.gpu_utilisation is not None]
     gpus = max(experiment.hardware.gpu_count, 1)
     return TimeShares.of(

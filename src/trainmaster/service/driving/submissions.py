@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.db import Submission, access
 from trainmaster.db.ledger import ALL
+from trainmaster.db.run_rows import existing
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.local_runs import LocalRuns, isolation_of
 from trainmaster.service.driving.recipe_readers import MAX_BYTES, RecipeReaders
@@ -218,7 +219,6 @@ class Submissions:
             NotFoundError: there is no such run, or it is not the caller's to see.
             UsageError: it was a part of a directory that was not sent, or is not here.
         """
-        from trainmaster.db.run_rows import existing
         from trainmaster.service.runs.stored_recipe import stored_recipe
 
         row = self._service.database.run_row(run)
@@ -289,8 +289,6 @@ class Submissions:
             NotFoundError: there is no such run, or it is not the caller's to see.
             ForbiddenError: they are.
         """
-        from trainmaster.db.run_rows import existing
-
         caller.need("run")
         row = self._service.database.run_row(run)
         row = existing(row if caller.sees(row["team"]) else None, run)

@@ -17,6 +17,7 @@ from trainmaster.db.removals import Needed, Reason
 from trainmaster.objects import ObjectStore
 from trainmaster.service.driving.replicas import ACCESS, REPLICAS, TAKEN
 from trainmaster.service.runs.run_names import owner_of
+from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.storage.places import Room, in_use, last_used_s, remove_tree
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
@@ -270,7 +271,6 @@ class RunRemoval:
     def _environments(self, row: RowMapping) -> set[str]:
         """Names of the environments that its `setup` may have made on this machine."""
         from trainmaster.control.task.contents import of_nodes, setup_hash
-        from trainmaster.service.runs.stored_recipe import stored_recipe
 
         code = self._opened.home.snapshots / Path(row["code_path"]).name
         found = set()
@@ -298,7 +298,6 @@ class RunRemoval:
     def data_of_open_runs(self) -> set[str]:
         """Names of the directories with what URLs of runs lead to that are not over."""
         from trainmaster.control.attempt.data_sources import url_directory
-        from trainmaster.service.runs.stored_recipe import stored_recipe
 
         return {
             url_directory(self._opened.home.cache, source.url, source.sha256).name

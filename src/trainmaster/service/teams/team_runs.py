@@ -20,7 +20,7 @@ from trainmaster.db.run_rows import existing
 from trainmaster.service.clusters import USED
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.quotes.recommending import recommended
-from trainmaster.service.runs.log_search import LINES
+from trainmaster.service.runs.log_search import LINES, search_logs
 from trainmaster.service.runs.run_stream import RunStream, StreamCursor
 from trainmaster.service.runs.stored_recipe import recipe_text
 from trainmaster.service.runs.summary import resolve_run, runs_summary
@@ -386,8 +386,6 @@ class TeamRuns:
         self, text: str, limit: int = LINES, after: str | None = None, since: str | None = None
     ) -> dict[str, Any]:
         """Lines with a text in the logs of all runs that the caller sees; see `search_logs`."""
-        from trainmaster.service.runs.log_search import search_logs
-
         if after is not None:
             self.row(after)
         return search_logs(self._service, self._which, text, limit, after, since)

@@ -14,7 +14,7 @@ from trainmaster.volumes.errors import MountError
 from trainmaster.volumes.mounting.lifecycle import clear_stale, mount, mount_log, unmount
 from trainmaster.volumes.mounting.mounts import QUESTION, is_dead, means_of, mounted_at
 from trainmaster.volumes.packed.addresses import cache_directory
-from trainmaster.volumes.packed.getting import GetProgress
+from trainmaster.volumes.packed.getting import GetProgress, get
 from trainmaster.volumes.packed.opening import OpenVolume, open_volume
 
 #: In the log of a mount: what went wrong before this line is over.
@@ -131,8 +131,6 @@ def fetched(volume: OpenVolume, cache: Path | None = None, progress: GetProgress
     Raises:
         PublishError: there is no room for them, or what `get` raises.
     """
-    from trainmaster.volumes.packed.getting import get
-
     target = (cache or cache_directory()) / "volumes" / "whole" / volume.head.table_id
     if target.is_dir():
         os.utime(target)  # what removes those that nothing needs goes by their last use

@@ -193,8 +193,6 @@ def serve(uri: str, directory: str, cache: str, ready: int, means: str, record: 
     if os.getppid() != guard_pid:  # it ended before it could be noticed
         return 0
     try:
-        from trainmaster.volumes.reading.volume import Volume
-
         volume = Volume.open(uri, Path(cache) if cache else None)
         promotion = MountPromotion(volume, own)
         if means != "fuse" and promotion.at_once(insists=means == "kernel"):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.volumes.packed.opening import OpenVolume
-from trainmaster.volumes.packed.table import FileTable
+from trainmaster.volumes.packed.table import FileTable, resolved
 
 # Less than this between two files is fetched with them: another request would cost more.
 NEAR_BYTES = 256 << 10
@@ -135,8 +135,6 @@ class Selection:
         return found
 
     def _add(self, uri: str, path: str) -> None:
-        from trainmaster.volumes.packed.table import resolved
-
         table = self._table
         links: list[int] = []
         row = resolved(table, path, links)

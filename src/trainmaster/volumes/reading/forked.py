@@ -12,9 +12,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.obstore_backend import runtime_is_lost
 from trainmaster.spec.errors import PublishError, TrainmasterError
 
@@ -89,7 +90,6 @@ class Helper:
         Raises:
             The same as :func:`~trainmaster.volumes.packed.opening.open_volume`.
         """
-        from trainmaster.objects.object_store import ObjectStore
         from trainmaster.volumes.packed.opening import OpenVolume
         from trainmaster.volumes.packed.source import ChunkSource
         from trainmaster.volumes.packed.table import FileTable
@@ -157,7 +157,6 @@ def opened_volume(uri: str, cache: "Path") -> "OpenVolume":
     Raises:
         The same as :func:`~trainmaster.volumes.packed.opening.open_volume`.
     """
-    from trainmaster.objects.object_store import ObjectStore
     from trainmaster.volumes.packed.addresses import volume_address
     from trainmaster.volumes.packed.opening import open_volume
 
@@ -177,7 +176,6 @@ os.register_at_fork(after_in_child=_forget)
 def main() -> None:
     """Serves the parent until it closes the pipe."""
     import signal
-    from concurrent.futures import ThreadPoolExecutor
     from multiprocessing.connection import Connection
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
