@@ -13,14 +13,17 @@ import typer
 
 from trainmaster.cli.opening import context, open_client, server_of_volume
 from trainmaster.cli.output import duration, parsed, print_json, say, show, size, table
-from trainmaster.cli.volume_progress import VolumeProgressBar, interruptible, now_s, printed
 from trainmaster.cli.volume_push import index_objects, push
 from trainmaster.cli.volume_tools import (
+    VolumeProgressBar,
     collected_lines,
     counted,
     entry_line,
     gc_command,
+    interruptible,
+    now_s,
     opened_volume,
+    printed,
     verdict_lines,
 )
 from trainmaster.service.volumes.stored import (

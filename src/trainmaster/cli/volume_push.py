@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.output import duration, print_json, say, size
-from trainmaster.cli.volume_progress import VolumeProgressBar, chunk_bytes, interruptible, now_s
-from trainmaster.cli.volume_tools import counted, files_text
+from trainmaster.cli.volume_tools import (
+    VolumeProgressBar,
+    chunk_bytes,
+    counted,
+    files_text,
+    interruptible,
+    now_s,
+)
 from trainmaster.service.volumes.stored import head_document
 from trainmaster.spec.errors import UsageError
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
 
 from trainmaster.cli.output import say, size
+from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.service.volumes import Collected, Entry, Head, OpenVolume, VersionCheck
+
+now_s = time.monotonic
+_REDRAWN_EVERY_S = 0.2
+# Each chunk is an object and a request: below this a volume would be as slow as its files.
+_LEAST_CHUNK_BYTES = 64 << 10
+_MOST_CHUNK_BYTES = 1 << 30
 
 
 def opened_volume(uri: str) -> OpenVolume:
@@ -118,3 +131,135 @@ def counted(count: int, noun: str) -> str:
     ('1 chunk', '2,000 chunks')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+class VolumeProgressBar:
+    """A bar with rate and time left, on a terminal only; drawn by a thread of its own.
+
+    Args:
+        verb: what is being done.
+        state: gives the bytes that are done, and all of them or None.
+        more: gives what else is to be said.
+    """
+
+    def __init__(
+        self, verb: str, state: Callable[[], tuple[int, int | None]], more: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._verb = verb
+        self._state = state
+        self._more = more
+        self._bar: Any = None
+
+    def __enter__(self) -> VolumeProgressBar:
+        if sys.stderr.isatty():
+            import threading
+
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                DownloadColumn,
+                TextColumn,
+                TimeRemainingColumn,
+                TransferSpeedColumn,
+            )
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                DownloadColumn(),
+                TransferSpeedColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[more]}"),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task(self._verb, total=None, more="")
+            self._stopped = threading.Event()
+            self._bar.start()
+            self._drawer = threading.Thread(target=self._draw, daemon=True)
+            self._drawer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._stopped.set()
+            self._drawer.join()
+            self._bar.stop()
+
+    def _draw(self) -> None:
+        while not self._stopped.wait(_REDRAWN_EVERY_S):
+            done, total = self._state()
+            self._bar.update(self._task, completed=done, total=total, more=self._more())
+
+
+class _Ended(BaseException):
+    """A signal asks for the end; no exception that anybody would handle on the way."""
+
+
+@contextmanager
+def interruptible(hint: str) -> Iterator[None]:
+    """Lets Ctrl-C and SIGTERM unwind: marks on the store and scratch files are taken away again.
+
+    Args:
+        hint: what has become of the work, and how to go on.
+
+    Raises:
+        SystemExit: with 130, after the hint was said.
+    """
+    import signal
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise _Ended
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # `nohup`
+            signal.signal(number, end)
+    try:
+        yield
+    except _Ended:
+        say(f"interrupted: {hint}")
+        raise SystemExit(130) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def printed(line: str) -> None:
+    """A line of standard output; bytes of names that are not UTF-8 as they are.
+
+    On a terminal control characters are shown, not sent: a name in a volume may come from anybody.
+    """
+    if sys.stdout.isatty():
+        line = "".join(
+            char if char.isprintable() or "\udc80" <= char <= "\udcff" else ascii(char)[1:-1] for char in line
+        )
+    sys.stdout.buffer.write(os.fsencode(line.replace("\n", "\\n")) + b"\n")
+
+
+def chunk_bytes(text: str) -> int:
+    """Reads the size of a chunk; K, M and G are those of computers (1024).
+
+    >>> chunk_bytes("64MiB"), chunk_bytes("64M"), chunk_bytes("1000000"), chunk_bytes("8 MB")
+    (67108864, 67108864, 1000000, 8000000)
+
+    Raises:
+        UsageError: it is none, or too small or large for a chunk.
+    """
+    import re
+
+    powers = {"": 0, "B": 0, "K": 1, "M": 2, "G": 3}
+    found = re.fullmatch(r"\s*(\d{1,12})\s*([KMG]?)(|B|IB)\s*", text.upper())
+    if found is None or (not found[2] and found[3] == "IB"):
+        raise UsageError(f"--chunk-size {text}: this is no size.", "Write 64MiB or 8MB.")
+    size_bytes: int = int(found[1]) * (1000 if found[3] == "B" else 1024) ** powers[found[2]]
+    if not _LEAST_CHUNK_BYTES <= size_bytes <= _MOST_CHUNK_BYTES:
+        fault = "small" if size_bytes < _LEAST_CHUNK_BYTES else "large"
+        raise UsageError(
+            f"--chunk-size {text}: chunks of {size_bytes:,} bytes are too {fault}.",
+            "Give 64KiB to 1GiB; the default of 64MiB suits nearly everything.",
+        )
+    return size_bytes

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.cluster import attempt_nodes
-from trainmaster.cluster.attempt_nodes import AttemptNodes
+from trainmaster.cluster import member_places
+from trainmaster.cluster.member_places import AttemptNodes
 from trainmaster.control.task.job_context import NodeGoneError
 
 CONTEXT = SimpleNamespace(
@@ -34,7 +34,7 @@ def test_only_what_the_others_can_do_without_may_have_no_node():
 @pytest.mark.parametrize(("lost", "ends"), [("worker-0", True), ("ps-0", False), ("", False)])
 def test_what_is_under_way_with_all_ends_when_one_is_gone(monkeypatch, lost, ends):
     """Else a gang is saved for as long as the others wait for a store that says nothing."""
-    monkeypatch.setattr(attempt_nodes, "LOOK_S", 0.001)
+    monkeypatch.setattr(member_places, "LOOK_S", 0.001)
     there = {name: SimpleNamespace(id=f"i-{name}") for name in CONTEXT.members}
     hung_up, looked, over = set(), [], threading.Event()
 
@@ -53,7 +53,7 @@ def test_what_is_under_way_with_all_ends_when_one_is_gone(monkeypatch, lost, end
 
 
 def test_a_node_that_is_not_there_yet_ends_nothing(monkeypatch):
-    monkeypatch.setattr(attempt_nodes, "LOOK_S", 0.001)
+    monkeypatch.setattr(member_places, "LOOK_S", 0.001)
     nodes = [("chief-0", SimpleNamespace(id="i-1")), ("ps-0", SimpleNamespace(id="i-2"))]
     found = AttemptNodes(lambda _: nodes, SimpleNamespace(), SimpleNamespace())
     before = threading.active_count()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.cluster.node_files.data_wanted import Wanted
-from trainmaster.cluster.node_files.key_renewal import KeyRenewal
+from trainmaster.cluster.node_files.removal import KeyRenewal
 from trainmaster.objects.delegated_credentials import EXPIRES_VARIABLE
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.waits import until

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from trainmaster.cluster.node_files import patience as node_patience
-from trainmaster.cluster.node_files.patience import MOST_CUTS, patiently, persistently
+from trainmaster.cluster.node_files import store_reach as node_patience
+from trainmaster.cluster.node_files.store_reach import MOST_CUTS, patiently, persistently
 from trainmaster.control.task.job_context import NodeGoneError
 from trainmaster.spec.errors import UsageError
 from trainmaster.transport.base import CommandError, ConnectionLostError, UnreachableError

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from trainmaster.artifacts import CheckpointSeries
-from trainmaster.cluster import attempt_nodes
-from trainmaster.cluster.node_files import patience as node_patience
+from trainmaster.cluster import member_places
+from trainmaster.cluster.node_files import store_reach as node_patience
 from trainmaster.cluster.node_files.remote_site import RemoteSite
 from trainmaster.control.attempt import saving, staging, unpublished
 from trainmaster.control.attempt.local_site import LocalSite
@@ -353,7 +353,7 @@ def test_a_gang_is_saved_no_longer_when_one_of_its_machines_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others may wait for a store that says nothing: what they send is of no use any more."""
-    monkeypatch.setattr(attempt_nodes, "LOOK_S", 0.001)
+    monkeypatch.setattr(member_places, "LOOK_S", 0.001)
     asked = context(tmp_path, None)
     there = {name: SimpleNamespace(id=name, target=SimpleNamespace(shown=name)) for name in asked.members}
     site = RemoteSite(asked.home, asked.run, lambda _: list(there.items()), lambda _: [], root="/nodes")  # type: ignore[arg-type]

@@ -54,9 +54,9 @@ from trainmaster.api.rest.versions import oldest_client
 from trainmaster.service.driving.drivers import Drivers
 from trainmaster.service.driving.submissions import Submissions
 from trainmaster.service.full_disks import full_disk
-from trainmaster.service.operations.operations import operations as operations_of
 from trainmaster.service.quotes.quote_requests import QuoteRequests
 from trainmaster.service.runs.member_connections import MemberConnections
+from trainmaster.service.teams.team_operations import operations as operations_of
 from trainmaster.service.uploads.upload_finishing import UploadFinishing
 from trainmaster.service.uploads.uploads import Uploads
 from trainmaster.service.users.access import Access

@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.quotes import Followed, Requested, Waiting
 from trainmaster.api.rest.state import Manager, Reader, Routes, ServerState, State, Submitter
-from trainmaster.service.operations.operations import Operations, kind_of
+from trainmaster.service.teams.team_operations import Operations, kind_of
 from trainmaster.service.users.caller import Caller
 
 router = Routes(tags=["operations"])

@@ -29,8 +29,7 @@ from trainmaster.cluster.node_files.data_wanted import (
 from trainmaster.cluster.node_files.direct_store import is_loopback
 from trainmaster.cluster.node_files.files import NodeFiles, NodePaths, each, heard, look_command
 from trainmaster.cluster.node_files.hdfs import NodeHdfs
-from trainmaster.cluster.node_files.key_renewal import KeyRenewal
-from trainmaster.cluster.node_files.removal import NodeMounts
+from trainmaster.cluster.node_files.removal import KeyRenewal, NodeMounts
 from trainmaster.cluster.node_files.store_reach import (
     StoreAwayError,
     StoreOutages,

@@ -14,18 +14,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.artifacts import UnstableDirectory
-from trainmaster.cluster.attempt_nodes import AttemptNodes, Members, distinct, id_of, require
-from trainmaster.cluster.member_places import PLACES, read_places
+from trainmaster.cluster.member_places import (
+    PLACES,
+    AttemptNodes,
+    Members,
+    distinct,
+    id_of,
+    read_places,
+    require,
+)
 from trainmaster.cluster.node_files.data import NodeData
 from trainmaster.cluster.node_files.direct_store import DirectStore
 from trainmaster.cluster.node_files.fetching import fetch
 from trainmaster.cluster.node_files.files import NodeFiles, NodePaths, each
 from trainmaster.cluster.node_files.images import NodeImages
 from trainmaster.cluster.node_files.merging import Tree, tree_of
-from trainmaster.cluster.node_files.patience import patiently, persistently
 from trainmaster.cluster.node_files.removal import Remover
 from trainmaster.cluster.node_files.sending import Source
 from trainmaster.cluster.node_files.staging import NodeStaging
+from trainmaster.cluster.node_files.store_reach import patiently, persistently
 from trainmaster.cluster.node_files.trees import remove
 from trainmaster.cluster.node_links import NodeVerdicts
 from trainmaster.cluster.roles.node_roles import NodeRoles

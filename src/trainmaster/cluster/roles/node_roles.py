@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from trainmaster.cluster.attempt_nodes import Members, distinct
+from trainmaster.cluster.member_places import Members, distinct
 from trainmaster.cluster.node_files.files import NodeFiles, each
 from trainmaster.cluster.roles.ansible_output import AnsibleOutput, read_output
 from trainmaster.cluster.roles.playbook import (

@@ -85,7 +85,7 @@ class TaskCurves:
 
     def along(self, axis: str, steps: Sequence[float]) -> list[float] | None:
         """Where some steps are on another axis, rising; None if that is not known."""
-        from trainmaster.service.runs.curve_axes import placed
+        from trainmaster.service.runs.task_reports import placed
 
         known = self.axes.get(axis, ())
         return placed(list(known), steps) if len(known) > 1 else None

@@ -13,9 +13,8 @@ from trainmaster.cli.live import LiveDisplay
 from trainmaster.cli.watching import best_lines
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.db.changes import ClosedAttempt, TaskChange
-from trainmaster.service.driving.run_watcher import run_view
+from trainmaster.service.driving.run_watcher import Standings, run_view
 from trainmaster.service.runs import search_results
-from trainmaster.service.runs.standings import Standings
 from trainmaster.spec.search import Search
 from trainmaster.spec.states import EndReason, State
 
