@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from trainmaster.cli.opening import open_administration
-from trainmaster.cli.output import print_json, say
+from trainmaster.cli.output import print_json, say, show_list
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import parse_money
 
@@ -72,18 +73,16 @@ def revoke(name: Annotated[str, typer.Argument(help="Of the token.")]) -> None:
 @token_app.command("list")
 def listed(as_json: AsJson = False) -> None:
     """Show the tokens; what they are is kept nowhere."""
-    found = open_administration().tokens()
-    if as_json:
-        print_json({"tokens": found})
-        return
-    if not found:
-        say("there is no token yet: `trainmaster token create NAME` makes one")
-    for each in found:
+
+    def line(each: dict[str, Any]) -> str:
         of = f", team {each['team']}" if each["team"] else ""
         of += f", {each['account']}" if each["account"] else ""
         of += f", at most ${each['at_most_usd']:.2f} in all" if each["at_most_usd"] else ""
         ended = ", revoked" if each["revoked_at"] else ""
-        typer.echo(f"{each['name']}  {each['beginning']}...  {','.join(each['scopes'])}{of}{ended}")
+        return f"{each['name']}  {each['beginning']}...  {','.join(each['scopes'])}{of}{ended}"
+
+    none = "there is no token yet: `trainmaster token create NAME` makes one"
+    _show_lines("tokens", open_administration().tokens(), line, none, as_json=as_json)
 
 
 @team_app.command("create", no_args_is_help=True)
@@ -114,14 +113,8 @@ def create_team(
 @team_app.command("list")
 def teams(as_json: AsJson = False) -> None:
     """Show the teams, and what they have spent this month."""
-    found = open_administration().teams()
-    if as_json:
-        print_json({"teams": found})
-        return
-    if not found:
-        say("there is no team yet: `trainmaster team create NAME` makes one")
-    for each in found:
-        typer.echo(_line(each))
+    none = "there is no team yet: `trainmaster team create NAME` makes one"
+    _show_lines("teams", open_administration().teams(), _line, none, as_json=as_json)
 
 
 @team_app.command("add-member", no_args_is_help=True)
@@ -148,14 +141,12 @@ def remove_member(
 @team_app.command("members", no_args_is_help=True)
 def members(team: Annotated[str, typer.Argument(help="The team.")], as_json: AsJson = False) -> None:
     """Show who is in a team."""
-    found = open_administration().members(team)
-    if as_json:
-        print_json({"members": found})
-        return
-    if not found:
-        say(f"nobody is in team {team} yet: `trainmaster team add-member {team} USER`")
-    for each in found:
-        typer.echo(f"{each['name']}  {each['role']}{', disabled' if each['is_disabled'] else ''}")
+
+    def line(each: dict[str, Any]) -> str:
+        return f"{each['name']}  {each['role']}{', disabled' if each['is_disabled'] else ''}"
+
+    none = f"nobody is in team {team} yet: `trainmaster team add-member {team} USER`"
+    _show_lines("members", open_administration().members(team), line, none, as_json=as_json)
 
 
 @team_app.command("invite", no_args_is_help=True)
@@ -191,16 +182,14 @@ def create_user(
 @user_app.command("list")
 def users(as_json: AsJson = False) -> None:
     """Show the users and service accounts, and their roles."""
-    found = open_administration().users()
-    if as_json:
-        print_json({"users": found})
-        return
-    if not found:
-        say("there is no user yet: `trainmaster user create NAME` makes one")
-    for each in found:
+
+    def line(each: dict[str, Any]) -> str:
         roles = ", ".join(f"{role} of {team}" for team, role in each["teams"].items()) or "in no team"
         is_what = ", admin" if each["is_admin"] else ", for programs" if each["kind"] == "service" else ""
-        typer.echo(f"{each['name']}  {roles}{is_what}{', disabled' if each['disabled_at'] else ''}")
+        return f"{each['name']}  {roles}{is_what}{', disabled' if each['disabled_at'] else ''}"
+
+    none = "there is no user yet: `trainmaster user create NAME` makes one"
+    _show_lines("users", open_administration().users(), line, none, as_json=as_json)
 
 
 @user_app.command("disable", no_args_is_help=True)
@@ -233,14 +222,12 @@ def set_secret(
 @secret_app.command("list", no_args_is_help=True)
 def secrets(team: Annotated[str, typer.Argument(help="The team.")], as_json: AsJson = False) -> None:
     """Show the names of a team's secrets."""
-    found = open_administration().secrets(team)
-    if as_json:
-        print_json({"secrets": found})
-        return
-    if not found:
-        say(f"team {team} has no secret yet: `trainmaster secret set {team} NAME` keeps one")
-    for each in found:
-        typer.echo(f"{each['name']}  by {each['changed_by']}")
+    none = f"team {team} has no secret yet: `trainmaster secret set {team} NAME` keeps one"
+
+    def line(each: dict[str, Any]) -> str:
+        return f"{each['name']}  by {each['changed_by']}"
+
+    _show_lines("secrets", open_administration().secrets(team), line, none, as_json=as_json)
 
 
 @secret_app.command("remove", no_args_is_help=True)
@@ -253,7 +240,13 @@ def remove_secret(
     say(f"team {team} has no {name} any more")
 
 
-def _line(team: dict[str, object]) -> str:
+def _show_lines(
+    key: str, found: list[dict[str, Any]], line: Callable[[dict[str, Any]], str], none: str, *, as_json: bool
+) -> None:
+    show_list(key, found, lambda some: "\n".join(map(line, some)), none, as_json=as_json)
+
+
+def _line(team: dict[str, Any]) -> str:
     limit = "" if team["monthly_usd"] is None else f" of ${team['monthly_usd']:g}"
     spent = f"${team['spent_usd']:.2f}{limit} spent this month"
     return f"{team['team']}: {spent}, ${team['reserved_usd']:.2f} reserved"

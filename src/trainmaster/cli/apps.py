@@ -11,7 +11,7 @@ import typer
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.completing import run_ids
 from trainmaster.cli.opening import context, open_client
-from trainmaster.cli.output import duration, print_json, say, show, table
+from trainmaster.cli.output import duration, print_json, say, show, show_list, table
 from trainmaster.spec.errors import RunError, UsageError
 
 if TYPE_CHECKING:
@@ -136,13 +136,9 @@ def _show_way(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -
 def list_apps(as_json: _Json = False) -> None:
     """List apps, the newest first, also those that are over."""
     found = open_client().apps()
-    if as_json:
-        print_json({"apps": found})
-    elif found:
-        rows = [[a["app"], a["kind"], a["reason"] or a["state"].lower(), ", ".join(a["runs"])] for a in found]
-        show(table(["app", "kind", "state", "runs"], rows))
-    else:
-        say("no app was opened yet: `trainmaster tensorboard RUN` opens one")
+    rows = [[a["app"], a["kind"], a["reason"] or a["state"].lower(), ", ".join(a["runs"])] for a in found]
+    none = "no app was opened yet: `trainmaster tensorboard RUN` opens one"
+    show_list("apps", found, lambda _: table(["app", "kind", "state", "runs"], rows), none, as_json=as_json)
 
 
 @app.command()

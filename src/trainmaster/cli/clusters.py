@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
-from trainmaster.cli.output import bill, duration, print_json, say, show, table
+from trainmaster.cli.output import bill, duration, print_json, say, show_list, table
 from trainmaster.spec.errors import UsageError
 
 app = typer.Typer(
@@ -24,12 +25,8 @@ def list_clusters(as_json: _Json = False) -> None:
     from trainmaster.cli.opening import open_client
 
     found = open_client().clusters()
-    if as_json:
-        print_json({"clusters": found})
-    elif found:
-        show(_table(found))
-    else:
-        say("nothing is rented: `run --keep 30m` would keep machines warm")
+    none = "nothing is rented: `run --keep 30m` would keep machines warm"
+    show_list("clusters", found, _table, none, as_json=as_json)
 
 
 @app.command()
@@ -56,7 +53,7 @@ def end(
         say("no machines are rented that no run uses")
 
 
-def _table(found: list[dict[str, Any]]) -> str:
+def _table(found: Sequence[dict[str, Any]]) -> str:
     def row(one: dict[str, Any]) -> list[str]:
         if "problem" in one:
             return [one["id"], one["provider"], "unknown", "unknown", one["problem"]]

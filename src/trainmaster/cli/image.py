@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from trainmaster.cli.opening import open_client
-from trainmaster.cli.output import can_ask, duration, print_json, say, show, size, table
+from trainmaster.cli.output import can_ask, duration, print_json, say, show, show_list, size, table
 from trainmaster.spec.errors import RunError
 
 if TYPE_CHECKING:
@@ -68,12 +69,8 @@ def build(
 def list_images(provider: _Provider = None, as_json: _Json = False) -> None:
     """List images of machines, what they save, and what keeping them costs."""
     found = open_client().images(provider)
-    if as_json:
-        print_json({"images": found})
-    elif found:
-        show(_table(found))
-    else:
-        say("there are no images: `trainmaster image build RECIPE` makes one")
+    none = "there are no images: `trainmaster image build RECIPE` makes one"
+    show_list("images", found, _table, none, as_json=as_json)
 
 
 @app.command("rm", no_args_is_help=True)
@@ -107,7 +104,7 @@ def _made_by(client: ClientProtocol, run: str, provider: str) -> list[dict[str, 
     return made
 
 
-def _table(found: list[dict[str, Any]]) -> str:
+def _table(found: Sequence[dict[str, Any]]) -> str:
     def row(one: dict[str, Any]) -> list[str]:
         month = one["usd_per_month"]
         how = "" if one["is_ready"] else one["problem"] or "is being made"

@@ -71,6 +71,26 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+def show_list(
+    key: str, found: Sequence[T], shown: Callable[[Sequence[T]], str], none: str, *, as_json: bool
+) -> None:
+    """What is listed: a JSON object with it, text for people, or where one comes from if there is none.
+
+    Args:
+        key: of the JSON object.
+        found: objects.
+        shown: a table or lines of some.
+        none: what to do without any.
+        as_json: as the option says.
+    """
+    if as_json:
+        print_json({key: found})
+    elif found:
+        show(shown(found))
+    else:
+        say(none)
+
+
 def number(value: object) -> str:
     """A metric for people."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli.output import metrics_text, number, print_json, say, show, table
+from trainmaster.cli.output import metrics_text, number, print_json, say, show, show_list, table
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,13 +73,10 @@ def show_model(
     registry = _registry()
     if name is None:
         models = registry.models()
-        if as_json:
-            print_json({"models": models})
-        elif not models:
-            say("none is registered: `trainmaster models register RUN NAME` does it")
-        else:
-            rows = [[m["name"], str(m["versions"]), _aliases(m["aliases"]), m["description"]] for m in models]
-            show(table(["model", "versions", "aliases", "description"], rows))
+        rows = [[m["name"], str(m["versions"]), _aliases(m["aliases"]), m["description"]] for m in models]
+        text = table(["model", "versions", "aliases", "description"], rows)
+        none = "none is registered: `trainmaster models register RUN NAME` does it"
+        show_list("models", models, lambda _: text, none, as_json=as_json)
         return
     found = registry.show(name)
     if as_json:

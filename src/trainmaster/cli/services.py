@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ import typer
 
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.opening import context, open_client
-from trainmaster.cli.output import can_ask, print_json, say, show, table
+from trainmaster.cli.output import can_ask, print_json, say, show, show_list, table
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -121,13 +121,12 @@ def _say_where(url: str, path: str, tell: Callable[[str], None], *, needs_token:
 def list_services(as_json: _Json = False) -> None:
     """List services, those that are not over first."""
     found = open_client().services()
-    if as_json:
-        print_json({"services": found})
-    elif found:
-        head = ["service", "state", "model", "replicas", "run"]
-        show(table(head, [_row(each) for each in found]))
-    else:
-        say("nothing is served yet: `trainmaster serve MODEL` serves a model")
+    none = "nothing is served yet: `trainmaster serve MODEL` serves a model"
+    show_list("services", found, _table, none, as_json=as_json)
+
+
+def _table(found: Sequence[dict[str, Any]]) -> str:
+    return table(["service", "state", "model", "replicas", "run"], [_row(each) for each in found])
 
 
 def _row(found: dict[str, Any]) -> list[str]:
@@ -149,7 +148,7 @@ def show_service(name: _Name, as_json: _Json = False) -> None:
     if as_json:
         print_json(found)
         return
-    show(table(["service", "state", "model", "replicas", "run"], [_row(found)]))
+    show(_table([found]))
     if found["url"]:
         show(found["url"])
     if found["refused"]:

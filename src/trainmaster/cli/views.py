@@ -9,7 +9,7 @@ import typer
 
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.labels import Labels, WhereText, condition
-from trainmaster.cli.output import print_json, say, show, table
+from trainmaster.cli.output import print_json, say, show_list, table
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -29,12 +29,9 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the view.")]
 def list_views(as_json: _Json = False) -> None:
     """List your views: `status --view NAME` and the page of runs show what one finds."""
     found = _client().views.listed()
-    if as_json:
-        print_json({"views": found})
-    elif not found:
-        say("there is none: `trainmaster views save NAME --where CONDITION` makes one")
-    else:
-        show(table(["view", "runs"], [[each["name"], each["where"] or "all"] for each in found]))
+    rows = [[each["name"], each["where"] or "all"] for each in found]
+    none = "there is none: `trainmaster views save NAME --where CONDITION` makes one"
+    show_list("views", found, lambda _: table(["view", "runs"], rows), none, as_json=as_json)
 
 
 @app.command()
