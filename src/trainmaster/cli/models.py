@@ -11,7 +11,6 @@ import typer
 from trainmaster.cli import registry
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.completing import run_ids
-from trainmaster.cli.opening import open_client
 from trainmaster.cli.output import metrics_text, print_json, say, show, table
 from trainmaster.cli.volume_tools import counted
 
@@ -32,6 +31,8 @@ def list_models(
 ) -> None:
     """List models, newest run first."""
     from dataclasses import asdict
+
+    from trainmaster.cli.opening import open_client
 
     client = open_client()
     models = client.models(client.resolve(run) if run else None)
@@ -56,6 +57,8 @@ def save(
     ],
 ) -> None:
     """Publish the models that a run could not save: they are kept on this machine until then."""
+    from trainmaster.cli.opening import open_client
+
     client = open_client()
     run = client.resolve(run)
     saved = client.save_models(run)
@@ -90,6 +93,7 @@ def get(
     """Download a model and verify every file's hash."""
     import signal
 
+    from trainmaster.cli.opening import open_client
     from trainmaster.service import fetch
     from trainmaster.spec.errors import UsageError
 
@@ -120,6 +124,8 @@ def fsck(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     """Look whether all models and checkpoints of runs are there and whole; changes nothing."""
+    from trainmaster.cli.opening import open_client
+
     client = open_client()
     found = client.check_models([client.resolve(run) for run in runs or ()], is_deep=deep)
     _show_check(found, say if as_json else show)
