@@ -545,3 +545,33 @@ def test_gaps_in_style_sheets_are_seven():
                     file,
                     said[0],
                 )
+
+
+SMALL = """all => all.filter(each => each.checkVisibility() && each.getBoundingClientRect().top >= 0)
+  .map(each => [each.outerHTML.slice(0, 90), each.getBoundingClientRect().height])
+  .filter(([, height]) => height < 43.5)"""
+
+
+@pytest.mark.browser
+def test_a_finger_hits_what_is_there_and_a_tab_shows_its_state(browser, site):
+    """R3 of a coarse pointer, R7, R14, R15."""
+    page = opened(browser, site, "phone")
+    small = {}
+    for path in ("/", "/runs", "/new", "/offers", "/team", "/runs/wide"):
+        page.goto(site.url + path)
+        if found := page.eval_on_selector_all("main :is(button, .button, select), header summary", SMALL):
+            small[path] = found
+    assert not small
+    page.goto(site.url + "/runs")
+    runs = dict(page.locator("#rows tr").evaluate_all(f"all => all.map({STATE_OF})"))
+    page.goto(f"{site.url}/runs/{runs['failed']}")
+    page.wait_for_function("document.querySelector('link[rel=icon]').href.includes('icon-bad')")
+    assert page.title().startswith("✕ ")
+    page.keyboard.press("?")
+    page.get_by_role("dialog", name="Keys").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("dialog").wait_for(state="detached")
+    page.goto(f"{site.url}/runs/{LONG}")
+    assert LONG in page.locator("main").inner_text() + page.content()
+    assert page.evaluate(WIDTH) <= SIZES["phone"][0]
+    page.context.close()
