@@ -1,0 +1,268 @@
+"""Runs on a real Kubernetes of two nodes, and all that may happen to them there."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("websockets", reason="websockets is not installed")
+pytest.importorskip("asyncssh", reason="asyncssh is not installed")
+
+from renter import Renter
+
+from trainmaster.testing.private_kubernetes import NoKubernetesError, PrivateKubernetes
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.places,
+]
+SETTINGS = """\
+image: work:lab
+grace: 20s
+wait: {wait}
+volumes: {{/usr: "/usr:ro"}}
+machines:
+  node: {{cpus: 0.1, memory: 300MB}}
+  wide: {{cpus: 64, memory: 300MB}}
+"""
+GANG = """
+name: steps
+experiments:
+  train:
+    distributed: {{strategy: allreduce, workers: {workers}, per_node: 1}}
+    framework: plain
+    hardware: {{instance: {machine}}}
+    checkpoint: {{every: 3s}}
+    grace: 5s
+    command: python3 steps.py {steps} 0.15 0.02
+"""
+SERVED = """
+name: steps
+experiments:
+  train:
+    distributed: {strategy: ps-async, workers: 2, parameter_servers: 1, hardware: {ps: {instance: node}}}
+    framework: plain
+    hardware: {instance: node}
+    command: |
+      echo "$TRAINMASTER_ROLE on $(hostname)"
+      until test "$TRAINMASTER_ROLE" = worker; do sleep 1; done
+      sleep 5
+"""
+SWEEP = """
+name: steps
+experiments:
+  train:
+    framework: plain
+    hardware: {instance: node}
+    parameters: {rate: [1, 2, 3, 4]}
+    command: echo "rate {rate} on $(hostname)"
+"""
+
+
+@dataclass(frozen=True)
+class Account:
+    """Somebody with a home who may use a namespace. env: of the commands. home: ``TRAINMASTER_HOME``."""
+
+    kubernetes: PrivateKubernetes
+    home: Path
+    env: dict[str, str]
+
+    def settings(self, wait: str = "5m") -> None:
+        """Write them."""
+        (self.home / "kubernetes.yaml").write_text(SETTINGS.format(wait=wait))
+
+
+@pytest.fixture(scope="module")
+def kubernetes() -> Iterator[PrivateKubernetes]:
+    """One for all tests."""
+    try:
+        made = PrivateKubernetes.installed(2)
+    except NoKubernetesError as error:
+        pytest.skip(str(error))
+    with made as running:
+        yield running
+
+
+@pytest.fixture
+def account(kubernetes: PrivateKubernetes, tmp_path: Path) -> Account:
+    """A new user of it."""
+    home = tmp_path / "home"
+    home.mkdir()
+    kept = {
+        name: os.environ[name] for name in ("HOME", "LANG", "PATH", "TRAINMASTER_CACHE") if name in os.environ
+    }
+    environ = {**kept, "TRAINMASTER_HOME": str(home), "KUBECONFIG": str(kubernetes.kubeconfig)}
+    made = Account(kubernetes, home, environ)
+    made.settings()
+    return made
+
+
+@pytest.fixture
+def user(account: Account, tmp_path: Path) -> Iterator[Renter]:
+    """They run recipes there."""
+    work = tmp_path / "work"
+    work.mkdir()
+    renter = Renter(account, work)
+    yield renter
+    renter.kill_all()
+    for name in account.kubernetes.left():
+        account.kubernetes.api.call("DELETE", f"pods/{name}", query={"gracePeriodSeconds": "0"})
+
+
+def until(condition: Callable[[], Any], patience_s: float, seen: Callable[[], Any] = str) -> Any:
+    """Ask Kubernetes again and again, but not all the time."""
+    deadline = time.monotonic() + patience_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {patience_s:.0f} s: {seen()}"
+        time.sleep(0.5)
+    return found
+
+
+def gang(user: Renter, workers: int = 2, steps: int = 60, machine: str = "node") -> Path:
+    """Members that count, save, and go on from what was saved."""
+    return user.recipe(GANG.format(workers=workers, steps=steps, machine=machine))
+
+
+def until_step(user: Renter, run: str) -> None:
+    until(lambda: user.checkpoints(run), 200)
+
+
+def check_clean(account: Account) -> None:
+    """No pod of ours is left."""
+    until(lambda: not account.kubernetes.left(), 60, account.kubernetes.left)
+
+
+def test_a_gang_of_two_that_is_looked_into(user: Renter, account: Account) -> None:
+    """By shells, files, ports and what its first processes have said; nothing of it stays."""
+    going = user.run(gang(user, 2, 150), provider="kubernetes")
+    run = going.run
+    until_step(user, run)
+    assert user.call("ssh", run, "worker-1", "--", "hostname").stdout.startswith("tm-")
+    assert user.call("exec", run, "worker-0", "--", "sh", "-c", "exit 3", code=3).returncode == 3
+    source = user.work / "sent"
+    source.write_bytes(os.urandom(2_000_000))
+    user.call("cp", str(source), f"{run}/worker-1:/tmp/sent")
+    user.call("cp", f"{run}/worker-1:/tmp/sent", str(user.work / "back"))
+    assert (user.work / "back").read_bytes() == source.read_bytes()
+    assert going.end()["state"] == "DONE"
+    assert user.attempts(run) == ["DONE"] or len(user.attempts(run)) == 1
+    check_clean(account)
+
+
+def test_parameter_servers(user: Renter, account: Account) -> None:
+    """Three pods."""
+    going = user.run(user.recipe(SERVED), provider="kubernetes")
+    run = going.run
+    assert going.end()["state"] == "DONE"
+    text = user.call("logs", run).stdout
+    assert len({word for word in text.split() if word.startswith("tm-")}) == 3
+    check_clean(account)
+
+
+def test_a_sweep(user: Renter, account: Account) -> None:
+    """Its tasks."""
+    going = user.run(user.recipe(SWEEP), provider="kubernetes")
+    run = going.run
+    assert going.end()["state"] == "DONE"
+    assert user.call("logs", run).stdout.count("rate ") == 4
+    check_clean(account)
+
+
+@pytest.mark.parametrize("how", ["evicted", "deleted at once"])
+def test_a_pod_goes(user: Renter, account: Account, how: str) -> None:
+    """Another one comes, and the work goes on from a checkpoint."""
+    going = user.run(gang(user, 2, 200), provider="kubernetes")
+    run = going.run
+    until_step(user, run)
+    pod = user.machines(run)["worker-1"]
+    if how == "evicted":
+        account.kubernetes.evict(pod)
+        going.until_said("is taken back", 120)
+    else:
+        account.kubernetes.api.call("DELETE", f"pods/{pod}", query={"gracePeriodSeconds": "0"})
+        going.until_said("is lost", 200)
+    assert going.end()["state"] == "DONE"
+    assert max(step for _, step in user.starts(run)) > 0
+    check_clean(account)
+
+
+def test_the_server_is_away_for_a_minute(user: Renter, account: Account) -> None:
+    """Unreachable is not dead: the run goes on, or goes on from its checkpoint, in the same pods."""
+    going = user.run(gang(user, 2, 400), provider="kubernetes")
+    run = going.run
+    until_step(user, run)
+    pods = set(account.kubernetes.left())
+    account.kubernetes.stop_server()
+    time.sleep(60)
+    account.kubernetes.start_server()
+    assert pods == set(account.kubernetes.left())
+    assert going.end()["state"] == "DONE"
+    check_clean(account)
+
+
+def test_a_node_is_lost(user: Renter, account: Account, kubernetes: PrivateKubernetes) -> None:
+    """What was there goes on elsewhere."""
+    going = user.run(gang(user, 2, 300), provider="kubernetes")
+    run = going.run
+    until_step(user, run)
+    there = {each["metadata"]["name"]: each["spec"]["nodeName"] for each in kubernetes.api.all("pods")}
+    lost = there[user.machines(run)["worker-1"]]
+    kubernetes.kill(lost)
+    try:
+        going.until_said("is lost|is taken back", 240)
+        assert going.end()["state"] == "DONE"
+    finally:
+        kubernetes.boot(lost)
+        until(lambda: len(kubernetes.ready()) == 2, 120)
+    assert max(step for _, step in user.starts(run)) > 0
+
+
+def test_what_no_node_has_is_told_in_the_schedulers_words(user: Renter, account: Account) -> None:
+    """And given back; who does not want to wait ends it."""
+    account.settings("0s")
+    going = user.run(gang(user, 2, 10, "wide"), provider="kubernetes")
+    going.until_said("waits for|Insufficient cpu", 120)
+    check_clean(account)
+    going.interrupt()
+    going.end(code=None)
+    check_clean(account)
+
+
+def test_a_quota_is_refused_before_anything_is_made(user: Renter, account: Account) -> None:
+    """With its numbers."""
+    account.kubernetes.pod_limit = 1
+    try:
+        done = user.call("run", gang(user, 2), "--provider", "kubernetes", "--yes", code=2)
+    finally:
+        account.kubernetes.pod_limit = None
+    assert "allows 1 of pods" in done.stderr
+    assert not account.kubernetes.left()
+
+
+def test_a_driver_that_is_killed_finds_its_pods(user: Renter, account: Account) -> None:
+    """Never more."""
+    going = user.run(gang(user, 2, 200), provider="kubernetes")
+    run = going.run
+    until(lambda: len(account.kubernetes.left()) == 2, 60)
+    pods = set(account.kubernetes.left())
+    going.kill()
+    again = user.start("resume", run, "--json")
+    until_step(user, run)
+    assert set(account.kubernetes.left()) == pods
+    again.interrupt()
+    again.end(code=None)
+    check_clean(account)
+
+
+def test_a_driver_that_never_comes_back_leaves_nothing(user: Renter, account: Account) -> None:
+    """The switch of each pod needs no rights, and no driver."""
+    going = user.run(gang(user, 2, 4000), provider="kubernetes", TRAINMASTER_NODE_LEASE="30s")
+    until_step(user, going.run)
+    going.kill()
+    check_clean(account)

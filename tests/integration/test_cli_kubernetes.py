@@ -1,0 +1,68 @@
+"""A run on the double of a Kubernetes; on a real one: tests/integration/places."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("websockets", reason="websockets is not installed")
+pytest.importorskip("starlette", reason="starlette is not installed")
+pytest.importorskip("asyncssh", reason="asyncssh is not installed")
+
+sys.path.append(str(Path(__file__).parent / "lab"))  # the one who rents
+
+from renter import Renter
+
+from trainmaster.testing.kubernetes_double import KubernetesDouble
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="pods of the double need namespaces, and these root"),
+    pytest.mark.timeout(300),
+]
+RECIPE = """
+name: steps
+experiments:
+  train:
+    distributed: {strategy: allreduce, workers: 2, per_node: 1}
+    framework: plain
+    hardware: {instance: node}
+    checkpoint: {every: 3s}
+    command: python3 steps.py 80 0.15 0.02
+"""
+
+
+@pytest.fixture
+def double() -> Iterator[KubernetesDouble]:
+    """One node."""
+    with KubernetesDouble() as running:
+        yield running
+
+
+def test_a_gang_whose_driver_is_killed(double: KubernetesDouble, tmp_path: Path) -> None:
+    """The next one finds its pods; shells lead there; nothing of it stays."""
+    home, work = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    work.mkdir()
+    (home / "kubernetes.yaml").write_text("image: any\nmachines:\n  node: {cpus: 1, memory: 500MB}\n")
+    kept = {name: os.environ[name] for name in ("HOME", "PATH", "TRAINMASTER_CACHE") if name in os.environ}
+    environ = {**kept, "TRAINMASTER_HOME": str(home), "KUBECONFIG": str(double.kubeconfig)}
+    user = Renter(SimpleNamespace(home=home, env=environ), work)
+    try:
+        going = user.run(user.recipe(RECIPE), provider="kubernetes")
+        run = going.run
+        going.until(lambda: user.checkpoints(run), "a checkpoint")
+        pods = set(double.left())
+        going.kill()
+        again = user.start("resume", run, "--json")
+        said = user.call("exec", run, "worker-1", "--", "sh", "-c", "echo $TRAINMASTER_INDEX; exit 3", code=3)
+        assert said.stdout == "1\n"
+        assert set(double.left()) == pods
+        assert again.end()["state"] == "DONE"
+        assert double.left() == []
+    finally:
+        user.kill_all()
