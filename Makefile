@@ -141,7 +141,8 @@ crossings: install
 
 # Runs on the real schedulers that fit on this machine, with every fault: 20 minutes. `make test` has the contracts.
 places: install nova
-	@$(BIN)/python -m pytest -v -m places tests/integration/places tests/contract/test_openstack_provider.py tests/contract/test_ray_provider.py
+	@$(BIN)/python -m pytest -v -m places tests/integration/places tests/contract/test_openstack_provider.py tests/contract/test_ray_provider.py \
+		tests/contract/test_kubernetes_provider.py
 
 # The rules of all pages, in both sizes, light and dark, with 5,000 runs: `make test` has a part of it.
 pages: install

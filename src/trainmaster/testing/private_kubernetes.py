@@ -228,7 +228,7 @@ class PrivateKubernetes(PrivateServer):
             f"--node-ip=10.84.0.{number}", "--cgroup-driver=cgroupfs", "--cgroups-per-qos=false",
             "--enforce-node-allocatable=", "--fail-swap-on=false", "--resolv-conf=", "--anonymous-auth=true",
             "--authorization-mode=AlwaysAllow", f"--cert-dir={own}/certs", "--eviction-hard=",
-            "--image-gc-high-threshold=100", "--node-status-update-frequency=2s", "--healthz-port=0",
+            "--image-gc-high-threshold=100", "--node-status-update-frequency=2s", "--healthz-port=0", "--sync-frequency=3s",
         )  # fmt: skip
 
     def kill(self, name: str) -> None:

@@ -385,6 +385,7 @@ class KubernetesProvider:
             gpus=machine.gpus if machine else 0,
             labels=asked.labels,
             reason=reason,
+            is_queued=state is NodeState.STARTING and bool(reason),
             ended_at=(pod.ended_at or None) if pod.started_at else None,
             way=self._way,
             switch=manifests.DIRECTORY,
