@@ -228,7 +228,8 @@ class PrivateKubernetes(PrivateServer):
             f"--node-ip=10.84.0.{number}", "--cgroup-driver=cgroupfs", "--cgroups-per-qos=false",
             "--enforce-node-allocatable=", "--fail-swap-on=false", "--resolv-conf=", "--anonymous-auth=true",
             "--authorization-mode=AlwaysAllow", f"--cert-dir={own}/certs", "--eviction-hard=",
-            "--image-gc-high-threshold=100", "--node-status-update-frequency=2s", "--healthz-port=0", "--sync-frequency=3s",
+            "--image-gc-high-threshold=100", "--node-status-update-frequency=2s", "--healthz-port=0",
+            "--sync-frequency=3s",
         )  # fmt: skip
 
     def kill(self, name: str) -> None:
@@ -279,7 +280,9 @@ class PrivateKubernetes(PrivateServer):
         if limit is None:
             self.api.call("DELETE", "resourcequotas/q")
             return
-        self._until(lambda: not self.api.all("pods"), "the end of pods that go")  # they count
+        for each in self.api.all("pods"):  # those that go count, and it may take a minute
+            name = each["metadata"]["name"]
+            self.api.call("DELETE", f"pods/{name}", query={"gracePeriodSeconds": "0"})
         self.api.call(
             "POST", "resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": {"pods": str(limit)}}}
         )
@@ -330,7 +333,8 @@ class PrivateKubernetes(PrivateServer):
             tree = own / image
             (tree / "bin").mkdir(parents=True)
             if image == "pause":
-                shutil.copy("/bin/busybox", tree / "bin" / "sleep")
+                for program in ("sh", "sleep"):
+                    shutil.copy("/bin/busybox", tree / "bin" / program)
             else:
                 (tree / "bin").rmdir()
                 for place in ("bin", "sbin", "lib", "lib64"):
@@ -348,7 +352,13 @@ class PrivateKubernetes(PrivateServer):
                         shutil.copy(source, there)
             packed = subprocess.run(["tar", "-C", tree, "-c", "."], capture_output=True, check=True).stdout
             self._docker(
-                name, "import", "-c", 'CMD ["/bin/sleep","1000000"]', "-", f"{image}:lab", data=packed
+                name,
+                "import",
+                "-c",
+                """CMD ["/bin/sh","-c","trap 'exit 0' TERM; sleep 1000000 & wait"]""",
+                "-",
+                f"{image}:lab",
+                data=packed,
             )
 
     def _docker(
