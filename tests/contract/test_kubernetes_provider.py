@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
+import socket
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,7 +25,7 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.testing.kubernetes_double import KubernetesDouble
 from trainmaster.testing.provider_contract import ProviderContract
 from trainmaster.testing.transport_contract import TransportContract
-from trainmaster.transport.base import Target, Transport
+from trainmaster.transport.base import Connection, Target, Transport
 from trainmaster.transport.http_calls import HttpAnswer, sender
 from trainmaster.transport.kubernetes.login import read_login
 from trainmaster.transport.kubernetes.pods import Pods, way_of
@@ -218,8 +220,29 @@ def _until(look: Any, patience_s: float = 90.0) -> Any:
     return found
 
 
+_ECHO = """
+import socket
+with socket.create_server(("127.0.0.1", 18765)) as server:
+    print("listens", flush=True)
+    client, _ = server.accept()
+    client.sendall(client.recv(4) + b"!")
+"""
+
+
 class TestPods(TransportContract):
     """Commands in pods."""
+
+    def test_ports_lead_to_the_other_end(self, connection: Connection) -> None:
+        """A pod has a network of its own."""
+        with connection.stream(f"exec /usr/bin/python3 -c {shlex.quote(_ECHO)}") as stream:
+            stream.settimeout(60.0)
+            assert stream.recv(7) == b"listens"
+            with (
+                connection.forward("127.0.0.1", 18765) as port,
+                socket.create_connection(("127.0.0.1", port), 60.0) as client,
+            ):
+                client.sendall(b"ping")
+                assert b"".join(iter(lambda: client.recv(100), b"")) == b"ping!"
 
     @pytest.fixture
     def transport(self) -> Transport:

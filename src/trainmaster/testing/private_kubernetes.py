@@ -8,6 +8,7 @@ trainmaster.testing.private_kubernetes`` starts one to try.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -19,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 from trainmaster.testing.private_server import PrivateServer, free_ports
 from trainmaster.transport.kubernetes.api import KubeApi, KubeRefusedError
@@ -77,6 +78,7 @@ class PrivateKubernetes(PrivateServer):
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self._tokens = {name: secrets.token_hex(16) for name in ("admin", "alice")}
         self.kubeconfig, self.admin = self._place / "alice.conf", self._place / "admin.conf"
+        self._held: IO[str] | None = None
         self._pod_limit: int | None = None
         self._forbidden: set[str] = set()
 
@@ -100,6 +102,8 @@ class PrivateKubernetes(PrivateServer):
 
     def prepare(self) -> None:
         """See `PrivateServer`."""
+        self._held = Path("/run/lock/tm-k8s").open("w")  # noqa: SIM115 - held until the end
+        fcntl.flock(self._held, fcntl.LOCK_EX)  # another one has the network
         self._sweep()
         _run("ip", "link", "add", "tmk8s", "type", "bridge")
         _run("ip", "addr", "add", "10.84.0.254/24", "dev", "tmk8s")
@@ -164,7 +168,9 @@ class PrivateKubernetes(PrivateServer):
             self._docker_end(name)
         for name in list(self._started):
             self._end(name)
-        self._sweep()
+        if self._held is not None:
+            self._sweep()
+            self._held.close()
         for line in reversed(Path("/proc/mounts").read_text().splitlines()):
             place = line.split()[1]
             if place.startswith((f"{self._place}/", f"{self._disk}/")):
