@@ -64,6 +64,7 @@ class _Pod:
         (container,) = self.told["spec"]["containers"]
         self.directory.mkdir()
         words = [*container.get("command", ()), *container.get("args", ())]
+        words = [each.replace("$$", "$") for each in words]  # as Kubernetes does
         if os.geteuid() == 0:
             mounts = [f"mount -t tmpfs tmpfs {each}" for each in self._places()]
             script = " && ".join([*(f"mkdir -p {each}" for each in self._places()), *mounts, 'exec "$@"'])

@@ -145,7 +145,7 @@ class PrivateKubernetes(PrivateServer):
         self._spawn(
             "controllers", str(self._binaries / "kube-controller-manager"), conf, "--leader-elect=false",
             f"--service-account-private-key-file={self._place}/sa.key", "--node-monitor-period=1s",
-            "--node-monitor-grace-period=8s", f"--secure-port={self._health}", "--port=0",
+            "--node-monitor-grace-period=20s", f"--secure-port={self._health}", "--port=0",
             f"--cert-dir={self._place}/ccerts",
         )  # fmt: skip
         self._spawn(

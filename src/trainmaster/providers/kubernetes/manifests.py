@@ -114,10 +114,12 @@ def pod_of(
         ({"name": "lease", "emptyDir": {}}, {"name": "lease", "mountPath": DIRECTORY}),
     ]
     amounts = _amounts(machine, request.disk_bytes)
+    # Kubernetes takes `$$` for a `$`.
+    switch = _SWITCH.replace("@LEASE@", str(round(request.lease_s))).replace("$", "$$")
     container = {
         "name": CONTAINER,
         "image": machine.image or settings.image,
-        "command": ["/bin/sh", "-c", _SWITCH.replace("@LEASE@", str(round(request.lease_s)))],
+        "command": ["/bin/sh", "-c", switch],
         "args": ["trainmaster-deadman"],
         "resources": {"requests": amounts, "limits": amounts},
         "volumeMounts": [mount for _, mount in volumes],
