@@ -140,7 +140,7 @@ def check_clean(account: Account) -> None:
 
 def test_a_gang_of_two_that_is_looked_into(user: Renter, account: Account) -> None:
     """By shells, files, ports and what its first processes have said; nothing of it stays."""
-    going = user.run(gang(user, 2, 150), provider="kubernetes")
+    going = user.run(gang(user, 2, 4000), provider="kubernetes")
     run = going.run
     until_step(user, run)
     assert user.call("ssh", run, "worker-1", "--", "hostname").stdout.startswith("tm-")
@@ -150,8 +150,8 @@ def test_a_gang_of_two_that_is_looked_into(user: Renter, account: Account) -> No
     user.call("cp", str(source), f"{run}/worker-1:/tmp/sent")
     user.call("cp", f"{run}/worker-1:/tmp/sent", str(user.work / "back"))
     assert (user.work / "back").read_bytes() == source.read_bytes()
-    assert going.end()["state"] == "DONE"
-    assert user.attempts(run) == ["DONE"] or len(user.attempts(run)) == 1
+    going.interrupt()
+    going.end(code=None)
     check_clean(account)
 
 
