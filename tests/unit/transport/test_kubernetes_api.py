@@ -129,6 +129,10 @@ def test_refusals_are_told_in_its_words(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match='User "me" cannot list') as refused:
         asked.call("GET", "pods")
     assert "role" in refused.value.hint
+    asked, _ = api(tmp_path, [HttpAnswer(200, "{}"), told('pods is forbidden: User "me" cannot list')])
+    asked.call("GET", "pods")
+    with pytest.raises(KubeRefusedError, match='User "me"'):  # it could before: it is asked again
+        asked.call("GET", "pods")
     asked, _ = api(tmp_path, [OSError("no route")])
     with pytest.raises(ProviderError, match="does not answer at https://k: no route"):
         asked.call("GET", "pods")

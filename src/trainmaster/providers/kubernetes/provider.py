@@ -224,7 +224,9 @@ class KubernetesProvider:
         except (KubeRefusedError, NoCapacityError) as error:
             self._delete(name for token in group for name in known.asked[token].pods)
             self._memory.put(known.without(group))
-            raise (self._refused(error, request) if isinstance(error, KubeRefusedError) else error) from None
+            if isinstance(error, KubeRefusedError) and not error.is_right:  # else it is asked again
+                raise self._refused(error, request) from None
+            raise
         for token in group:
             known = known.with_request(replace(known.asked[token], is_made=True))
         self._memory.put(known)

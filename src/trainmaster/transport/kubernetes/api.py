@@ -40,6 +40,11 @@ class KubeRefusedError(ProviderError):
         """Whether a quota is in the way."""
         return self.status == 403 and "quota" in self.words
 
+    @property
+    def is_right(self) -> bool:
+        """Whether a right is lacking."""
+        return self.status == 403 and "forbidden: User" in self.words
+
 
 class KubeApi:
     """Threads share it.
@@ -63,6 +68,7 @@ class KubeApi:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.login, self.namespace, self.ahead_s = login, namespace, 0.0
+        self._is_known = False
         self._credentials = KubeCredentials(login)
         self._send, self._sleep = send, sleep
         self._context: ssl.SSLContext | None = None
@@ -187,6 +193,7 @@ class KubeApi:
 
     def _checked(self, answer: HttpAnswer, what: str) -> HttpAnswer:
         if 200 <= answer.status < 300:
+            self._is_known = True
             return answer
         refused = refused_of(answer.status, answer.text)
         name, space = self.login.name, self.namespace
@@ -195,7 +202,8 @@ class KubeApi:
                 f"Kubernetes does not take the login {name!r}: {refused.words}",
                 "Is its token over? Log in again, as for `kubectl`.",
             )
-        if answer.status == 403 and "forbidden: User" in refused.words:
+        if refused.is_right and not self._is_known:
+            # A server that has just started knows of no rights for some seconds.
             raise UsageError(
                 f"Kubernetes does not let {name!r} do {what} in namespace {space!r}: {refused.words}",
                 "Ask for the role of docs/kubernetes.md, or name another `namespace`.",
