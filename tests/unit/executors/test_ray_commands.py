@@ -47,8 +47,6 @@ def test_nothing_of_the_user_gets_into_it(monkeypatch):
         ({"directory": "/tmp/" + "x" * 60}, "sockets"),
         ({"directory": "relative"}, "sockets"),
         ({"address": "127.0.0.1"}, "127.0.0.1"),
-        ({"port_base": 9900}, "ports"),
-        ({"port_base": 65500}, "ports"),
     ],
 )
 def test_refused(change, message, tmp_path):

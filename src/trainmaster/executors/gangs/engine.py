@@ -19,9 +19,9 @@ from trainmaster.spec.errors import ExecutorError, LeaseLostError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable
 
-    from trainmaster.executors.gangs.placement import LiveNode, Placement
+    from trainmaster.executors.gangs.placement import LiveNode, Reservations
 
 #: Names which node this is; placement and members may be bound to it.
 NODE_LABEL: Final = "trainmaster-node"
@@ -86,48 +86,6 @@ class NodeAgent(Protocol):
 
     def detach(self, token: str) -> None:
         """The driver with this token goes."""
-
-
-class Reservations(Protocol):
-    """Room for gangs: all of a gang's bundles, or none."""
-
-    @property
-    def used(self) -> float:
-        """Slots of all that are held or waited for."""
-
-    @property
-    def held(self) -> float:
-        """Slots of those that are held."""
-
-    def take(self, attempt: str, plan: Placement, alive: Container[str]) -> None:
-        """Reserve room; ``ready`` is told when it is there, perhaps at once."""
-
-    def give_back(self, attempt: str, alive: Container[str]) -> None:
-        """The gang needs it no more, or never will."""
-
-    def hand_over(self, attempt: str, following: str) -> None:
-        """Another gang holds it from now on."""
-
-    def id_of(self, attempt: str) -> str:
-        """Of the reservation that a gang holds, empty if none."""
-
-    def adopt(self, attempt: str, reservation: str, nodes: list[str]) -> None:
-        """A gang of an earlier driver holds it."""
-
-    def remove_others(self, kept: Iterable[str]) -> None:
-        """Remove what an earlier driver has left, but for these ids."""
-
-    def has_idle(self, plan: Placement) -> bool:
-        """One of that shape may be there at once."""
-
-    def is_late(self, attempt: str, patience_s: float) -> bool:
-        """No room has been found for it for so long."""
-
-    def stuck(self) -> bool:
-        """One waits for longer than it should: later ones are held back."""
-
-    def tick(self) -> float | None:
-        """Look what has become ready; seconds until the next look, None when there is nothing to look at."""
 
 
 class Engine(Protocol):

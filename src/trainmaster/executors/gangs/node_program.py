@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.executors._processes import kept_environment
+from trainmaster.spec.private_files import write_private
+from trainmaster.spec.processes import start_ticks
 
 #: An agent that is a process of its own, and what speaks with Ray. What they are told has their node's home.
 AGENT_PROGRAM = "trainmaster.executors.ssh.node_agent"
@@ -53,7 +55,7 @@ def prepare(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
     for place in (directory, Path(request["home"])):
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         place.chmod(0o700)
-    _write(directory / STATUSES, request[STATUSES])
+    write_private(directory / STATUSES, request[STATUSES].encode())
     return {"ok": True}
 
 
@@ -73,16 +75,16 @@ def start(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
             "error": f"no {request['ports']} free ports in a row are left below {_PORTS[-1]}",
         }
     with contextlib.closing(held) if held else contextlib.nullcontext():  # until Ray has bound them
-        _write(directory / "ports", str(base))
+        write_private(directory / "ports", str(base).encode())
         request = json.loads(_PORT.sub(lambda found: str(base + int(found[1])), json.dumps(request)))
         return {**_start(directory, request), "port_base": base}
 
 
 def _start(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
-    _write(directory / "token", request["token"])
+    write_private(directory / "token", request["token"].encode())
     for name, text in request["tls"].items():
-        _write(directory / name, text)
-    _write(directory / "node.json", json.dumps(request["node"]))
+        write_private(directory / name, text.encode())
+    write_private(directory / "node.json", json.dumps(request["node"]).encode())
     Path(request["node"]["home"]).mkdir(mode=0o700, parents=True, exist_ok=True)
     if importlib.util.find_spec("ray") is None:
         return {"ok": False, "error": "Ray is not installed there; pip install 'trainmaster[ray]'"}
@@ -133,7 +135,7 @@ def _try(directory: Path, request: dict[str, Any]) -> tuple[int, str]:
             start_new_session=True,
             cwd=directory,
         )
-    _write(directory / "ray.pid", f"{process.pid} {_ticks(process.pid)}")
+    write_private(directory / "ray.pid", f"{process.pid} {start_ticks(process.pid)}".encode())
     deadline = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < deadline:
         if request["started"] in log.read_text(errors="replace"):
@@ -172,7 +174,7 @@ def _end_agents(home: str) -> bool:
                 found.append(int(entry.name))
     for pid in found:
         _signal(pid, signal.SIGKILL)
-    return bool(found) and _await(lambda: not any(map(_ticks, found)), _KILL_PATIENCE_S)
+    return bool(found) and _await(lambda: not any(map(start_ticks, found)), _KILL_PATIENCE_S)
 
 
 def status(directory: Path, _request: dict[str, Any]) -> dict[str, Any]:
@@ -190,9 +192,9 @@ def _end_holder(lock: Path, mark: str) -> bool:
     if mark.encode() not in command:
         return False
     _signal(pid, signal.SIGTERM)
-    if not _await(lambda: not _ticks(pid), _DAEMON_PATIENCE_S):
+    if not _await(lambda: not start_ticks(pid), _DAEMON_PATIENCE_S):
         _signal(pid, signal.SIGKILL)
-        _await(lambda: not _ticks(pid), _KILL_PATIENCE_S)
+        _await(lambda: not start_ticks(pid), _KILL_PATIENCE_S)
     return True
 
 
@@ -203,13 +205,13 @@ def _end_session(record: Path) -> bool:
     except (OSError, ValueError, IndexError):
         return False
     # While its leader lives the session is ours; Ray's daemons overwrite what else would tell it.
-    known = {each: _ticks(each) for each in _of_session(session)} if pid else {}
+    known = _of_session(session) if pid else {}
     if pid:
         _signal(pid, signal.SIGTERM)
-        _await(lambda: not _ticks(pid), _TERM_PATIENCE_S)
+        _await(lambda: not start_ticks(pid), _TERM_PATIENCE_S)
     deadline = time.monotonic() + _KILL_PATIENCE_S
     while time.monotonic() < deadline:
-        left = {each for each, ticks in known.items() if ticks and _ticks(each) == ticks}
+        left = {each for each, ticks in known.items() if start_ticks(each) == ticks}
         left.update(_members(session, record))
         if not left:
             break
@@ -232,15 +234,14 @@ def _members(session: int, record: Path) -> list[int]:
     return found
 
 
-def _of_session(session: int) -> list[int]:
-    """Living processes of a session."""
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    stats = {pid: _stat(pid) for pid in pids}
-    return [
-        pid
-        for pid, fields in stats.items()
-        if fields and fields[0] not in (b"Z", b"X") and int(fields[3]) == session
-    ]
+def _of_session(session: int) -> dict[int, int]:
+    """Living processes of a session, and when each was started."""
+    found = {}
+    for pid in [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]:
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) == session and (ticks := start_ticks(pid)):
+                found[pid] = ticks
+    return found
 
 
 def _pid(record: Path) -> int:
@@ -249,21 +250,7 @@ def _pid(record: Path) -> int:
         pid, ticks = map(int, record.read_text().split())
     except (OSError, ValueError):
         return 0
-    return pid if _ticks(pid) == ticks else 0
-
-
-def _ticks(pid: int) -> int:
-    """When a process was started, 0 when it is gone or a zombie."""
-    fields = _stat(pid)
-    return 0 if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
-
-
-def _stat(pid: int) -> list[bytes]:
-    try:
-        data = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return []
-    return data[data.rfind(b")") + 2 :].split()
+    return pid if start_ticks(pid) == ticks else 0
 
 
 def _await(condition: Any, patience_s: float) -> bool:  # noqa: ANN401 - a callable; keeps imports few
@@ -278,12 +265,6 @@ def _await(condition: Any, patience_s: float) -> bool:  # noqa: ANN401 - a calla
 def _signal(pid: int, number: int) -> None:
     with contextlib.suppress(OSError):
         os.kill(pid, number)
-
-
-def _write(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
 
 
 def _last_words(log: Path) -> str:

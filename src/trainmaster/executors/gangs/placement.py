@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
 
     from trainmaster.executors.wire import Message
+
+    #: Of a bundle: its node, slots and GPUs.
+    Taken = tuple[str, float, int]
 
 PACK = "PACK"
 STRICT_SPREAD = "STRICT_SPREAD"
@@ -293,29 +297,104 @@ def _packed(bundles: Sequence[Bundle], nodes: Sequence[LiveNode]) -> list[int] |
     return [places[number] for number in range(len(bundles))]
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """Node, slots and GPUs of each bundle."""
+class Room:
+    """What a gang holds, or waits for.
 
-    bundles: tuple[tuple[str, float, int], ...]
+    Args:
+        plan: of the gang, None when another driver has made it.
+        name: of the reservation, by which it is found again; an engine may have none.
+        bundles: node, slots and GPUs of each bundle; empty while it waits.
+
+    Attributes:
+        since: monotonic time in seconds since when it has waited, or has been there.
+    """
+
+    def __init__(
+        self, plan: Placement | None, since: float, name: str = "", bundles: Sequence[Taken] = ()
+    ) -> None:
+        self.plan = plan
+        self.since = since
+        self.name = name
+        self.bundles = list(bundles)
 
     @property
     def slots(self) -> float:
+        """Of all its bundles, as far as they are known."""
+        if self.plan is not None:
+            return sum(bundle.slots for bundle in self.plan.bundles)
         return sum(slots for _, slots, _ in self.bundles)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    plan: Placement
-    since: float
+class Reservations(ABC):
+    """Room for gangs: all of a gang's bundles, or none.
+
+    Args:
+        ready: told the attempt and the node of each bundle; thirdly, perhaps, why it can have no room.
+        clock: monotonic time in seconds.
+    """
+
+    def __init__(self, ready: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._ready = ready
+        self._clock = clock
+        self._pending: dict[str, Room] = {}
+        self._held: dict[str, Room] = {}
+
+    @abstractmethod
+    def take(self, attempt: str, plan: Placement, alive: Container[str]) -> None:
+        """Reserve room; ``ready`` is told when it is there, perhaps at once."""
+
+    @abstractmethod
+    def give_back(self, attempt: str, alive: Container[str]) -> None:
+        """The gang needs it no more, or never will."""
+
+    @abstractmethod
+    def id_of(self, attempt: str) -> str:
+        """What `adopt` needs to know of what a gang holds, empty if nothing."""
+
+    @abstractmethod
+    def adopt(self, attempt: str, reservation: str, nodes: list[str]) -> None:
+        """A gang of an earlier driver holds it."""
+
+    def remove_others(self, kept: Iterable[str]) -> None:
+        """Remove what an earlier driver has left, but for these ids; here, nothing but what is adopted."""
+        del kept
+
+    @abstractmethod
+    def has_idle(self, plan: Placement) -> bool:
+        """One of that shape may be there at once."""
+
+    @abstractmethod
+    def tick(self) -> float | None:
+        """Look what has become ready; seconds until the next look, None when there is nothing to look at."""
 
     @property
-    def slots(self) -> float:
-        return sum(bundle.slots for bundle in self.plan.bundles)
+    def used(self) -> float:
+        """Slots of all that are held or waited for."""
+        return self.held + sum(each.slots for each in self._pending.values())
+
+    @property
+    def held(self) -> float:
+        """Slots of those that are held."""
+        return sum(each.slots for each in self._held.values())
+
+    def hand_over(self, attempt: str, following: str) -> None:
+        """Another gang holds it from now on."""
+        if held := self._held.pop(attempt, None):
+            self._held[following] = held
+
+    def is_late(self, attempt: str, patience_s: float) -> bool:
+        """No room has been found for it for so long."""
+        pending = self._pending.get(attempt)
+        return pending is not None and self._clock() - pending.since > patience_s
+
+    def stuck(self) -> bool:
+        """One waits for longer than it should: later ones are held back."""
+        now = self._clock()
+        return any(now - each.since > STUCK_S for each in self._pending.values())
 
 
-class OwnPlacement:
-    """Room where the nodes are ours alone: counted, not asked for. See `Reservations` in `gangs/engine.py`.
+class OwnPlacement(Reservations):
+    """Room where the nodes are ours alone: counted, not asked for.
 
     Args:
         ready: told the attempt and the node of each bundle.
@@ -329,83 +408,50 @@ class OwnPlacement:
         nodes: Callable[[], Sequence[LiveNode]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ready = ready
+        super().__init__(ready, clock)
         self._nodes = nodes
-        self._clock = clock
-        self._pending: dict[str, _Pending] = {}
-        self._held: dict[str, _Held] = {}
-
-    @property
-    def used(self) -> float:
-        """Slots of all that are held or waited for."""
-        return self.held + sum(each.slots for each in self._pending.values())
-
-    @property
-    def held(self) -> float:
-        """Slots of those that are held."""
-        return sum(each.slots for each in self._held.values())
 
     def take(self, attempt: str, plan: Placement, alive: Container[str]) -> None:
         """Reserve room; ``ready`` is told at once if there is some."""
         del alive
-        self._pending[attempt] = _Pending(plan, self._clock())
-        self._place(attempt)
+        self._pending[attempt] = Room(plan, self._clock())
+        self._place(attempt, plan)
 
     def give_back(self, attempt: str, alive: Container[str]) -> None:
-        """The gang needs it no more, or never will."""
+        """See `Reservations`."""
         del alive
         self._pending.pop(attempt, None)
         self._held.pop(attempt, None)
 
-    def hand_over(self, attempt: str, following: str) -> None:
-        """Another gang holds it from now on."""
-        if held := self._held.pop(attempt, None):
-            self._held[following] = held
-
     def id_of(self, attempt: str) -> str:
-        """What `adopt` needs to know of what a gang holds, empty if nothing."""
+        """See `Reservations`."""
         held = self._held.get(attempt)
         return json.dumps(held.bundles) if held else ""
 
     def adopt(self, attempt: str, reservation: str, nodes: list[str]) -> None:
-        """A gang of an earlier driver holds it."""
+        """See `Reservations`."""
         del nodes
-        bundles = json.loads(reservation)
-        self._held[attempt] = _Held(tuple((node, slots, gpus) for node, slots, gpus in bundles))
-
-    def remove_others(self, kept: Iterable[str]) -> None:
-        """Nothing: an earlier driver has left only what was adopted."""
+        bundles = [(node, slots, gpus) for node, slots, gpus in json.loads(reservation)]
+        self._held[attempt] = Room(None, self._clock(), bundles=bundles)
 
     def has_idle(self, plan: Placement) -> bool:
         """Whether there is room for it now."""
         return self._find(plan) is not None
 
-    def is_late(self, attempt: str, patience_s: float) -> bool:
-        """No room has been found for it for so long."""
-        pending = self._pending.get(attempt)
-        return pending is not None and self._clock() - pending.since > patience_s
-
-    def stuck(self) -> bool:
-        """One waits for longer than it should: later ones are held back."""
-        now = self._clock()
-        return any(now - each.since > STUCK_S for each in self._pending.values())
-
     def tick(self) -> float | None:
         """Place what there is room for by now, the oldest first."""
-        for attempt in list(self._pending):
-            if attempt in self._pending:
-                self._place(attempt)
+        for attempt, waits in list(self._pending.items()):
+            if attempt in self._pending and waits.plan is not None:
+                self._place(attempt, waits.plan)
         return STUCK_S if self._pending else None
 
-    def _place(self, attempt: str) -> None:
-        plan = self._pending[attempt].plan
+    def _place(self, attempt: str, plan: Placement) -> None:
         nodes = self._find(plan)
         if nodes is None:
             return
         del self._pending[attempt]
-        self._held[attempt] = _Held(
-            tuple((node, each.slots, each.gpus) for node, each in zip(nodes, plan.bundles, strict=True))
-        )
+        bundles = [(node, each.slots, each.gpus) for node, each in zip(nodes, plan.bundles, strict=True)]
+        self._held[attempt] = Room(plan, self._clock(), bundles=bundles)
         self._ready(attempt, nodes)
 
     def _find(self, plan: Placement) -> list[str] | None:

@@ -63,16 +63,23 @@ class RecordedCluster(ABC):
     @classmethod
     @abstractmethod
     def start(cls, directory: Path, nodes: Sequence[ClusterNode], run: Runner, stream: Opener) -> Self:
-        """Begin on these nodes; what runs there already is left alone.
+        """Begin on these nodes, at least one; what runs there already is left alone.
 
         Raises:
             ExecutorError: one could not be started; what was started is recorded, see `stop`.
         """
 
     @classmethod
-    @abstractmethod
     def find(cls, directory: Path, run: Runner, stream: Opener) -> Self | None:
         """The cluster that was started from there, None when there is none, or its head runs no more."""
+        nodes, used = recorded(directory)
+        cluster = cls(directory, nodes, run, stream)
+        cluster.used = used
+        return cluster if nodes and cluster.is_up() else None
+
+    def is_up(self) -> bool:
+        """Whether what it stands and falls with still runs."""
+        return True
 
     @abstractmethod
     def add(self, nodes: Sequence[ClusterNode]) -> None:
@@ -149,6 +156,12 @@ class RecordedCluster(ABC):
                 "Repeat it when they can be reached, or terminate them.",
             )
         (self.directory / _RECORD).unlink(missing_ok=True)
+
+    def _enter(self, nodes: Sequence[ClusterNode]) -> None:
+        """They are nodes of it from now on, the last ones."""
+        known = {node.key for node in nodes}
+        self.nodes = [node for node in self.nodes if node.key not in known] + list(nodes)
+        self._record()
 
     def _try_stop(self, node: ClusterNode) -> ExecutorError | None:
         try:

@@ -7,7 +7,6 @@ SSH. What was started is recorded on the driver before it is started: a driver t
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from trainmaster.executors.gangs.engine import ClusterNode, Opener, Runner
 from trainmaster.executors.gangs.node_program import HEAD_PROGRAM
-from trainmaster.executors.gangs.recorded_cluster import RecordedCluster, recorded
+from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
 from trainmaster.executors.ray.commands import (
     PORT_COUNT,
     check,
@@ -28,6 +27,7 @@ from trainmaster.executors.ray.engine import RayEngine
 from trainmaster.executors.ray.start import STARTED
 from trainmaster.executors.ray.tls import AUTHORITY_FILE, Authority
 from trainmaster.spec.errors import ExecutorError
+from trainmaster.spec.private_files import write_private
 
 __all__ = ["RayCluster"]
 
@@ -55,58 +55,38 @@ class RayCluster(RecordedCluster):
         run: Runner,
         stream: Opener,
     ) -> RayCluster:
-        """Start Ray on all nodes, the head first; what runs already is left alone.
-
-        Raises:
-            ExecutorError: a node could not be started; what was started is recorded, see `stop`.
-        """
-        if not nodes:
-            raise ExecutorError("a cluster needs at least one node", "Give it the head first.")
-        for node in nodes:
-            check(node)
-        cluster = cls(directory, nodes, run, stream)
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Start Ray on all nodes, the head first; see `RecordedCluster.start`."""
+        cluster = cls(directory, (), run, stream)
+        cluster._enter(nodes)
         if not (directory / _TOKEN).exists():
-            _write(directory / AUTHORITY_FILE, Authority.make().as_text())
-            _write(directory / _TOKEN, secrets.token_hex(32))
-        cluster._record()
+            write_private(directory / AUTHORITY_FILE, Authority.make().as_text().encode())
+            write_private(directory / _TOKEN, secrets.token_hex(32).encode())
         cluster._start_node(cluster.head, head_command(cluster.head))
         cluster._record()  # with the ports that it has chosen
         cluster._start_workers(cluster.nodes[1:])
         return cluster
-
-    @classmethod
-    def find(cls, directory: Path, run: Runner, stream: Opener) -> RayCluster | None:
-        """The cluster that was started from there, None when there is none or its head runs no more."""
-        nodes, used = recorded(directory)
-        cluster = cls(directory, nodes, run, stream)
-        cluster.used = used
-        return cluster if nodes and cluster.runs(cluster.head) else None
 
     @property
     def head(self) -> ClusterNode:
         """Where the cluster's own processes run."""
         return self.nodes[0]
 
-    def runs(self, node: ClusterNode) -> bool:
-        """Whether our Ray runs on a node; False also when it cannot be reached."""
+    def is_up(self) -> bool:
+        """Whether our Ray runs on the head; False also when that cannot be reached."""
         try:
-            return bool(self._ask(node, {"do": "status"})["pid"])
+            return bool(self._ask(self.head, {"do": "status"})["pid"])
         except ExecutorError:
             return False
 
     def add(self, nodes: Sequence[ClusterNode]) -> None:
-        """Further nodes join; gangs that wait for room see them within a second.
+        """See `RecordedCluster.add`."""
+        self._enter(nodes)
+        self._start_workers(nodes)
 
-        Raises:
-            ExecutorError: as `start`.
-        """
+    def _enter(self, nodes: Sequence[ClusterNode]) -> None:
         for node in nodes:
             check(node)
-        known = {node.key for node in nodes}
-        self.nodes = [node for node in self.nodes if node.key not in known] + list(nodes)
-        self._record()
-        self._start_workers(nodes)
+        super()._enter(nodes)
 
     def stop(self, gone: Collection[str] = ()) -> None:
         """See `RecordedCluster.stop`."""
@@ -161,9 +141,3 @@ class RayCluster(RecordedCluster):
         if port_base:
             earlier = [base for base in self.used.get(address, []) if base != port_base]
             self.used[address] = [*earlier, port_base]
-
-
-def _write(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)

@@ -59,19 +59,6 @@ def check(node: ClusterNode) -> None:
             f"node {node.key} has the address {node.address}, which Ray replaces by a public one",
             "Give its private address; for nodes on one machine 127.0.0.2 and so on.",
         )
-    last = node.port_base + PORT_COUNT - 1
-    if not node.port_base:
-        return
-    if node.port_base < 1024 or last > 65535 or (node.port_base <= 19999 and last >= 10002):
-        raise ExecutorError(
-            f"node {node.key} cannot use the ports {node.port_base} to {last}",
-            "Stay outside of 10002 to 19999, which belong to other Rays.",
-        )
-
-
-def node_file(node: ClusterNode) -> str:
-    """What the agent reads: which node it is on."""
-    return f"{node.directory}/node.json"
 
 
 def authentication(directory: str) -> dict[str, str]:
@@ -97,7 +84,7 @@ def environment(node: ClusterNode) -> dict[str, str]:
     return {
         **_TUNING,
         **authentication(node.directory),
-        NODE_FILE_VARIABLE: node_file(node),
+        NODE_FILE_VARIABLE: f"{node.directory}/node.json",
     }
 
 

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.executors.gangs.engine import StreamAgent
-from trainmaster.executors.gangs.placement import STUCK_S, LiveNode
+from trainmaster.executors.gangs.placement import LiveNode, Reservations, Room
 from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:
@@ -99,19 +99,8 @@ class RayAgent:
 _IDLE_S = 5.0
 
 
-class Reservation:
-    """A placement group, and the node of each bundle once it is there."""
-
-    def __init__(self, name: str, shape: tuple[object, ...] = (), slots: float = 0.0) -> None:
-        self.name = name
-        self.shape = shape
-        self.slots = slots
-        self.since = time.monotonic()
-        self.nodes: list[str] = []
-
-
-class PlacementGroups:
-    """All of them; see `Reservations` of `gangs/engine.py`.
+class PlacementGroups(Reservations):
+    """Ray's placement groups.
 
     Args:
         ready: told the attempt and the node of each bundle, or why Ray refuses it.
@@ -119,96 +108,68 @@ class PlacementGroups:
     """
 
     def __init__(self, ready: Callable[..., None], head: Callable[..., Awaitable[Any]]) -> None:
-        self._ready = ready
+        super().__init__(ready)
         self._head = head
-        self._pending: dict[str, Reservation] = {}
-        self._held: dict[str, Reservation] = {}
-        self._idle: list[Reservation] = []
+        self._idle: list[Room] = []
         self._numbers = itertools.count()
         self._asking: set[asyncio.Task[None]] = set()
 
     def take(self, attempt: str, plan: Placement, alive: Container[str]) -> None:
-        """Reserve room; ``ready`` is told when it is there."""
-        for reservation in self._idle:
-            if reservation.shape == plan.shape and all(node in alive for node in reservation.nodes):
-                self._idle.remove(reservation)
-                self._held[attempt] = reservation
-                self._ready(attempt, reservation.nodes)
+        """See `Reservations`."""
+        for room in self._idle:
+            if _shape(room) == plan.shape and all(node in alive for node in _nodes(room)):
+                self._idle.remove(room)
+                self._held[attempt] = room
+                self._ready(attempt, _nodes(room))
                 return
         self._clear_idle(float("inf"))  # they may take the room that is wanted now
         name = f"{time.time_ns()}-{next(self._numbers)}"
-        slots = sum(bundle.slots for bundle in plan.bundles)
-        reservation = self._pending[attempt] = Reservation(name, plan.shape, slots)
-        self._ask(self._reserve(attempt, reservation, plan))
+        room = self._pending[attempt] = Room(plan, self._clock(), name)
+        self._ask(self._reserve(attempt, room, plan))
 
-    async def _reserve(self, attempt: str, reservation: Reservation, plan: Placement) -> None:
+    async def _reserve(self, attempt: str, room: Room, plan: Placement) -> None:
         bundles = [bundle.resources for bundle in plan.bundles]
         labels = [dict(bundle.labels) for bundle in plan.bundles]
-        reservation.nodes, refusal = await self._head(
-            "reserve", reservation.name, bundles, plan.strategy, labels
-        )
-        if self._pending.get(attempt) is reservation:
+        nodes, refusal = await self._head("reserve", room.name, bundles, plan.strategy, labels)
+        room.bundles = [
+            (node, each.slots, each.gpus) for node, each in zip(nodes, plan.bundles, strict=False)
+        ]
+        if self._pending.get(attempt) is room:
             del self._pending[attempt]
-            self._held[attempt] = reservation
-            self._ready(attempt, reservation.nodes, refusal)
+            self._held[attempt] = room
+            self._ready(attempt, nodes, refusal)
 
     def give_back(self, attempt: str, alive: Container[str]) -> None:
-        """The gang needs it no more, or never will."""
+        """See `Reservations`."""
         if pending := self._pending.pop(attempt, None):
             self._remove([pending])
         if held := self._held.pop(attempt, None):
-            if held.shape and held.nodes and all(node in alive for node in held.nodes):
-                held.since = time.monotonic()
+            if _shape(held) and held.bundles and all(node in alive for node in _nodes(held)):
+                held.since = self._clock()
                 self._idle.append(held)
             else:
                 self._remove([held])
 
-    @property
-    def used(self) -> float:
-        """Slots of all that are held or waited for."""
-        return sum(each.slots for group in (self._held, self._pending) for each in group.values())
-
-    @property
-    def held(self) -> float:
-        """Slots of those that are held."""
-        return sum(each.slots for each in self._held.values())
-
-    def is_late(self, attempt: str, patience_s: float) -> bool:
-        """Ray has not found room for it for so long."""
-        pending = self._pending.get(attempt)
-        return pending is not None and time.monotonic() - pending.since > patience_s
-
     def has_idle(self, plan: Placement) -> bool:
-        """One of that shape may be there at once."""
-        return any(each.shape == plan.shape for each in self._idle)
-
-    def hand_over(self, attempt: str, following: str) -> None:
-        """Another gang holds it from now on."""
-        if held := self._held.pop(attempt, None):
-            self._held[following] = held
+        """See `Reservations`."""
+        return any(_shape(each) == plan.shape for each in self._idle)
 
     def id_of(self, attempt: str) -> str:
-        """Of the reservation that a gang holds, empty if none."""
+        """See `Reservations`."""
         held = self._held.get(attempt)
         return held.name if held else ""
 
     def adopt(self, attempt: str, reservation: str, nodes: list[str]) -> None:
-        """A gang of an earlier driver holds it."""
-        found = self._held[attempt] = Reservation(reservation)
-        found.nodes = nodes
+        """See `Reservations`."""
+        self._held[attempt] = Room(None, self._clock(), reservation, [(node, 0.0, 0) for node in nodes])
 
     def remove_others(self, kept: Iterable[str]) -> None:
-        """Remove what an earlier driver has left, but for these."""
+        """See `Reservations`."""
         self._ask(self._head("keep", list(kept)))
-
-    def stuck(self) -> bool:
-        """One waits for longer than it should."""
-        now = time.monotonic()
-        return any(now - each.since > STUCK_S for each in self._pending.values())
 
     def tick(self) -> float | None:
         """Give back what nothing has wanted for a while; seconds until the next look."""
-        self._clear_idle(time.monotonic() - _IDLE_S if not self._pending else float("inf"))
+        self._clear_idle(self._clock() - _IDLE_S if not self._pending else float("inf"))
         return _IDLE_S if self._idle else None
 
     def _clear_idle(self, before: float) -> None:
@@ -216,9 +177,9 @@ class PlacementGroups:
         self._idle = [each for each in self._idle if each not in old]
         self._remove(old)
 
-    def _remove(self, reservations: list[Reservation]) -> None:
-        if reservations:
-            self._ask(self._head("remove", [each.name for each in reservations]))
+    def _remove(self, rooms: list[Room]) -> None:
+        if rooms:
+            self._ask(self._head("remove", [each.name for each in rooms]))
 
     def _ask(self, call: Awaitable[Any]) -> None:
         """Without waiting; when the head is out of reach, the next driver removes what is left."""
@@ -230,3 +191,12 @@ class PlacementGroups:
         asking = asyncio.ensure_future(asked())
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
+
+
+def _shape(room: Room) -> tuple[object, ...]:
+    """Empty where that is not known any more."""
+    return () if room.plan is None else room.plan.shape
+
+
+def _nodes(room: Room) -> list[str]:
+    return [node for node, _, _ in room.bundles]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from trainmaster.executors.gangs.engine import NODE_LABEL, StreamAgent
 from trainmaster.executors.gangs.node_program import AGENT_PROGRAM, STATUSES
 from trainmaster.executors.gangs.placement import LiveNode, OwnPlacement
-from trainmaster.executors.gangs.recorded_cluster import RecordedCluster, recorded
-from trainmaster.spec.errors import ExecutorError
+from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,37 +25,19 @@ class SshCluster(RecordedCluster):
 
     @classmethod
     def start(cls, directory: Path, nodes: Sequence[ClusterNode], run: Runner, stream: Opener) -> SshCluster:
-        """Begin on these nodes.
-
-        Raises:
-            ExecutorError: one cannot be reached.
-        """
-        if not nodes:
-            raise ExecutorError("a cluster needs at least one node", "Give it one.")
+        """See `RecordedCluster.start`."""
         cluster = cls(directory, (), run, stream)
         cluster.add(nodes)
         return cluster
 
-    @classmethod
-    def find(cls, directory: Path, run: Runner, stream: Opener) -> SshCluster | None:
-        """The cluster that was started from there, None when there is none."""
-        nodes, used = recorded(directory)
-        cluster = cls(directory, nodes, run, stream)
-        cluster.used = used
-        return cluster if nodes else None
-
     def add(self, nodes: Sequence[ClusterNode]) -> None:
-        """Further nodes join; gangs that wait for room see them within a second.
-
-        Raises:
-            ExecutorError: one cannot be reached.
-        """
+        """See `RecordedCluster.add`."""
         self._on_each(nodes, lambda node: self._ask(node, _order(node)))
-        known = {node.key for node in nodes}
-        for key in known - {node.key for node in self.nodes}:  # others are found as they are
+        for key in {node.key for node in nodes} - {
+            node.key for node in self.nodes
+        }:  # others are as they were
             self.used[key] = [self.used.get(key, [0])[-1] + 1]
-        self.nodes = [node for node in self.nodes if node.key not in known] + list(nodes)
-        self._record()
+        self._enter(nodes)
 
     def remove(self, key: str, *, is_gone: bool = False) -> None:
         """See `RecordedCluster.remove`; its gangs are lost before anything is ended there.
