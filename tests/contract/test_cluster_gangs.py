@@ -336,5 +336,5 @@ def test_found_again(three):
     found = type(three).find(three.directory, *HERE)
     assert found is not None
     assert [node.key for node in found.nodes] == [node.key for node in three.nodes]
-    assert all(found.runs(node) for node in found.nodes if found.head)
+    assert found.is_up()
     assert type(three).find(three.directory / "elsewhere", *HERE) is None

@@ -18,9 +18,6 @@ from trainmaster.executors.wire import Splitter, WireError, encode
 from trainmaster.spec.errors import ExecutorError, LeaseLostError
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-
     from trainmaster.executors.gangs.placement import LiveNode, Reservations
 
 #: Names which node this is; placement and members may be bound to it.

@@ -143,11 +143,6 @@ class Scheduler:
         gang = self.gangs.get(attempt)
         return GangStatus(attempt, Phase.UNKNOWN) if gang is None else gang.status()
 
-    @property
-    def busy(self) -> bool:
-        """Gangs live."""
-        return any(not gang.freed for gang in self.gangs.values())
-
     # -- getting a place
 
     def tick(self) -> float | None:
