@@ -23,7 +23,7 @@ from typing import Final
 from trainmaster.testing.private_network import NoNetworkError, PrivateNetwork
 from trainmaster.testing.private_server import PrivateServer, kill_group
 
-_START_S: Final = 180.0
+_START_S: Final = 400.0
 _PROGRAMS: Final = ("ip", "unshare")
 #: What a node has, as far as Ray knows.
 CPUS: Final = 2
@@ -194,7 +194,9 @@ class PrivateRay(PrivateServer):
         kept = {
             key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "TRAINMASTER"))
         }
-        return kept | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "150"}
+        # On a busy machine its parts take longer to begin than Ray waits for them.
+        patience = {"RAY_agent_register_timeout_ms": "150000"}
+        return kept | {"RAY_USAGE_STATS_ENABLED": "0"} | patience
 
     def _spawn(self, name: str, *words: str) -> None:
         command = [*self._entering(name), sys.executable, "-c", _START, *words]
@@ -207,7 +209,11 @@ class PrivateRay(PrivateServer):
     def _until(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _START_S
         while not done():
-            if time.monotonic() > deadline or any(each.poll() is not None for each in self._started.values()):
+            for name, process in list(self._started.items()):
+                if process.poll() is not None and name != self.names[0]:
+                    self.kill(name)
+                    self.boot(name)
+            if time.monotonic() > deadline:
                 raise NoNetworkError(f"Ray does not start:\n{self.log()}")
             time.sleep(0.1)
 

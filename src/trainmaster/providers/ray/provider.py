@@ -7,6 +7,7 @@ actor in the home's own namespace, and all that is ours in Ray ends with it: see
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -79,7 +80,7 @@ class RayProvider:
         clock: Callable[[], float] = steady_s,
     ) -> None:
         self._settings, self._speaker, self._clock = settings, speaker, clock
-        self._root = root_on_nodes(place.identity)
+        self._place_root, self._root = place.root, root_on_nodes(place.identity)
         self._home = re.sub(r"[^A-Za-z0-9]", "", place.identity)[:12]
         self._memory = RayLedger(place.directory(self.name), place.saved)
 
@@ -272,6 +273,7 @@ class RayProvider:
             labels=request.labels,
             reason="Ray takes its node back" if is_leaving else reason,
             ended_at=seat.ended_at if seat.ended_at and seat.started_at else None,
+            way=shlex.join([str(self._settings.file), str(self._place_root)]),
             switch=self._directory(seat.id),
             python=str(seat.about.get("python", "")),
             directory=f"{self._directory(seat.id)}/runtime",

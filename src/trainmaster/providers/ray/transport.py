@@ -30,6 +30,8 @@ from trainmaster.transport.base import (
 )
 from trainmaster.transport.conversation import converse
 
+#: What stands in the place of the client `ssh`: a module; it gets `Node.way`, then what `ssh` gets.
+CLIENT: Final = "trainmaster.providers.ray.client"
 _TIMEOUT_S: Final = 60.0
 _PIECE_BYTES: Final = 1 << 18
 
@@ -144,26 +146,34 @@ class RayConnection(Connection):
     @contextlib.contextmanager
     def forward(self, host: str, port: int, local_port: int = 0) -> Iterator[int]:
         """See `Connection`."""
-        with socket.create_server(("127.0.0.1", local_port)) as server:
+        with (
+            socket.create_server(("127.0.0.1", local_port)) as server,
+            self.serving(server, host, port),
+        ):
+            yield server.getsockname()[1]
 
-            def serve() -> None:
-                with contextlib.suppress(OSError):
-                    while True:
-                        client, _ = server.accept()
-                        key = self.key()
-                        try:
-                            self.ask("call", "connect", key, host, port)
-                        except ProviderError:
-                            client.close()
-                            continue
-                        self._join(key, client)
+    @contextlib.contextmanager
+    def serving(self, server: socket.socket, host: str, port: int) -> Iterator[None]:
+        """Who connects to a socket here is led to a port over there, while inside ``with``."""
 
-            threading.Thread(target=serve, name="forward", daemon=True).start()
-            try:
-                yield server.getsockname()[1]
-            finally:
-                with contextlib.suppress(OSError):
-                    server.shutdown(socket.SHUT_RDWR)
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    client, _ = server.accept()
+                    key = self.key()
+                    try:
+                        self.ask("call", "connect", key, host, port)
+                    except ProviderError:
+                        client.close()
+                        continue
+                    self._join(key, client)
+
+        threading.Thread(target=serve, name="forward", daemon=True).start()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End the commands of streams; others have ended."""
