@@ -281,6 +281,7 @@ class Provider(Protocol):
         """
 
 
+@runtime_checkable
 class Queue(Protocol):
     """What a provider can do, too, whose machines wait in a queue of its own (`Capabilities.queues`)."""
 

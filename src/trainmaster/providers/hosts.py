@@ -118,6 +118,27 @@ class HostsProvider:
                 )
         return notes
 
+    def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:
+        """See `Queue`: none if there is room now; else nothing says how long others go on.
+
+        Raises:
+            NoCapacityError: which hosts are in use.
+        """
+        free = self._look(self._inventory.hosts)
+        for request in requests:
+            draft, reasons, found = self._draft("-", request), list[str](), list[_ProbedHost]()
+            for one in free:
+                fits = _words(one.error) if one.claims is None else fit(one.host, one.claims, request, draft)
+                if isinstance(fits, str):
+                    reasons.append(_named(one.host.name, fits))
+                else:
+                    found.append(one)
+            if len(found) < request.needed:
+                words = f"{len(found)} of {request.needed} hosts are free"
+                raise NoCapacityError(f"{words}: {'; '.join(reasons)}", "Wait until others have ended.")
+            free = [one for one in free if one not in found[: request.count]]
+        return 0.0
+
     def _too_few(
         self,
         request: NodeRequest,

@@ -38,10 +38,15 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
     Raises:
         UsageError: what it asks for is not there.
     """
+    told_of_places: list[str] = []
+    if recipe.places:
+        from trainmaster.service.places import settled_place
+
+        recipe = settled_place(service, recipe, environ, told_of_places.append)
     probe = with_fewest(recipe)
     check_parts(probe)
     requests: list[dict[str, Any]] = []
-    notes = [*recipe.notes, *framework_notes(probe, environ)]
+    notes = [*told_of_places, *recipe.notes, *framework_notes(probe, environ)]
     if not capabilities_of(recipe.provider).is_here:
         offers = candidate_offers_of(recipe, service.home, environ, datetime.now(UTC).date())
         requests, told = planned_requests(service, probe, offers, environ)

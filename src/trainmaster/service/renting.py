@@ -297,6 +297,36 @@ def check_with_provider(
     return notes
 
 
+def asked_of(
+    service: Service, recipe: Recipe, environ: Mapping[str, str], today: date
+) -> tuple[str, float, float | None]:
+    """What a recipe's provider would give for its smallest machines, in words; dollars per hour; its queue.
+
+    Raises:
+        UsageError: it would not.
+        NoCapacityError: it has no room now.
+        ProviderError: it cannot be reached.
+    """
+    from trainmaster.providers import ProviderPlace, get_provider
+    from trainmaster.providers.base import Queue
+
+    check_provider(service.home, recipe.provider, environ)
+    candidate_offers = candidate_offers_of(recipe, service.home, environ, today)
+    probe = with_fewest(recipe)
+    plans = capped(probe, plan_clusters(probe, _available(candidate_offers)))
+    check_with_provider(service, plans, environ)
+    provider = get_provider(
+        recipe.provider, ProviderPlace(service.home.root, service.home.identity(), environ)
+    )
+    wait_s: float | None = 0.0
+    if isinstance(provider, Queue) and (
+        cold := [each for each in plans if not _is_warm(service, each, None)]
+    ):
+        wait_s = provider.queue_wait_s([request for plan in cold for request in _requests(plan)])
+    machines = " and ".join(dict.fromkeys(words(plan) for plan in plans))
+    return machines, _offer(probe, plans).most_usd_per_hour, wait_s
+
+
 def _requests(plan: ClusterPlan) -> list[NodeRequest]:
     """What is asked of the provider for a cluster, had in the best way."""
     from trainmaster.providers import NodeRequest

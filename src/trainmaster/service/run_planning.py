@@ -166,7 +166,7 @@ class RunPlanner:
 
     def quote(self, recipe: Recipe, path: Path, options: QuoteOptions) -> Quote:
         """Quote a recipe; see `Quoter.quote`."""
-        recipe = self._with_versions(recipe)
+        recipe = self._settled(recipe)
         quoter = self._make_quoter()
         if options.catalogue is None:
             quoter.refresh_prices(recipe, self._environ)
@@ -176,13 +176,13 @@ class RunPlanner:
         """Measure and quote a recipe that is to be run, whatever is known of it."""
         from trainmaster.service.quotes.quote_options import QuoteOptions
 
-        recipe = self._with_versions(recipe)
+        recipe = self._settled(recipe)
         self._service.check(recipe, self._environ)  # what is wrong anyway is said before anything is measured
         return self._make_quoter().quote(recipe, path, self._environ, QuoteOptions(fresh=True))
 
     def plan(self, recipe: Recipe, path: Path, *, allow_stale: bool, can_agree: bool) -> PlannedRun:
         """What a run would be; see `ClientProtocol.plan_run`."""
-        recipe = self._with_versions(recipe)
+        recipe = self._settled(recipe)
         check_services_and_sinks(self._service, recipe, self._environ)
         if not capabilities_of(recipe.provider).is_here:
             return self._plan_rental(recipe, path, allow_stale, can_agree)
@@ -192,7 +192,12 @@ class RunPlanner:
             recipe = self._make_quoter().settle(recipe, path, self._environ)
         return PlannedRun(recipe, path)
 
-    def _with_versions(self, recipe: Recipe) -> Recipe:
+    def _settled(self, recipe: Recipe) -> Recipe:
+        """With one provider, and the versions of models that it starts from."""
+        if recipe.places:
+            from trainmaster.service.places import settled_place
+
+            recipe = settled_place(self._service, recipe, self._environ, self._tell)
         if not any(each.data for each in recipe.experiments.values()):
             return recipe
         from trainmaster.service.models.starting_models import with_versions

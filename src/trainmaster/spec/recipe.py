@@ -35,10 +35,12 @@ from trainmaster.spec.reading import (
     Noun,
     Path,
     Problems,
+    Reader,
     ReportedMistake,
     boolean,
     choice,
     integer,
+    list_of,
     noun,
     pattern,
     read_file_names,
@@ -99,6 +101,27 @@ def _engine(node: YamlNode, path: Path, problems: Problems) -> str:
 takes(_engine, enum=list(ENGINES.built_in))
 
 
+_providers: Reader[tuple[str, ...]] = list_of(
+    pattern(PROVIDER_NAME, "write a provider's name such as local"),
+    "write a provider's name such as local, or a list of some",
+    single=True,
+)
+
+
+def _first_provider(node: YamlNode, path: Path, problems: Problems) -> str:
+    """One, or the first of several; see `Recipe.places`."""
+    found = _providers(node, path, problems)
+    if not found:
+        raise problems.refuse(node, path, "it is empty; write a provider's name such as local")
+    return found[0]
+
+
+def _places(root: YamlNode) -> tuple[str, ...]:
+    """All that a recipe names which was read."""
+    named = root.entries.get("provider")
+    return tuple(each.text for each in named.items) if named is not None and len(named.items) > 1 else ()
+
+
 class Recipe(Noun):
     """A recipe as read: complete, checked and frozen.
 
@@ -108,7 +131,8 @@ class Recipe(Noun):
         include: patterns of what is sent of it although .gitignore leaves it out.
         main: the script that a wheel runs.
         directory: the recipe's folder; relative paths start here.
-        provider: that rents the machines.
+        provider: that rents the machines; of several the first, until one is chosen.
+        places: all providers that it names in its order, if they are several; one of them is chosen.
         engine: what makes one cluster of machines: ``ray``, or ``ssh`` without anything else on them.
         budget: what may be spent; None is no cap.
         objective: what a better cluster is.
@@ -140,9 +164,8 @@ class Recipe(Noun):
     include: tuple[str, ...] = ()
     main: Annotated[str, Key("main", text("write the script that the wheel runs"))] = "main.py"
     directory: FilePath = FilePath()
-    provider: Annotated[
-        str, Key("provider", pattern(PROVIDER_NAME, "write a provider's name such as local"))
-    ] = "local"
+    provider: Annotated[str, Key("provider", _first_provider)] = "local"
+    places: tuple[str, ...] = ()
     engine: Annotated[str, Key("engine", _engine)] = DEFAULT_ENGINE
     budget: Annotated[Budget | None, Key("budget", noun(Budget))] = None
     objective: Annotated[Objective, Key("objective", read_objective)] = Objective()
@@ -474,6 +497,7 @@ def _read_text(
     _explain_lost_indentation(root, problems)
     try:
         recipe = _read(root, problems, stem)
+        told["places"] = _places(root)
     except ReportedMistake:
         raise RecipeError(shown, problems.in_order()) from None
     told |= {"source_text": redacted(source), "overrides": tuple(redacted(each) for each in changes)}

@@ -119,6 +119,16 @@ class RayProvider:
                 )
         return notes
 
+    def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:
+        """See `Queue`: none if there is room now; else nothing says how long others go on.
+
+        Raises:
+            NoCapacityError: what others use.
+        """
+        if notes := self.preflight(requests):
+            raise NoCapacityError(notes[0], "Wait until others have ended.", [self._settings.address])
+        return 0.0
+
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
         """See `Provider`: the placement groups."""
         return [

@@ -17,6 +17,7 @@ from trainmaster.db.run_rows import existing
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.local_runs import LocalRuns, isolation_of
 from trainmaster.service.driving.recipe_readers import MAX_BYTES, RecipeReaders
+from trainmaster.service.places import in_place
 from trainmaster.service.teams.admission import PRIORITIES, Application
 from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget
 from trainmaster.service.teams.team_volumes import is_volume_name, with_team_volumes, with_versions
@@ -150,10 +151,15 @@ class Submissions:
             recipe = Recipe.from_text(
                 request.recipe, directory=directory, provider=request.provider, defaults=defaults
             )
-        mistakes = list(refusals(recipe, is_shared=is_shared, team=caller.team, is_local=is_local))
+        each_place = [in_place(recipe, name) for name in recipe.places] or [recipe]
+        mistakes = dict.fromkeys(
+            line
+            for one in each_place
+            for line in refusals(one, is_shared=is_shared, team=caller.team, is_local=is_local)
+        )
         if mistakes:
             raise UsageError("\n".join(mistakes), "See docs/server/tasks-of-teams.md: what it does not run.")
-        if is_shared and caller.team and capabilities_of(recipe.provider).is_here:
+        if is_shared and caller.team and any(capabilities_of(one.provider).is_here for one in each_place):
             isolation_of(self._service.home, caller.team)
             self._check_cores(recipe, caller.team)
         return with_team_volumes(with_versions(recipe, versions or {}), self._service.home, caller.team)

@@ -1,0 +1,130 @@
+"""`settled_place`: which of several providers a run is on: the first that can start it in time.
+
+All of a run is in one place. What each would give is told, so that the choice can be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
+from trainmaster.spec.units import format_duration
+
+if TYPE_CHECKING:
+    from trainmaster.service.service import Service
+    from trainmaster.spec import Recipe
+
+#: A queue starts in time if it does so within this; else the next place is asked, and it again last of all.
+IN_TIME_S: Final = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a provider would give for a run.
+
+    Attributes:
+        provider: its name.
+        machines: in words; empty if it would give none.
+        usd_per_hour: of all of them at most.
+        wait_s: until they could begin to start; None if it does not say.
+        refusal: why it would give none; empty if it would.
+    """
+
+    provider: str
+    machines: str = ""
+    usd_per_hour: float = 0.0
+    wait_s: float | None = 0.0
+    refusal: str = ""
+
+    @property
+    def is_in_time(self) -> bool:
+        """Whether it can begin soon."""
+        return not self.refusal and (self.wait_s or 0.0) <= IN_TIME_S
+
+    @property
+    def line(self) -> str:
+        """For people.
+
+        >>> Place("slurm", "2 x gpu", 0.0, 5400.0).line
+        'slurm: 2 x gpu, $0 an hour; waits 1h 30m in its queue'
+        >>> Place("hosts", refusal="0 of 1 hosts are free").line
+        'hosts: no, 0 of 1 hosts are free'
+        """
+        if self.refusal:
+            return f"{self.provider}: no, {self.refusal}"
+        wait = f"; waits {format_duration(self.wait_s)} in its queue" if self.wait_s else ""
+        unsaid = "; how long its queue is it does not say" if self.wait_s is None else ""
+        return f"{self.provider}: {self.machines}, ${self.usd_per_hour:.4g} an hour{wait}{unsaid}"
+
+
+def chosen(places: list[Place]) -> Place | None:
+    """The first that can begin in time; else that which waits least; None if none would give anything.
+
+    >>> a, b, c = Place("a", refusal="full"), Place("b", "m", 0.0, 7200.0), Place("c", "m", 3.0)
+    >>> chosen([a, b, c]).provider, chosen([a, b]).provider, chosen([a])
+    ('c', 'b', None)
+    """
+    could = [each for each in places if not each.refusal]
+    in_time = [each for each in could if each.is_in_time]
+    return in_time[0] if in_time else min(could, key=lambda each: each.wait_s or 0.0, default=None)
+
+
+def settled_place(
+    service: Service, recipe: Recipe, environ: Mapping[str, str], tell: Callable[[str], None]
+) -> Recipe:
+    """The recipe with one provider; places after one that can begin in time are not asked.
+
+    It becomes an override: a run that goes on later, or elsewhere, goes on in the same place.
+
+    Args:
+        service: of the user's home.
+        recipe: as read.
+        environ: of the caller.
+        tell: takes a line for each place that was asked, and one for the choice.
+
+    Raises:
+        UsageError: none would give what it asks for.
+    """
+    if not recipe.places:
+        return recipe
+    seen: list[Place] = []
+    for name in recipe.places:
+        seen.append(_asked(service, in_place(recipe, name), environ))
+        tell(f"place {seen[-1].line}")
+        if seen[-1].is_in_time:
+            break
+    found = chosen(seen)
+    if found is None:
+        reasons = "\n".join(each.line for each in seen)
+        raise UsageError(f"no place would give what this recipe asks for:\n{reasons}", "Name another one.")
+    tell(f"it runs on {found.provider}, the first that can begin in time" if found.is_in_time else
+         f"it runs on {found.provider}, which waits least")  # fmt: skip
+    return in_place(recipe, found.provider)
+
+
+def in_place(recipe: Recipe, provider: str) -> Recipe:
+    """The recipe with one of its places."""
+    overrides = (*recipe.overrides, f"provider={provider}")
+    return recipe.model_copy(update={"provider": provider, "places": (), "overrides": overrides})
+
+
+def _asked(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> Place:
+    """What a place would give; nothing is rented."""
+    name = recipe.provider
+    try:
+        if capabilities_of(name).is_here:
+            from trainmaster.service.quotes.worker_counts import with_fewest
+
+            service.check(with_fewest(recipe), environ)
+            return Place(name, "this machine")
+        from trainmaster.service.renting import asked_of
+
+        return Place(name, *asked_of(service, recipe, environ, datetime.now(UTC).date()))
+    except ProviderError as error:
+        return Place(name, refusal=str(error.args[0]))
+    except TrainmasterError as error:
+        return Place(name, refusal=str(error.args[0]).removeprefix(f"provider: {name}: "))
