@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
+from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Place:
         """For people.
 
         >>> Place("slurm", "2 x gpu", 0.0, 5400.0).line
-        'slurm: 2 x gpu, $0 an hour; waits 1h 30m in its queue'
+        'slurm: 2 x gpu, $0 an hour; waits 1 h 30 min in its queue'
         >>> Place("hosts", refusal="0 of 1 hosts are free").line
         'hosts: no, 0 of 1 hosts are free'
         """
@@ -124,7 +124,6 @@ def _asked(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> Plac
         from trainmaster.service.renting import asked_of
 
         return Place(name, *asked_of(service, recipe, environ, datetime.now(UTC).date()))
-    except ProviderError as error:
-        return Place(name, refusal=str(error.args[0]))
     except TrainmasterError as error:
-        return Place(name, refusal=str(error.args[0]).removeprefix(f"provider: {name}: "))
+        words = str(error.args[0]).removeprefix(f"provider: {name}: ")
+        return Place(name, refusal=words.partition("\n")[0].rstrip(":"))

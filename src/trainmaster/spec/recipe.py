@@ -35,7 +35,6 @@ from trainmaster.spec.reading import (
     Noun,
     Path,
     Problems,
-    Reader,
     ReportedMistake,
     boolean,
     choice,
@@ -101,11 +100,8 @@ def _engine(node: YamlNode, path: Path, problems: Problems) -> str:
 takes(_engine, enum=list(ENGINES.built_in))
 
 
-_providers: Reader[tuple[str, ...]] = list_of(
-    pattern(PROVIDER_NAME, "write a provider's name such as local"),
-    "write a provider's name such as local, or a list of some",
-    single=True,
-)
+_provider = pattern(PROVIDER_NAME, "write a provider's name such as local")
+_providers = list_of(_provider, "write a provider's name such as local, or a list of some", single=True)
 
 
 def _first_provider(node: YamlNode, path: Path, problems: Problems) -> str:
@@ -114,6 +110,9 @@ def _first_provider(node: YamlNode, path: Path, problems: Problems) -> str:
     if not found:
         raise problems.refuse(node, path, "it is empty; write a provider's name such as local")
     return found[0]
+
+
+takes(_first_provider, items=_provider, single=True)
 
 
 def _places(root: YamlNode) -> tuple[str, ...]:

@@ -158,15 +158,15 @@ class PrivateRay(PrivateServer):
             self.scratch.iterdir()
         )
 
-    def processes(self, name: str) -> list[int]:
-        """What runs on a node, but for Ray's own."""
+    def runs(self, words: str) -> list[str]:
+        """Nodes on which a command line has these words."""
         found = []
-        for pid in self._network.pids(name):
-            with contextlib.suppress(OSError):
-                line = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if b"ray" not in line.partition(b"trainmaster-deadman")[0] and line:
-                    found.append(pid)
-        return found
+        for name in self.names:
+            for pid in self._network.pids(name):
+                with contextlib.suppress(OSError):
+                    if words.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" "):
+                        found.append(name)
+        return sorted(set(found))
 
     def log(self) -> str:
         """The end of what its nodes have said."""

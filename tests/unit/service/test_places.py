@@ -1,0 +1,137 @@
+"""`settled_place`: which of several providers a run is on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from trainmaster.control.task.layout import Home
+from trainmaster.providers.base import NoCapacityError, NodeRequest
+from trainmaster.service.places import Place, chosen, settled_place
+from trainmaster.service.service import Service
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import ProviderError, RecipeError, UsageError
+
+RECIPE = """\
+name: places
+provider: [{places}]
+experiments:
+  train:
+    command: "true"
+    hardware: {{cpus: 1}}
+"""
+FULL = NoCapacityError("all hosts are in use", "")
+AWAY = ProviderError("it does not answer", "")
+REFUSED = UsageError("no such partition", "")
+
+
+class FakeProvider:
+    """A place that gives machines after a while, or says why not."""
+
+    def __init__(self, answer: float | Exception | None) -> None:
+        self._answer = answer
+
+    def check_settings(self) -> None:
+        """They are right."""
+
+    def check_up(self) -> None:
+        """It answers, or does not."""
+        if isinstance(self._answer, ProviderError) and not isinstance(self._answer, NoCapacityError):
+            raise self._answer
+
+    def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
+        """What could never be had is refused."""
+        assert requests
+        if isinstance(self._answer, UsageError):
+            raise self._answer
+        return []
+
+    def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:
+        """How long they would wait."""
+        if isinstance(self._answer, NoCapacityError):
+            raise self._answer
+        assert not isinstance(self._answer, Exception)
+        return self._answer
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """Of a home whose places all have one kind of machine."""
+    root = tmp_path / "home"
+    root.mkdir()
+    (root / "hosts.yaml").write_text("hosts: [{address: 192.0.2.1, slots: 2}]\n")
+    (root / "slurm.yaml").write_text("machines:\n  node: {cpus: 2, memory: 2GB, usd_per_hour: 0.5}\n")
+    (root / "ray.yaml").write_text("address: auto\nmachines:\n  seat: {cpus: 2, memory: 2GB}\n")
+    with contextlib.closing(
+        Service(
+            Home(root, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{root}/trainmaster.db")
+        )
+    ) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("answers", "place", "said"),
+    [
+        ({"hosts": 0.0, "slurm": 0.0}, "hosts", ["hosts: 1 host, $0 an hour"]),
+        ({"hosts": FULL, "slurm": 60.0}, "slurm", ["hosts: no, all hosts are in use", "waits 1 min"]),
+        ({"hosts": FULL, "slurm": 7200.0, "ray": 0.0}, "ray", ["waits 2 h", "ray: 1 x seat, $0 an hour"]),
+        ({"slurm": 7200.0, "ray": FULL}, "slurm", ["$0.5 an hour; waits 2 h", "which waits least"]),
+        ({"slurm": AWAY, "ray": None}, "ray", ["does not answer", "it does not say"]),
+        ({"slurm": REFUSED, "local": 0.0}, "local", ["no such partition", "local: this machine"]),
+        ({"slurm": 7200.0, "local": 0.0}, "local", ["waits 2 h", "first that can begin in time"]),
+    ],
+)
+def test_the_first_that_can_begin_in_time(
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: dict[str, float | Exception | None],
+    place: str,
+    said: list[str],
+) -> None:
+    """In the order of the recipe; a long queue only if there is nothing else. It becomes an override."""
+    _have(monkeypatch, answers)
+    recipe = Recipe.from_text(RECIPE.format(places=", ".join(answers)))
+    assert recipe.places == tuple(answers)
+    assert recipe.provider == next(iter(answers))
+    told: list[str] = []
+    found = settled_place(service, recipe, {}, told.append)
+    assert (found.provider, found.places, found.overrides[-1]) == (place, (), f"provider={place}")
+    for words in said:
+        assert any(words in line for line in told), told
+    assert settled_place(service, found, {}, told.append) is found
+
+
+def test_no_place_would_give_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says why of each."""
+    _have(monkeypatch, {"hosts": FULL, "slurm": AWAY})
+    recipe = Recipe.from_text(RECIPE.format(places="hosts, slurm"))
+    with pytest.raises(UsageError) as caught:
+        settled_place(service, recipe, {}, lambda _: None)
+    assert "hosts: no, all hosts are in use\nslurm: no, it does not answer" in str(caught.value)
+
+
+def test_what_a_list_may_be() -> None:
+    """One name is as before; none, or one twice, is a mistake; `--provider` replaces it."""
+    assert Recipe.from_text(RECIPE.format(places="hosts")).places == ()
+    assert Recipe.from_text(RECIPE.format(places="hosts, slurm"), provider="local").places == ()
+    for places in ("", "hosts, hosts"):
+        with pytest.raises(RecipeError):
+            Recipe.from_text(RECIPE.format(places=places))
+
+
+def test_a_queue_that_is_not_known_counts_as_short() -> None:
+    """It is what its user has put there."""
+    first, second = Place("a", "m", wait_s=None), Place("b", "m")
+    assert chosen([first, second]) is first
+
+
+def _have(monkeypatch: pytest.MonkeyPatch, answers: dict[str, float | Exception | None]) -> None:
+    def get_provider(name: str, _place: object) -> FakeProvider:
+        return FakeProvider(answers[name])
+
+    for module in ("trainmaster.providers", "trainmaster.service.driving.run_clusters"):
+        monkeypatch.setattr(f"{module}.get_provider", get_provider)
