@@ -17,11 +17,11 @@ from trainmaster.spec.errors import Mistake, RecipeError, UsageError
 from trainmaster.spec.labels import read_labels
 from trainmaster.spec.node import Kind, YamlNode, below
 from trainmaster.spec.objective import Budget, Objective, read_objective
+from trainmaster.spec.places import PROVIDER_NAME
 from trainmaster.spec.reading import Key, Noun, Problems, ReportedMistake, noun, pattern, read_noun, text
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.topics import Subscription, read_notify
 
-PROVIDER_NAME: Final = r"[a-z][a-z0-9_-]*"
 TABLE: Final = ("tool", "trainmaster")
 BUILT_IN: Final = {"provider": "local", "objective": "cheapest"}
 _KEYS: Final = (

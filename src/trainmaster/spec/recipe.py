@@ -30,6 +30,7 @@ from trainmaster.spec.node import (
     written,
 )
 from trainmaster.spec.objective import Budget, Objective, read_objective
+from trainmaster.spec.places import first_provider, places_of
 from trainmaster.spec.reading import (
     Key,
     Noun,
@@ -39,7 +40,6 @@ from trainmaster.spec.reading import (
     boolean,
     choice,
     integer,
-    list_of,
     noun,
     pattern,
     read_file_names,
@@ -57,7 +57,6 @@ from trainmaster.spec.trigger import CONCURRENCY, Trigger, read_triggers
 _NAME = re.compile(EXPERIMENT_NAME)
 _EXPERIMENTS: Final = re.compile(r"experiments[\"']?[ \t]*:")
 _MAX_NAME: Final = 100
-PROVIDER_NAME: Final = r"[a-z][a-z0-9_-]*"
 #: What a recipe is called by whoever names only its directory.
 IN_DIRECTORY: Final = "recipe.yaml"
 _RIGHT: Final = "give the path of a recipe, for instance examples/digits/recipe.yaml"
@@ -98,27 +97,6 @@ def _engine(node: YamlNode, path: Path, problems: Problems) -> str:
 
 
 takes(_engine, enum=list(ENGINES.built_in))
-
-
-_provider = pattern(PROVIDER_NAME, "write a provider's name such as local")
-_providers = list_of(_provider, "write a provider's name such as local, or a list of some", single=True)
-
-
-def _first_provider(node: YamlNode, path: Path, problems: Problems) -> str:
-    """One, or the first of several; see `Recipe.places`."""
-    found = _providers(node, path, problems)
-    if not found:
-        raise problems.refuse(node, path, "it is empty; write a provider's name such as local")
-    return found[0]
-
-
-takes(_first_provider, items=_provider, single=True)
-
-
-def _places(root: YamlNode) -> tuple[str, ...]:
-    """All that a recipe names which was read."""
-    named = root.entries.get("provider")
-    return tuple(each.text for each in named.items) if named is not None and len(named.items) > 1 else ()
 
 
 class Recipe(Noun):
@@ -163,7 +141,7 @@ class Recipe(Noun):
     include: tuple[str, ...] = ()
     main: Annotated[str, Key("main", text("write the script that the wheel runs"))] = "main.py"
     directory: FilePath = FilePath()
-    provider: Annotated[str, Key("provider", _first_provider)] = "local"
+    provider: Annotated[str, Key("provider", first_provider)] = "local"
     places: tuple[str, ...] = ()
     engine: Annotated[str, Key("engine", _engine)] = DEFAULT_ENGINE
     budget: Annotated[Budget | None, Key("budget", noun(Budget))] = None
@@ -496,7 +474,7 @@ def _read_text(
     _explain_lost_indentation(root, problems)
     try:
         recipe = _read(root, problems, stem)
-        told["places"] = _places(root)
+        told["places"] = places_of(root)
     except ReportedMistake:
         raise RecipeError(shown, problems.in_order()) from None
     told |= {"source_text": redacted(source), "overrides": tuple(redacted(each) for each in changes)}

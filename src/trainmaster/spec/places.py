@@ -1,0 +1,29 @@
+"""`provider` of a recipe: one, or several of which one is chosen when it starts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainmaster.spec.node import YamlNode
+from trainmaster.spec.reading import Path, Problems, list_of, pattern, takes
+
+PROVIDER_NAME: Final = r"[a-z][a-z0-9_-]*"
+_provider = pattern(PROVIDER_NAME, "write a provider's name such as local")
+_providers = list_of(_provider, "write a provider's name such as local, or a list of some", single=True)
+
+
+def first_provider(node: YamlNode, path: Path, problems: Problems) -> str:
+    """One, or the first of several; see `Recipe.places`."""
+    found = _providers(node, path, problems)
+    if not found:
+        raise problems.refuse(node, path, "it is empty; write a provider's name such as local")
+    return found[0]
+
+
+takes(first_provider, items=_provider, single=True)
+
+
+def places_of(root: YamlNode) -> tuple[str, ...]:
+    """All that a recipe names which was read."""
+    named = root.entries.get("provider")
+    return tuple(each.text for each in named.items) if named is not None and len(named.items) > 1 else ()
