@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What is installed is compiled on all cores; pip would take one. Some libraries have files that are no Python.
 COMPILE = $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: pages screenshots demo check unit test lint bench seeds docs install system dist audit mutations crossings places gpu real-aws notebook im nova kubernetes clean
+.PHONY: pages screenshots demo check unit test lint bench seeds docs install system dist audit mutations crossings kept places gpu real-aws notebook im nova kubernetes clean
 
 install: $(STAMP)
 
@@ -138,6 +138,10 @@ real-aws: install
 # minute of a hand-over, but for those that `make test` has: hours.
 crossings: install
 	@$(BIN)/python -m pytest -v -m crossings tests/integration/lab tests/integration/volumes
+
+# Twelve kinds of runs, here and in a lab, of which each says of its quote what is so: ten minutes. `make test` has four.
+kept: install
+	@$(BIN)/python benchmarks/quotes_kept.py --subset 1
 
 # Runs on the real schedulers that fit on this machine, with every fault: 20 minutes. `make test` has the contracts.
 places: install nova

@@ -5,11 +5,16 @@ on with; `--report 1` only tells what the file says. Beside each quote stands th
 runs of that kind, give or take 1.645 of their standard deviations (a tenth of the mean at least).
 
     python benchmarks/quotes_kept.py --rounds 3 --kinds here-single,lab-gang
+
+`--subset 1` makes one run of each of twelve kinds (`make kept`), and fails if what a run says of its quote is
+not so. `--brute lab-single,lab-gang` runs a job on all clusters of its kind, then asks for the quote that
+leaves the cluster open: its regret is how much longer the picked one took than the best.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -17,6 +22,7 @@ import random
 import re
 import sqlite3
 import subprocess
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -223,6 +229,26 @@ KINDS = {
 }
 
 
+#: One run of each of these, by its number: what is drawn is the same on every machine.
+SUBSET = {
+    "here-single": 3,
+    "here-short": 0,
+    "here-whole": 1,
+    "here-setup": 0,
+    "here-ddp": 2,
+    "here-sweep": 0,
+    "lab-single": 1,
+    "lab-setup": 0,
+    "lab-gang": 4,
+    "lab-spot": 0,
+    "lab-lost": 0,
+    "lab-slow": 0,
+}
+UNITS = (("time", "s"), ("cost", "usd"))
+#: What makes a job of a kind another cluster, and no other job.
+CLUSTER = ("instance", "workers")
+
+
 class Bench:
     """A home that remembers, with a lab in it.
 
@@ -264,20 +290,39 @@ class Bench:
             if needed:
                 self.call("lab", "down", must=False)
 
-    def recipe(self, name: str, number: int) -> tuple[Path, dict[str, Any]]:
-        """The one of a run: drawn from its kind and number alone."""
+    def brute(self, name: str, number: int) -> Iterator[dict[str, Any]]:
+        """A job on each of its clusters, and then which of them the quote takes that may take any."""
+        draws = {key: list(KINDS[name].draws[key]) for key in CLUSTER if key in KINDS[name].draws}
+        for values in itertools.product(*draws.values()):
+            yield self.run(name, number, **dict(zip(draws, values, strict=True)))
+        lists = {key: str(every).replace("'", "") for key, every in draws.items()}
+        path, drawn = self.recipe(name, number, **lists)
+        text = path.read_text().replace("experiments:", "provider: lab\nobjective: fastest\nexperiments:")
+        if many := draws.get("workers"):
+            text = text.replace(f"workers: {lists['workers']}", f"workers: {min(many)}..{max(many)}")
+        path.write_text(text)
+        told = json.loads(self.call("quote", path, "--json", "--allow-stale").strip().splitlines()[-1])
+        worker = told["cluster"]["worker"]
+        picked = {"instance": worker["instance"], "workers": told["experiments"]["train"]["workers"]}
+        kept = {key: value for key, value in drawn.items() if key not in CLUSTER}
+        load = os.getloadavg()[0]
+        yield {"kind": name, "number": number, "at": round(time.time()), "load": [load, load], "drawn": kept,
+               "picked": {key: picked[key] for key in draws}}  # fmt: skip
+
+    def recipe(self, name: str, number: int, **draws: Any) -> tuple[Path, dict[str, Any]]:
+        """The one of a run: drawn from its kind and number alone, but for what is given."""
         kind, rng = KINDS[name], random.Random(f"{name}/{number}")
-        drawn = {key: rng.choice(list(values)) for key, values in kind.draws.items()}
+        drawn = {key: rng.choice(list(values)) for key, values in kind.draws.items()} | draws
         engine = "engine: ssh\n" if kind.provider == "lab" else ""
         text = f"name: {name}\n{engine}experiments:\n  train:\n" + kind.recipe.format(**drawn, n=number)
         path = self.work / f"{name}.yaml"
         path.write_text(text + "\n")
         return path, drawn
 
-    def run(self, name: str, number: int) -> dict[str, Any]:
-        """One run, and what it was quoted."""
+    def run(self, name: str, number: int, **draws: Any) -> dict[str, Any]:
+        """One run, and what it was quoted; some of its draws may be given."""
         kind = KINDS[name]
-        path, drawn = self.recipe(name, number)
+        path, drawn = self.recipe(name, number, **draws)
         before, began = os.getloadavg()[0], time.time()
         command = [TRAINMASTER, "run", str(path), "--provider", kind.provider, "--yes", "--json"]
         log = self.root / "last.log"
@@ -340,7 +385,7 @@ class Bench:
                 "time_s": told["time_s"],
                 "cost_usd": told["cost_usd"],
                 "phases": told.get("phases"),
-                "kept": bool(kept),
+                "kept": None if kept is None else bool(kept),
                 "after_s": round(made_at - created, 1),
                 "truth_s": time_s,
                 "truth_usd": cost_usd,
@@ -352,7 +397,55 @@ class Bench:
             "cost_usd": status.get("cost_usd"),
             "phases": status.get("phases"),
             "quotes": quotes,
+            "told": status.get("quote"),
         }
+
+
+def untrue(record: dict[str, Any]) -> list[str]:
+    """What a run says of its quote and is not so; of a run that nobody could quote that is nothing."""
+    wrong = []
+    for kind, quote in record.get("quotes", {}).items():
+        if quote["kept"] is None or quote["truth_s"] is None:
+            continue
+        time_s, cost_usd = quote["time_s"], quote["cost_usd"]
+        within = quote["truth_s"] <= time_s["p95"] and quote["truth_usd"] <= cost_usd["p95"]
+        if quote["kept"] is not (within and record["reason"] == "SUCCEEDED"):
+            wrong.append(f"{kind}: {quote['kept']=}, and it took {quote['truth_s']} of {time_s}")
+    judged = [quote for quote in record.get("quotes", {}).values() if quote["kept"] is not None]
+    told = record.get("told")
+    if judged and told and told["kept"] is not judged[-1]["kept"]:
+        wrong.append(f"status says {told['kept']}, the record {judged[-1]['kept']}")
+    last = judged[-1] if judged else None
+    if last and last["kept"] and told:
+        is_early = any(last[f"truth_{unit}"] < last[f"{what}_{unit}"]["p5"] for what, unit in UNITS)
+        if (told.get("outside") == "early") is not is_early:
+            wrong.append(
+                f"status says {told.get('outside')}, and it took {last['truth_s']}: {told['time_s']}"
+            )
+    if record.get("reason") == "SUCCEEDED" and record.get("quotes") and not judged:
+        wrong.append("it was quoted and has ended, and is not judged")
+    return wrong
+
+
+def regrets(records: Sequence[dict[str, Any]]) -> list[float]:
+    """How much longer the picked cluster of each job took than its best one: 0.05 is 5 %."""
+
+    def job(record: dict[str, Any]) -> tuple[str, str]:
+        drawn = {key: value for key, value in record["drawn"].items() if key not in CLUSTER}
+        return record["kind"], json.dumps(drawn, sort_keys=True)
+
+    took: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for each in records:
+        if each.get("reason") == "SUCCEEDED":
+            cluster = {key: each["drawn"][key] for key in CLUSTER if key in each["drawn"]}
+            took[job(each)][json.dumps(cluster, sort_keys=True)].append(each["seconds"])
+    found = []
+    for each in records:
+        middles = {cluster: median(seconds) for cluster, seconds in took[job(each)].items()}
+        picked = middles.get(json.dumps(each.get("picked"), sort_keys=True))
+        if picked is not None:
+            found.append(picked / min(middles.values()) - 1)
+    return found
 
 
 def interval_score(low: float, high: float, truth: float) -> float:
@@ -436,18 +529,25 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "disturbed": lambda each: bool(KINDS[each["kind"]].fault),
     }
     groups |= {name: lambda each, name=name: each["kind"] == name for name in KINDS}
-    told = {}
+    told, made = {}, [each for each in records if "picked" not in each]
     for name, takes in groups.items():
-        mine = [each for each in records if takes(each)]
+        mine = [each for each in made if takes(each)]
         if mine:
             told[name] = {kind: scored(mine, kind) for kind in ("estimate", "binding")}
             told[name]["runs"] = len(mine)
+    regret, records = regrets(records), made
     loads = [each["load"][1] for each in records]
     return {
         "runs": len(records),
         "load": [min(loads), round(median(loads), 2), max(loads)] if loads else [],
         "by": told,
         "phases": by_phase(records),
+        "untrue": [f"{each['run']}: {words}" for each in records for words in untrue(each)],
+        "regret": {
+            "jobs": len(regret),
+            "median": round(median(regret), 4) if regret else None,
+            "at_most_0.05": round(sum(each <= 0.05 for each in regret) / len(regret), 3) if regret else None,
+        },
         "target": {"kept": TARGET_KEPT, "width_p95_over_p50": TARGET_WIDTH},
     }
 
@@ -462,6 +562,8 @@ def main() -> None:
         minutes=1e9,
         report=0,
         since=0.0,
+        subset=0,
+        brute="",
     )
     out, kinds = Path(chosen.out), chosen.kinds.split(",")
     out.parent.mkdir(exist_ok=True)
@@ -470,7 +572,25 @@ def main() -> None:
         lines = out.read_text().splitlines() if out.exists() else []
         return [found for line in lines if (found := json.loads(line))["at"] >= chosen.since]
 
-    if not chosen.report:
+    if chosen.subset:
+        chosen.kinds, chosen.out = ",".join(SUBSET), str(OUT / "quotes_kept_subset.jsonl")
+        out, kinds = Path(chosen.out), list(SUBSET)
+        out.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(dir="/var/tmp", ignore_cleanup_errors=True) as home:
+            bench = Bench(Path(home))
+            with bench.lab(kinds):
+                found = [bench.run(name, number) for name, number in SUBSET.items()]
+        out.write_text("".join(json.dumps(each) + "\n" for each in found))
+        if wrong := [f"{each['run']}: {words}" for each in found for words in untrue(each)]:
+            raise SystemExit("\n".join(wrong))
+    elif chosen.brute:
+        names, bench = chosen.brute.split(","), Bench(Path(chosen.home))
+        with bench.lab(names):
+            for number in range(chosen.rounds):
+                for record in (each for name in names for each in bench.brute(name, 10_000 + number)):
+                    with out.open("a") as file:
+                        file.write(json.dumps(record) + "\n")
+    elif not chosen.report:
         bench, end = Bench(Path(chosen.home)), time.time() + 60 * float(chosen.minutes)
         done = defaultdict(int)
         for each in records():

@@ -1,0 +1,35 @@
+"""What runs say of their quotes is so: four short kinds of `benchmarks/quotes_kept.py`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "quotes_kept.py"
+#: Long enough to be quoted, short enough for each test run.
+SHORT = {
+    "here-single": {"steps": 60, "pause": 0.05},
+    "here-short": {"steps": 30, "pause": 0.1},
+    "here-whole": {"seconds": 3},
+    "here-setup": {"steps": 40, "pause": 0.05, "sleep": 1},
+}
+
+
+@pytest.mark.timeout(600)
+def test_what_runs_say_of_their_quotes_is_so(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    spec = importlib.util.spec_from_file_location("quotes_kept", SCRIPT)
+    kept = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "quotes_kept", kept)
+    spec.loader.exec_module(kept)
+    bench, quoted = kept.Bench(tmp_path), 0
+    for number in range(2):  # the second has an estimate, by the first
+        for name, draws in SHORT.items() if number == 0 else [("here-single", SHORT["here-single"])]:
+            record = bench.run(name, number, **draws)
+            assert record["reason"] == "SUCCEEDED", record
+            assert kept.untrue(record) == [], record
+            quoted += bool(record["quotes"])
+    assert quoted, "the last one at least"
