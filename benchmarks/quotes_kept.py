@@ -231,19 +231,9 @@ KINDS = {
 
 #: One run of each of these, by its number: what is drawn is the same on every machine.
 SUBSET = {
-    "here-single": 3,
-    "here-short": 0,
-    "here-whole": 1,
-    "here-setup": 0,
-    "here-ddp": 2,
-    "here-sweep": 0,
-    "lab-single": 1,
-    "lab-setup": 0,
-    "lab-gang": 4,
-    "lab-spot": 0,
-    "lab-lost": 0,
-    "lab-slow": 0,
-}
+    "here-single": 3, "here-short": 0, "here-whole": 1, "here-setup": 0, "here-ddp": 2, "here-sweep": 0,
+    "lab-single": 1, "lab-setup": 0, "lab-gang": 4, "lab-spot": 0, "lab-lost": 0, "lab-slow": 0,
+}  # fmt: skip
 UNITS = (("time", "s"), ("cost", "usd"))
 #: What makes a job of a kind another cluster, and no other job.
 CLUSTER = ("instance", "workers")

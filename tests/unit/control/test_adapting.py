@@ -41,7 +41,8 @@ SLOW = Slow(
     ("more", "words"),
     [
         ({}, ""),
-        ({"machine": ""}, "no machine stands out"),
+        ({"machine": ""}, "gains nothing of the 30 min, and $1.00 more that it takes longer"),
+        ({"machine": "", "usd_per_hour": 0.0}, "gains nothing of the 30 min that it takes longer"),
         ({"is_rented": False}, "there is no other machine"),
         ({"changes": MOST_CHANGES}, "changed 2 times already"),
         ({"changes": 1, "changed_s": REST_S - 1}, "changed 59 s ago"),

@@ -113,7 +113,10 @@ class Slow:
 def why_not_replace(slow: Slow) -> str:
     """Why its machine is left where it is; empty if another one is to be asked for."""
     if not slow.machine:
-        return "no machine stands out"
+        longer_s = slow.left_s * slow._saved
+        dearer = f", and {dollars(slow.usd_per_hour * longer_s / 3600)} more" if slow.usd_per_hour else ""
+        lost = f"{format_duration(longer_s)}{dearer}"
+        return f"no machine stands out, so another one gains nothing of the {lost} that it takes longer"
     if not slow.is_rented:
         return "there is no other machine to go on with"
     if slow.changes >= MOST_CHANGES:
