@@ -14,21 +14,21 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.transport.local import Local
 
 
-def pods(root: Path) -> Local:
+def ropes(root: Path) -> Local:
     """What an entry point names."""
     assert root.name == "home"
     return Local()
 
 
 def test_a_plug_in_leads_to_the_machines_of_a_provider(tmp_path, monkeypatch):
-    point = EntryPoint("pods", f"{__name__}:pods", "trainmaster.transports")
-    monkeypatch.setattr(plugins.PluginRegistry, "plug_ins", lambda _: {"pods": point})
-    monkeypatch.setattr(capabilities, "capabilities_of", lambda _: Capabilities(reach="pods"))
+    point = EntryPoint("ropes", f"{__name__}:ropes", "trainmaster.transports")
+    monkeypatch.setattr(plugins.PluginRegistry, "plug_ins", lambda _: {"ropes": point})
+    monkeypatch.setattr(capabilities, "capabilities_of", lambda _: Capabilities(reach="ropes"))
     assert isinstance(get_transport("acme", tmp_path / "home"), Local)
 
 
 def test_one_that_is_not_there_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(capabilities, "capabilities_of", lambda _: Capabilities(reach="pods"))
-    with pytest.raises(UsageError, match="there is no transport 'pods'") as caught:
+    monkeypatch.setattr(capabilities, "capabilities_of", lambda _: Capabilities(reach="ropes"))
+    with pytest.raises(UsageError, match="there is no transport 'ropes'") as caught:
         get_transport("acme", tmp_path)
     assert "ssh" in caught.value.hint
