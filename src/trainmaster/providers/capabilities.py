@@ -56,7 +56,7 @@ HERE: Final = "here"
 TRANSPORTS: Final = PluginRegistry(
     "transport",
     {
-        "pods": "trainmaster.transport.kubernetes.pods:pods_transport",
+        "kubernetes": "trainmaster.transport.kubernetes.pods:pods_transport",
         "ray": "trainmaster.providers.ray.transport:ray_transport",
         "ssh": "trainmaster.transport.ssh:ssh_transport",
     },
@@ -192,7 +192,7 @@ BUILT_IN: Final = {
         queues=True,
     ),
     "kubernetes": Capabilities(
-        reach="pods",
+        reach="kubernetes",
         may_be_free=True,
         spot=False,
         no_spot="nodes that are taken back are a machine of its own, named by `instance`",
