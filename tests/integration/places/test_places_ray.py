@@ -155,7 +155,7 @@ def test_a_node_is_removed(user: Renter, ray: PrivateRay) -> None:
     run = going.run
     until_step(user, run)
     held = ray.said("print(*(n['NodeManagerAddress'] for n in ray.nodes() if n['Alive']))").split()
-    lost = next(name for name in ray.runs("python3 steps.py") if name != ray.names[0])
+    lost = next(name for name in ray.runs("steps.py") if name != ray.names[0])
     ray.remove(lost)
     try:
         told = going.end(timeout_s=PATIENCE_S)

@@ -328,7 +328,11 @@ class _Inlet:
     def write_eof(self) -> None:
         """All was said."""
         if not self._is_closing:
-            self._ending = asyncio.create_task(self._process.call("send", self._process.key, "", True))
+            self._ending = asyncio.create_task(self._end())
+
+    async def _end(self) -> None:
+        with contextlib.suppress(ProviderError):  # who listens to it hears that it is lost
+            await self._process.call("send", self._process.key, "", True)
 
     def is_closing(self) -> bool:
         """Whether it does not listen any more."""
