@@ -53,19 +53,30 @@ class PrivateSlurm(PrivateServer):
         nodes: how many.
         preempts_after_s: grace of jobs in the partition ``scavenge`` that others need the nodes of.
         silent_s: a node that says nothing for so long is down.
+        accounting: it keeps jobs in a database (``slurmdbd mariadb-server``, eight seconds more).
+        forgets_after_s: what has ended for so long is only there.
 
     Attributes:
         names: of the nodes.
         environ: what its commands, and `trainmaster`, are to be started with.
     """
 
-    def __init__(self, nodes: int = 3, *, preempts_after_s: int = 6, silent_s: int = 15) -> None:
+    def __init__(
+        self,
+        nodes: int = 3,
+        *,
+        preempts_after_s: int = 6,
+        silent_s: int = 15,
+        accounting: bool = False,
+        forgets_after_s: int = 300,
+    ) -> None:
         self.names = [f"n{k}" for k in range(1, nodes + 1)]
         self._grace_s, self._silent_s = preempts_after_s, silent_s
         self._place = Path(tempfile.mkdtemp(prefix="tm-slurm-", dir="/run"))
         self._place.chmod(0o755)
         self._network = PrivateNetwork("sl", 83, self.names)
-        self._port, self._node_port = free_ports(2)
+        self._port, self._node_port, self._account_port, self._database_port = free_ports(4)
+        self._accounting, self._forgets_after_s = accounting, forgets_after_s
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self.environ = {
             "SLURM_CONF": str(self._place / "slurm.conf"),
@@ -101,6 +112,8 @@ class PrivateSlurm(PrivateServer):
             f"--log-file={place}/munged.own.log", f"--seed-file={place}/munged.seed",
         )  # fmt: skip
         self._until((place / "munge.sock").exists, "munged")
+        if self._accounting:
+            self._start_accounting()
         self.start_controller()
         for name in self.names:
             self.boot(name)
@@ -132,6 +145,8 @@ class PrivateSlurm(PrivateServer):
     def boot(self, name: str) -> None:
         """A node is there, with nothing on it."""
         entered = self._network.entering(name, {self._place / f"var.{name}": "/var/tmp"})  # noqa: S108 - as ours
+        # By `ip netns exec` it had a /sys without control groups, and no containers.
+        entered[:4] = ["nsenter", f"--net=/run/netns/{self._network.space(name)}"]
         self._spawn(name, *entered, "slurmd", "-D", "-N", name, "-f", self.environ["SLURM_CONF"])
 
     def kill(self, name: str) -> None:
@@ -187,8 +202,11 @@ class PrivateSlurm(PrivateServer):
             "SlurmdParameters=config_overrides", "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none",
             "SwitchType=switch/none", "MpiDefault=none", "SelectType=select/cons_tres",
             "SelectTypeParameters=CR_Core_Memory", "JobAcctGatherType=jobacct_gather/none",
-            "AccountingStorageType=accounting_storage/none", "JobCompType=jobcomp/none", "GresTypes=gpu",
-            "SlurmctldTimeout=10", f"SlurmdTimeout={self._silent_s}", "ReturnToService=2", "MinJobAge=300",
+            f"AccountingStorageType=accounting_storage/{'slurmdbd' if self._accounting else 'none'}",
+            "AccountingStorageHost=127.0.0.1", f"AccountingStoragePort={self._account_port}",
+            f"AccountingStoragePass={place}/munge.sock", "JobCompType=jobcomp/none", "GresTypes=gpu",
+            "SlurmctldTimeout=10", f"SlurmdTimeout={self._silent_s}", "ReturnToService=2",
+            f"MinJobAge={self._forgets_after_s}",
             "KillWait=30", "BatchStartTimeout=10", "InactiveLimit=0",
             "PreemptType=preempt/partition_prio", "PreemptMode=CANCEL", "SchedulerType=sched/backfill",
             "SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0",
@@ -202,6 +220,30 @@ class PrivateSlurm(PrivateServer):
             f"PartitionName=scavenge Nodes=n[1-{last}] MaxTime=1-0 State=UP PriorityTier=1 "
             f"PreemptMode=CANCEL GraceTime={self._grace_s}",
         ]  # fmt: skip
+
+    def _start_accounting(self) -> None:
+        place, data = self._place, self._place / "db"
+        if missing := [each for each in ("slurmdbd", "mariadbd") if shutil.which(each, path=_PATH) is None]:
+            raise NoSlurmError(f"{', '.join(missing)} not installed (Debian: slurmdbd mariadb-server)")
+        run("mariadb-install-db", "--user=root", f"--datadir={data}", "--skip-test-db")
+        self._spawn(
+            "db", "mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", "--skip-grant-tables",
+            f"--socket={place}/db.sock", f"--port={self._database_port}", "--bind-address=127.0.0.1",
+            f"--pid-file={place}/db.pid", "--innodb-flush-log-at-trx-commit=0", "--innodb-log-file-size=4M",
+        )  # fmt: skip
+        self._until((place / "db.sock").exists, "mariadbd")
+        settings = place / "slurmdbd.conf"
+        settings.touch(mode=0o600)
+        lines = [
+            "AuthType=auth/munge", f"AuthInfo=socket={place}/munge.sock", "DbdHost=localhost",
+            f"DbdPort={self._account_port}", "SlurmUser=root", "StorageType=accounting_storage/mysql",
+            "StorageHost=127.0.0.1", f"StoragePort={self._database_port}", "StorageUser=root",
+            "StorageLoc=accounts", f"PidFile={place}/dbd.pid",
+        ]  # fmt: skip
+        settings.write_text("\n".join(lines) + "\n")
+        self._spawn("dbd", "slurmdbd", "-D")
+        adds = ("sacctmgr", "-i", "add", "cluster", "private")
+        self._until(lambda: "private" in self.command(*adds, check=False), "slurmdbd")
 
     def _spawn(self, name: str, *words: str) -> None:
         # Even an empty SLURM_JWT turns every daemon to auth/jwt, and the job that we may be in is not theirs.

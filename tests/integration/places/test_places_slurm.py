@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
 from renter import Renter
+from slurm_runs import check_clean, until
 
 from trainmaster.testing.private_slurm import PrivateSlurm
 from trainmaster.testing.private_sshd import SshHost, make_key
@@ -37,14 +37,6 @@ experiments:
 """
 
 
-def until(condition: Callable[[], Any], patience_s: float, seen: Callable[[], Any] = str) -> None:
-    """Ask Slurm again and again, but not all the time."""
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {patience_s:.0f} s: {seen()}"
-        time.sleep(0.3)
-
-
 def gang(user: Renter, workers: int = 2, steps: int = 60, machine: str = "node") -> Path:
     """Members that count, save, and go on from what was saved."""
     return user.recipe(GANG.format(workers=workers, steps=steps, machine=machine))
@@ -54,13 +46,6 @@ def nodes_of(slurm: PrivateSlurm) -> list[str]:
     """Names of the nodes that the first running job has."""
     listed = slurm.command("squeue", "-h", "-t", "R", "-o", "%N").split()
     return slurm.command("scontrol", "show", "hostnames", listed[0]).split() if listed else []
-
-
-def check_clean(account: Account) -> None:
-    """Neither jobs nor files nor processes of ours are left."""
-    slurm, scratch = account.slurm, account.home.parent / "scratch"
-    until(lambda: not slurm.jobs(), 30, lambda: slurm.command("squeue", "-o", "%i %T %r %j %k %N"))
-    until(lambda: not list(scratch.iterdir()), 30, lambda: list(scratch.iterdir()))
 
 
 def until_step(user: Renter, run: str, saved: int = 1) -> None:

@@ -269,7 +269,7 @@ def test_nothing_of_a_script_goes_on_when_time_is_up(tmp_path, monkeypatch):
     """Else `sbatch` may submit when the lock is free for the next one."""
     monkeypatch.setattr(shell, "_TIMEOUT_S", 0.5)
     here = settings(tmp_path, "machines: {big: {cpus: 8, memory: 3GB}}\n")
-    with pytest.raises(ProviderError, match="not answered"):
+    with pytest.raises(ProviderError, match="not done after"):
         SlurmShell(here, ProviderPlace(tmp_path, "home")).run(f"exec 9> {tmp_path}/lock; flock 9; sleep 600")
     with (tmp_path / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

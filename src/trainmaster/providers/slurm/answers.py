@@ -113,6 +113,20 @@ def parse_jobs(text: str) -> tuple[float, list[SlurmJob]]:
     return now, list(jobs.values())
 
 
+def parse_past(text: str) -> list[SlurmJob]:
+    """Jobs that are over, of what `past_script` answers.
+
+    >>> [(job.id, job.state, job.ends_at) for job in parse_past("7|CANCELLED by 0|0:15|1700|1800")]
+    [('7', 'CANCELLED', 1800.0)]
+    """
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") == 4]
+    jobs = [
+        SlurmJob(id, state=state.split()[0], exit_code=code, started_at=_time(start), ends_at=_time(end))
+        for id, state, code, start, end in rows
+    ]
+    return [job for job in jobs if job.phase is JobPhase.ENDED]
+
+
 def _job(said: Mapping[str, str]) -> SlurmJob:
     return SlurmJob(
         id=said["JobId"],

@@ -270,6 +270,8 @@ class SlurmProvider:
             return []
         there, listed = answers.parse_jobs(self._answer(scripts.look_script(self._name(known.cluster))))
         by_id = {job.id: job for job in listed}
+        if lost := [job.id for job in known.jobs.values() if not job.ended_at and job.id not in by_id]:
+            by_id |= {job.id: job for job in answers.parse_past(self._answer(scripts.past_script(lost)))}
         offset_s = self._clock() - there
         before, nodes = known, list[Node]()
         for job in known.jobs.values():
@@ -351,7 +353,7 @@ class SlurmProvider:
             switch=directory,
             python=self._settings.python,
             directory=f"{directory}/runtime" if directory else "",
-            is_queued=state is NodeState.STARTING,
+            is_queued=state is NodeState.STARTING and seen is not None and bool(seen.reason),
         )
 
     def _state(
@@ -365,7 +367,7 @@ class SlurmProvider:
         if seen.phase is JobPhase.WAITS:
             then = seen.started_at + offset_s - self._clock()
             starts = f", starts in {format_duration(round(then, -1))} as Slurm reckons" if then > 60 else ""
-            return NodeState.STARTING, f"job {job.id}: {seen.reason or 'not looked at yet'}{starts}", None
+            return NodeState.STARTING, f"job {job.id}: {seen.reason}{starts}", None
         if job.nodes and name not in seen.nodes:
             what = f"{name} is down, and" if name else "a node is down, and"
             return NodeState.GONE, f"job {job.id}: {what} Slurm has taken it out of the job", None

@@ -1,0 +1,230 @@
+"""What else of the house meets a Slurm: each row a run on the real one, which leaves nothing there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("asyncssh", reason="asyncssh is not installed")
+
+from command_server import TRAINMASTER
+from private_engines import IMAGE, NoEngineError, PrivateEngine, make_image
+from renter import Renter
+from running_server import RunningServer
+from slurm_runs import check_clean, until
+
+from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
+from trainmaster.providers.slurm.provider import slurm_provider
+from trainmaster.testing.private_slurm import NoSlurmError, PrivateSlurm
+
+if TYPE_CHECKING:  # another folder's conftest.py may have the name by then
+    from conftest import Account
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.places,
+]
+
+RECIPE = """
+name: steps
+budget: {budget}
+experiments:
+  train:
+    distributed: {{strategy: allreduce, workers: 2, per_node: 1}}
+    framework: plain
+    hardware: {{instance: {machine}}}
+    {more}
+    command: {command}
+"""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """One row.
+
+    Attributes:
+        command, machine, budget, more: of the recipe. options: of `run`.
+        code: that it ends with. words: what it says, or its log. env: of the command.
+    """
+
+    command: str
+    words: str
+    machine: str = "half"
+    budget: str = "{}"
+    more: str = ""
+    options: tuple[str, ...] = ()
+    code: int = 0
+    env: dict[str, str] = field(default_factory=dict)
+
+
+ROWS = {
+    "volume": Crossing(
+        'cat "$TRAINMASTER_DATA_IMAGES/deep/a"', "of the volume", more="data: {images: {volume: images}}"
+    ),
+    "container": Crossing(
+        "echo image $FROM_IMAGE", "image yes", more=f"container: {IMAGE}",
+        env={"TRAINMASTER_CONTAINER_ENGINE": "podman"},
+    ),
+    "cap": Crossing(
+        "sleep 600", "the run ends: it may cost", "dear", "{total: $0.6}", code=1
+    ),
+    "a limit of waiting": Crossing("echo never", "no machines after 5 s", "node", "{wait: 5s}", code=1),
+    "driver on the cluster": Crossing("echo never", "in this home only", options=("--on-cluster",), code=2),
+    "a limit above the partition's": Crossing("echo never", "than partition main allows", "long", code=2),
+    "more memory than a node has": Crossing("echo never", "partition main has 9 GB", "large", code=2),
+    "more GPUs than a node has": Crossing("echo never", "partition main has 3 GPUs", "gpus", code=2),
+    "no such reservation": Crossing("echo never", "Slurm refuses machine reserved", "reserved", code=2),
+}  # fmt: skip
+MACHINES = """\
+  dear: {cpus: 1, memory: 300MB, usd_per_hour: 3}
+  long: {cpus: 1, memory: 300MB, time_limit: 48h}
+  large: {cpus: 1, memory: 9GB}
+  gpus: {cpus: 1, memory: 300MB, gpus: 3}
+  reserved: {cpus: 1, memory: 300MB, reservation: nobodys}
+"""
+
+
+@pytest.fixture(scope="module")
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder whose `podman` has our image, on every node."""
+    try:
+        engine = PrivateEngine("podman", make_image(("bash", "cat", "sleep"), python=False))
+    except NoEngineError as error:
+        pytest.skip(str(error))
+    with engine:
+        folder = tmp_path_factory.mktemp("bin")
+        lines = [f"export {name}='{value}'" for name, value in engine.env.items()]
+        (folder / "podman").write_text(
+            "\n".join(["#!/bin/sh", *lines, f'exec {shutil.which("podman")} "$@"', ""])
+        )
+        (folder / "podman").chmod(0o755)
+        yield folder
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_crossing(
+    user: Renter, account: Account, slurm: PrivateSlurm, request: pytest.FixtureRequest, name: str
+) -> None:
+    """It ends as it does elsewhere."""
+    row, settings = ROWS[name], account.home / "slurm.yaml"
+    text = settings.read_text() + MACHINES
+    if name == "container":
+        text = f"before: export PATH={request.getfixturevalue('podman')}:$PATH\n{text}"
+    settings.write_text(text)
+    if name == "volume":
+        (images := user.work.parent / "images" / "deep").mkdir(parents=True)
+        (images / "a").write_text("of the volume\n")
+        user.call("volume", "push", images.parent, "images")
+    if name == "a limit of waiting":
+        slurm.command("sbatch", "-N3", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1000")
+    recipe = RECIPE.format(budget=row.budget, machine=row.machine, more=row.more, command=row.command)
+    going = user.run(user.recipe(recipe), *row.options, provider="slurm", **row.env)
+    told = going.end(row.code)
+    logs = user.call("logs", told["run"]).stdout if row.code == 0 else ""
+    assert row.words in going.text + logs, going.text
+    slurm.command("scancel", "-n", "wrap")
+    check_clean(account)
+
+
+def test_machines_that_are_kept_have_the_next_run(
+    user: Renter, account: Account, slurm: PrivateSlurm
+) -> None:
+    """The same job; then it is given back."""
+    recipe = user.recipe(RECIPE.format(budget="{}", machine="half", more="", command="hostname"))
+    user.run(recipe, "--keep", "10m", provider="slurm").end()
+    jobs = slurm.jobs()
+    assert len(jobs) == 1
+    user.run(recipe, "--keep", "10m", provider="slurm").end()
+    assert slurm.jobs() == jobs
+    user.run(recipe, provider="slurm").end()
+    check_clean(account)
+
+
+def test_a_node_is_drained_below_a_run(user: Renter, account: Account, slurm: PrivateSlurm) -> None:
+    """What runs there goes on to its end; the next run is elsewhere."""
+    slow = RECIPE.format(budget="{}", machine="half", more="", command="python3 steps.py 60 0.1")
+    recipe = user.recipe(slow)
+    going = user.run(recipe, provider="slurm")
+    run = going.run
+    until(lambda: "n" in slurm.command("squeue", "-h", "-t", "R", "-o", "%N"), 120)
+    node = slurm.command("squeue", "-h", "-t", "R", "-o", "%B").split()[0]
+    slurm.command("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=a test")
+    try:
+        assert going.end()["state"] == "DONE"
+        assert len(user.attempts(run)) == 1
+        again = user.run(recipe, provider="slurm")
+        until(lambda: slurm.command("squeue", "-h", "-t", "R", "-o", "%N"), 120)
+        assert node not in slurm.command("squeue", "-h", "-t", "R", "-o", "%N").split(",")
+        again.end()
+    finally:
+        slurm.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    check_clean(account)
+
+
+def test_a_team_trains_on_a_server_that_has_an_account(
+    user: Renter, account: Account, slurm: PrivateSlurm, tmp_path: Path
+) -> None:
+    """Its member has neither Slurm nor the settings; the task has the team's secret, and nobody else's."""
+    pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+    server = RunningServer(user.start)
+    process = server.start()
+    user.call("team", "create", "vision")
+    user.call("team", "add-member", "vision", "ann")
+    made = user.call(
+        "token", "create", "ann", "--scopes", "read,run", "--user", "ann", "--team", "vision", "--json"
+    )
+    user.call("team", "add-member", "vision", "mia", "--role", "manager")
+    manager = user.call(
+        "token", "create", "mia", "--scopes", "read,run,manage", "--user", "mia", "--team", "vision", "--json"
+    )
+    server.token = json.loads(manager.stdout)["token"]
+    with server.open("PUT", "/api/v1/secrets/HF_TOKEN", {"value": "hf_of_the_team"}):
+        pass
+    away = {"TRAINMASTER_HOME": str(tmp_path / "ann"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    away |= {"SLURM_CONF": "/nowhere"}
+    subprocess.run(
+        [TRAINMASTER, "login", server.url, "--token", "-"],
+        input=json.loads(made.stdout)["token"] + "\n",
+        env={**os.environ, **user.env, **away}, text=True, check=True, capture_output=True,
+    )  # fmt: skip
+    secret = 'test "$HF_TOKEN" = hf_of_the_team && echo it has it'
+    text = RECIPE.format(budget="{}", machine="half", more="secrets: [HF_TOKEN]", command=secret)
+    told = user.start("run", user.recipe(text), "--provider", "slurm", "--yes", "--json", **away).end()
+    assert told["state"] == "DONE"
+    assert user.call("logs", told["run"], **away).stdout.count("it has it") == 2
+    assert not (tmp_path / "ann" / "slurm.yaml").exists()
+    check_clean(account)
+    process.interrupt()
+
+
+def test_the_accounting_tells_of_what_slurm_has_forgotten(account: Account, tmp_path: Path) -> None:
+    """When it ended, and why: what it has cost does not go on while no driver looks."""
+    try:
+        slurm = PrivateSlurm(1, accounting=True, forgets_after_s=2)
+        slurm.__enter__()
+    except NoSlurmError as error:
+        pytest.skip(str(error))
+    try:
+        place = ProviderPlace(account.home, "0123456789abcdef", slurm.environ)
+        provider = slurm_provider(place)
+        provider.acquire("c", NodeRequest("worker", 1, "half", token="t"))
+        until(lambda: provider.nodes("c")[0].state is NodeState.READY, 120)
+        (job,) = slurm.jobs()
+        slurm.command("scancel", job)
+        ended_at = time.time()
+        until(lambda: "JobId" not in slurm.command("scontrol", "show", "job", job, check=False), 240)
+        (node,) = slurm_provider(place).nodes("c")
+        assert (node.state, "cancelled" in node.reason) == (NodeState.GONE, True), node.reason
+        assert node.ended_at is not None
+        assert abs(node.ended_at - ended_at) < 60 < time.time() - ended_at + 60
+    finally:
+        slurm.close()
