@@ -20,7 +20,10 @@ def first_provider(node: YamlNode, path: Path, problems: Problems) -> str:
     return found[0]
 
 
-takes(first_provider, items=_provider, single=True)
+takes(
+    first_provider,
+    any=[_provider, {"type": "array", "items": {"pattern": f"^{PROVIDER_NAME}$"}, "minItems": 1}],
+)
 
 
 def places_of(root: YamlNode) -> tuple[str, ...]:

@@ -50,13 +50,17 @@ def _entry(node: YamlNode, path: Path, problems: Problems) -> str:
     return found
 
 
+_PLACE_SHAPE: Final = {
+    "type": ["string", "number", "boolean"],
+    "pattern": r"\S",
+}  # YAML takes a role `3` for a number
 _ENTRY_SHAPE: Final = {
     "type": "object",
-    "properties": {"role": {"type": "string"}, "vars": {"type": "object"}, "on": {"enum": list(_GROUPS)}},
+    "properties": {"role": _PLACE_SHAPE, "vars": {"type": "object"}, "on": {"enum": list(_GROUPS)}},
     "required": ["role"],
     "additionalProperties": False,
 }
-takes(_entry, any=[{"type": "string", "pattern": r"\S"}, _ENTRY_SHAPE])
+takes(_entry, any=[_PLACE_SHAPE, _ENTRY_SHAPE])
 _ENTRIES: Final = list_of(_entry, "write a list of directories", single=True)
 
 
