@@ -414,13 +414,13 @@ def test_the_provider_claims_hosts_over_ssh(new_host: NewHost, tmp_path: Path, b
     assert any("off is left out" in note for note in provider.preflight([NodeRequest("worker", 2)]))
     nodes = provider.acquire("run-1", NodeRequest("worker", 2, token="t"))
     assert [node.id for node in nodes] == ["h1", "h2"]
-    assert len(list(hosts[0].place.glob("claims/*.json"))) == 1
+    assert len(list(hosts[0].place.glob("claims.u*/*.json"))) == 1
     assert all(result.ok for result in on_all(bootstrap, [target_of(node) for node in nodes]))
     hosts[1].stop()
     states = {node.id: (node.state.value, bool(node.reason)) for node in provider.nodes("run-1")}
     assert states == {"h1": ("READY", False), "h2": ("READY", True)}
     provider.release("run-1")
-    assert list(hosts[0].place.glob("claims/*.json")) == []
+    assert list(hosts[0].place.glob("claims.u*/*.json")) == []
     hosts[0].authorized_keys.write_text("")
     again = hosts_provider(ProviderPlace(tmp_path / "home", "home-1"))
     with pytest.raises(UsageError, match=r"\(h1 \(127.0.0.1:\d+\) does not let"):

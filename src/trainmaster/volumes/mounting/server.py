@@ -298,10 +298,6 @@ def main(module: str = SERVER) -> None:
     os._exit(code)
 
 
-if __name__ == "__main__":
-    main()
-
-
 class MountPromotion(threading.Thread):
     """Waits until the chunks are there, then puts the kernel's mount in the place of the server's.
 
@@ -407,3 +403,7 @@ class MountPromotion(threading.Thread):
             sys.stderr.write(f"note: the kernel does not read this volume itself: {words}\n")
             sys.stderr.flush()
         self._last_note = words
+
+
+if __name__ == "__main__":
+    main()
