@@ -230,10 +230,10 @@ class Ssh(Transport):
         """End the thread, and with it every connection."""
         if self._is_closed:
             return
+        self._is_closed = True  # nothing begins any more: it would wait for a loop that has ended
         self._idle.close()
-        with contextlib.suppress(TrainmasterError, TimeoutError):
-            self.wait(self._end(), _CLOSE_S + 1)
-        self._is_closed = True
+        with contextlib.suppress(TrainmasterError, TimeoutError, concurrent.futures.CancelledError):
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(_CLOSE_S + 1)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_S)
         if not self._thread.is_alive():
