@@ -356,6 +356,15 @@ def test_a_host_of_ones_own_that_cannot_be_used_is_left_out_if_the_rest_is_enoug
     assert "no room" in strict.fatal
 
 
+def test_a_host_of_ones_own_that_does_not_answer_is_left_for_another() -> None:
+    there = {f"h{n}": Node(f"h{n}", "c", "worker", NodeState.READY) for n in range(3)}
+    there["h1"] = replace(there["h1"], reason="does not answer: it is off")
+    stages = {"h0": Stage.READY, "h1": Stage.BROKEN, "h2": Stage.READY}
+    decision = step(hosts(3, least=0), Seen(nodes=there, stages=stages, troubles={"h1": "it is off"}))
+    assert not decision.fatal
+    assert kinds(decision) == [ActionKind.GIVE_BACK, ActionKind.RENT]
+
+
 def test_the_end() -> None:
     record = rented()
     ending = step(record, Seen(nodes=nodes(record)), ending=True)
