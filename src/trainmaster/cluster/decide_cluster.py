@@ -277,7 +277,7 @@ def _is_over(
             decision.lost[machine.seat] = f"{_name(record, machine)} is lost: {reason}"
         else:
             decision.notes.append(f"{_name(record, machine)} is given up: {reason}")
-    # One's own host that does not answer is left for another; what is wrong with one that does is somebody's to mend.
+    # A host that does not answer is left for another; what is wrong with one that does is somebody's to mend.
     may_be_another = machine.rental.is_rented or (node is not None and bool(node.reason))
     if stuck and (not may_be_another or _broken_in_a_row(record, machine.seat) >= BROKEN_MOST):
         role = next(role for seat, role in record.seats if seat == machine.seat)
