@@ -27,6 +27,7 @@ from trainmaster.testing.provider_contract import ProviderContract
 from trainmaster.testing.transport_contract import TransportContract
 from trainmaster.transport.base import Connection, Target, Transport
 from trainmaster.transport.http_calls import HttpAnswer, sender
+from trainmaster.transport.kubernetes.api import KubeApi
 from trainmaster.transport.kubernetes.login import read_login
 from trainmaster.transport.kubernetes.pods import Pods, way_of
 
@@ -68,11 +69,11 @@ class KubernetesBench:
         self.environ = {"KUBECONFIG": str(kubernetes.kubeconfig)}
         self.asked: list[tuple[str, str, Any]] = []
 
-    def home(self, name: str, wait: str = "5m") -> KubernetesProvider:
+    def home(self, name: str, wait: str = "5m", more: str = "") -> KubernetesProvider:
         """A provider of another process, for a home."""
         place = ProviderPlace(self.root / name, self.names[name], self.environ)
         place.root.mkdir(exist_ok=True)
-        (place.root / "kubernetes.yaml").write_text(SETTINGS.format(wait=wait))
+        (place.root / "kubernetes.yaml").write_text(SETTINGS.format(wait=wait) + more)
         login = read_login("", self.environ)
         send = sender(context=_context(login))
 
@@ -198,6 +199,28 @@ def test_a_pod_that_has_to_go_may_save(bench: KubernetesBench) -> None:
     assert leaving.leaves_at is not None
     (gone,) = _until(lambda: [each for each in provider.nodes("one") if each.state is NodeState.GONE])
     assert gone.reason
+
+
+def test_pods_are_not_looked_for_in_another_namespace(bench: KubernetesBench) -> None:
+    """They would be taken for deleted, and be forgotten."""
+    bench.provider().acquire("one", bench.request())
+    other = bench.home("home", more="namespace: elsewhere\n")
+    for use in (other.nodes, other.release, lambda name: other.renew(name, 60.0)):
+        with pytest.raises(UsageError, match="elsewhere"):
+            use("one")
+    (node,) = bench.provider().nodes("one")
+    assert node.state is not NodeState.GONE
+
+
+def test_a_pod_that_a_list_lacks_is_looked_for(bench: KubernetesBench, monkeypatch: Any) -> None:
+    """It is gone when it is not there; what is written down as ended would stay so."""
+    provider = bench.provider()
+    provider.acquire("one", bench.request())
+    with monkeypatch.context() as patch:
+        patch.setattr(KubeApi, "all", lambda *_, **__: [])
+        (node,) = provider.nodes("one")
+    assert node.state is not NodeState.GONE
+    provider.release("one", [node.id])
 
 
 def test_a_quota_that_never_suffices_is_refused(bench: KubernetesBench) -> None:

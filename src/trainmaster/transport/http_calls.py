@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from email.message import Message
-from typing import Final
+from typing import Any, Final
 
 _MOST_BYTES: Final = 32 << 20
 
@@ -57,10 +57,10 @@ def sender(authorities: str = "", context: ssl.SSLContext | None = None) -> Send
         request = urllib.request.Request(address, body, dict(headers), method=method)  # noqa: S310 - http(s) only
         try:
             with opener.open(request, timeout=timeout_s) as answer:
-                return _answer(answer.status, answer.read(_MOST_BYTES), answer.headers)
+                return _answer(answer.status, answer)
         except urllib.error.HTTPError as error:
             with error:
-                return _answer(error.code, error.read(_MOST_BYTES), error.headers)
+                return _answer(error.code, error)
 
     return send
 
@@ -76,6 +76,9 @@ def why_unanswered(error: Exception) -> str:
     return " ".join(why.split()) or type(error).__name__
 
 
-def _answer(status: int, body: bytes, headers: Message) -> HttpAnswer:
-    named = {name.lower(): value for name, value in headers.items()}
+def _answer(status: int, answer: Any) -> HttpAnswer:  # noqa: ANN401 - http.client's, or what wraps it
+    body = answer.read(_MOST_BYTES)
+    if answer.length and len(body) < _MOST_BYTES:  # Python lets an end that comes too early pass
+        raise http.client.IncompleteRead(body, answer.length)
+    named = {name.lower(): value for name, value in answer.headers.items()}
     return HttpAnswer(status, body.decode(errors="replace"), named)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from trainmaster.spec.errors import ProviderError, UsageError
-from trainmaster.transport.http_calls import HttpAnswer
+from trainmaster.transport.http_calls import HttpAnswer, send_request
 from trainmaster.transport.kubernetes.api import KubeApi, KubeRefusedError
 from trainmaster.transport.kubernetes.login import KubeCredentials, KubeLogin, read_login
 
@@ -68,6 +71,7 @@ def test_without_files_the_pod_itself_may_have_a_login(tmp_path: Path) -> None:
         read_login("", {"HOME": str(tmp_path)})
     found = read_login("", {"HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
     assert found.server == "https://10.0.0.1:443"
+    assert read_login(found.name, found.environ).server == found.server
     login(tmp_path)
     with pytest.raises(UsageError, match="no context 'x'"):
         read_login("x", {"KUBECONFIG": f"{tmp_path}/a"})
@@ -136,6 +140,29 @@ def test_refusals_are_told_in_its_words(tmp_path: Path) -> None:
     asked, _ = api(tmp_path, [OSError("no route")])
     with pytest.raises(ProviderError, match="does not answer at https://k: no route"):
         asked.call("GET", "pods")
+
+
+@pytest.mark.parametrize("body", ["", "{}", "[]"])
+def test_what_no_list_is_has_not_no_pods(tmp_path: Path, body: str) -> None:
+    """A gateway's answer is not the Kubernetes's."""
+    asked, _ = api(tmp_path, [HttpAnswer(200, body)])
+    with pytest.raises(ProviderError, match="https://k"):
+        asked.all("pods")
+
+
+def test_an_answer_that_ends_too_early_is_none() -> None:
+    """Also when nothing of it has come."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            line, _ = server.accept()
+            with line:
+                line.recv(10_000)
+                line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")
+
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(http.client.IncompleteRead):
+            send_request("GET", f"http://127.0.0.1:{server.getsockname()[1]}", {}, None, 60.0)
 
 
 def test_lists_come_page_by_page_and_clocks_are_compared(tmp_path: Path) -> None:

@@ -51,20 +51,19 @@ class KnownRequest:
 
 @dataclass(frozen=True, slots=True)
 class KnownCluster:
-    """Of one cluster. asked: by the token of the request."""
+    """Of one cluster. asked: by the token of the request. place: server and namespace that were asked."""
 
     cluster: str
     asked: Mapping[str, KnownRequest] = field(default_factory=dict)
+    place: str = ""
 
     def with_request(self, request: KnownRequest) -> KnownCluster:
         """With another request, or another state of one."""
-        return KnownCluster(self.cluster, {**self.asked, request.token: request})
+        return replace(self, asked={**self.asked, request.token: request})
 
     def without(self, tokens: tuple[str, ...]) -> KnownCluster:
         """As if these had not been asked for."""
-        return KnownCluster(
-            self.cluster, {key: each for key, each in self.asked.items() if key not in tokens}
-        )
+        return replace(self, asked={key: each for key, each in self.asked.items() if key not in tokens})
 
 
 class KubernetesLedger(ClusterLedger[KnownCluster]):

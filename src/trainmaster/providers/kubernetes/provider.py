@@ -102,7 +102,8 @@ class KubernetesProvider:
         self._sleep, self._clock = sleep, clock
         namespace = settings.namespace or login.namespace or "default"
         self._api = KubeApi(login, namespace, send, sleep)
-        self._way = way_of(settings.context, namespace, place.environ)
+        self._way = way_of(login.name, namespace, place.environ)
+        self._place = f"{login.server} {namespace}"
         self._memory = KubernetesLedger(place.directory(self.name), place.saved)
 
     def check_settings(self) -> None:
@@ -193,7 +194,7 @@ class KubernetesProvider:
     def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
         """See `Provider`. It does not wait for nodes: machines that have none are STARTING."""
         with self._memory.alone(cluster):
-            known = self._memory.of(cluster)
+            known = self._known(cluster)
             asked = known.asked.get(request.token)
             if asked is None or not asked.is_made:
                 self._make(cluster, request)
@@ -201,9 +202,20 @@ class KubernetesProvider:
             names = known.asked[request.token].pods
             return [node for node in self._looked(known) if node.id in names]
 
+    def _known(self, cluster: str) -> KnownCluster:
+        """What is known of a cluster; refused where another Kubernetes has it."""
+        known = self._memory.of(cluster)
+        if known.asked and known.place not in ("", self._place):
+            raise UsageError(
+                f"cluster {cluster} is in Kubernetes {known.place}, and the context "
+                f"{self._api.login.name!r} leads to {self._place}",
+                f"Go back with `kubectl config use-context`, or name `context` in {self._settings.file}.",
+            )
+        return known
+
     def _make(self, cluster: str, request: NodeRequest) -> None:
         """Have all pods of a request, and of those beside it, or none."""
-        known = self._memory.of(cluster)
+        known = replace(self._memory.of(cluster), place=self._place)
         made = {token for token, asked in known.asked.items() if asked.is_made}
         together = [each for each in request.together if each.token not in made]
         group = tuple(each.token for each in together)
@@ -284,9 +296,8 @@ class KubernetesProvider:
 
     def _found(self, name: str) -> Pod | None:
         try:
-            return answers.pod_of_answer(
-                self._api.call("GET", f"pods/{name}"), time.time() - self._api.ahead_s
-            )
+            told = self._api.call("GET", f"pods/{name}", has="metadata")
+            return answers.pod_of_answer(told, time.time() - self._api.ahead_s)
         except KubeRefusedError as refused:
             if refused.status == 404:
                 return None
@@ -294,7 +305,7 @@ class KubernetesProvider:
 
     def nodes(self, cluster: str) -> list[Node]:
         """See `Provider`. Those that have waited for too long are given up, with all that belongs to them."""
-        if not self._memory.of(cluster).asked:
+        if not self._known(cluster).asked:
             return []
         with self._memory.alone(cluster):
             return self._looked(self._memory.of(cluster))
@@ -308,9 +319,10 @@ class KubernetesProvider:
             for name, pod in asked.pods.items():
                 if not (asked.is_made or name in listed):
                     continue  # about to be asked for
-                state, reason, leaves_at, pod = self._seen(
-                    name, pod, listed.get(name), given_up.get(asked.token, "")
-                )
+                there = listed.get(name)
+                if there is None and not pod.ended_at:  # what is written down as ended stays so
+                    there = self._found(name)
+                state, reason, leaves_at, pod = self._seen(name, pod, there, given_up.get(asked.token, ""))
                 asked = asked.with_pod(name, pod)
                 nodes.append(self._node(known.cluster, asked, name, state, reason, leaves_at))
             known = known.with_request(asked)
@@ -407,7 +419,7 @@ class KubernetesProvider:
     def renew(self, cluster: str, lease_s: float) -> None:
         """See `Provider`. The pods' own switch is renewed inside of them; this is for what reaps."""
         body = {"metadata": {"annotations": {manifests.UNTIL: str(round(self._clock() + lease_s))}}}
-        for asked in self._memory.of(cluster).asked.values():
+        for asked in self._known(cluster).asked.values():
             for name, pod in asked.pods.items():
                 if not pod.ended_at:
                     try:
@@ -419,7 +431,7 @@ class KubernetesProvider:
     def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
         """See `Provider`. All: every pod of the cluster, whether this home knows it or not."""
         with self._memory.alone(cluster):
-            known = self._memory.of(cluster)
+            known = self._known(cluster)
             if ids is None:
                 if known.asked:
                     self._delete(each.name for each in self._pods(cluster))

@@ -82,6 +82,7 @@ class KubeApi:
         *,
         kind: str = "application/json",
         query: Mapping[str, str] | None = None,
+        has: str = "",
         timeout_s: float = _TIMEOUT_S,
     ) -> dict[str, Any]:
         """One request; what it is answered with.
@@ -92,6 +93,7 @@ class KubeApi:
             body: the same.
             kind: of the body.
             query: of its address.
+            has: a key without which it is no answer of a Kubernetes.
             timeout_s: for an answer.
 
         Raises:
@@ -101,11 +103,15 @@ class KubeApi:
         """
         answer = self._asked(method, path, body, kind, timeout_s, query or {})
         try:
-            return typed(dict[str, Any], parsed_json(answer.text)) if answer.text.strip() else {}
+            is_told = method == "GET" or answer.text.strip()
+            told = typed(dict[str, Any], parsed_json(answer.text)) if is_told else {}
         except ValueError:
             raise ProviderError(
                 f"Kubernetes at {self.login.server} says something that JSON is not", "Is it one?"
             ) from None
+        if has and has not in told:
+            raise ProviderError(f"Kubernetes at {self.login.server} does not say {has!r}", "Is it one?")
+        return told
 
     def text(self, path: str, **query: str) -> str:
         """What there is, as text."""
@@ -116,7 +122,7 @@ class KubeApi:
         found: list[dict[str, Any]] = []
         at: dict[str, str] = {}
         while True:
-            answer = self.call("GET", path, query={**query, **at, "limit": str(_PAGE)})
+            answer = self.call("GET", path, query={**query, **at, "limit": str(_PAGE)}, has="items")
             found += answer.get("items") or []
             at = {"continue": str((answer.get("metadata") or {}).get("continue") or "")}
             if not at["continue"]:

@@ -20,6 +20,8 @@ from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.plain_json import parsed_json
 
 _POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+#: The login of a pod, in the place of a context's name.
+_OF_POD: Final = "of this pod"
 _PLUG_IN_S: Final = 60.0
 _HINT: Final = "`kubectl config get-contexts` lists what there is; see docs/kubernetes.md."
 
@@ -61,13 +63,13 @@ def read_login(context: str, environ: Mapping[str, str]) -> KubeLogin:
         UsageError: what is missing; no value is ever told.
     """
     files = [file for file in kube_files(environ) if file.is_file()]
-    if not files and not context and (host := environ.get("KUBERNETES_SERVICE_HOST")):
+    if not files and context in ("", _OF_POD) and (host := environ.get("KUBERNETES_SERVICE_HOST")):
         space = (_POD / "namespace").read_text().strip() if (_POD / "namespace").exists() else ""
         server = (
             f"https://{f'[{host}]' if ':' in host else host}:{environ.get('KUBERNETES_SERVICE_PORT', '443')}"
         )
         authority, token = {"certificate-authority": "ca.crt"}, {"tokenFile": "token"}
-        return KubeLogin("of this pod", server, space, authority, token, _POD, environ)
+        return KubeLogin(_OF_POD, server, space, authority, token, _POD, environ)
     if not files:
         looked = ", ".join(map(str, kube_files(environ)))
         raise UsageError(f"there is no login to a Kubernetes: no file {looked}", "Log in as for `kubectl`.")
