@@ -21,13 +21,13 @@ from trainmaster.providers.capabilities import BUILT_IN
 from trainmaster.providers.kubernetes.provider import KubernetesProvider
 from trainmaster.providers.kubernetes.settings import read_settings
 from trainmaster.spec.clocks import steady_s
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.testing.kubernetes_double import KubernetesDouble
 from trainmaster.testing.provider_contract import ProviderContract
 from trainmaster.testing.transport_contract import TransportContract
 from trainmaster.transport.base import Connection, Target, Transport
 from trainmaster.transport.http_calls import HttpAnswer, sender
-from trainmaster.transport.kubernetes.api import KubeApi
+from trainmaster.transport.kubernetes.api import KubeApi, KubeRefusedError
 from trainmaster.transport.kubernetes.login import read_login
 from trainmaster.transport.kubernetes.pods import Pods, way_of
 
@@ -201,6 +201,16 @@ def test_a_pod_that_has_to_go_may_save(bench: KubernetesBench) -> None:
     assert gone.reason
 
 
+def test_a_quota_that_never_suffices_is_refused(bench: KubernetesBench) -> None:
+    """And one that is used up is told."""
+    provider = bench.provider()
+    with bench.quota(2):
+        with pytest.raises(UsageError, match="of pods"):
+            provider.preflight([bench.request(count=3)])
+        provider.acquire("one", bench.request(count=1))
+        _until(lambda: provider.preflight([bench.request(count=2)]))
+
+
 def test_pods_are_not_looked_for_in_another_namespace(bench: KubernetesBench) -> None:
     """They would be taken for deleted, and be forgotten."""
     bench.provider().acquire("one", bench.request())
@@ -223,14 +233,26 @@ def test_a_pod_that_a_list_lacks_is_looked_for(bench: KubernetesBench, monkeypat
     provider.release("one", [node.id])
 
 
-def test_a_quota_that_never_suffices_is_refused(bench: KubernetesBench) -> None:
-    """And one that is used up is told."""
-    provider = bench.provider()
-    with bench.quota(2):
-        with pytest.raises(UsageError, match="of pods"):
-            provider.preflight([bench.request(count=3)])
-        provider.acquire("one", bench.request(count=1))
-        _until(lambda: provider.preflight([bench.request(count=2)]))
+def test_what_may_have_been_made_is_not_forgotten(bench: KubernetesBench, monkeypatch: Any) -> None:
+    """The same token finds it; and its cluster's end deletes it, also where nothing is written down."""
+    provider, call = bench.provider(), KubeApi.call
+
+    def late(api: KubeApi, method: str, path: str, *body: Any, **more: Any) -> Any:
+        answer = call(api, method, path, *body, **more)
+        if method == "POST":
+            raise KubeRefusedError(504, "Timeout", "request did not complete")
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KubeApi, "call", late)
+        with pytest.raises(ProviderError, match="did not complete"):
+            provider.acquire("one", bench.request())
+    (node,) = provider.acquire("one", bench.request())
+    assert bench.left() == [node.id]
+    for file in bench.root.rglob("cluster-*.json"):
+        file.unlink()
+    provider.release("one")
+    assert bench.left() == []
 
 
 def _until(look: Any, patience_s: float = 90.0) -> Any:

@@ -52,6 +52,9 @@ def test_the_first_file_holds_and_a_context_may_be_named(tmp_path: Path) -> None
         ("{token: geheim}", "https://k, insecure-skip-tls-verify: true", "insecure-skip-tls-verify"),
         ("{auth-provider: {name: gcp}}", "https://k", "auth-provider"),
         ("{token: geheim}", "https://k, proxy-url: 'http://p'", "proxy-url"),
+        ("{token: geheim}", "https://k, tls-server-name: n", "tls-server-name"),
+        ("{token: geheim, as: limited}", "https://k", "'as'"),
+        ("{token: geheim, as-groups: [few]}", "https://k", "as-groups"),
         ("{token: geheim}", "''", "no address"),
     ],
 )

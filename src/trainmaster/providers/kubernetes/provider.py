@@ -234,6 +234,8 @@ class KubernetesProvider:
             if self._settings.wait_s < _AT_ONCE_S and not self._settings.queue:
                 self._await_nodes(cluster, group)
         except (KubeRefusedError, NoCapacityError) as error:
+            if isinstance(error, KubeRefusedError) and error.status >= 500:
+                raise  # it may be made nevertheless; the token finds it
             self._delete(name for token in group for name in known.asked[token].pods)
             self._memory.put(known.without(group))
             if isinstance(error, KubeRefusedError) and not error.is_right:  # else it is asked again
@@ -433,8 +435,7 @@ class KubernetesProvider:
         with self._memory.alone(cluster):
             known = self._known(cluster)
             if ids is None:
-                if known.asked:
-                    self._delete(each.name for each in self._pods(cluster))
+                self._delete(each.name for each in self._pods(cluster))
                 self._memory.forget(cluster)
                 return
             for asked in known.asked.values():

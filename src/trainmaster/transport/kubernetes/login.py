@@ -23,6 +23,10 @@ _POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 #: The login of a pod, in the place of a context's name.
 _OF_POD: Final = "of this pod"
 _PLUG_IN_S: Final = 60.0
+#: What `kubectl` heeds and we do not: without it we would be somebody else, or somewhere else.
+_NOT_UNDERSTOOD: Final = (
+    "proxy-url", "auth-provider", "tls-server-name", "as", "as-uid", "as-groups", "as-user-extra",
+)  # fmt: skip
 _HINT: Final = "`kubectl config get-contexts` lists what there is; see docs/kubernetes.md."
 
 
@@ -124,11 +128,11 @@ def _checked(login: KubeLogin) -> KubeLogin:
             f"context {login.name!r} says insecure-skip-tls-verify: whoever is between could take its token",
             "Name the certificates of its server as `certificate-authority` there.",
         )
-    for key in ("proxy-url", "auth-provider"):
+    for key in _NOT_UNDERSTOOD:
         if login.cluster.get(key) or login.user.get(key):
             raise UsageError(
                 f"context {login.name!r} has {key!r}, which is not understood here",
-                "Use a tunnel in place of a proxy, and `exec`, a token or certificates in place of that.",
+                "Name a context without it, with a token, certificates or `exec` of its own.",
             )
     return login
 
