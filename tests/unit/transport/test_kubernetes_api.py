@@ -123,6 +123,19 @@ def test_a_busy_server_is_waited_for(tmp_path: Path) -> None:
         asked.call("GET", "pods")
 
 
+def test_renewed_certificates_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login that is refused is made anew with what its connections show."""
+    answers, made = [HttpAnswer(401, "{}"), HttpAnswer(200, "{}")], list[object]()
+
+    def sender(context: object) -> object:
+        made.append(context)
+        return lambda *_: answers.pop(0)
+
+    monkeypatch.setattr("trainmaster.transport.kubernetes.api.sender", sender)
+    KubeApi(login(tmp_path), "research").call("GET", "pods")
+    assert len({id(context) for context in made}) == 2
+
+
 def test_refusals_are_told_in_its_words(tmp_path: Path) -> None:
     """A quota is no missing right."""
 
@@ -166,6 +179,14 @@ def test_an_answer_that_ends_too_early_is_none() -> None:
         threading.Thread(target=serve, daemon=True).start()
         with pytest.raises(http.client.IncompleteRead):
             send_request("GET", f"http://127.0.0.1:{server.getsockname()[1]}", {}, None, 60.0)
+
+
+@pytest.mark.parametrize(
+    "words", ["failed quota: q: must specify limits.memory", "insufficient quota to match these scopes: []"]
+)
+def test_a_quota_that_wants_something_else_is_not_waited_for(words: str) -> None:
+    """It would be for ever."""
+    assert not KubeRefusedError(403, "Forbidden", f'pods "p" is forbidden: {words}').is_quota
 
 
 def test_lists_come_page_by_page_and_clocks_are_compared(tmp_path: Path) -> None:

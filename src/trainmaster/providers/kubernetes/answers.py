@@ -107,6 +107,9 @@ def short_quotas(quotas: Sequence[Mapping[str, Any]], needed: Mapping[str, float
     """
     found = []
     for quota in quotas:
+        spec = quota.get("spec") or {}
+        if spec.get("scopes") or spec.get("scopeSelector"):
+            continue  # the server knows which pods these are for
         status, name = quota.get("status") or {}, (quota.get("metadata") or {}).get("name")
         for what, hard in (status.get("hard") or {}).items():
             used = str((status.get("used") or {}).get(what, "0"))

@@ -37,8 +37,9 @@ class KubeRefusedError(ProviderError):
 
     @property
     def is_quota(self) -> bool:
-        """Whether a quota is in the way."""
-        return self.status == 403 and "quota" in self.words
+        """Whether a quota is in the way that may have room later."""
+        passing = ("exceeded quota", "status unknown for quota")
+        return self.status == 403 and any(each in self.words for each in passing)
 
     @property
     def is_right(self) -> bool:
@@ -70,7 +71,8 @@ class KubeApi:
         self.login, self.namespace, self.ahead_s = login, namespace, 0.0
         self._is_known = False
         self._credentials = KubeCredentials(login)
-        self._send, self._sleep = send, sleep
+        self._given = self._send = send
+        self._sleep = sleep
         self._context: ssl.SSLContext | None = None
         self._opening = threading.Lock()
 
@@ -144,7 +146,10 @@ class KubeApi:
     ]:  # fmt: skip
         """Address, headers and encryption of a websocket."""
         address = "ws" + self._address(path).removeprefix("http") + f"?{urlencode(query)}"
-        return address, self._credentials.headers(is_refused=is_refused), self._encryption()
+        headers = self._credentials.headers(is_refused=is_refused)
+        if is_refused:
+            self._forget_encryption()
+        return address, headers, self._encryption()
 
     # --- private -------------------------------------------------------------------------------------------
 
@@ -159,29 +164,35 @@ class KubeApi:
                 self._context = self._credentials.context()
             return self._context
 
+    def _forget_encryption(self) -> None:
+        """Certificates may have been renewed."""
+        with self._opening:
+            self._context, self._send = None, self._given
+
     def _asked(
         self, method: str, path: str, body: object, kind: str, timeout_s: float, query: Mapping[str, str]
     ) -> HttpAnswer:
         data = None if body is None else json.dumps(body).encode()
         address = self._address(path) + (f"?{urlencode(query)}" if query else "")
-        is_refused = False
+        is_refused = was_refused = False
         for attempt in range(_TRIES):
             headers = {**self._credentials.headers(is_refused=is_refused), "Accept": "application/json, */*"}
+            is_refused = False
             if data is not None:
                 headers["Content-Type"] = kind
             began = time.time()
-            if self._send is None:
-                self._send = sender(context=self._encryption())
+            send = self._send = self._send or sender(context=self._encryption())
             try:
-                answer = self._send(method, address, headers, data, timeout_s)
+                answer = send(method, address, headers, data, timeout_s)
             except (OSError, http.client.HTTPException) as error:
                 raise ProviderError(
                     f"Kubernetes does not answer at {self.login.server}: {why_unanswered(error)}",
                     "Is it up, and can this machine reach it?",
                 ) from None
             self._note_time(answer, began)
-            if answer.status == 401 and not is_refused:
-                is_refused = True
+            if answer.status == 401 and not was_refused:
+                is_refused = was_refused = True
+                self._forget_encryption()
                 continue
             waits_s = _waits_s(answer, attempt)
             if waits_s is None or attempt == _TRIES - 1:
