@@ -255,6 +255,30 @@ def test_what_may_have_been_made_is_not_forgotten(bench: KubernetesBench, monkey
     assert bench.left() == []
 
 
+def test_what_ran_between_two_looks_has_cost(bench: KubernetesBench, monkeypatch: Any) -> None:
+    """From its start to its end."""
+    ended = {"exitCode": 42, "finishedAt": "2026-01-01T00:15:00Z"}
+    over = {
+        "phase": "Failed", "startTime": "2026-01-01T00:00:00Z", "podIP": "10.0.0.1",
+        "containerStatuses": [{"name": "node", "state": {"terminated": ended}}],
+    }  # fmt: skip
+    statuses, every, provider = [{"phase": "Pending"}, over], KubeApi.all, bench.provider()
+
+    def told(api: KubeApi, path: str, **query: str) -> list[dict[str, Any]]:
+        status = statuses.pop(0)
+        return [each | {"status": status} for each in every(api, path, **query)]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KubeApi, "all", told)
+        (node,) = provider.acquire("one", bench.request())
+        assert (node.state, node.started_at) == (NodeState.STARTING, 0.0)
+        (node,) = provider.nodes("one")
+    assert node.state is NodeState.GONE
+    assert node.ended_at is not None
+    assert node.ended_at - node.started_at == pytest.approx(900.0)
+    assert node.private_address == "10.0.0.1"
+
+
 def _until(look: Any, patience_s: float = 90.0) -> Any:
     import time
 
@@ -287,6 +311,24 @@ class TestPods(TransportContract):
                 socket.create_connection(("127.0.0.1", port), 60.0) as client,
             ):
                 client.sendall(b"ping")
+                assert b"".join(iter(lambda: client.recv(100), b"")) == b"ping!"
+
+    def test_who_has_said_all_hears_all(
+        self, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However long the answer takes."""
+        monkeypatch.setattr("trainmaster.transport.kubernetes.pods._PARTING_S", 0.05)
+        late = _ECHO.replace("client.recv(4)", "client.recv(4) + client.recv(1)").replace("18765", "18766")
+        late = late.replace('+ b"!"', '+ (time.sleep(0.5) or b"!")').replace("socket\n", "socket, time\n", 1)
+        with connection.stream(f"exec /usr/bin/python3 -c {shlex.quote(late)}") as stream:
+            stream.settimeout(60.0)
+            assert stream.recv(7) == b"listens"
+            with (
+                connection.forward("127.0.0.1", 18766) as port,
+                socket.create_connection(("127.0.0.1", port), 60.0) as client,
+            ):
+                client.sendall(b"ping")
+                client.shutdown(socket.SHUT_WR)
                 assert b"".join(iter(lambda: client.recv(100), b"")) == b"ping!"
 
     @pytest.fixture

@@ -358,12 +358,15 @@ class KubernetesProvider:
         if known.ended_at:
             return NodeState.GONE, known.reason, None, known
         ahead_s = self._api.ahead_s + self._clock() - time.time()
+        found = known
+        if pod is not None:
+            started_at = known.started_at or (pod.started_at + ahead_s if pod.started_at else 0.0)
+            address, node = pod.address or known.address, pod.node or known.node
+            found = replace(known, address=address, node=node, started_at=started_at)
         if pod is None or given_up or pod.state is NodeState.GONE:
             reason = given_up or (pod.reason if pod else known.reason or "somebody has deleted its pod")
             ended_at = pod.ended_at + ahead_s if pod and pod.ended_at else self._clock()
-            return NodeState.GONE, reason, None, replace(known, ended_at=ended_at, reason=reason)
-        started_at = known.started_at or (pod.started_at + ahead_s if pod.started_at else 0.0)
-        found = replace(known, address=pod.address or known.address, node=pod.node, started_at=started_at)
+            return NodeState.GONE, reason, None, replace(found, ended_at=ended_at, reason=reason)
         if pod.state is NodeState.LEAVING:
             reason = known.reason or self._why(name) or pod.reason
             return pod.state, reason, pod.leaves_at + ahead_s, replace(found, reason=reason)

@@ -65,7 +65,9 @@ def _forwarded(api: KubeApi, pod: str, wanted: str) -> Iterator[None]:
         os.umask(0o077)
         server.bind(place)
         server.listen(64)
-        forwarding = Forwarding(server, lambda: connection.stream(relay_command(host, int(port))))
+        forwarding = Forwarding(
+            server, lambda: connection.stream(relay_command(host, int(port)), is_halved=True)
+        )
         try:
             yield
         finally:

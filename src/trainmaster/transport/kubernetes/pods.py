@@ -38,9 +38,10 @@ _RELAY: Final = """\
 import os, socket, sys, threading
 line = socket.create_connection((sys.argv[1], int(sys.argv[2])))
 def down():
-    while piece := line.recv(262144):
-        while piece: piece = piece[os.write(1, piece):]
-    os._exit(0)
+    try:
+        while piece := line.recv(262144):
+            while piece: piece = piece[os.write(1, piece):]
+    finally: os._exit(0)
 threading.Thread(target=down, daemon=True).start()
 while piece := os.read(0, 262144): line.sendall(piece)
 line.shutdown(1)
@@ -172,8 +173,8 @@ class PodConnection(Connection):
 
         return asyncio.run(work())
 
-    def stream(self, command: str) -> socket.socket:
-        """See `Connection`."""
+    def stream(self, command: str, *, is_halved: bool = False) -> socket.socket:
+        """See `Connection`. is_halved: what has all its input may still answer for as long as it likes."""
         self._check_open()
         ours, theirs = socket.socketpair()
         began: list[Exception | None] = []
@@ -189,7 +190,7 @@ class PodConnection(Connection):
                 return
             finally:
                 ready.set()
-            await _join(process, theirs)
+            await _join(process, theirs, None if is_halved else _PARTING_S)
 
         def run() -> None:
             with theirs:
@@ -211,7 +212,7 @@ class PodConnection(Connection):
     def forward(self, host: str, port: int, local_port: int = 0) -> Iterator[int]:
         """Let a port here lead to one over there, while inside ``with``; the port here."""
         with socket.create_server(("127.0.0.1", local_port)) as server:
-            forwarding = Forwarding(server, lambda: self.stream(relay_command(host, port)))
+            forwarding = Forwarding(server, lambda: self.stream(relay_command(host, port), is_halved=True))
             try:
                 yield server.getsockname()[1]
             finally:
@@ -293,7 +294,7 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
         sink.shutdown(socket.SHUT_WR)
 
 
-async def _join(process: ExecProcess, theirs: socket.socket) -> None:
+async def _join(process: ExecProcess, theirs: socket.socket, parting_s: float | None) -> None:
     """Move bytes both ways until either end hangs up."""
     loop = asyncio.get_running_loop()
 
@@ -318,7 +319,7 @@ async def _join(process: ExecProcess, theirs: socket.socket) -> None:
     try:
         await asyncio.wait({sending, bringing}, return_when=asyncio.FIRST_COMPLETED)
         if sending.done():  # what was sent last is still to arrive
-            await asyncio.wait({bringing}, timeout=_PARTING_S)
+            await asyncio.wait({bringing}, timeout=parting_s)
     finally:
         for task in (sending, bringing, hearing):
             task.cancel()
