@@ -141,6 +141,13 @@ async def converse(
     )
 
 
+async def wait_given_up(patience_s: float) -> None:
+    """Wait until what was given up on this loop has been ended, which would end with the loop."""
+    here = asyncio.get_running_loop()
+    if mine := [task for task in list(_given_up) if task.get_loop() is here]:
+        await asyncio.wait(mine, timeout=patience_s)
+
+
 async def _tell(process: Any, talk: Exchange, out: _Output) -> None:  # noqa: ANN401
     try:
         if talk.lead:

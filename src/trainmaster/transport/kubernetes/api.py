@@ -59,6 +59,7 @@ class KubeApi:
     Attributes:
         login, namespace: as given.
         ahead_s: how far our clock is ahead of the server's, by its last answer.
+        is_exec_known: commands were taken once. One that has just started knows no rights for a while.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class KubeApi:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.login, self.namespace, self.ahead_s = login, namespace, 0.0
-        self._is_known = False
+        self._is_known = self.is_exec_known = False
         self._credentials = KubeCredentials(login)
         self._given = self._send = send
         self._sleep = sleep

@@ -101,16 +101,18 @@ class ExecProcess:
             try:
                 line = await connect(
                     address, additional_headers=headers, ssl=encryption, subprotocols=[PROTOCOL],  # type: ignore[list-item]
-                    compression=None, max_size=None, open_timeout=_OPEN_S, close_timeout=2.0, proxy=None,
+                    compression=None, max_size=None, open_timeout=_OPEN_S, close_timeout=2.0,
+                    proxy=True if encryption else None,  # as requests go: what is not encrypted stays here
                     ping_interval=_KEEPALIVE_S, ping_timeout=None, user_agent_header="trainmaster",
                 )  # fmt: skip
+                api.is_exec_known = True
                 break
             except InvalidStatus as error:
                 status, body = error.response.status_code, bytes(error.response.body or b"")
                 if status == 401 and not is_refused:
                     continue
                 words_said = refused_of(status, body.decode(errors="replace")).words
-                if status in (401, 403):
+                if status in (401, 403) and not api.is_exec_known:
                     raise UsageError(
                         f"{shown}: {api.login.name!r} may not run commands there: {words_said}",
                         "Ask for the right `get` and `create` on pods/exec; see docs/kubernetes.md.",

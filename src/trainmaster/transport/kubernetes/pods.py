@@ -18,12 +18,13 @@ from trainmaster.transport.base import (
     Connection,
     ConnectionLostError,
     Exchange,
+    RemoteTimeoutError,
     Result,
     Target,
     Transport,
     UnreachableError,
 )
-from trainmaster.transport.conversation import converse
+from trainmaster.transport.conversation import converse, wait_given_up
 from trainmaster.transport.kubernetes.api import KubeApi, KubeRefusedError
 from trainmaster.transport.kubernetes.exec_process import ExecProcess, load_websockets, run_line
 from trainmaster.transport.kubernetes.login import read_login
@@ -33,6 +34,8 @@ CLIENT: Final = "trainmaster.transport.kubernetes.client"
 _TIMEOUT_S: Final = 60.0
 _READ_BYTES: Final = 1 << 18
 _PARTING_S: Final = 2.0
+#: To end a command is another connection to Kubernetes, which is slow when commands are.
+_KILL_S: Final = 20.0
 #: Joins its input and output to a port; `python3` is what a node needs anyway.
 _RELAY: Final = """\
 import os, socket, sys, threading
@@ -168,6 +171,9 @@ class PodConnection(Connection):
                     self.target.shown,
                     lost=(OSError, ConnectionLostError),
                 )
+            except RemoteTimeoutError:
+                await wait_given_up(_KILL_S)
+                raise
             finally:
                 await commands.end()
 
