@@ -63,6 +63,16 @@ def test_states(status: dict[str, Any], gone_at: str, expected: NodeState, words
     assert words in reason
 
 
+def test_what_was_put_beside_it_holds_a_pod() -> None:
+    """After some seconds, in which Kubernetes ends pods that have nothing beside them."""
+    for second, is_held in (("20", True), ("50", False)):
+        over = ended(42)
+        over["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = f"2027-01-15T07:59:{second}Z"
+        for phase in ("Running", "Failed"):
+            told = {"metadata": {"name": "p"}, "status": over | {"phase": phase}}
+            assert pod_of_answer(told, NOW).is_held is (is_held and phase == "Running")
+
+
 def test_events_say_who_preempted_it() -> None:
     """If we may see them."""
     assert words_of([{"reason": "Pulled"}, {"reason": "Preempted", "message": "by a/b"}]) == "by a/b"

@@ -32,6 +32,7 @@ class Pod:
         is_placed: it has a node.
         created_at, started_at: when. leaves_at: when it is ended by force. ended_at: when it has ended.
         is_leaving: somebody has deleted it, and it ends.
+        is_held: ours has ended, and what was put beside it has not.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Pod:
     leaves_at: float = 0.0
     ended_at: float = 0.0
     is_leaving: bool = False
+    is_held: bool = False
 
 
 def pod_of_answer(told: Mapping[str, Any], now: float) -> Pod:
@@ -61,7 +63,7 @@ def pod_of_answer(told: Mapping[str, Any], now: float) -> Pod:
     notes = about.get("annotations") or {}
     leaves_at = time_of(about.get("deletionTimestamp"))
     state, reason = _state(status, leaves_at, now)
-    ended = (_container(status).get("terminated") or {}).get("finishedAt")
+    ended = time_of((_container(status).get("terminated") or {}).get("finishedAt"))
     return Pod(
         name=str(about["name"]),
         cluster=str(notes.get(OF, "")),
@@ -75,8 +77,9 @@ def pod_of_answer(told: Mapping[str, Any], now: float) -> Pod:
         created_at=time_of(about.get("creationTimestamp")),
         started_at=time_of(status.get("startTime")),
         leaves_at=leaves_at,
-        ended_at=time_of(ended) or (leaves_at if state is NodeState.GONE else 0.0),
+        ended_at=ended or (leaves_at if state is NodeState.GONE else 0.0),
         is_leaving=bool(leaves_at),
+        is_held=status.get("phase") == "Running" and 0 < ended < now - _GONE_S,
     )
 
 

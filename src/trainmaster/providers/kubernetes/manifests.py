@@ -95,8 +95,9 @@ def pod_of(
         "app.kubernetes.io/managed-by": "trainmaster",
         HOME: home_label(home),
         CLUSTER: short_digest(cluster),
+        "sidecar.istio.io/inject": "false",  # what is put beside it would go on when it ends itself
     }
-    annotations = {OF: cluster, TOKEN: request.token, UNTIL: until}
+    annotations = {OF: cluster, TOKEN: request.token, UNTIL: until, "linkerd.io/inject": "disabled"}
     if settings.queue:  # all of them or none is its business
         labels["kueue.x-k8s.io/queue-name"] = settings.queue
         labels["kueue.x-k8s.io/pod-group-name"] = (

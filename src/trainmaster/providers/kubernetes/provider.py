@@ -316,6 +316,7 @@ class KubernetesProvider:
         """Every machine of a cluster, with what Kubernetes says now written down."""
         listed = {each.name: each for each in self._pods(known.cluster)}
         given_up = self._given_up(known, listed)
+        self._delete(each.name for each in listed.values() if each.is_held and not each.is_leaving)
         before, nodes = known, list[Node]()
         for asked in known.asked.values():
             for name, pod in asked.pods.items():
@@ -404,7 +405,7 @@ class KubernetesProvider:
             gpus=machine.gpus if machine else 0,
             labels=asked.labels,
             reason=reason,
-            is_queued=state is NodeState.STARTING and bool(reason),
+            is_queued=state is NodeState.STARTING and bool(reason) and not pod.node,
             ended_at=(pod.ended_at or None) if pod.started_at else None,
             way=self._way,
             switch=manifests.DIRECTORY,
