@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shlex
 import socket
@@ -25,9 +26,10 @@ from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.testing.kubernetes_double import KubernetesDouble
 from trainmaster.testing.provider_contract import ProviderContract
 from trainmaster.testing.transport_contract import TransportContract
-from trainmaster.transport.base import Connection, Target, Transport
+from trainmaster.transport.base import Connection, Target, Transport, UnreachableError
 from trainmaster.transport.http_calls import HttpAnswer, sender
 from trainmaster.transport.kubernetes.api import KubeApi, KubeRefusedError
+from trainmaster.transport.kubernetes.exec_process import ExecProcess
 from trainmaster.transport.kubernetes.login import read_login
 from trainmaster.transport.kubernetes.pods import Pods, way_of
 
@@ -262,21 +264,35 @@ def test_what_ran_between_two_looks_has_cost(bench: KubernetesBench, monkeypatch
         "phase": "Failed", "startTime": "2026-01-01T00:00:00Z", "podIP": "10.0.0.1",
         "containerStatuses": [{"name": "node", "state": {"terminated": ended}}],
     }  # fmt: skip
-    statuses, every, provider = [{"phase": "Pending"}, over], KubeApi.all, bench.provider()
+    fetches = {"name": "node", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    statuses = [{"phase": "Pending", "containerStatuses": [fetches]}, over]
+    every, provider = KubeApi.all, bench.provider()
 
     def told(api: KubeApi, path: str, **query: str) -> list[dict[str, Any]]:
         status = statuses.pop(0)
-        return [each | {"status": status} for each in every(api, path, **query)]
+        return [each | {"status": status, "spec": {"nodeName": "n"}} for each in every(api, path, **query)]
 
     with monkeypatch.context() as patch:
         patch.setattr(KubeApi, "all", told)
         (node,) = provider.acquire("one", bench.request())
         assert (node.state, node.started_at) == (NodeState.STARTING, 0.0)
+        assert node.reason == "ContainerCreating"
+        assert not node.is_queued
         (node,) = provider.nodes("one")
     assert node.state is NodeState.GONE
     assert node.ended_at is not None
     assert node.ended_at - node.started_at == pytest.approx(900.0)
     assert node.private_address == "10.0.0.1"
+
+
+def test_rights_that_were_there_are_asked_for_again(bench: KubernetesBench) -> None:
+    """A server that has just started knows of none for some seconds."""
+    api = KubeApi(replace(read_login("", bench.environ), user={"token": "wrong"}), "research")
+    with pytest.raises(UsageError, match="may not run commands"):
+        asyncio.run(ExecProcess.start(api, "p", "true", "p"))
+    api.is_exec_known = True
+    with pytest.raises(UnreachableError):
+        asyncio.run(ExecProcess.start(api, "p", "true", "p"))
 
 
 def _until(look: Any, patience_s: float = 90.0) -> Any:
