@@ -114,7 +114,7 @@ def quote(
     try:
         made = ask()
     except MeasurementNeeded as error:
-        if not _measured(client, recipe, set_ or (), error.types, agrees=measure):
+        if measure is False or not _measured(client, recipe, set_ or (), error.types, agrees=measure):
             raise
         made = ask()
     else:
@@ -125,7 +125,7 @@ def quote(
         from trainmaster.cli.renting import explain as explain_quote
 
         explain_quote(made, tell)
-    if made.time_s is not None and (line := client.score_line(found.provider)):
+    if made.time_s is not None and not found.places and (line := client.score_line(found.provider)):
         tell(line)
     if plot is not None:
         from trainmaster.cli.plotting import draw_quote

@@ -17,6 +17,15 @@ def test_nobody_is_asked_to_send_keys_for_a_run_that_stays_here(tmp_path, monkey
     assert "Nothing was started" in refused.value.hint
 
 
+def test_of_several_places_one_must_be_named(tmp_path, monkeypatch):
+    """What is sent, and whether that is asked first, goes by the place."""
+    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "home"))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("provider: [lab, aws]\nexperiments: {train: {command: 'true'}}")
+    with pytest.raises(UsageError, match="lab, aws: there may be one only: name it with --provider"):
+        invoke("--local", "run", recipe, "--on-cluster", "--yes")
+
+
 @pytest.mark.parametrize(
     ("source", "why"),
     [

@@ -150,6 +150,8 @@ def why_not(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan] | None)
         store_url: of its models.
         plans: of its clusters; None: they are not known yet.
     """
+    if recipe.places:  # what is sent, and whether it is asked first, goes by the place
+        return f"provider: {', '.join(recipe.places)}: there may be one only: name it with --provider"
     capabilities = capabilities_of(recipe.provider)
     if not capabilities.rents:
         return f"provider: {recipe.provider} rents no machine that it could move to"
