@@ -123,6 +123,7 @@ class PolicyInput:
         usd: of the whole training, for ``lookup``. time_weight, cost_weight: Anwar's alpha and beta.
         p: share of the servers' bandwidth that the workers may use.
         extras: what is rented with every machine. arch: processors that the code is known to run on.
+        provider: that has the offers.
     """
 
     catalogue: Catalogue
@@ -137,6 +138,7 @@ class PolicyInput:
     p: float = HEADROOM
     extras: Extras = field(default_factory=Extras)
     arch: str = ""
+    provider: str = ""
 
 
 def policy_quote(
@@ -339,6 +341,7 @@ def _picked(policy: str, workload: Workload, given: PolicyInput) -> ExperimentQu
         tuple(each.name for each in choose_server(servers)),
         {each.name: each.mbps for each in workers if each.mbps is not None},
         {each.instance_type: each.price_usd_per_hour for each in (*offers, *hosts)},
+        given.provider,
     )
     if policy == "scala-opt-m" and len(workers) != 1:
         raise UsageError(

@@ -272,12 +272,14 @@ class Types:
         workers, servers: instance types (the paper's L^w and L^p); servers in the order they are tried.
         usd_per_hour: of each of them.
         traffic_mbps: of one worker (its b_t), of those where it is known.
+        provider: whose they are.
     """
 
     workers: tuple[str, ...]
     servers: tuple[str, ...]
     traffic_mbps: Mapping[str, float] = field(default_factory=dict)
     usd_per_hour: Mapping[str, float] = field(default_factory=dict)
+    provider: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -288,6 +290,7 @@ class Types:
             "servers": list(self.servers),
             "traffic_mbps": traffic,
             "usd_per_hour": usd,
+            "provider": self.provider,
         }
 
 

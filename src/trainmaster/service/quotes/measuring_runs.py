@@ -62,9 +62,17 @@ def measuring_runs(recipe: Recipe, types: Mapping[str, Any]) -> list[MeasuringRu
         recipe: that is quoted; where machines cost nothing, none are.
         types: by experiment, as ``types`` of ``quote --json``.
     """
-    if not capabilities_of(recipe.provider).costs:
-        return []
-    return [run for name, each in types.items() for run in _runs_of(recipe, name, each)]
+    return [
+        run
+        for name, each in types.items()
+        if capabilities_of(_provider(recipe, each)).costs
+        for run in _runs_of(recipe, name, each)
+    ]
+
+
+def _provider(recipe: Recipe, types: Mapping[str, Any]) -> str:
+    """Whose types they are: of several places the one that the quote is for."""
+    return str(types.get("provider", recipe.provider)) if recipe.places else recipe.provider
 
 
 def _runs_of(recipe: Recipe, experiment: str, types: Mapping[str, Any]) -> list[MeasuringRun]:
@@ -84,6 +92,7 @@ def _runs_of(recipe: Recipe, experiment: str, types: Mapping[str, Any]) -> list[
         **{f"{below}.{key}": 1 for key in ("samples", "parameters.samples") if found.parameters},
         **{f"experiments.{name}": None for name in recipe.experiments if name != experiment},
         **({"on": None} if recipe.on else {}),
+        **({"provider": _provider(recipe, types)} if recipe.places else {}),
         "objective": "cheapest",
     }
     runs = []

@@ -182,6 +182,7 @@ class Quoter:
                 "usd_per_hour": {best.instance_type: best.price_usd_per_hour},
                 "traffic_mbps": {},
                 "traffic": False,
+                "provider": recipe.provider,
             }
         return wanted
 
@@ -428,6 +429,7 @@ class Quoter:
             p=HEADROOM if options.p is None else options.p,
             extras=offers.extras if offers else Extras(),
             arch=_ARCHES.get(platform.machine().lower(), "") if offers else "",
+            provider=recipe.provider,
             usd=recipe.budget.total_usd if recipe.budget else None,
             # The paper's own weights, 1 and 0, unless the recipe has its own.
             time_weight=recipe.objective.time or 1.0,

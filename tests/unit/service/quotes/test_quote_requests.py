@@ -16,6 +16,7 @@ from trainmaster.providers import load_catalogue
 from trainmaster.service import Service
 from trainmaster.service.driving.submissions import RunRequest, Submissions
 from trainmaster.service.quotes.candidate_offers import CandidateOffers
+from trainmaster.service.quotes.measuring_runs import measuring_runs
 from trainmaster.service.quotes.quote_requests import (
     MOST_AT_ONCE,
     PLAN,
@@ -29,7 +30,7 @@ from trainmaster.service.run_planning import RunPlanner
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.accounts import Accounts
 from trainmaster.service.users.caller import caller
-from trainmaster.spec import read_recipe
+from trainmaster.spec import Recipe, read_recipe
 from trainmaster.spec.errors import InterruptedByUser, NotFoundError, RecipeError, StoreError, UsageError
 from trainmaster.spec.states import State
 
@@ -102,6 +103,7 @@ def test_what_is_unknown_of_a_teams_job_is_measured_on_one_machine_within_a_cap(
     assert "code of others is not measured" in answer["notes"][0]
     assert (answer["measurements"], answer["total"]["time_s"]["p95"]) == (0, 72_000.0)
     assert answer["total"]["cost_usd"]["p95"] == pytest.approx(20 * answer["cluster"]["usd_per_hour"], 1e-4)
+    assert answer["to_measure"]["main"]["provider"] == "aws"
     (run,) = quotes.measuring_runs(RED, asked)
     assert (run.experiment, run.instance, run.seconds) == ("main", "m4.large", 60.0)
     assert 0 < run.usd < run.cap_usd < 0.5
@@ -120,6 +122,17 @@ def test_what_is_unknown_of_a_teams_job_is_measured_on_one_machine_within_a_cap(
     monkeypatch.setattr(Submissions, "submit", submit)
     assert quotes.measure(RED, asked, run.cap_usd) == ["r"]
     assert begun == [(RED, run.cap_usd, f"{asked}-main-m4.large")]
+
+
+def test_of_several_places_the_one_of_the_quote_is_measured(service, tmp_path):
+    (tmp_path / "recipe.yaml").write_text(RENTED.replace("aws", "[hosts, aws]"))
+    recipe = read_recipe(tmp_path / "recipe.yaml")
+    types = {"workers": ["m4.large"], "servers": [], "traffic_mbps": {}, "usd_per_hour": {"m4.large": 0.1}}
+    assert measuring_runs(recipe, {"main": {**types, "provider": "hosts"}}) == []
+    (run,) = measuring_runs(recipe, {"main": {**types, "provider": "aws"}})
+    changed = recipe.model_copy(update={"overrides": run.overrides})
+    small = Recipe.from_text(changed.as_yaml())
+    assert (small.provider, small.places) == ("aws", ())
 
 
 def test_the_rest_of_what_is_known_in_part_can_be_measured_first(service):
