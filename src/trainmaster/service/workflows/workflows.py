@@ -95,14 +95,13 @@ class Workflows:
             raise UsageError(
                 f"{recipe.name} has no `on`: nothing would start it", "POST /api/v1/runs runs it once."
             )
-        if (
-            capabilities_of(recipe.provider).costs
-            and request.max_usd is None
-            and request.agreed_usd_per_hour is None
-        ):
+        agreed = request.agreed_usd_per_hour  # of several places a plan may have been for one that is free
+        is_agreed = bool(agreed) if recipe.places else agreed is not None
+        costly = [each for each in recipe.places or (recipe.provider,) if capabilities_of(each).costs]
+        if costly and request.max_usd is None and not is_agreed:
             raise UsageError(
-                f"each start rents machines of {recipe.provider}, which was not agreed to",
-                '`"max_usd": 20` agrees to so much for each run.',
+                f"each start rents machines of {' or '.join(costly)}, which was not agreed to",
+                '`"max_usd": 20` agrees to so much for each run; of several places, `--provider` names one.',
             )
         team, now = caller.team or "", self._database.clock_s()
         pushes = pushed_volumes(experiment.command for experiment in recipe.experiments.values())

@@ -358,6 +358,9 @@ def test_what_is_no_workflow_is_refused_with_what_to_do(served, ask):
     body = recipe("webhook", more="provider: lab\n")
     code, problem = ask("POST", "/workflows", body, "red-user")
     assert (code, "was not agreed to" in problem["title"]) == (422, True)
+    several = recipe("webhook", more="provider: [hosts, lab]\n")
+    code, problem = ask("POST", "/workflows", several)
+    assert (code, "machines of lab, which was not agreed to" in problem["title"]) == (422, True), problem
     assert ask("POST", "/workflows", body | {"max_usd": 5}, "red-user")[0] == 201
     assert ask("GET", "/workflows/nightly", who="blue-user")[0] == 404
     assert ask("GET", "/workflows", who="blue-user")[1] == {"workflows": []}
