@@ -150,12 +150,13 @@ class EmbeddedClient:
             if name:
                 self._plans[name] = found
             if found.offer is None:
-                return RunPlan(name, recipe.provider)
+                return RunPlan(name, found.recipe.provider)
             from trainmaster.service.run_planning import awake_notes
 
             offer, notes = found.offer, awake_notes(found.offer, self._environ) if name else []
             usd, lines = offer.most_usd_per_hour, tuple(offer.lines)
-            return RunPlan(name, recipe.provider, usd, lines, (*offer.notes, *notes), offer.quote)
+            notes = [*offer.notes, *notes]
+            return RunPlan(name, found.recipe.provider, usd, lines, tuple(notes), offer.quote)
 
         return self._planning(plan)
 

@@ -67,7 +67,7 @@ def image_recipe(
             f"{recipe.file}: no experiment has `setup` or `container`: there is nothing to put into an image",
             "Its machines start from the provider's own image.",
         )
-    return read_recipe(path, overrides=changes, provider=provider)
+    return read_recipe(path, overrides=changes, provider=recipe.provider)  # one of several places
 
 
 class HomeImages:

@@ -30,6 +30,7 @@ from trainmaster.providers.loading import NAMED as CATALOGUES
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.endpoints.serving_recipe import must_be_servable, package_for, serving_recipe
 from trainmaster.service.first_recipe import ScriptOption, scripts_in
+from trainmaster.service.places import settled_place
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
 from trainmaster.service.quotes.quote_service import Quoter
@@ -264,7 +265,9 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
     made, why = None, ""
     try:
         recipe = state.submissions.read(caller, form.request())
-        quoter = Quoter(state.service.of_team(caller.team or None), lambda _: None, measures=False)
+        service = state.service.of_team(caller.team or None)
+        recipe = settled_place(service, recipe, state.environ, lambda _: None)
+        quoter = Quoter(service, lambda _: None, measures=False)
         made = quoter.quote(recipe, Path("recipe"), state.environ, QuoteOptions())
     except RecipeError:  # said where the recipe is
         return Response(status_code=204)

@@ -65,3 +65,10 @@ def test_a_port_that_is_taken_is_known_before_a_service_starts(client):
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"cannot listen at port {port}"):
             client.listen_for_services(port)
+
+
+def test_of_several_places_a_plan_names_the_one_that_was_chosen(client, monkeypatch):
+    recipe = Recipe.from_text("provider: [hosts, aws]\nexperiments: {main: {command: 'true'}}")
+    monkeypatch.setattr(RunPlanner, "plan", lambda *_, **__: PlannedRun(RECIPE, "r.yaml", OFFER))
+    (plan,) = client.plan_run(recipe, "r.yaml")
+    assert plan.provider == "aws"

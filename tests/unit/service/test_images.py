@@ -56,6 +56,12 @@ def path(tmp_path: Path) -> Path:
     return found
 
 
+def test_of_several_places_the_first_has_the_image(path: Path) -> None:
+    path.write_text(RECIPE.replace("provider: aws", "provider: [aws, slurm]"))
+    made = image_recipe(path, [], None)
+    assert (made.provider, made.places) == ("aws", ())
+
+
 def test_its_run_puts_on_a_machine_what_the_recipe_needs_and_does_nothing_else(path: Path) -> None:
     recipe, made = read_recipe(path), image_recipe(path, [], None)
     check_parts(made)

@@ -535,6 +535,8 @@ def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tm
         rented = RENTED.replace("auto", "1")
         assert "30 s to 20 h, up to $" in said(recipe=rented)
         assert said(recipe=rented, budget="5").endswith("It ends at $5 in any case.")
+        places = rented.replace("aws", "[hosts, local]")
+        assert "30 s to 20 h." in said(recipe=places), "no hosts are listed, and this machine is free"
         monkeypatch.setattr(Quoter, "quote", lambda *_: known)
         assert said() == (
             "About 2 min and $0.02; 9 of 10 such runs: 1 min to 4 min, $0.01 to $0.05. "

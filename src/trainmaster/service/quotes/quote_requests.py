@@ -548,7 +548,7 @@ class QuoteRequests:
         plan = planner.plan(recipe, path, allow_stale=ask.allow_stale, can_agree=ask.can_agree)
         found: dict[str, Any] = {
             "id": row["id"] if plan.is_settled else "",
-            "provider": recipe.provider,
+            "provider": plan.recipe.provider,
             "most_usd_per_hour": 0.0,
             "lines": [],
             "notes": [],
