@@ -33,7 +33,7 @@ def check(
 
     from trainmaster.cli.opening import context, unpacked
     from trainmaster.service import Home, Service, capabilities_of, check_names, check_urls, not_sent_of
-    from trainmaster.service.renting import check_run
+    from trainmaster.service.places import check_places
     from trainmaster.service.run_planning import check_services_and_sinks
     from trainmaster.spec import read_recipe
     from trainmaster.spec.trigger import needs_server
@@ -73,10 +73,11 @@ def check(
         say(f"note: {server.url} has the registered models: `trainmaster run` looks for all that is needed")
         return
     # Others than `local` remember in the home what they are told; registered models are there.
-    makes = of_models or not capabilities_of(found.provider).is_here
+    places = found.places or (found.provider,)
+    makes = of_models or not all(capabilities_of(each).is_here for each in places)
     service = Service.from_environment(makes=makes)
     check_services_and_sinks(service, found, os.environ)
-    for note in check_run(service, found, os.environ):
+    for note in check_places(service, found, os.environ):
         say(f"note: {note}")
 
 

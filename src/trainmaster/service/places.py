@@ -5,6 +5,7 @@ All of a run is in one place. What each would give is told, so that the choice c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,9 +42,14 @@ class Place:
     refusal: str = ""
 
     @property
+    def _waits_s(self) -> float:
+        """What does not say may take for ever."""
+        return math.inf if self.wait_s is None else self.wait_s
+
+    @property
     def is_in_time(self) -> bool:
         """Whether it can begin soon."""
-        return not self.refusal and (self.wait_s or 0.0) <= IN_TIME_S
+        return not self.refusal and self._waits_s <= IN_TIME_S
 
     @property
     def line(self) -> str:
@@ -70,7 +76,7 @@ def chosen(places: list[Place]) -> Place | None:
     """
     could = [each for each in places if not each.refusal]
     in_time = [each for each in could if each.is_in_time]
-    return in_time[0] if in_time else min(could, key=lambda each: each.wait_s or 0.0, default=None)
+    return in_time[0] if in_time else min(could, key=lambda each: each._waits_s, default=None)
 
 
 def settled_place(
@@ -104,6 +110,32 @@ def settled_place(
     tell(f"it runs on {found.provider}, the first that can begin in time" if found.is_in_time else
          f"it runs on {found.provider}, which waits least")  # fmt: skip
     return in_place(recipe, found.provider)
+
+
+def check_places(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> list[str]:
+    """Refuse what no place of a recipe could ever run, as `check_run` does; notes for the user.
+
+    Raises:
+        UsageError: saying why of each.
+    """
+    from trainmaster.service.renting import check_run
+
+    if not recipe.places:
+        return check_run(service, recipe, environ)
+    notes: list[str] = []
+    refusals: dict[str, TrainmasterError] = {}
+    for name in recipe.places:
+        try:
+            notes += check_run(service, in_place(recipe, name), environ)
+        except TrainmasterError as error:
+            refusals[name] = error
+    lines = [f"{name}: no, {error}" for name, error in refusals.items()]
+    if len(refusals) < len(recipe.places):
+        return [*dict.fromkeys(notes), *lines]
+    first = next(iter(refusals.values()))
+    if len({str(error) for error in refusals.values()}) == 1:  # it is not the place
+        raise first
+    raise UsageError("\n".join(["no place would give what this recipe asks for:", *lines]), first.hint)
 
 
 def in_place(recipe: Recipe, provider: str) -> Recipe:

@@ -314,13 +314,13 @@ def asked_of(
     candidate_offers = candidate_offers_of(recipe, service.home, environ, today)
     probe = with_fewest(recipe)
     plans = capped(probe, plan_clusters(probe, _available(candidate_offers)))
-    check_with_provider(service, plans, environ)
+    check_with_provider(service, plans, environ, service.team)
     provider = get_provider(
         recipe.provider, ProviderPlace(service.home.root, service.home.identity(), environ)
     )
     wait_s: float | None = 0.0
     if isinstance(provider, Queue) and (
-        cold := [each for each in plans if not _is_warm(service, each, None)]
+        cold := [each for each in plans if not _is_warm(service, each, service.team)]
     ):
         wait_s = provider.queue_wait_s([request for plan in cold for request in _requests(plan)])
     machines = " and ".join(dict.fromkeys(words(plan) for plan in plans))

@@ -10,7 +10,8 @@ import pytest
 
 from trainmaster.control.task.layout import Home
 from trainmaster.providers.base import NoCapacityError, NodeRequest
-from trainmaster.service.places import Place, chosen, settled_place
+from trainmaster.service import renting
+from trainmaster.service.places import Place, check_places, chosen, settled_place
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import ProviderError, RecipeError, UsageError
@@ -123,10 +124,34 @@ def test_what_a_list_may_be() -> None:
             Recipe.from_text(RECIPE.format(places=places))
 
 
-def test_a_queue_that_is_not_known_counts_as_short() -> None:
-    """It is what its user has put there."""
-    first, second = Place("a", "m", wait_s=None), Place("b", "m")
-    assert chosen([first, second]) is first
+def test_a_queue_that_does_not_say_how_long_it_is_comes_last() -> None:
+    """It may take for ever."""
+    first, second, third = Place("a", "m", wait_s=None), Place("b", "m"), Place("c", "m", wait_s=7200.0)
+    assert chosen([first, second]) is second
+    assert chosen([first, third]) is third
+    assert chosen([first]) is first
+
+
+def test_it_is_checked_for_each_place(service: Service) -> None:
+    """One that could run it is enough; of the others it is said why not, and of all if none could."""
+    (service.home.root / "hosts.yaml").unlink()
+    notes = check_places(service, Recipe.from_text(RECIPE.format(places="hosts, local")), {})
+    assert [note for note in notes if note.startswith("hosts: no, ")]
+    big = RECIPE.replace("cpus: 1", "cpus: 5000")
+    with pytest.raises(UsageError, match="no place would give") as caught:
+        check_places(service, Recipe.from_text(big.format(places="hosts, local")), {})
+    assert "\nhosts: no, " in str(caught.value)
+    assert "\nlocal: no, " in str(caught.value)
+
+
+def test_machines_that_a_team_has_kept_are_its_own(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the owner are not there for it."""
+    teams: list[str | None] = []
+    monkeypatch.setattr(renting, "_is_warm", lambda _service, _plan, team: teams.append(team))
+    _have(monkeypatch, {"slurm": 0.0})
+    recipe = Recipe.from_text(RECIPE.format(places="slurm, local"))
+    assert settled_place(service.of_team("red"), recipe, {}, lambda _: None).provider == "slurm"
+    assert set(teams) == {"red"}
 
 
 def _have(monkeypatch: pytest.MonkeyPatch, answers: dict[str, float | Exception | None]) -> None:
