@@ -95,7 +95,7 @@ def _show(found: Recipe, tell: Callable[[str], None]) -> None:
     ]
     tell(
         f"{found.name}: {len(rows)} experiment{'s' * (len(rows) != 1)}, "
-        f"provider {found.provider}, seed {found.seed}"
+        f"provider {' or '.join(found.places) or found.provider}, seed {found.seed}"
     )
     tell(table(["experiment", "after", "tasks", "members", "workers"], rows))
 

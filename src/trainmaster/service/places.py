@@ -105,8 +105,7 @@ def settled_place(
             break
     found = chosen(seen)
     if found is None:
-        reasons = "\n".join(each.line for each in seen)
-        raise UsageError(f"no place would give what this recipe asks for:\n{reasons}", "Name another one.")
+        raise _none([each.line for each in seen])
     tell(f"it runs on {found.provider}, the first that can begin in time" if found.is_in_time else
          f"it runs on {found.provider}, which waits least")  # fmt: skip
     return in_place(recipe, found.provider)
@@ -129,13 +128,17 @@ def check_places(service: Service, recipe: Recipe, environ: Mapping[str, str]) -
             notes += check_run(service, in_place(recipe, name), environ)
         except TrainmasterError as error:
             refusals[name] = error
-    lines = [f"{name}: no, {error}" for name, error in refusals.items()]
+    lines = [_refused(name, error).line for name, error in refusals.items()]
     if len(refusals) < len(recipe.places):
         return [*dict.fromkeys(notes), *lines]
-    first = next(iter(refusals.values()))
     if len({str(error) for error in refusals.values()}) == 1:  # it is not the place
-        raise first
-    raise UsageError("\n".join(["no place would give what this recipe asks for:", *lines]), first.hint)
+        raise next(iter(refusals.values()))
+    raise _none(lines)
+
+
+def _none(lines: list[str]) -> UsageError:
+    reasons = "\n".join(lines)
+    return UsageError(f"no place would give what this recipe asks for:\n{reasons}", "Name another one.")
 
 
 def in_place(recipe: Recipe, provider: str) -> Recipe:
@@ -157,5 +160,9 @@ def _asked(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> Plac
 
         return Place(name, *asked_of(service, recipe, environ, datetime.now(UTC).date()))
     except TrainmasterError as error:
-        words = str(error.args[0]).removeprefix(f"provider: {name}: ")
-        return Place(name, refusal=words.partition("\n")[0].rstrip(":"))
+        return _refused(name, error)
+
+
+def _refused(name: str, error: TrainmasterError) -> Place:
+    words = str(error.args[0]).removeprefix(f"provider: {name}: ")
+    return Place(name, refusal=words.partition("\n")[0].rstrip(":"))
