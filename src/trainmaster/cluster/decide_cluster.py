@@ -378,14 +378,13 @@ def _ask(decision: Decision, role: RolePlan, seats: list[str], now: float, patie
 
 def _lose_patience(decision: Decision, seen: Seen, now: float, patience: WaitLimits) -> None:
     """The user does not want to wait any longer for machines without which nothing goes on."""
-    record = decision.record
+    since = None if seen.is_formed else decision.record.waiting_since or now
+    record = decision.record = replace(decision.record, waiting_since=since)
     known = [seen.latest.get(machine.id) for machine in record.rented]
     why = decision.waits or next((node.reason for node in known if node is not None and node.is_queued), "")
-    if seen.is_formed or decision.fatal or not why:
+    if since is None or decision.fatal or not why:
         return
-    last = max((n for n, machine in enumerate(record.machines) if machine.has_joined), default=-1)
-    asked_at = [each.asked_at for each in record.machines[last + 1 :] if each.asked_at is not None]
-    if asked_at and now - min(asked_at) >= patience.machines_s:
+    if now - since >= patience.machines_s:
         limit = format_duration(patience.machines_s)
         decision.fatal = f"{record.plan.name} has no machines after {limit} (budget.wait): {why}"
         decision.is_users = True

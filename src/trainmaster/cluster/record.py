@@ -173,6 +173,7 @@ class ClusterRecord:
         leased_until: Unix seconds at which its machines have ended themselves, unless their lease is renewed.
         asked_at: Unix seconds of the first request.
         waited_s: from then to the first time that it was up.
+        waiting_since: Unix seconds since when its run, or who resumed that, waits for it; None: it is up.
     """
 
     __pydantic_config__ = EXACTLY
@@ -191,6 +192,7 @@ class ClusterRecord:
     leased_until: float | None = None
     asked_at: float | None = None
     waited_s: float | None = None
+    waiting_since: float | None = None
 
     @property
     def seats(self) -> tuple[tuple[str, RolePlan], ...]:
@@ -245,7 +247,7 @@ class ClusterRecord:
             machines=tuple(machine.moved(by_s) for machine in self.machines),
             failures=tuple(replace(failure, at=failure.at + by_s) for failure in self.failures),
             paid_from=self.paid_from + by_s if self.paid_from else 0.0,
-            **_later(self, by_s, "kept_until", "leased_until", "asked_at"),
+            **_later(self, by_s, "kept_until", "leased_until", "asked_at", "waiting_since"),
         )
 
     def spent_usd(self, now: float) -> float:
@@ -441,7 +443,9 @@ def resumed(records: Iterable[ClusterRecord]) -> list[ClusterRecord]:
     for record in sorted(records, key=lambda each: (bool(each.live), bool(each.machines))):
         found[record.plan.name] = record
     return [
-        replace(record, state=ClusterState.ACTIVE if record.live else ClusterState.PLANNED)
+        replace(
+            record, state=ClusterState.ACTIVE if record.live else ClusterState.PLANNED, waiting_since=None
+        )
         if record.state in (ClusterState.ENDED, ClusterState.ENDING)
         else record
         for record in found.values()

@@ -1,0 +1,49 @@
+"""How long a run waits for machines (`budget.wait`) when another driver goes on with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from test_decide_cluster import NOW, node, plan, step
+
+from trainmaster.cluster.decision import Seen, WaitLimits
+from trainmaster.cluster.record import ClusterRecord, ClusterState, new_record, resumed
+from trainmaster.providers.base import NodeState
+
+LIMITS = WaitLimits(60.0, 600.0, 3600.0)
+QUEUED = replace(node("i-0", NodeState.STARTING, reason="job 7: Priority"), is_queued=True, started_at=0.0)
+
+
+def asked(record: ClusterRecord, now: float) -> ClusterRecord:
+    found = step(record, now=now, patience=LIMITS).record
+    return found.changed(replace(m, id=f"{m.token}-{m.seat}") for m in found.live)
+
+
+def queued(record: ClusterRecord) -> Seen:
+    return Seen(nodes={m.id: replace(QUEUED, id=m.id) for m in record.rented})
+
+
+def test_a_run_that_was_resumed_waits_anew() -> None:
+    record = asked(new_record("run", plan(), "home"), NOW)
+    first = step(record, queued(record), NOW + 3600, patience=LIMITS)
+    assert first.fatal
+    over = first.record.changed(replace(m, is_over=True) for m in first.record.machines)
+    later = NOW + 3601
+    (planned,) = resumed([replace(over, state=ClusterState.ENDED)])
+    again = asked(planned, later)
+    assert not step(again, queued(again), later + 3599, patience=LIMITS).fatal
+    assert step(again, queued(again), later + 3600, patience=LIMITS).fatal
+
+
+def test_who_goes_on_with_a_living_cluster_has_waited_as_long() -> None:
+    record = asked(new_record("run", plan(), "home"), NOW)
+    (same,) = resumed([record])
+    assert step(same, queued(same), NOW + 3600, patience=LIMITS).fatal
+
+
+def test_a_cluster_that_was_up_is_waited_for_anew() -> None:
+    record = asked(new_record("run", plan(), "home"), NOW)
+    up = step(record, replace(queued(record), is_formed=True), NOW + 5000, patience=LIMITS).record
+    lost = step(up, queued(up), NOW + 9000, patience=LIMITS)
+    assert not lost.fatal
+    assert step(lost.record, queued(up), NOW + 12600, patience=LIMITS).fatal
