@@ -254,12 +254,13 @@ def _with_network(measurement: Measurement, nic_mbps: float | None) -> Measureme
 
 def undisturbed(measured: Sequence[Measurement]) -> list[Measurement]:
     """Without those that other work has disturbed, where the same shape was measured without that."""
+    calm = {shape_of(m) for m in measured if (m.held or 0.0) <= HELD}
+    return [m for m in measured if (m.held or 0.0) <= HELD or shape_of(m) not in calm]
 
-    def shape(m: Measurement) -> tuple[object, ...]:
-        return m.offer, m.point and (m.point.workers, m.point.nodes, m.point.local_batch)
 
-    calm = {shape(m) for m in measured if (m.held or 0.0) <= HELD}
-    return [m for m in measured if (m.held or 0.0) <= HELD or shape(m) not in calm]
+def shape_of(m: Measurement) -> tuple[object, ...]:
+    """What was measured, and on what."""
+    return m.offer, m.point and (m.point.workers, m.point.nodes, m.point.local_batch)
 
 
 def _startups(measured: Sequence[Measurement]) -> dict[str, float]:

@@ -41,6 +41,15 @@ def _held(known: Knowledge) -> str:
     return f"it was measured while other work held its processors for {100 * known.held:.0f} % of the time"
 
 
+def _helps_again(known: Knowledge) -> bool:
+    """Whether something was disturbed on this machine, and not measured again since."""
+    from trainmaster.advisor.model.knowledge import shape_of
+    from trainmaster.advisor.model.measurement import HELD
+
+    shapes = list(map(shape_of, known.measurements))
+    return known.held > HELD and known.measured.offer == "local" and len(set(shapes)) == len(shapes)
+
+
 class JobKnowledge:
     """Of the jobs of recipes.
 
@@ -119,6 +128,7 @@ class JobKnowledge:
         from trainmaster.advisor.model.measurement import HELD
         from trainmaster.service.quotes.profiling import Profiler, Unmeasured
 
+        measures = self._measures and options.measures
         only: dict[str, tuple[int, ...]] = {}
         wanted = [name for name in recipe.experiments if options.only is None or name in options.only]
         names = [name for name in wanted if recipe.experiments[name].serve is None]
@@ -134,14 +144,14 @@ class JobKnowledge:
                     rest = f"the rest is measured now, with {' and '.join(map(str, shapes))} workers"
                     self._tell(f"{name}: {many} kept from a quote that was interrupted; {rest}")
                     continue
-                if known.held > HELD and self._measures and is_quiet():
+                if measures and _helps_again(known) and is_quiet():
                     self._tell(f"{name}: {_held(known)}; it is measured again, as they are free now")
                     continue
                 found[name] = known
                 self._tell(f"{name}: {many} of earlier runs used (--fresh measures again)")
         missing: dict[str, str] = {}
         left = [name for name in names if name not in found]
-        if left and not (self._measures and options.measures):
+        if left and not measures:
             missing = dict.fromkeys(left, UNASKED if self._measures else UNKNOWN)
         elif left:
             self._look(recipe, environ, costs=costs)

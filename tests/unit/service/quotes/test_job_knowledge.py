@@ -10,7 +10,7 @@ from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.knowledge import Knowledge, undisturbed
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.executors.capacity import detect_capacity
-from trainmaster.service.quotes.job_knowledge import is_quiet
+from trainmaster.service.quotes.job_knowledge import _helps_again, is_quiet
 from trainmaster.spec import Strategy
 
 CALM = Measurement(Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.1), held=0.02)
@@ -42,3 +42,16 @@ def test_knowledge_says_how_much_of_it_was_disturbed():
 def test_a_machine_is_quiet_by_its_load(load, quiet):
     cores = detect_capacity().cores
     assert is_quiet(lambda: (load * cores, 9.0, 9.0)) is quiet
+
+
+@pytest.mark.parametrize(
+    ("measured", "helps"),
+    [
+        ([DISTURBED, OTHER_SHAPE], True),
+        ([CALM], False),
+        ([replace(DISTURBED, offer="m4.large")], False),
+        ([DISTURBED, DISTURBED], False),
+    ],
+)
+def test_what_was_disturbed_is_measured_again_once_and_only_where_it_was(measured, helps):
+    assert _helps_again(Knowledge.of(measured, [], {"local": Device("", 2.0, "local")}, {})) is helps
