@@ -267,8 +267,8 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
         recipe = state.submissions.read(caller, form.request())
         service = state.service.of_team(caller.team or None)
         recipe = settled_place(service, recipe, state.environ, lambda _: None)
-        quoter = Quoter(service, lambda _: None, measures=False)
-        made = quoter.quote(recipe, Path("recipe"), state.environ, QuoteOptions())
+        quoter = Quoter(service, lambda _: None)
+        made = quoter.quote(recipe, Path("recipe"), state.environ, QuoteOptions(measures=False))
     except RecipeError:  # said where the recipe is
         return Response(status_code=204)
     except TrainmasterError as error:
