@@ -216,7 +216,10 @@ def said_by(found: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
 
     Raises:
         GoneError: it is not there.
+        UsageError: Ray refuses what it was asked for.
     """
+    if "refused" in found:
+        raise UsageError(f"Ray refuses such a machine: {found['refused']}", "Mend it in ray.yaml.")
     if "gone" in found:
         raise GoneError(found["gone"], "It is asked for again.")
     return found["said"]

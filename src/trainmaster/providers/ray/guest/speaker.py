@@ -326,10 +326,12 @@ class Guest:
             if known not in self._actors:
                 self._actors[known] = ray.get_actor(name, namespace=namespace)
             return {"said": ray.get(getattr(self._actors[known], do).remote(*args))}
+        except ray.exceptions.RayTaskError as error:  # it may be a ValueError, too: as its cause is
+            if do == "take" and isinstance(error.cause, ValueError):
+                return {"refused": str(error.cause)}
+            raise RuntimeError(str(error.cause)) from None
         except ValueError:
             return {"gone": f"there is no actor {name}"}
-        except ray.exceptions.RayTaskError as error:
-            raise RuntimeError(str(error.cause)) from None
         except ray.exceptions.ActorDiedError as error:
             self._actors.pop(known, None)
             return {"gone": " ".join(str(error).split())[:600]}
