@@ -194,9 +194,9 @@ class RayProvider:
         """See `Provider`. It does not wait for room: machines that wait are STARTING."""
         with self._memory.alone(cluster):
             known = self._memory.of(cluster)
-            if request.token not in known.requests:
-                group = [each for each in request.together if each.token not in known.requests]
-                self._take(known, group)
+            given = {seat.token for seat in known.seats.values()}
+            if request.token not in given:
+                self._take(known, [each for each in request.together if each.token not in given])
                 known = self._memory.of(cluster)
             return [node for node in self._looked(known) if self._token(known, node.id) == request.token]
 
@@ -211,13 +211,15 @@ class RayProvider:
             )
         until, lease_s = self._clock() + requests[0].lease_s, requests[0].lease_s
         keeper = self._keeper(known.cluster)
-        self._speaker.ask("keep", keeper, self._namespace, KEPT_VARIABLES, self._root)
-        seen = self._speaker.call(self._namespace, keeper, "take", parts, until, lease_s)
         asked = {
             each.token: KnownRequest(each.token, each.role, each.instance_type, dict(each.labels))
             for each in requests
         }
-        self._memory.put(self._updated(replace(known, requests={**known.requests, **asked}), seen["seats"]))
+        known = replace(known, requests={**known.requests, **asked})
+        self._memory.put(known)  # first: who is killed before the answer gives it back all the same
+        self._speaker.ask("keep", keeper, self._namespace, KEPT_VARIABLES, self._root)
+        seen = self._speaker.call(self._namespace, keeper, "take", parts, until, lease_s)
+        self._memory.put(self._updated(known, seen["seats"]))
 
     # --- looking -------------------------------------------------------------------------------------------
 
