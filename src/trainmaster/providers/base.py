@@ -283,7 +283,7 @@ class Provider(Protocol):
 
 @runtime_checkable
 class Queue(Protocol):
-    """What a provider can do, too, whose machines wait in a queue of its own (`Capabilities.queues`)."""
+    """What a provider may do, too, whose machines wait in a queue of its own (`Capabilities.queues`)."""
 
     def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:
         """How long these would wait if they were asked for now; None if it does not reckon. Queues nothing.

@@ -93,7 +93,7 @@ class Capabilities:
         provisioning_s: seconds from asking for machines until they can be worked on, before any were seen.
         bakes: an image can be made of a machine, from which others start; see `Baker`.
         giving_back_s: seconds from the end of the work until machines are paid for no more.
-        queues: its machines may wait in a queue of its own, which is no part of that; see `Queue`.
+        queues: its machines may wait in a queue of its own, which is no part of that.
     """
 
     reach: str = "ssh"
@@ -179,6 +179,7 @@ BUILT_IN: Final = {
         billing=billing.NOTHING_BESIDE,
         provisioning_s=LogNormal(6.0, 0.8),
         giving_back_s=LogNormal(2.0, 0.7),
+        queues=True,
     ),
     "slurm": Capabilities(
         may_be_free=True,
@@ -202,6 +203,7 @@ BUILT_IN: Final = {
         billing=billing.NOTHING_BESIDE,
         provisioning_s=LogNormal(15.0, 1.0),  # an image that has to be fetched: minutes
         giving_back_s=LogNormal(2.0, 0.7),
+        queues=True,
     ),
     "lab": Capabilities(
         moves=True,

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderPlace
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.providers.ray.guest.speaker import Guest
 from trainmaster.providers.ray.provider import RayProvider
 from trainmaster.providers.ray.settings import read_settings
-from trainmaster.providers.ray.speaking import GoneError, RaySpeaker
+from trainmaster.providers.ray.speaking import GoneError, RaySpeaker, said_by
 from trainmaster.spec.errors import MissingPartError, ProviderError, RecipeError, UsageError
 
 SETTINGS = """\
@@ -101,6 +106,65 @@ def test_without_its_keeper_a_cluster_is_gone(tmp_path: Path) -> None:
     assert [each.state for each in again] == [NodeState.READY]
     asked.release("c")
     assert asked.nodes("c") == []
+
+
+def test_what_waits_for_room_is_queued(tmp_path: Path) -> None:
+    """So `budget.wait` counts, and its wait is no part of how long machines take to start."""
+    speaker = Speaker()
+    asked = provider(tmp_path, speaker)
+    (node,) = asked.acquire("c", NodeRequest("worker", 1, "small", token="t"))
+    assert not node.is_queued
+    assert speaker.seats is not None
+    speaker.seats[0] |= {"state": "STARTING", "started_s": None}
+    (node,) = asked.nodes("c")
+    assert (node.is_queued, node.reason) == (True, "it waits for room in Ray")
+    assert capabilities_of("ray").queues
+    assert capabilities_of("kubernetes").queues
+
+
+def test_who_is_killed_before_the_answer_finds_or_gives_back_what_was_asked_for(tmp_path: Path) -> None:
+    """What is asked for is written down first."""
+    told: list[str] = []
+
+    class Killing(Speaker):
+        def call(self, namespace: str, actor: str, do: str, *args: Any) -> Any:
+            told.append(do)
+            said = super().call(namespace, actor, do, *args)
+            if told == ["take"]:
+                raise KeyboardInterrupt
+            return said
+
+    speaker, request = Killing(), NodeRequest("worker", 1, "small", token="t")
+    with pytest.raises(KeyboardInterrupt):
+        provider(tmp_path, speaker).acquire("c", request)
+    assert len(provider(tmp_path, speaker).nodes("c")) == 1
+    assert len(provider(tmp_path, speaker).acquire("c", request)) == 1
+    provider(tmp_path, speaker).release("c")
+    assert told == ["take", "look", "look", "end"]
+
+
+def test_what_ray_refuses_is_no_actor_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray raises what is a RayTaskError and of the class of its cause, too."""
+
+    class RayTaskError(Exception):
+        cause: Exception
+
+    class Raised(RayTaskError, ValueError):
+        def __init__(self, cause: Exception) -> None:
+            super().__init__(str(cause))
+            self.cause = cause
+
+    def get(_: object) -> object:
+        raise Raised(ValueError("no such label"))
+
+    ray: Any = ModuleType("ray")
+    ray.get, ray.get_actor = get, lambda *_, **__: MagicMock()
+    ray.exceptions = SimpleNamespace(RayTaskError=RayTaskError, ActorDiedError=type("Died", (Exception,), {}))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(UsageError, match="Ray refuses such a machine: no such label"):
+        said_by(Guest("").call("n", "a", "take"))
+    with pytest.raises(RuntimeError, match="no such label"):
+        Guest("").call("n", "a", "look")
 
 
 @pytest.mark.parametrize(

@@ -284,6 +284,7 @@ class RayProvider:
             gpus=machine.gpus if machine else 0,
             labels=request.labels,
             reason="Ray takes its node back" if is_leaving else reason,
+            is_queued=state is NodeState.STARTING,
             ended_at=seat.ended_at if seat.ended_at and seat.started_at else None,
             way=shlex.join([str(self._settings.file), str(self._place_root)]),
             switch=self._directory(seat.id),

@@ -9,7 +9,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import queries
 from trainmaster.providers.capabilities import capabilities_of, measured_name
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.supply import Market
     from trainmaster.control.measure.profile_progress import ProfileProgress
     from trainmaster.providers import Catalogue, Offer
-    from trainmaster.providers.base import Queue
     from trainmaster.service.service import Service
 
 #: This machine's processors as catalogues call them: what was measured here is known to run on such.
@@ -75,7 +74,6 @@ class Quoter:
     ) -> None:
         self._service = service
         self._tell = tell
-        self._measures = measures
         self._jobs = JobKnowledge(service, tell, show, measures=measures)
         self._candidate_offers = candidate_offers
 
@@ -330,6 +328,7 @@ class Quoter:
         if self._candidate_offers is None or not capabilities_of(recipe.provider).queues:
             return None
         from trainmaster.providers import NodeRequest, ProviderPlace, get_provider
+        from trainmaster.providers.base import Queue
 
         home, one = self._service.home, quote.main.cluster
         requests = [
@@ -339,8 +338,9 @@ class Quoter:
         ]
         provider = get_provider(recipe.provider, ProviderPlace(home.root, home.identity(), environ))
         reckoned_s = None
-        with suppress(ProviderError):  # it does not answer: what was seen is known
-            reckoned_s = cast("Queue", provider).queue_wait_s(requests)
+        if isinstance(provider, Queue):
+            with suppress(ProviderError):  # it does not answer: what was seen is known
+                reckoned_s = provider.queue_wait_s(requests)
         mine = {measured_name(recipe.provider, each.instance_type) for each in requests}
         seen = [each.queued_s for each in market.waited if each.offer in mine]
         return QuotedQueue.of(reckoned_s, seen)
