@@ -82,7 +82,8 @@ def test_a_server_plans_with_what_the_client_is_configured_and_has_its_own(proje
     assert {each["key"]: each["value"] for each in shown["server"]}["budget.deadline"] == "5h"
     assert "notify" not in {each["key"] for each in shown["server"]}
     recipe = json.loads(_row(tm.root / at_server["TRAINMASTER_HOME"] / "trainmaster.db", run))
-    assert recipe["budget"] == {"total_usd": 7, "usd_per_hour": None, "deadline_s": 18000, "saving_usd": None}
+    said = {key: value for key, value in recipe["budget"].items() if value is not None}
+    assert said == {"total_usd": 7, "deadline_s": 18000}
     assert recipe["notify"] == []
 
 
@@ -98,7 +99,7 @@ def test_the_schema_is_printed_and_written(tm):
     told = tm.call("schema", "--output", "recipe.schema.json").err
     assert "# yaml-language-server: $schema=recipe.schema.json" in told
     written = json.loads((tm.work / "recipe.schema.json").read_text())
-    assert written["properties"]["provider"]["description"] == "that rents the machines."
+    assert written["properties"]["provider"]["description"].startswith("that rents the machines")
     assert "No such file" in tm.call("schema", "--output", "no/x.json", code=2).err
 
 
