@@ -272,7 +272,7 @@ class Types:
         workers, servers: instance types (the paper's L^w and L^p); servers in the order they are tried.
         usd_per_hour: of each of them.
         traffic_mbps: of one worker (its b_t), of those where it is known.
-        provider: whose they are.
+        provider: whose they are, if that is known.
     """
 
     workers: tuple[str, ...]
@@ -290,7 +290,7 @@ class Types:
             "servers": list(self.servers),
             "traffic_mbps": traffic,
             "usd_per_hour": usd,
-            "provider": self.provider,
+            **({"provider": self.provider} if self.provider else {}),
         }
 
 
