@@ -95,7 +95,7 @@ def test_a_home_that_fills_up_while_it_runs(tm):
     with small_disk(tm.home, "24m"):
         tm.run(tm.task("true"))
         command = "seq 100000; head -c 100000000 /dev/zero | tr '\\0' x | fold -w 99; echo end"
-        result = tm.call("run", tm.task(command), "--json", code=None, timeout_s=90)
+        result = tm.call("run", tm.task(command), "--json", code=None, timeout_s=170)
         assert result.code in (0, 1), result
         if result.code:
             assert "space" in result.err or "full" in result.err, result.err

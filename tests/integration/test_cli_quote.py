@@ -112,7 +112,8 @@ STRANGERS = """
 
 
 def test_an_estimate_borrows_from_another_version_with_doubt_and_never_from_a_strangers_code(tm):
-    recipe = training(tm, steps=100, command="python train.py 100 0.02")
+    # Long enough for the estimate, which is thought of beside the run, to come before its end.
+    recipe = training(tm, steps=100, command="python train.py 100 0.08")
     assert "estimate: " not in tm.call("run", recipe).err, "nothing is known of it"
     tm.write("train.py", f"{STEPS}    print('trained')")
     other = tm.call("run", recipe)

@@ -20,10 +20,8 @@ def first_provider(node: YamlNode, path: Path, problems: Problems) -> str:
     return found[0]
 
 
-takes(
-    first_provider,
-    any=[_provider, {"type": "array", "items": {"pattern": f"^{PROVIDER_NAME}$"}, "minItems": 1}],
-)
+_ITEM: Final = {"type": ["string", "number", "boolean"], "pattern": f"^{PROVIDER_NAME}$"}
+takes(first_provider, any=[_provider, {"type": "array", "items": _ITEM, "minItems": 1}])
 
 
 def places_of(root: YamlNode) -> tuple[str, ...]:

@@ -26,11 +26,11 @@ ONLY_THE_READER = {
     "keys that need or exclude each other": r"`?\w+`? without|together|leave (it|one) out|samples|has an end",
     "numbers that follow from others": r"tasks; add|be shared|is more than|a step of|(reversed|empty) r",
     "`samples` among the parameters": r"write a whole number",
-    "numbers where a name stands": r"the number -?[\d.]+; write a|is no time zone",
+    "numbers where a name stands": r"the number -?[\d.]+; write |is no time zone",
     "bounds of a target and their sense": r"no bound of the metric|is better is not known",
-    "a mapping of roles without one": r"no role; write|an empty list; write a",
-    "numbers that a strategy or a scale rules out": r"with a ps strategy|log sampling from",
-    "images of this house": r"no image is known",
+    "lists and mappings that need an entry": r"no role; write|an empty list; write ",
+    "numbers that a strategy or a scale rules out": r"with a ps strategy|log sampling from|not two weights above 0",
+    "images of this house": r"no image is known|there is no `framework` to choose it by",
 }
 _EXCEPTIONS = re.compile("|".join(ONLY_THE_READER.values()))
 _STRANGE = (None, True, -1, 0, 1.5, "", "x y", "auto", [], ["a", "b"], {}, {"nosuch": 1}, [1, 1], "$", "3q")
