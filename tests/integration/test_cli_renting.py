@@ -80,7 +80,7 @@ def test_an_open_number_of_workers_is_not_measured_in_vain(tm, lab):
         ((), {"top": {"budget": {"total": "$0.001"}}}, "used up before anything has run"),
         ((), {"hardware": {"instance": "smal"}}, "The nearest types are small"),
         ((), {"hardware": {"gpu": "v100"}}, "It has no GPUs"),
-        (("--provider", "nobody"), {}, "known are aws, hosts, im, lab"),
+        (("--provider", "nobody"), {}, "known are aws, hosts, im, kubernetes, lab"),
         (("--provider", "hosts"), {}, "hosts.yaml"),
         (("--keep", "soon"), {}, "--keep"),
         ((), {"data": {"x": {"dir": "nowhere"}}}, "there is no"),

@@ -29,7 +29,7 @@ ONLY_THE_READER = {
     "numbers where a name stands": r"the number -?[\d.]+; write |is no time zone",
     "bounds of a target and their sense": r"no bound of the metric|is better is not known",
     "lists and mappings that need an entry": r"no role; write|an empty list; write ",
-    "numbers that a strategy or a scale rules out": r"with a ps strategy|log sampling from|not two weights above 0",
+    "numbers that a strategy or scale rules out": r"with a ps strategy|log sampling from|not two weights",
     "images of this house": r"no image is known|there is no `framework` to choose it by",
 }
 _EXCEPTIONS = re.compile("|".join(ONLY_THE_READER.values()))

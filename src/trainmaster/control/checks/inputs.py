@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 from trainmaster.artifacts.code_tree import CodeTree, NotSent, not_sent_note
 from trainmaster.control.checks.framework_notes import framework_notes
@@ -386,6 +382,9 @@ def split_reference(image: str) -> Reference:
 
 def look_for_image(image: str) -> Look:
     """Ask the registry of an image whether it has it."""
+    import http.client
+    import urllib.error
+
     host, name, version = split_reference(image)
     scheme = "http" if host.startswith(_LOCAL) else "https"
     url = f"{scheme}://{host}/v2/{name}/manifests/{version}"
@@ -410,6 +409,8 @@ def look_for_image(image: str) -> Look:
 
 
 def _open(url: str, token: str = "") -> bytes:
+    import urllib.request
+
     request = urllib.request.Request(url, headers={"Accept": _KINDS})  # noqa: S310 - http(s) only
     if token:
         request.add_unredirected_header("Authorization", f"Bearer {token}")
@@ -424,5 +425,5 @@ def _token(challenge: str) -> str:
     if not challenge.lower().startswith("bearer") or not realm.startswith(("https://", "http://")):
         return ""
     asked = {key: fields[key] for key in ("service", "scope") if key in fields}
-    answer = json.loads(_open(f"{realm}?{urllib.parse.urlencode(asked)}"))
+    answer = json.loads(_open(f"{realm}?{urlencode(asked)}"))
     return str(answer.get("token") or answer.get("access_token") or "") if isinstance(answer, dict) else ""
