@@ -19,8 +19,8 @@ from trainmaster.providers.base import Node, NodeRequest, NodeState, ProviderPla
 from trainmaster.providers.capabilities import BUILT_IN
 from trainmaster.providers.hosts_over_ssh import target_of
 from trainmaster.providers.ray.provider import RayProvider
+from trainmaster.providers.ray.proxy import RayProxy
 from trainmaster.providers.ray.settings import read_settings
-from trainmaster.providers.ray.speaking import RaySpeaker
 from trainmaster.providers.ray.transport import RayTransport
 from trainmaster.spec.clocks import steady_s
 from trainmaster.testing.private_network import NoNetworkError
@@ -51,13 +51,13 @@ def ray() -> Iterator[PrivateRay]:
         yield running
 
 
-class WatchedSpeaker(RaySpeaker):
+class WatchedProxy(RayProxy):
     """Keeps what it was told."""
 
     told: list[tuple[Any, ...]]
 
     def ask(self, do: str, *args: Any) -> Any:
-        """See `RaySpeaker`."""
+        """See `RayProxy`."""
         self.told.append((do, *args))
         return super().ask(do, *args)
 
@@ -65,9 +65,9 @@ class WatchedSpeaker(RaySpeaker):
 class RayBench:
     """The provider in a real Ray."""
 
-    def __init__(self, ray: PrivateRay, speaker: WatchedSpeaker, root: Path) -> None:
-        self.ray, self.speaker, self.root, self.ahead_s = ray, speaker, root, 0.0
-        self.told = speaker.told = list[tuple[Any, ...]]()
+    def __init__(self, ray: PrivateRay, proxy: WatchedProxy, root: Path) -> None:
+        self.ray, self.proxy, self.root, self.ahead_s = ray, proxy, root, 0.0
+        self.told = proxy.told = list[tuple[Any, ...]]()
         self.names = {name: uuid.uuid4().hex for name in ("home", "neighbour")}
         self.is_old = False
 
@@ -85,8 +85,8 @@ class RayBench:
         text = SETTINGS.format(way=way, scratch=self.ray.scratch)
         (place.root / "ray.yaml").write_text(text)
         settings = read_settings(place.root, {})
-        speaker = RaySpeaker(settings, place.root) if self.is_old else self.speaker
-        return RayProvider(settings, place, speaker, clock=lambda: steady_s() + self.ahead_s)
+        proxy = RayProxy(settings, place.root) if self.is_old else self.proxy
+        return RayProvider(settings, place, proxy, clock=lambda: steady_s() + self.ahead_s)
 
     def provider(self) -> RayProvider:
         """See `ProviderBench`."""
@@ -127,10 +127,10 @@ class RayBench:
     def without_capacity(self) -> Iterator[None]:
         """See `ProviderBench`: a node is away."""
         self.ray.kill(self.ray.names[-1])
-        until(lambda: len(self.speaker.ask("facts")) < len(self.ray.names))
+        until(lambda: len(self.proxy.ask("facts")) < len(self.ray.names))
         yield
         self.ray.boot(self.ray.names[-1])
-        until(lambda: len(self.speaker.ask("facts")) == len(self.ray.names))
+        until(lambda: len(self.proxy.ask("facts")) == len(self.ray.names))
 
     @contextlib.contextmanager
     def without_permission(self) -> Iterator[None]:
@@ -162,20 +162,20 @@ def until(condition: Callable[[], Any], patience_s: float = 120.0) -> None:
 
 
 @pytest.fixture(scope="module")
-def speaker(ray: PrivateRay, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedSpeaker]:
+def proxy(ray: PrivateRay, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedProxy]:
     """One for all tests: to start it takes seconds."""
     root = tmp_path_factory.mktemp("home")
     (root / "ray.yaml").write_text(SETTINGS.format(way=ray.way, scratch=ray.scratch))
-    made = WatchedSpeaker(read_settings(root, {}), root)
+    made = WatchedProxy(read_settings(root, {}), root)
     made.told = []
     yield made
     made.close()
 
 
 @pytest.fixture
-def bench(ray: PrivateRay, speaker: WatchedSpeaker, tmp_path: Path) -> Iterator[RayBench]:
+def bench(ray: PrivateRay, proxy: WatchedProxy, tmp_path: Path) -> Iterator[RayBench]:
     """A Ray without anything of ours."""
-    made = RayBench(ray, speaker, tmp_path)
+    made = RayBench(ray, proxy, tmp_path)
     yield made
     made.later(10**6)
     for provider in (made.provider(), made.neighbour()):
@@ -200,9 +200,9 @@ def ready(provider: RayProvider, cluster: str = "c") -> list[Node]:
 
 
 @pytest.fixture(scope="module")
-def machine(ray: PrivateRay, speaker: WatchedSpeaker, tmp_path_factory: Any) -> Iterator[Target]:
+def machine(ray: PrivateRay, proxy: WatchedProxy, tmp_path_factory: Any) -> Iterator[Target]:
     """One for all tests of the way there."""
-    bench = RayBench(ray, speaker, tmp_path_factory.mktemp("way"))
+    bench = RayBench(ray, proxy, tmp_path_factory.mktemp("way"))
     provider = bench.provider()
     provider.acquire("c", bench.request())
     yield target_of(ready(provider)[0])
@@ -214,9 +214,9 @@ class TestWayThere(TransportContract):
     """Every promise of a transport, through an actor."""
 
     @pytest.fixture
-    def transport(self, speaker: WatchedSpeaker) -> RayTransport:
+    def transport(self, proxy: WatchedProxy) -> RayTransport:
         """See `TransportContract`."""
-        return RayTransport(speaker)
+        return RayTransport(proxy)
 
     @pytest.fixture
     def target(self, machine: Target) -> Target:

@@ -13,10 +13,10 @@ import pytest
 
 from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.providers.ray.guest.speaker import Guest
+from trainmaster.providers.ray.guest.proxy_program import Guest
 from trainmaster.providers.ray.provider import RayProvider
+from trainmaster.providers.ray.proxy import GoneError, RayProxy, said_by
 from trainmaster.providers.ray.settings import read_settings
-from trainmaster.providers.ray.speaking import GoneError, RaySpeaker, said_by
 from trainmaster.spec.errors import MissingPartError, ProviderError, RecipeError, UsageError
 
 SETTINGS = """\
@@ -35,7 +35,7 @@ NODES = [
 ]
 
 
-class Speaker(RaySpeaker):
+class Proxy(RayProxy):
     """A Ray of two nodes, with a keeper that gives at once what it is asked for."""
 
     def __init__(self) -> None:
@@ -44,13 +44,13 @@ class Speaker(RaySpeaker):
         self.numbers = itertools.count()
 
     def ask(self, do: str, *args: object) -> Any:
-        """See `RaySpeaker`."""
+        """See `RayProxy`."""
         if do == "keep":
             self.seats = self.seats or []
         return {"facts": NODES, "free": {"CPU": 1.0, "memory": 16e9}, "names": []}.get(do)
 
     def call(self, namespace: str, actor: str, do: str, *args: Any) -> Any:
-        """See `RaySpeaker`."""
+        """See `RayProxy`."""
         assert namespace == "trainmaster-0123456789ab"
         if self.seats is None:
             raise GoneError("there is no actor", "")
@@ -68,17 +68,17 @@ class Speaker(RaySpeaker):
         return {"until": 0.0, "seats": self.seats}
 
 
-def provider(tmp_path: Path, speaker: RaySpeaker, text: str = SETTINGS) -> RayProvider:
+def provider(tmp_path: Path, proxy: RayProxy, text: str = SETTINGS) -> RayProvider:
     """Of a home."""
     (tmp_path / "ray.yaml").write_text(text)
     place = ProviderPlace(tmp_path, "0123456789abcdef", {})
-    return RayProvider(read_settings(tmp_path, {}), place, speaker)
+    return RayProvider(read_settings(tmp_path, {}), place, proxy)
 
 
 def test_what_could_never_be_placed_is_refused(tmp_path: Path) -> None:
     """One machine per node, by resources and labels; not where nodes come when they are asked for."""
-    speaker = Speaker()
-    asked = provider(tmp_path, speaker)
+    proxy = Proxy()
+    asked = provider(tmp_path, proxy)
     with pytest.raises(UsageError, match=r"can never have 3 x CPU=1 memory=1[.]0 GB: 2 of its 2 nodes could"):
         asked.preflight([NodeRequest("worker", 3, "small")])
     with pytest.raises(UsageError, match=r"2 x CPU=1 .* scanner=1 .* rack=7: 1 of"):
@@ -86,19 +86,19 @@ def test_what_could_never_be_placed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoCapacityError):
         asked.acquire("c", NodeRequest("worker", 3, "small", token="t"))
     assert asked.preflight([NodeRequest("ps", 1, "small"), NodeRequest("worker", 1, "rack")]) != []
-    grows = provider(tmp_path, speaker, SETTINGS + "grows: true\n")
+    grows = provider(tmp_path, proxy, SETTINGS + "grows: true\n")
     grows.preflight([NodeRequest("worker", 3, "small")])
 
 
 def test_without_its_keeper_a_cluster_is_gone(tmp_path: Path) -> None:
     """Another one is made for what is asked for next; silence means nothing."""
-    speaker = Speaker()
-    asked = provider(tmp_path, speaker)
+    proxy = Proxy()
+    asked = provider(tmp_path, proxy)
     (node,) = asked.acquire("c", NodeRequest("worker", 1, "rack", token="t", labels={"a": "b"}))
     assert (node.state, node.labels["a"], node.private_address) == (NodeState.READY, "b", "10.0.0.1")
-    assert speaker.taken[0]["kind"]["resources"]["accelerator_type:A100"] == 0.001
-    speaker.seats = None
-    (lost,) = provider(tmp_path, speaker).nodes("c")
+    assert proxy.taken[0]["kind"]["resources"]["accelerator_type:A100"] == 0.001
+    proxy.seats = None
+    (lost,) = provider(tmp_path, proxy).nodes("c")
     assert (lost.id, lost.state) == (node.id, NodeState.GONE)
     assert "head was started again" in lost.reason
     assert lost.ended_at is not None
@@ -110,12 +110,12 @@ def test_without_its_keeper_a_cluster_is_gone(tmp_path: Path) -> None:
 
 def test_what_waits_for_room_is_queued(tmp_path: Path) -> None:
     """So `budget.wait` counts, and its wait is no part of how long machines take to start."""
-    speaker = Speaker()
-    asked = provider(tmp_path, speaker)
+    proxy = Proxy()
+    asked = provider(tmp_path, proxy)
     (node,) = asked.acquire("c", NodeRequest("worker", 1, "small", token="t"))
     assert not node.is_queued
-    assert speaker.seats is not None
-    speaker.seats[0] |= {"state": "STARTING", "started_s": None}
+    assert proxy.seats is not None
+    proxy.seats[0] |= {"state": "STARTING", "started_s": None}
     (node,) = asked.nodes("c")
     assert (node.is_queued, node.reason) == (True, "it waits for room in Ray")
     assert capabilities_of("ray").queues
@@ -126,7 +126,7 @@ def test_who_is_killed_before_the_answer_finds_or_gives_back_what_was_asked_for(
     """What is asked for is written down first."""
     told: list[str] = []
 
-    class Killing(Speaker):
+    class Killing(Proxy):
         def call(self, namespace: str, actor: str, do: str, *args: Any) -> Any:
             told.append(do)
             said = super().call(namespace, actor, do, *args)
@@ -134,12 +134,12 @@ def test_who_is_killed_before_the_answer_finds_or_gives_back_what_was_asked_for(
                 raise KeyboardInterrupt
             return said
 
-    speaker, request = Killing(), NodeRequest("worker", 1, "small", token="t")
+    proxy, request = Killing(), NodeRequest("worker", 1, "small", token="t")
     with pytest.raises(KeyboardInterrupt):
-        provider(tmp_path, speaker).acquire("c", request)
-    assert len(provider(tmp_path, speaker).nodes("c")) == 1
-    assert len(provider(tmp_path, speaker).acquire("c", request)) == 1
-    provider(tmp_path, speaker).release("c")
+        provider(tmp_path, proxy).acquire("c", request)
+    assert len(provider(tmp_path, proxy).nodes("c")) == 1
+    assert len(provider(tmp_path, proxy).acquire("c", request)) == 1
+    provider(tmp_path, proxy).release("c")
     assert told == ["take", "look", "look", "end"]
 
 
@@ -190,9 +190,9 @@ def test_what_is_said_when_it_cannot_begin(
     python.chmod(0o755)
     text = SETTINGS.replace("ray://head:10001", "auto") + f"python: {python}\n"
     (tmp_path / "ray.yaml").write_text(text)
-    speaker = RaySpeaker(read_settings(tmp_path, {}), tmp_path)
+    proxy = RayProxy(read_settings(tmp_path, {}), tmp_path)
     with pytest.raises(kind, match=words) as caught:
-        provider(tmp_path, speaker, text).check_up()
+        provider(tmp_path, proxy, text).check_up()
     assert str(tmp_path / "ray.yaml") in str(getattr(caught.value, "hint", "")) or kind is ProviderError
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from trainmaster.providers.offer import Offer
+from trainmaster.providers.offer import Offer, site_offer
 from trainmaster.providers.own_settings import SettingsKind, read_own_settings
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import Wording, YamlNode
@@ -178,27 +178,12 @@ def read_settings(root: Path, environ: Mapping[str, str]) -> KubernetesSettings:
 
 def kubernetes_offers(settings: KubernetesSettings, today: date) -> list[Offer]:
     """What may be asked for, at the site's own price, or for nothing."""
+    source = str(settings.file)
     return [
-        Offer(
-            provider=KIND.provider,
-            region="",
-            zone=settings.namespace,
-            instance_type=name,
-            vcpus=machine.cpus,
-            memory_bytes=machine.memory_bytes,
-            accelerator=(machine.gpu or "GPU") if machine.gpus else "",
-            accelerators=float(machine.gpus),
-            accelerator_memory_bytes=None,
-            nic_gbps=None,
-            nic_burst_gbps=None,
-            cpu_credits="",
-            price_usd_per_hour=machine.usd_per_hour,
-            spot=False,
-            billing_quantum_s=1.0,
-            billing_minimum_s=0.0,
-            currency="USD",
-            as_of=today,
-            source=str(settings.file),
+        site_offer(
+            KIND.provider, name, each.cpus, each.memory_bytes, today, source,
+            zone=settings.namespace, gpu=each.gpu if each.gpus else "", gpus=each.gpus,
+            usd_per_hour=each.usd_per_hour,
         )
-        for name, machine in settings.machines.items()
-    ]
+        for name, each in settings.machines.items()
+    ]  # fmt: skip

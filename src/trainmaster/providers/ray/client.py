@@ -14,18 +14,17 @@ import shutil
 import signal
 import socket
 import sys
-import termios
 import threading
-import tty
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from trainmaster.providers.ray.proxy import proxy_of
 from trainmaster.providers.ray.settings import read_settings
-from trainmaster.providers.ray.speaking import speaker_of
 from trainmaster.providers.ray.transport import RayConnection
 from trainmaster.spec.errors import TrainmasterError, one_line
 from trainmaster.transport.base import Target
+from trainmaster.transport.conversation import raw_terminal
 
 _READ_BYTES: Final = 1 << 16
 #: As ``ssh`` ends when there is no connection.
@@ -49,10 +48,10 @@ def main(words: list[str] | None = None) -> int:
     asked = parser.parse_args(words)
     file, root = shlex.split(asked.way)
     try:
-        speaker = speaker_of(read_settings(Path(root), {"TRAINMASTER_RAY": file}), Path(root))
-        connection = RayConnection(Target(asked.machine, asked.machine), speaker)
+        proxy = proxy_of(read_settings(Path(root), {"TRAINMASTER_RAY": file}), Path(root))
+        connection = RayConnection(Target(asked.machine, asked.machine), proxy)
         with (
-            contextlib.closing(speaker),
+            contextlib.closing(proxy),
             contextlib.closing(connection),
             _forwarded(connection, asked.forward),
         ):
@@ -94,7 +93,7 @@ def _run(connection: RayConnection, command: str, is_terminal: bool) -> int:
         signal.signal(each, end)
     threading.Thread(target=_send_up, args=(connection, key), daemon=True).start()
     code: int | None = None
-    with _raw(is_terminal):
+    with raw_terminal(is_terminal):
         while code is None:
             out, err, code = connection.ask("call", "hear", key)
             for number, said in ((1, out), (2, err)):
@@ -111,20 +110,6 @@ def _send_up(connection: RayConnection, key: str) -> None:
             if not connection.ask("call", "send", key, base64.b64encode(data).decode(), False):
                 return
         connection.ask("call", "send", key, "", True)
-
-
-@contextlib.contextmanager
-def _raw(is_terminal: bool) -> Iterator[None]:
-    """Keys go there unchanged."""
-    if not is_terminal:
-        yield
-        return
-    before = termios.tcgetattr(0)
-    tty.setraw(0)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`RayProvider`: machines are bundles of placement groups of a Ray that others run.
 
 Ray places and counts them, all of a group or none; nothing is scheduled here. A cluster has a keeper, an
-actor in the home's own namespace, and all that is ours in Ray ends with it: see `guest/speaker.py`.
+actor in the home's own namespace, and all that is ours in Ray ends with it: see `guest/proxy_program.py`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from trainmaster.providers.base import (
 )
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.ray.ledger import KnownCluster, KnownRequest, KnownSeat, RayLedger
+from trainmaster.providers.ray.proxy import GoneError, RayProxy, proxy_of
 from trainmaster.providers.ray.settings import KIND, RaySettings, ray_offers, read_settings
-from trainmaster.providers.ray.speaking import GoneError, RaySpeaker, speaker_of
 from trainmaster.providers.ray.transport import namespace_of
 from trainmaster.providers.slurm.scripts import KEPT_VARIABLES
 from trainmaster.spec.clocks import steady_s
@@ -44,7 +44,7 @@ def ray_provider(place: ProviderPlace) -> RayProvider:
         UsageError: there are no settings, or a mistake in them.
     """
     settings = read_settings(place.root, place.environ)
-    return RayProvider(settings, place, speaker_of(settings, place.root))
+    return RayProvider(settings, place, proxy_of(settings, place.root))
 
 
 def catalogue_of(
@@ -62,7 +62,7 @@ class RayProvider:
     Args:
         settings: of the site.
         place: of the home.
-        speaker: speaks with Ray.
+        proxy: speaks with Ray.
         clock: gives Unix seconds; never set back.
 
     Attributes:
@@ -75,11 +75,11 @@ class RayProvider:
         self,
         settings: RaySettings,
         place: ProviderPlace,
-        speaker: RaySpeaker,
+        proxy: RayProxy,
         *,
         clock: Callable[[], float] = steady_s,
     ) -> None:
-        self._settings, self._speaker, self._clock = settings, speaker, clock
+        self._settings, self._proxy, self._clock = settings, proxy, clock
         self._place_root, self._root = place.root, root_on_nodes(place.identity)
         self._home = re.sub(r"[^A-Za-z0-9]", "", place.identity)[:12]
         self._memory = RayLedger(place.directory(self.name), place.saved)
@@ -89,7 +89,7 @@ class RayProvider:
 
     def check_up(self) -> None:
         """Refuse a Ray that does not answer, or is of another version."""
-        self._speaker.ask("versions")
+        self._proxy.ask("versions")
 
     def close(self) -> None:
         """Others of this process may still speak with it; machines stay as they are."""
@@ -101,7 +101,7 @@ class RayProvider:
         for request in requests:
             if request.count < 1:
                 raise UsageError(f"{request.role}: {request.count} machines", "Ask for one, at least.")
-        there = self._speaker.ask("facts")
+        there = self._proxy.ask("facts")
         parts = [self._part(request, there) for request in requests]
         if words := self._misfit(parts, there):
             raise UsageError(
@@ -109,7 +109,7 @@ class RayProvider:
                 "Ask for fewer or smaller machines; with `grows: true` in "
                 f"{self._settings.file} nodes are waited for that come when they are asked for.",
             )
-        free, notes = self._speaker.ask("free"), []
+        free, notes = self._proxy.ask("free"), []
         for name in sorted({name for part in parts for name in part["kind"]["resources"]}):
             wanted = sum(part["kind"]["resources"].get(name, 0.0) * part["count"] for part in parts)
             if wanted > free.get(name, 0.0):
@@ -201,7 +201,7 @@ class RayProvider:
             return [node for node in self._looked(known) if self._token(known, node.id) == request.token]
 
     def _take(self, known: KnownCluster, requests: Sequence[NodeRequest]) -> None:
-        there = self._speaker.ask("facts")
+        there = self._proxy.ask("facts")
         parts = [self._part(each, there) for each in requests]
         if words := self._misfit(parts, there):
             raise NoCapacityError(
@@ -217,8 +217,8 @@ class RayProvider:
         }
         known = replace(known, requests={**known.requests, **asked})
         self._memory.put(known)  # first: who is killed before the answer gives it back all the same
-        self._speaker.ask("keep", keeper, self._namespace, KEPT_VARIABLES, self._root)
-        seen = self._speaker.call(self._namespace, keeper, "take", parts, until, lease_s)
+        self._proxy.ask("keep", keeper, self._namespace, KEPT_VARIABLES, self._root)
+        seen = self._proxy.call(self._namespace, keeper, "take", parts, until, lease_s)
         self._memory.put(self._updated(known, seen["seats"]))
 
     # --- looking -------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class RayProvider:
         """Every machine of a cluster, with what Ray says now written down."""
         before, seats = known, list[dict[str, Any]]()
         try:
-            seats = self._speaker.call(self._namespace, self._keeper(known.cluster), "look")["seats"]
+            seats = self._proxy.call(self._namespace, self._keeper(known.cluster), "look")["seats"]
         except GoneError:
             seats = []
         known = self._updated(known, seats)
@@ -318,12 +318,12 @@ class RayProvider:
     def reap(self, known: Sequence[str]) -> list[str]:
         """See `Provider`. A keeper says until when its cluster is wanted."""
         kept, ended = {self._keeper(cluster) for cluster in known}, list[str]()
-        names = self._speaker.ask("names", self._namespace)
+        names = self._proxy.ask("names", self._namespace)
         for name in names:
             if "." in name.rpartition("-")[2] or name in kept:
                 continue  # a machine's actor, or what is known
             try:
-                seen = self._speaker.call(self._namespace, name, "look")
+                seen = self._proxy.call(self._namespace, name, "look")
             except GoneError:
                 continue
             if seen["until"] < self._clock() - _CLOCKS_DIFFER_S:
@@ -349,13 +349,13 @@ class RayProvider:
 
     def _end(self, keeper: str) -> None:
         try:
-            self._speaker.call(self._namespace, keeper, "end")
+            self._proxy.call(self._namespace, keeper, "end")
         except GoneError:
             return
 
     def _tell(self, cluster: str, do: str, *args: object) -> None:
         try:
-            self._speaker.call(self._namespace, self._keeper(cluster), do, *args)
+            self._proxy.call(self._namespace, self._keeper(cluster), do, *args)
         except GoneError:
             return
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.providers.ray.proxy import GoneError, RayProxy, proxy_of, said_by
 from trainmaster.providers.ray.settings import read_settings
-from trainmaster.providers.ray.speaking import GoneError, RaySpeaker, said_by, speaker_of
 from trainmaster.spec.errors import ProviderError
 from trainmaster.transport.base import (
     ANSWER_BYTES,
@@ -47,22 +47,22 @@ def namespace_of(machine: str) -> str:
 
 def ray_transport(root: Path) -> RayTransport:
     """What `TRANSPORTS` names."""
-    return RayTransport(speaker_of(read_settings(root, os.environ), root))
+    return RayTransport(proxy_of(read_settings(root, os.environ), root))
 
 
 class RayTransport(Transport):
     """See `Transport`. Addresses are names of actors.
 
     Args:
-        speaker: speaks with Ray.
+        proxy: speaks with Ray.
     """
 
-    def __init__(self, speaker: RaySpeaker) -> None:
-        self._speaker = speaker
+    def __init__(self, proxy: RayProxy) -> None:
+        self._proxy = proxy
 
     def connect(self, target: Target) -> RayConnection:
         """See `Transport`."""
-        connection = RayConnection(target, self._speaker)
+        connection = RayConnection(target, self._proxy)
         connection.ask("about")
         return connection
 
@@ -82,10 +82,10 @@ class RayConnection(Connection):
         target, host_key: see `Connection`.
     """
 
-    def __init__(self, target: Target, speaker: RaySpeaker) -> None:
+    def __init__(self, target: Target, proxy: RayProxy) -> None:
         self.target = target
         self.host_key = ""
-        self._speaker = speaker
+        self._proxy = proxy
         self._mark, self._numbers = secrets.token_hex(4), itertools.count()
         self._lock = threading.Lock()
         self._streams: set[str] = set()
@@ -96,7 +96,7 @@ class RayConnection(Connection):
         if self._is_closed:
             raise UnreachableError(f"{self.target.shown}: the connection was closed")
         name = self.target.address
-        return self._speaker.begin("call", namespace_of(name), name, do, *args)
+        return self._proxy.begin("call", namespace_of(name), name, do, *args)
 
     def ask(self, do: str, *args: object) -> Any:  # noqa: ANN401 - JSON
         """The same, with the answer.

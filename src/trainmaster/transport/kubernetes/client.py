@@ -14,14 +14,13 @@ import shutil
 import signal
 import socket
 import sys
-import termios
 import threading
-import tty
 from collections.abc import Iterator
 from uuid import uuid4
 
 from trainmaster.spec.errors import TrainmasterError, one_line
 from trainmaster.transport.base import Target
+from trainmaster.transport.conversation import raw_terminal
 from trainmaster.transport.kubernetes.api import KubeApi
 from trainmaster.transport.kubernetes.exec_process import ExecProcess, run_line
 from trainmaster.transport.kubernetes.pods import Forwarding, PodConnection, api_of, relay_command
@@ -83,7 +82,7 @@ async def _run(api: KubeApi, pod: str, command: str, *, is_terminal: bool) -> in
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         loop.add_signal_handler(number, over.set)
     threading.Thread(target=_send_up, args=(loop, process), daemon=True).start()
-    with _raw(is_terminal):
+    with raw_terminal(is_terminal):
         if is_terminal:
             loop.add_signal_handler(signal.SIGWINCH, lambda: asyncio.ensure_future(_resize(process)))
             await _resize(process)
@@ -142,20 +141,6 @@ async def _end_there(api: KubeApi, pod: str, mark: str) -> None:
             process = await ExecProcess.start(api, pod, f"kill -HUP $({find}) 2>/dev/null", pod)
             process.stdin.write_eof()
             await process.wait_closed()
-
-
-@contextlib.contextmanager
-def _raw(is_terminal: bool) -> Iterator[None]:
-    """Keys go there as they are."""
-    if not is_terminal:
-        yield
-        return
-    before = termios.tcgetattr(0)
-    tty.setraw(0)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`RaySpeaker`: a process that speaks with a Ray, where that can be reached; asked by JSON lines.
+"""`RayProxy`: a process that speaks with a Ray, where that can be reached; asked by JSON lines.
 
 Nothing of Ray is imported into ours. Provider and transport of a process share it; it ends with its stream.
 """
@@ -35,7 +35,7 @@ class GoneError(ProviderError):
     """The actor that was asked is not there, or not any more."""
 
 
-class RaySpeaker:
+class RayProxy:
     """Threads share it.
 
     Args:
@@ -49,7 +49,7 @@ class RaySpeaker:
         self._line: _Line | None = None
 
     def ask(self, do: str, *args: object) -> Any:  # noqa: ANN401 - JSON
-        """Have it do something; see `guest/speaker.py`.
+        """Have it do something; see `guest/proxy_program.py`.
 
         Raises:
             UsageError: versions differ, or there is no Ray where it was to run.
@@ -116,8 +116,8 @@ class _Line:
         self._waiting: dict[int, concurrent.futures.Future[Any]] = {}
         self._numbers = itertools.count()
         self.is_over = False
-        source = _text("speaker.py").encode()
-        about = {"address": settings.address, "warden": _text("warden.py")}
+        source = _text("proxy_program.py").encode()
+        about = {"address": settings.address, "node_process": _text("node_process.py")}
         lead = b"%d\n%s%s\n" % (len(source), source, json.dumps(about).encode())
         self._heard = self._stream.makefile("rb")
         try:
@@ -225,16 +225,16 @@ def said_by(found: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
     return found["said"]
 
 
-_speakers: dict[tuple[str, ...], RaySpeaker] = {}
+_proxies: dict[tuple[str, ...], RayProxy] = {}
 _making: Final = threading.Lock()
 
 
-def speaker_of(settings: RaySettings, root: Path) -> RaySpeaker:
+def proxy_of(settings: RaySettings, root: Path) -> RayProxy:
     """That of this process for a Ray: to start one takes seconds."""
     way = (settings.login, settings.key, settings.via, settings.python)
     where = (settings.address, *way, str(settings.file))
     with _making:
-        return _speakers.setdefault(where, RaySpeaker(settings, root))
+        return _proxies.setdefault(where, RayProxy(settings, root))
 
 
 def _text(program: str) -> str:

@@ -30,14 +30,14 @@ _PARTING_S = 15.0
 class Seat:
     """A bundle: the way to what is ours on its node."""
 
-    def __init__(self, warden: str, directory: str, lease_s: float, kept: str, shared: str) -> None:
+    def __init__(self, node_process: str, directory: str, lease_s: float, kept: str, shared: str) -> None:
         import ray
 
         if not ray.get_gpu_ids():  # else Ray may not set it, and all of the node's would be seen
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         ours, theirs = socket.socketpair()
         about = ["trainmaster-deadman", directory, str(lease_s), kept, shared]
-        command = [sys.executable, "-ISu", "-c", warden, *about]
+        command = [sys.executable, "-ISu", "-c", node_process, *about]
         done = subprocess.run(
             command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
         )
@@ -69,7 +69,7 @@ class Seat:
         self._ended.wait()
 
     def call(self, do: str, *args: object) -> Any:  # noqa: ANN401 - JSON
-        """Have the warden do something; its answer."""
+        """Have the process on the node do something; its answer."""
         with self._writing:
             self._next += 1
             number = self._next
@@ -100,9 +100,9 @@ class Seat:
 class Keeper:
     """Holds what was asked for, for one cluster."""
 
-    def __init__(self, name: str, namespace: str, warden: str, kept: str, shared: str) -> None:
+    def __init__(self, name: str, namespace: str, node_process: str, kept: str, shared: str) -> None:
         self._name, self._namespace = name, namespace
-        self._warden, self._kept, self._shared = warden, kept, shared
+        self._node_process, self._kept, self._shared = node_process, kept, shared
         self._lock = threading.RLock()
         self._groups: list[dict[str, Any]] = []
         self._seats: list[dict[str, Any]] = []
@@ -202,7 +202,7 @@ class Keeper:
                 max_restarts=0, max_concurrency=_CALLS,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(group["pg"], index),
             )
-            .remote(self._warden, f"{part['scratch']}/{id}", part["lease_s"], self._kept, self._shared)
+            .remote(self._node_process, f"{part['scratch']}/{id}", part["lease_s"], self._kept, self._shared)
         )  # fmt: skip
         seat = {
             "id": id, "token": part["token"], "role": part["role"], "group": group, "index": index,
@@ -274,8 +274,8 @@ def _leaving() -> dict[str, float]:
 class Guest:
     """Answers calls."""
 
-    def __init__(self, warden: str) -> None:
-        self._warden = warden
+    def __init__(self, node_process: str) -> None:
+        self._node_process = node_process
         self._actors: dict[tuple[str, str], Any] = {}
 
     def facts(self) -> list[dict[str, Any]]:
@@ -308,7 +308,7 @@ class Guest:
         made = ray.remote(Keeper).options(
             **options, num_cpus=0, resources=_HEAD, max_restarts=0, max_concurrency=_CALLS
         )
-        actor = made.remote(name, namespace, self._warden, kept, shared)
+        actor = made.remote(name, namespace, self._node_process, kept, shared)
         ray.get(actor.renew.remote(0.0, 600.0), timeout=50)
 
     def names(self, namespace: str) -> list[str]:
@@ -370,7 +370,7 @@ def main(about: dict[str, str]) -> None:
         say({kind: f"{said}", "python": sys.version.split()[0], "path": sys.executable})
         os._exit(1)
     say({"ready": True})
-    guest = Guest(about["warden"])
+    guest = Guest(about["node_process"])
 
     def answer(call: dict[str, Any]) -> None:
         try:

@@ -62,7 +62,7 @@ class Work:
             os.close(outlet)
 
 
-class Warden:
+class NodeProcess:
     """Answers calls.
 
     Args:
@@ -210,7 +210,7 @@ class Warden:
 
 
 def hold(path: Path) -> IO[str]:
-    """A file that says that a home has something on the node, as long as any of its wardens runs."""
+    """A file that says that a home has something on the node, as long as any of its node processes runs."""
     while True:
         held = path.open("a")  # until the end
         fcntl.flock(held, fcntl.LOCK_SH)
@@ -286,14 +286,14 @@ def main() -> None:
     environ = {name: os.environ[name] for name in kept if name in os.environ}
     environ.update(HOME=str(home) if home.is_dir() else "/", TRAINMASTER_HANDED_ON=" ".join(kept))
     environ.setdefault("LANG", os.environ.get("LANG", "C.UTF-8"))
-    warden = Warden(directory, environ, shared)
+    node_process = NodeProcess(directory, environ, shared)
     stream = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nothing, number)
-    threading.Thread(target=warden.reap, daemon=True).start()
-    threading.Thread(target=warden.watch, args=(lease_s,), daemon=True).start()
-    warden.serve(stream)
+    threading.Thread(target=node_process.reap, daemon=True).start()
+    threading.Thread(target=node_process.watch, args=(lease_s,), daemon=True).start()
+    node_process.serve(stream)
 
 
 if __name__ == "__main__":
