@@ -272,6 +272,13 @@ def test_verbs_options_and_keys_are_those_of_the_code(page):
     assert (DOCS / page).read_text() == made[page], "python scripts/reference_pages.py writes it"
 
 
+def test_files_are_found_by_their_words():
+    find = runpy.run_path(str(ROOT / "scripts/modules.py"))["modules"]
+    assert "spec/units.py" in [line.partition(":")[0] for line in find(["UNIT"])], "by its path"
+    assert [line.partition(":")[0] for line in find(["OwnPlacement"])] == ["executors/gangs/placement.py"]
+    assert list(find(["unit", "no-such-word"])) == []
+
+
 def test_every_variable_is_explained():
     """What the code reads or sets stands on a page, but for what processes of ours tell each other."""
     source = "".join(path.read_text() for path in PACKAGE.rglob("*.py") if "testing" not in path.parts)

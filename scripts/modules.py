@@ -1,0 +1,31 @@
+"""What each file is for: `python scripts/modules.py lease renew` prints those that speak of all these words."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "trainmaster"
+
+
+def modules(words: list[str]) -> Iterator[str]:
+    """A line for each file of ours: its path and the first paragraph of its docstring.
+
+    Args:
+        words: Parts of words that the path, the docstring or the names of classes, functions and fields have, in any case.
+    """
+    for path in sorted(SOURCE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        place, text = path.relative_to(SOURCE), ast.get_docstring(tree) or ""
+        nodes = list(ast.walk(tree))
+        named = [node.name for node in nodes if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))]
+        named += [ast.unparse(node.target) for node in nodes if isinstance(node, ast.AnnAssign)]
+        spoken = " ".join((str(place), text, *named)).lower()
+        if all(word.lower() in spoken for word in words):
+            yield f"{place}: {' '.join(text.split(2 * chr(10))[0].split())}"
+
+
+if __name__ == "__main__":
+    print("\n".join(modules(sys.argv[1:])) or "no file speaks of all these words: try fewer, or a part of one")
