@@ -1,4 +1,4 @@
-"""What each file is for: `python scripts/modules.py lease renew` prints those that speak of all these words."""
+"""Files by what they are for: `python scripts/modules.py lease renew` prints those that have both words."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "trainmaster"
+_NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def modules(words: list[str]) -> Iterator[str]:
     """A line for each file of ours: its path and the first paragraph of its docstring.
 
     Args:
-        words: Parts of words that the path, the docstring or the names of classes, functions and fields have, in any case.
+        words: Parts of words, in any case, that the path, the docstring or the names of classes, functions and
+            fields have.
     """
     for path in sorted(SOURCE.rglob("*.py")):
         tree = ast.parse(path.read_text())
         place, text = path.relative_to(SOURCE), ast.get_docstring(tree) or ""
         nodes = list(ast.walk(tree))
-        named = [node.name for node in nodes if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))]
+        named = [node.name for node in nodes if isinstance(node, _NAMED)]
         named += [ast.unparse(node.target) for node in nodes if isinstance(node, ast.AnnAssign)]
         spoken = " ".join((str(place), text, *named)).lower()
         if all(word.lower() in spoken for word in words):
@@ -28,4 +30,4 @@ def modules(words: list[str]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(modules(sys.argv[1:])) or "no file speaks of all these words: try fewer, or a part of one")
+    print("\n".join(modules(sys.argv[1:])) or "no file has all these words: try fewer, or a part of one")
