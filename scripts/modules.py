@@ -15,8 +15,8 @@ def modules(words: list[str]) -> Iterator[str]:
     """A line for each file of ours: its path and the first paragraph of its docstring.
 
     Args:
-        words: Parts of words, in any case, that the path, the docstring or the names of classes, functions and
-            fields have.
+        words: Parts of words, in any case, that the path, the docstring or the names of classes, functions
+            and fields have.
     """
     for path in sorted(SOURCE.rglob("*.py")):
         tree = ast.parse(path.read_text())
