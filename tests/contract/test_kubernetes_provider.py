@@ -20,7 +20,7 @@ pytest.importorskip("starlette", reason="starlette is not installed")
 from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.capabilities import BUILT_IN
 from trainmaster.providers.kubernetes.provider import KubernetesProvider
-from trainmaster.providers.kubernetes.settings import read_settings
+from trainmaster.providers.kubernetes.settings import KUBERNETES
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.testing.kubernetes_double import KubernetesDouble
@@ -83,7 +83,7 @@ class KubernetesBench:
             self.asked.append((method, address, data))
             return send(method, address, headers, data, timeout_s)
 
-        settings = read_settings(place.root, {})
+        settings = KUBERNETES.read(place.root, {})
         return KubernetesProvider(
             settings, login, place, send=watched, clock=lambda: steady_s() + self.ahead_s
         )

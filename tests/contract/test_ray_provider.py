@@ -20,7 +20,7 @@ from trainmaster.providers.capabilities import BUILT_IN
 from trainmaster.providers.hosts_over_ssh import target_of
 from trainmaster.providers.ray.provider import RayProvider
 from trainmaster.providers.ray.proxy import RayProxy
-from trainmaster.providers.ray.settings import read_settings
+from trainmaster.providers.ray.settings import RAY
 from trainmaster.providers.ray.transport import RayTransport
 from trainmaster.spec.clocks import steady_s
 from trainmaster.testing.private_network import NoNetworkError
@@ -84,7 +84,7 @@ class RayBench:
             way = way.replace(f"python: {sys.executable}", f"python: {python}")
         text = SETTINGS.format(way=way, scratch=self.ray.scratch)
         (place.root / "ray.yaml").write_text(text)
-        settings = read_settings(place.root, {})
+        settings = RAY.read(place.root, {})
         proxy = RayProxy(settings, place.root) if self.is_old else self.proxy
         return RayProvider(settings, place, proxy, clock=lambda: steady_s() + self.ahead_s)
 
@@ -166,7 +166,7 @@ def proxy(ray: PrivateRay, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """One for all tests: to start it takes seconds."""
     root = tmp_path_factory.mktemp("home")
     (root / "ray.yaml").write_text(SETTINGS.format(way=ray.way, scratch=ray.scratch))
-    made = WatchedProxy(read_settings(root, {}), root)
+    made = WatchedProxy(RAY.read(root, {}), root)
     made.told = []
     yield made
     made.close()

@@ -19,7 +19,7 @@ from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.capabilities import BUILT_IN
 from trainmaster.providers.slurm.provider import SlurmProvider
 from trainmaster.providers.slurm.scripts import END_OF_JOB
-from trainmaster.providers.slurm.settings import read_settings
+from trainmaster.providers.slurm.settings import SLURM
 from trainmaster.providers.slurm.shell import SlurmShell
 from trainmaster.spec.clocks import steady_s
 from trainmaster.testing.private_slurm import NoSlurmError, PrivateSlurm, check_installed
@@ -67,7 +67,7 @@ class SlurmBench:
         place = ProviderPlace(self.root / name, self.names[name], self.slurm.environ)
         place.root.mkdir(exist_ok=True)
         (place.root / "slurm.yaml").write_text(SETTINGS.format(scratch=self.root))
-        settings = read_settings(place.root, {})
+        settings = SLURM.read(place.root, {})
         shell = WatchedShell(settings, place)
         shell.told = self.told
         return SlurmProvider(settings, place, shell, clock=lambda: steady_s() + self.ahead_s)

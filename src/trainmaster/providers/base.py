@@ -12,9 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from trainmaster.spec.errors import ProviderError, UsageError
+
+#: Drivers of one home may have clocks that differ by so much.
+CLOCKS_DIFFER_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,15 @@ class NodeRequest:
     def needed(self) -> int:
         """How many must be had."""
         return self.least or self.count
+
+
+def groups_of(requests: Sequence[NodeRequest]) -> list[list[NodeRequest]]:
+    """Requests as a provider sends them that gives all or none of those that stand beside each other."""
+    found: dict[str, list[NodeRequest]] = {}
+    for request in requests:
+        together = request.together
+        found.setdefault(together[0].token if len(together) > 1 else f"{len(found)}", together)
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,17 @@ class Capabilities:
 _OWN: Final = Capabilities(
     rents=False, costs=False, spot=False, ends_itself=False, billing=billing.NOTHING_BESIDE
 )
+#: Schedules by itself; what its machines cost stands in its settings.
+_SITE: Final = Capabilities(
+    may_be_free=True,
+    spot=False,
+    offers=OfferSource.SETTINGS,
+    has_own_kernel=False,
+    billing=billing.NOTHING_BESIDE,
+    provisioning_s=LogNormal(15.0, 1.0),  # an image that has to be fetched: minutes
+    giving_back_s=LogNormal(2.0, 0.7),
+    queues=True,
+)
 BUILT_IN: Final = {
     "local": replace(
         _OWN,
@@ -169,41 +180,20 @@ BUILT_IN: Final = {
         provisioning_s=LogNormal(90.0, 0.6),
         giving_back_s=LogNormal(15.0, 0.7),
     ),
-    "ray": Capabilities(
+    "ray": replace(
+        _SITE,
         reach="ray",
-        may_be_free=True,
-        spot=False,
         no_spot="nodes that are taken back have labels or resources, which a machine in ray.yaml asks for",
-        offers=OfferSource.SETTINGS,
-        has_own_kernel=False,
-        billing=billing.NOTHING_BESIDE,
         provisioning_s=LogNormal(6.0, 0.8),
-        giving_back_s=LogNormal(2.0, 0.7),
-        queues=True,
     ),
-    "slurm": Capabilities(
-        may_be_free=True,
-        spot=False,
-        no_spot="a partition that is preempted is a machine of its own, named by `instance`",
-        offers=OfferSource.SETTINGS,
-        has_own_kernel=False,
-        billing=billing.NOTHING_BESIDE,
-        provisioning_s=LogNormal(15.0, 1.0),
-        giving_back_s=LogNormal(2.0, 0.7),
-        queues=True,
+    "slurm": replace(
+        _SITE, no_spot="a partition that is preempted is a machine of its own, named by `instance`"
     ),
-    "kubernetes": Capabilities(
+    "kubernetes": replace(
+        _SITE,
         reach="kubernetes",
-        may_be_free=True,
-        spot=False,
         no_spot="nodes that are taken back are a machine of its own, named by `instance`",
-        offers=OfferSource.SETTINGS,
         console=True,
-        has_own_kernel=False,
-        billing=billing.NOTHING_BESIDE,
-        provisioning_s=LogNormal(15.0, 1.0),  # an image that has to be fetched: minutes
-        giving_back_s=LogNormal(2.0, 0.7),
-        queues=True,
     ),
     "lab": Capabilities(
         moves=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from trainmaster.transport.base import ConnectionLostError, Exchange, RemoteTimeoutError, Result
@@ -215,20 +215,3 @@ def _wrapped(command: str) -> str:
 
 def _short(command: str) -> str:
     return command if len(command) <= 80 else command[:77] + "..."
-
-
-@contextlib.contextmanager
-def raw_terminal(is_terminal: bool) -> Iterator[None]:
-    """While it lasts, keys go on as they are; without a terminal nothing changes."""
-    if not is_terminal:
-        yield
-        return
-    import termios
-    import tty
-
-    before = termios.tcgetattr(0)
-    tty.setraw(0)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)

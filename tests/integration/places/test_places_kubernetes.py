@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("websockets", reason="websockets is not installed")
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
+from place_runs import gang, until, until_step
 from renter import Renter
 
 from trainmaster.testing.private_kubernetes import NoKubernetesError, PrivateKubernetes
@@ -30,17 +30,6 @@ volumes: {{/usr: "/usr:ro"}}
 machines:
   node: {{cpus: 0.1, memory: 300MB}}
   wide: {{cpus: 64, memory: 300MB}}
-"""
-GANG = """
-name: steps
-experiments:
-  train:
-    distributed: {{strategy: allreduce, workers: {workers}, per_node: 1}}
-    framework: plain
-    hardware: {{instance: {machine}}}
-    checkpoint: {{every: 3s}}
-    grace: 5s
-    command: python3 steps.py {steps} 0.15 0.02
 """
 SERVED = """
 name: steps
@@ -113,24 +102,6 @@ def user(account: Account, tmp_path: Path) -> Iterator[Renter]:
     renter.kill_all()
     for name in account.kubernetes.left():
         account.kubernetes.api.call("DELETE", f"pods/{name}", query={"gracePeriodSeconds": "0"})
-
-
-def until(condition: Callable[[], Any], patience_s: float, seen: Callable[[], Any] = str) -> Any:
-    """Ask Kubernetes again and again, but not all the time."""
-    deadline = time.monotonic() + patience_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {patience_s:.0f} s: {seen()}"
-        time.sleep(0.5)
-    return found
-
-
-def gang(user: Renter, workers: int = 2, steps: int = 60, machine: str = "node") -> Path:
-    """Members that count, save, and go on from what was saved."""
-    return user.recipe(GANG.format(workers=workers, steps=steps, machine=machine))
-
-
-def until_step(user: Renter, run: str) -> None:
-    until(lambda: user.checkpoints(run), 200)
 
 
 def check_clean(account: Account) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from place_runs import PATIENCE_S, gang, until, until_step
 from renter import Renter
 
 from trainmaster.testing.private_network import NoNetworkError
@@ -24,17 +23,6 @@ machines:
   node: {{cpus: 1, memory: 500MB, gpus: 1}}
   rack: {{cpus: 1, memory: 500MB, labels: {{rack: "7"}}, resources: {{scanner: 1}}}}
   huge: {{cpus: 64, memory: 500MB}}
-"""
-GANG = """
-name: steps
-experiments:
-  train:
-    distributed: {{strategy: allreduce, workers: {workers}, per_node: 1}}
-    framework: plain
-    hardware: {{instance: {machine}}}
-    checkpoint: {{every: 3s}}
-    grace: 5s
-    command: echo gpus=${{CUDA_VISIBLE_DEVICES-all}}; python3 steps.py {steps} 0.15 0.02
 """
 #: Counts for ever, with all of what we leave it of the first node.
 TENANT = """
@@ -53,7 +41,6 @@ class Counter:
 made = Counter.options(name='counter', lifetime='detached', get_if_exists=True).remote()
 print(ray.get(made.seen.remote()))
 """
-PATIENCE_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -97,26 +84,8 @@ def user(ray: PrivateRay, account: Account, tmp_path: Path) -> Iterator[Renter]:
     yield renter
     renter.kill_all()
     assert int(ray.said(TENANT)) > before
-    until(lambda: not ray.others(), ray.others)
-    until(lambda: not ray.files(), ray.files)
-
-
-def until(condition: Callable[[], Any], seen: Callable[[], Any] = str) -> None:
-    """Ask Ray again and again, but not all the time."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {seen()}"
-        time.sleep(0.5)
-
-
-def gang(user: Renter, workers: int = 2, steps: int = 60, machine: str = "node") -> Path:
-    """Members that count, save, and go on from what was saved."""
-    return user.recipe(GANG.format(workers=workers, steps=steps, machine=machine))
-
-
-def until_step(user: Renter, run: str) -> None:
-    """A checkpoint is there."""
-    until(lambda: user.checkpoints(run))
+    until(lambda: not ray.others(), seen=ray.others)
+    until(lambda: not ray.files(), seen=ray.files)
 
 
 def test_a_gang_of_two_beside_others(user: Renter, ray: PrivateRay) -> None:

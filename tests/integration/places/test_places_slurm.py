@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
+from place_runs import check_clean, gang, until, until_step
 from renter import Renter
-from slurm_runs import check_clean, until
 
 from trainmaster.testing.private_slurm import PrivateSlurm
 from trainmaster.testing.private_sshd import SshHost, make_key
@@ -24,32 +24,11 @@ pytestmark = [
     pytest.mark.places,
 ]
 
-GANG = """
-name: steps
-experiments:
-  train:
-    distributed: {{strategy: allreduce, workers: {workers}, per_node: 1}}
-    framework: plain
-    hardware: {{instance: {machine}}}
-    checkpoint: {{every: 3s}}
-    grace: 5s
-    command: python3 steps.py {steps} 0.15 0.02
-"""
-
-
-def gang(user: Renter, workers: int = 2, steps: int = 60, machine: str = "node") -> Path:
-    """Members that count, save, and go on from what was saved."""
-    return user.recipe(GANG.format(workers=workers, steps=steps, machine=machine))
-
 
 def nodes_of(slurm: PrivateSlurm) -> list[str]:
     """Names of the nodes that the first running job has."""
     listed = slurm.command("squeue", "-h", "-t", "R", "-o", "%N").split()
     return slurm.command("scontrol", "show", "hostnames", listed[0]).split() if listed else []
-
-
-def until_step(user: Renter, run: str, saved: int = 1) -> None:
-    until(lambda: len(user.checkpoints(run)) >= saved, 200)
 
 
 def test_a_gang_of_three(user: Renter, account: Account) -> None:

@@ -16,10 +16,10 @@ import pytest
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
 from command_server import TRAINMASTER
+from place_runs import check_clean, until
 from private_engines import IMAGE, NoEngineError, PrivateEngine, make_image
 from renter import Renter
 from running_server import RunningServer
-from slurm_runs import check_clean, until
 
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.slurm.provider import slurm_provider

@@ -11,7 +11,7 @@ import pytest
 from trainmaster.providers.base import NodeRequest, NodeState
 from trainmaster.providers.kubernetes.answers import pod_of_answer, words_of
 from trainmaster.providers.kubernetes.manifests import needs_of, pod_names, pod_of
-from trainmaster.providers.kubernetes.settings import KubernetesSettings, read_settings
+from trainmaster.providers.kubernetes.settings import KUBERNETES, KubernetesSettings
 from trainmaster.spec.errors import RecipeError, UsageError
 
 NOW = 1_800_000_000.0
@@ -102,7 +102,7 @@ machines:
 
 def settings(tmp_path: Path, text: str = FILE) -> KubernetesSettings:
     (tmp_path / "kubernetes.yaml").write_text(text)
-    return read_settings(tmp_path, {})
+    return KUBERNETES.read(tmp_path, {})
 
 
 def test_a_pod_has_all_that_the_settings_say(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_names_are_short_and_nobody_elses(tmp_path: Path) -> None:
     [
         ("image: x\n", "machines"),
         ("machines: {a: {cpus: 1, memory: 1GB}}\n", "image"),
-        ("image: x\nmachines: {}\n", "none"),
+        ("image: x\nmachines: {}\n", "no machines"),
         ("image: x\nmachines: {a: {cpus: 1, memory: 1GB, tolerations: [a b]}}\n", "KEY=VALUE"),
         ("image: x\nvolumes: {data: y}\nmachines: {a: {cpus: 1, memory: 1GB}}\n", "absolute"),
     ],

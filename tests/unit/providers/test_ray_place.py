@@ -16,7 +16,7 @@ from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.ray.guest.proxy_program import Guest
 from trainmaster.providers.ray.provider import RayProvider
 from trainmaster.providers.ray.proxy import GoneError, RayProxy, said_by
-from trainmaster.providers.ray.settings import read_settings
+from trainmaster.providers.ray.settings import RAY
 from trainmaster.spec.errors import MissingPartError, ProviderError, RecipeError, UsageError
 
 SETTINGS = """\
@@ -72,7 +72,7 @@ def provider(tmp_path: Path, proxy: RayProxy, text: str = SETTINGS) -> RayProvid
     """Of a home."""
     (tmp_path / "ray.yaml").write_text(text)
     place = ProviderPlace(tmp_path, "0123456789abcdef", {})
-    return RayProvider(read_settings(tmp_path, {}), place, proxy)
+    return RayProvider(RAY.read(tmp_path, {}), place, proxy)
 
 
 def test_what_could_never_be_placed_is_refused(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_what_is_said_when_it_cannot_begin(
     python.chmod(0o755)
     text = SETTINGS.replace("ray://head:10001", "auto") + f"python: {python}\n"
     (tmp_path / "ray.yaml").write_text(text)
-    proxy = RayProxy(read_settings(tmp_path, {}), tmp_path)
+    proxy = RayProxy(RAY.read(tmp_path, {}), tmp_path)
     with pytest.raises(kind, match=words) as caught:
         provider(tmp_path, proxy, text).check_up()
     assert str(tmp_path / "ray.yaml") in str(getattr(caught.value, "hint", "")) or kind is ProviderError
@@ -209,4 +209,4 @@ def test_mistakes_in_settings(tmp_path: Path, line: str, words: str) -> None:
     text = SETTINGS if "address" not in line else SETTINGS.replace("address: ray://head:10001\n", "")
     (tmp_path / "ray.yaml").write_text(f"{text}{line}\n")
     with pytest.raises(RecipeError, match=words):
-        read_settings(tmp_path, {})
+        RAY.read(tmp_path, {})

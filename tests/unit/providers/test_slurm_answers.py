@@ -15,7 +15,7 @@ from trainmaster.providers.slurm.answers import JobPhase
 from trainmaster.providers.slurm.fitting import refuse_misfit
 from trainmaster.providers.slurm.ledger import KnownCluster, KnownJob, SlurmLedger
 from trainmaster.providers.slurm.provider import Shell, SlurmProvider
-from trainmaster.providers.slurm.settings import SlurmMachine, SlurmSettings, read_settings, slurm_offers
+from trainmaster.providers.slurm.settings import SLURM, SlurmMachine, SlurmSettings
 from trainmaster.providers.slurm.shell import SlurmShell
 from trainmaster.spec.errors import ProviderError, RecipeError, UsageError
 from trainmaster.transport.base import Result
@@ -60,7 +60,7 @@ machines:
 
 def settings(tmp_path: Path, text: str = SETTINGS) -> SlurmSettings:
     (tmp_path / "slurm.yaml").write_text(text)
-    return read_settings(tmp_path, {})
+    return SLURM.read(tmp_path, {})
 
 
 def test_jobs_as_two_versions_tell_them():
@@ -315,7 +315,8 @@ def test_mistakes_in_settings_are_told(tmp_path, text, words):
 
 
 def test_offers_are_the_machines_of_the_settings(tmp_path):
-    gpu, big = slurm_offers(settings(tmp_path), date(2026, 11, 26))
+    settings(tmp_path)
+    gpu, big = SLURM.catalogue(tmp_path, {}, date(2026, 11, 26), list).offers
     assert (gpu.instance_type, gpu.price_usd_per_hour, gpu.accelerator, gpu.accelerators) == (
         "gpu",
         1.5,

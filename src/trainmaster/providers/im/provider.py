@@ -18,7 +18,13 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, ProviderPlace
+from trainmaster.providers.base import (
+    CLOCKS_DIFFER_S,
+    NoCapacityError,
+    Node,
+    NodeRequest,
+    ProviderPlace,
+)
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.im.client import ImClient, ImRefusedError
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
@@ -113,8 +119,6 @@ log = logging.getLogger(__name__)
 _LOOK_S: Final = 0.5
 #: How often an infrastructure whose answer was lost is looked for before it is believed not to be there.
 _LOOKS: Final = 3
-#: Drivers of one home may have clocks that differ by so much.
-_CLOCKS_DIFFER_S: Final = 300.0
 _CREATE: Final = "POST /infrastructures"
 _ADD: Final = "POST /infrastructures/ID"
 
@@ -291,7 +295,7 @@ class ImProvider:
     def reap(self, known: Sequence[str]) -> list[str]:
         """See `Provider`. Until when an infrastructure is wanted stands in its description."""
         ended = []
-        before = self._clock() - _CLOCKS_DIFFER_S
+        before = self._clock() - CLOCKS_DIFFER_S
         with Explained("", ()):
             lost = [
                 (infrastructure, mark.cluster)

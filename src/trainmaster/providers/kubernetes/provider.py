@@ -10,21 +10,20 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
-from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderPlace
-from trainmaster.providers.catalogue import Catalogue
+from trainmaster.providers.base import (
+    CLOCKS_DIFFER_S,
+    NoCapacityError,
+    Node,
+    NodeRequest,
+    NodeState,
+    ProviderPlace,
+)
 from trainmaster.providers.kubernetes import answers, manifests
 from trainmaster.providers.kubernetes.answers import Pod
 from trainmaster.providers.kubernetes.ledger import KnownCluster, KnownPod, KnownRequest, KubernetesLedger
-from trainmaster.providers.kubernetes.settings import (
-    KIND,
-    KubernetesSettings,
-    kubernetes_offers,
-    read_settings,
-)
+from trainmaster.providers.kubernetes.settings import KUBERNETES, KubernetesSettings
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 from trainmaster.spec.private_files import short_digest
@@ -34,8 +33,6 @@ from trainmaster.transport.kubernetes.api import KubeApi, KubeRefusedError
 from trainmaster.transport.kubernetes.login import KubeLogin, read_login
 from trainmaster.transport.kubernetes.pods import way_of
 
-#: Drivers of one home may have clocks that differ by so much.
-_CLOCKS_DIFFER_S: Final = 300.0
 #: What is known to be over is ended by force so long after it was asked to, seconds.
 _RELEASE_S: Final = "1"
 #: With `wait: 0s` the scheduler is given so long; and a pod of the same name so long to go.
@@ -58,17 +55,11 @@ def kubernetes_provider(place: ProviderPlace) -> KubernetesProvider:
     Raises:
         UsageError: there are no settings or no login, or a mistake in them.
     """
-    settings = read_settings(place.root, place.environ)
+    settings = KUBERNETES.read(place.root, place.environ)
     return KubernetesProvider(settings, read_login(settings.context, place.environ), place)
 
 
-def catalogue_of(
-    root: Path, environ: Mapping[str, str], today: date, prices: Callable[[], Catalogue]
-) -> Catalogue:
-    """The machines of a home's settings, at the site's own prices; no others are needed."""
-    del prices
-    settings = read_settings(root, environ)
-    return Catalogue(str(settings.file), tuple(kubernetes_offers(settings, today)), by_hand=True)
+catalogue_of: Final = KUBERNETES.catalogue
 
 
 class KubernetesProvider:
@@ -86,7 +77,7 @@ class KubernetesProvider:
         name: ``kubernetes``.
     """
 
-    name = KIND.provider
+    name = KUBERNETES.kind.provider
 
     def __init__(
         self,
@@ -463,7 +454,7 @@ class KubernetesProvider:
 
     def reap(self, known: Sequence[str]) -> list[str]:
         """See `Provider`. What is written on pods says whose they are, and until when they are wanted."""
-        before = self._clock() - _CLOCKS_DIFFER_S
+        before = self._clock() - CLOCKS_DIFFER_S
         over = [
             each
             for each in self._pods()

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import date
-from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
-from trainmaster.providers.offer import Offer, site_offer
-from trainmaster.providers.own_settings import SettingsKind, read_own_settings
-from trainmaster.spec.errors import UsageError
-from trainmaster.spec.node import Wording, YamlNode
+from trainmaster.providers.own_settings import SettingsKind
+from trainmaster.providers.site_settings import Site, SiteMachine, SiteSettings, machines_key
+from trainmaster.spec.node import Wording
 from trainmaster.spec.reading import (
     Key,
-    Noun,
-    Problems,
     Reader,
     boolean,
     duration,
     integer,
     list_of,
     mapping_of,
-    noun,
     number,
     pattern,
     size,
     text,
 )
-from trainmaster.spec.reading import Path as KeyPath
 
-KIND: Final = SettingsKind(
+_KIND: Final = SettingsKind(
     "kubernetes",
     "kubernetes.yaml",
     "TRAINMASTER_KUBERNETES",
@@ -54,24 +46,19 @@ def _words(what: str) -> Reader[dict[str, str]]:
     )
 
 
-class KubernetesMachine(Noun):
-    """A kind of pod that is asked for.
+class KubernetesMachine(SiteMachine):
+    """See `SiteMachine`: a kind of pod, which gets that and no more.
 
     Attributes:
-        cpus, memory_bytes, gpus: that it gets, and no more.
-        gpu: model of the GPUs, for quotes and recipes. gpu_resource: what they are asked for as.
+        gpu_resource: what GPUs are asked for as.
         resources: others that it gets, such as ``rdma/hca``.
         node_selector: labels that its node must have.
         tolerations: taints that its node may have, ``KEY``, ``KEY=VALUE`` or either with ``:EFFECT``.
         priority_class: of its pods; that of the settings without.
         image: the same.
-        usd_per_hour: what an hour of it costs; 0 if nothing.
     """
 
     cpus: Annotated[float, Key("cpus", number(0.01), required="write `cpus`: cores of a pod")]
-    memory_bytes: Annotated[int, Key("memory", size, required="write `memory`: of a pod, such as 64GB")]
-    gpus: Annotated[int, Key("gpus", integer(0))] = 0
-    gpu: Annotated[str, Key("gpu", text("write a model such as A100"))] = ""
     gpu_resource: Annotated[
         str, Key("gpu_resource", pattern(_WORD, "write a resource such as nvidia.com/mig-1g.10gb"))
     ] = "nvidia.com/gpu"
@@ -86,11 +73,10 @@ class KubernetesMachine(Noun):
     ] = ()
     priority_class: Annotated[str, Key("priority_class", _NAME)] = ""
     image: Annotated[str, Key("image", text("write the name of an image"))] = ""
-    usd_per_hour: Annotated[float, Key("usd_per_hour", number(0.0))] = 0.0
 
 
-class KubernetesSettings(Noun):
-    """The whole file.
+class KubernetesSettings(SiteSettings[KubernetesMachine]):
+    """See `SiteSettings`.
 
     Attributes:
         context: of the files of ``kubectl``; empty for the current one, or the pod that this is.
@@ -103,11 +89,8 @@ class KubernetesSettings(Noun):
         volumes: by where they are mounted: the name of a claim, or a path of the node.
         host_network: pods have the network of their nodes.
         run_as: number of the user of pods, which may do nothing else then; None for that of the image.
-        python: in pods, for our runtime; empty to look for one.
         wait_s: pods that have no node after so long are given up together.
         grace_s: so long may a pod save when it has to go.
-        machines: that may be asked for, by names of one's own.
-        file: where they are from.
     """
 
     context: Annotated[str, Key("context", text("write the name of a context"))] = ""
@@ -127,63 +110,14 @@ class KubernetesSettings(Noun):
     ] = Field(default={})
     host_network: Annotated[bool, Key("host_network", boolean)] = False
     run_as: Annotated[int | None, Key("run_as", integer(1))] = None
-    python: Annotated[str, Key("python", text("write the path of a Python of the image"))] = ""
     wait_s: Annotated[float, Key("wait", duration(may_be_zero=True))] = 300.0
     grace_s: Annotated[float, Key("grace", duration())] = 60.0
-    machines: Annotated[
-        dict[str, KubernetesMachine],
-        Key(
-            "machines",
-            mapping_of(
-                noun(KubernetesMachine),
-                "write the machines by names of your own",
-                name=r"[A-Za-z][A-Za-z0-9_.-]*",
-                what="names of machines begin with a letter, then letters, digits, '.', '-' and '_'",
-            ),
-            required="write `machines`: what may be asked for",
-        ),
-    ]
-    file: Path = Path(KIND.name)
+    machines: Annotated[dict[str, KubernetesMachine], machines_key(KubernetesMachine)]
 
-    @classmethod
-    def check(cls, values: dict[str, Any], node: YamlNode, path: KeyPath, problems: Problems) -> None:
-        """Refuse a file that names no machines."""
-        if values.get("machines") == {}:
-            problems.add(node, path, "machines: it names none")
-
-    def machine(self, name: str) -> KubernetesMachine:
-        """The machine of a name.
-
-        Raises:
-            UsageError: there is none.
-        """
-        if name not in self.machines:
-            raise UsageError(
-                f"{self.file} has no machine {name!r}",
-                f"It has {', '.join(self.machines)}: add it, or name another.",
-            )
-        return self.machines[name]
+    def zone_of(self, machine: KubernetesMachine) -> str:
+        """See `SiteSettings`."""
+        del machine
+        return self.namespace
 
 
-def read_settings(root: Path, environ: Mapping[str, str]) -> KubernetesSettings:
-    """The settings of a home.
-
-    Raises:
-        RecipeError: with all mistakes that were found.
-        UsageError: there are none.
-    """
-    file = KIND.file(root, environ)
-    return read_own_settings(KubernetesSettings, KIND, file).model_copy(update={"file": file.absolute()})
-
-
-def kubernetes_offers(settings: KubernetesSettings, today: date) -> list[Offer]:
-    """What may be asked for, at the site's own price, or for nothing."""
-    source = str(settings.file)
-    return [
-        site_offer(
-            KIND.provider, name, each.cpus, each.memory_bytes, today, source,
-            zone=settings.namespace, gpu=each.gpu if each.gpus else "", gpus=each.gpus,
-            usd_per_hour=each.usd_per_hour,
-        )
-        for name, each in settings.machines.items()
-    ]  # fmt: skip
+KUBERNETES: Final = Site(_KIND, KubernetesSettings)

@@ -15,7 +15,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderPlace
+from trainmaster.providers.base import (
+    CLOCKS_DIFFER_S,
+    NoCapacityError,
+    Node,
+    NodeRequest,
+    NodeState,
+    ProviderPlace,
+)
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.dead_man_switch import deadman_script
 from trainmaster.providers.openstack import answers
@@ -31,8 +38,6 @@ from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
 from trainmaster.transport.http_calls import Send
 
-#: Drivers of one home may have clocks that differ by so much.
-_CLOCKS_DIFFER_S: Final = 300.0
 #: How often servers whose answer was lost are looked for before they are believed not to be there.
 _LOOKS: Final = 3
 #: As often it is looked whether they can be had, and whether they are gone: two minutes at most.
@@ -482,7 +487,7 @@ class OpenstackProvider:
 
     def reap(self, known: Sequence[str]) -> list[str]:
         """See `Provider`. What is written on servers says whose they are, and until when they are wanted."""
-        before = self._clock() - _CLOCKS_DIFFER_S
+        before = self._clock() - CLOCKS_DIFFER_S
         servers = [each for each in self._servers() if each.metadata.get(CLUSTER) not in known]
         over = [each for each in servers if each.until < before]
         ended = [each.id for each in over if each.is_there]

@@ -5,30 +5,25 @@
 
 from __future__ import annotations
 
-import argparse
 import base64
 import contextlib
 import os
 import shlex
 import shutil
 import signal
-import socket
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from trainmaster.providers.ray.proxy import proxy_of
-from trainmaster.providers.ray.settings import read_settings
+from trainmaster.providers.ray.settings import RAY
 from trainmaster.providers.ray.transport import RayConnection
-from trainmaster.spec.errors import TrainmasterError, one_line
+from trainmaster.spec.errors import TrainmasterError
 from trainmaster.transport.base import Target
-from trainmaster.transport.conversation import raw_terminal
+from trainmaster.transport.client import ClientOrder, raw_terminal, run_client
 
 _READ_BYTES: Final = 1 << 16
-#: As ``ssh`` ends when there is no connection.
-_LOST: Final = 255
 _TERMINAL: Final = (
     "import os, pty, sys\n"
     "sys.exit(os.waitstatus_to_exitcode(pty.spawn(['/bin/sh', '-c', sys.argv[1]])) % 256)"
@@ -37,43 +32,20 @@ _TERMINAL: Final = (
 
 def main(words: list[str] | None = None) -> int:
     """Do what was asked; its exit code."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("way")
-    parser.add_argument("-t", action="store_true", dest="is_terminal")
-    parser.add_argument("-T", action="store_true")
-    parser.add_argument("-o", action="append")
-    parser.add_argument("-L", dest="forward", default="")
-    parser.add_argument("machine")
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    asked = parser.parse_args(words)
-    file, root = shlex.split(asked.way)
-    try:
-        proxy = proxy_of(read_settings(Path(root), {"TRAINMASTER_RAY": file}), Path(root))
-        connection = RayConnection(Target(asked.machine, asked.machine), proxy)
-        with (
-            contextlib.closing(proxy),
-            contextlib.closing(connection),
-            _forwarded(connection, asked.forward),
-        ):
-            return _run(connection, " ".join(asked.command), asked.is_terminal and os.isatty(0))
-    except TrainmasterError as error:
-        sys.stderr.write(f"{one_line(error)}\n")
-        return _LOST
+    return run_client(_do, words)
 
 
-@contextlib.contextmanager
-def _forwarded(connection: RayConnection, wanted: str) -> Iterator[None]:
-    """A socket file here leads to a port there."""
-    if not wanted:
-        yield
-        return
-    place, host, port = wanted.rsplit(":", 2)
-    with socket.socket(socket.AF_UNIX) as server:
-        os.umask(0o077)
-        server.bind(place)
-        server.listen(64)
-        with connection.serving(server, host, int(port)):
-            yield
+def _do(order: ClientOrder) -> int:
+    file, root = shlex.split(order.way)
+    proxy = proxy_of(RAY.read(Path(root), {"TRAINMASTER_RAY": file}), Path(root))
+    connection = RayConnection(Target(order.machine, order.machine), proxy)
+    with (
+        contextlib.closing(proxy),
+        contextlib.closing(connection),
+        order.listening() as wanted,
+        connection.serving(*wanted) if wanted else contextlib.nullcontext(),
+    ):
+        return _run(connection, order.command, order.is_terminal)
 
 
 def _run(connection: RayConnection, command: str, is_terminal: bool) -> int:

@@ -10,30 +10,27 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
-from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.providers.base import (
+    CLOCKS_DIFFER_S,
     NoCapacityError,
     Node,
     NodeRequest,
     NodeState,
     ProviderPlace,
+    groups_of,
     root_on_nodes,
 )
-from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.ray.ledger import KnownCluster, KnownRequest, KnownSeat, RayLedger
 from trainmaster.providers.ray.proxy import GoneError, RayProxy, proxy_of
-from trainmaster.providers.ray.settings import KIND, RaySettings, ray_offers, read_settings
+from trainmaster.providers.ray.settings import RAY, RaySettings
 from trainmaster.providers.ray.transport import namespace_of
 from trainmaster.providers.slurm.scripts import KEPT_VARIABLES
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import short_digest
 
-#: Drivers of one home may have clocks that differ by so much.
-_CLOCKS_DIFFER_S: Final = 300.0
 _LOST: Final = "Ray does not know it any more: its head was started again, or its keeper was ended"
 
 
@@ -43,17 +40,11 @@ def ray_provider(place: ProviderPlace) -> RayProvider:
     Raises:
         UsageError: there are no settings, or a mistake in them.
     """
-    settings = read_settings(place.root, place.environ)
+    settings = RAY.read(place.root, place.environ)
     return RayProvider(settings, place, proxy_of(settings, place.root))
 
 
-def catalogue_of(
-    root: Path, environ: Mapping[str, str], today: date, prices: Callable[[], Catalogue]
-) -> Catalogue:
-    """The machines of a home's settings, at the site's own prices; no others are needed."""
-    del prices
-    settings = read_settings(root, environ)
-    return Catalogue(str(settings.file), tuple(ray_offers(settings, today)), by_hand=True)
+catalogue_of: Final = RAY.catalogue
 
 
 class RayProvider:
@@ -69,7 +60,7 @@ class RayProvider:
         name: ``ray``.
     """
 
-    name = KIND.provider
+    name = RAY.kind.provider
 
     def __init__(
         self,
@@ -137,7 +128,7 @@ class RayProvider:
                 "operation": "placement_group",
                 "parameters": self._group([self._part(each) for each in group]),
             }
-            for group in _groups(requests)
+            for group in groups_of(requests)
         ]
 
     def _group(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -326,7 +317,7 @@ class RayProvider:
                 seen = self._proxy.call(self._namespace, name, "look")
             except GoneError:
                 continue
-            if seen["until"] < self._clock() - _CLOCKS_DIFFER_S:
+            if seen["until"] < self._clock() - CLOCKS_DIFFER_S:
                 ended += [seat["id"] for seat in seen["seats"] if seat["state"] != "GONE"]
                 self._end(name)
         return ended
@@ -362,12 +353,3 @@ class RayProvider:
 
 def _amount(name: str, value: float) -> str:
     return f"{value / 1e9:.1f} GB" if name == "memory" else f"{value:g}"
-
-
-def _groups(requests: Sequence[NodeRequest]) -> list[list[NodeRequest]]:
-    """Requests as `acquire` sends them: one group for those that stand beside each other."""
-    found: dict[str, list[NodeRequest]] = {}
-    for request in requests:
-        together = request.together
-        found.setdefault(together[0].token if len(together) > 1 else f"{len(found)}", together)
-    return list(found.values())

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.providers.ray.proxy import GoneError, RayProxy, proxy_of, said_by
-from trainmaster.providers.ray.settings import read_settings
+from trainmaster.providers.ray.settings import RAY
 from trainmaster.spec.errors import ProviderError
 from trainmaster.transport.base import (
     ANSWER_BYTES,
@@ -47,7 +47,7 @@ def namespace_of(machine: str) -> str:
 
 def ray_transport(root: Path) -> RayTransport:
     """What `TRANSPORTS` names."""
-    return RayTransport(proxy_of(read_settings(root, os.environ), root))
+    return RayTransport(proxy_of(RAY.read(root, os.environ), root))
 
 
 class RayTransport(Transport):

@@ -9,26 +9,29 @@ from __future__ import annotations
 
 import getpass
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import date
-from pathlib import Path
 from typing import Any, Final, Protocol
 
-from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderPlace
-from trainmaster.providers.catalogue import Catalogue
+from trainmaster.providers.base import (
+    CLOCKS_DIFFER_S,
+    NoCapacityError,
+    Node,
+    NodeRequest,
+    NodeState,
+    ProviderPlace,
+    groups_of,
+)
 from trainmaster.providers.slurm import answers, scripts
 from trainmaster.providers.slurm.answers import JobPhase, Partition, SlurmJob
 from trainmaster.providers.slurm.fitting import refuse_misfit
 from trainmaster.providers.slurm.ledger import KnownCluster, KnownJob, SlurmLedger
-from trainmaster.providers.slurm.settings import SlurmSettings, read_settings, slurm_offers
+from trainmaster.providers.slurm.settings import SLURM, SlurmSettings
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.units import format_duration
 from trainmaster.transport.base import Result
 
-#: Drivers of one home may have clocks that differ by so much.
-_CLOCKS_DIFFER_S: Final = 300.0
 #: It lists a job at once, and for some minutes after its end.
 _FORGOTTEN: Final = "Slurm does not list it any more"
 #: What `sbatch` says of a partition that takes no jobs for a while.
@@ -59,19 +62,13 @@ def slurm_provider(place: ProviderPlace) -> SlurmProvider:
     """
     from trainmaster.providers.slurm.shell import SlurmShell
 
-    settings = read_settings(place.root, place.environ)
+    settings = SLURM.read(place.root, place.environ)
     shell = SlurmShell(settings, place)
     words = [f"{name}={shlex.quote(value)} " for name, value in shell.environ.items() if name == "SLURM_CONF"]
     return SlurmProvider(settings, place, shell, way_environ="" if settings.login else "".join(words))
 
 
-def catalogue_of(
-    root: Path, environ: Mapping[str, str], today: date, prices: Callable[[], Catalogue]
-) -> Catalogue:
-    """The machines of a home's settings, at the site's own prices; no others are needed."""
-    del prices
-    settings = read_settings(root, environ)
-    return Catalogue(str(settings.file), tuple(slurm_offers(settings, today)), by_hand=True)
+catalogue_of: Final = SLURM.catalogue
 
 
 class SlurmProvider:
@@ -88,7 +85,7 @@ class SlurmProvider:
         name: ``slurm``.
     """
 
-    name = "slurm"
+    name = SLURM.kind.provider
 
     def __init__(
         self,
@@ -147,7 +144,7 @@ class SlurmProvider:
                     "script": self._script(self._parts(cluster, group), cluster, *placeholders).split("\n")
                 },
             }
-            for group in _groups(requests)
+            for group in groups_of(requests)
         ]
 
     def _partitions(self) -> dict[str, Partition]:
@@ -440,7 +437,7 @@ class SlurmProvider:
             {word[1] for line in listed if len(word := line.split()) == 2 and word[1].startswith(mine)}
         )
         ended: list[str] = []
-        before = self._clock() - _CLOCKS_DIFFER_S
+        before = self._clock() - CLOCKS_DIFFER_S
         for name in lost:
             if name in names:
                 continue
@@ -482,12 +479,3 @@ class SlurmProvider:
                 f"Name where they are with `path`, or the login node with `login`, in {self._settings.file}.",
             )
         raise ProviderError(f"Slurm does not answer: {words}", "It is asked again.")
-
-
-def _groups(requests: Sequence[NodeRequest]) -> list[list[NodeRequest]]:
-    """Requests as `acquire` sends them: one job for those that stand beside each other."""
-    found: dict[str, list[NodeRequest]] = {}
-    for request in requests:
-        together = request.together
-        found.setdefault(together[0].token if len(together) > 1 else f"{len(found)}", together)
-    return list(found.values())

@@ -5,68 +5,49 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
 import shlex
 import shutil
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Iterator
 from uuid import uuid4
 
-from trainmaster.spec.errors import TrainmasterError, one_line
+from trainmaster.spec.errors import TrainmasterError
 from trainmaster.transport.base import Target
-from trainmaster.transport.conversation import raw_terminal
+from trainmaster.transport.client import LOST, ClientOrder, raw_terminal, run_client
 from trainmaster.transport.kubernetes.api import KubeApi
 from trainmaster.transport.kubernetes.exec_process import ExecProcess, run_line
 from trainmaster.transport.kubernetes.pods import Forwarding, PodConnection, api_of, relay_command
 
 _READ_BYTES = 1 << 16
-#: As ``ssh`` ends when there is no connection.
-_LOST = 255
 _MARK = "TM_CLIENT"
 
 
 def main(words: list[str] | None = None) -> int:
     """Do what was asked; its exit code."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("way")
-    parser.add_argument("-t", action="store_true", dest="is_terminal")
-    parser.add_argument("-T", action="store_true")
-    parser.add_argument("-o", action="append")
-    parser.add_argument("-L", dest="forward", default="")
-    parser.add_argument("pod")
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    asked = parser.parse_args(words)
-    try:
-        api = api_of(asked.way, os.environ)
-        with _forwarded(api, asked.pod, asked.forward):
-            is_terminal = asked.is_terminal and os.isatty(0)
-            return asyncio.run(_run(api, asked.pod, " ".join(asked.command), is_terminal=is_terminal))
-    except TrainmasterError as error:
-        sys.stderr.write(f"{one_line(error)}\n")
-        return _LOST
+    return run_client(_do, words)
+
+
+def _do(order: ClientOrder) -> int:
+    api = api_of(order.way, os.environ)
+    with _forwarded(api, order):
+        return asyncio.run(_run(api, order.machine, order.command, is_terminal=order.is_terminal))
 
 
 @contextlib.contextmanager
-def _forwarded(api: KubeApi, pod: str, wanted: str) -> Iterator[None]:
+def _forwarded(api: KubeApi, order: ClientOrder) -> Iterator[None]:
     """A socket file here leads to a port there."""
-    if not wanted:
-        yield
-        return
-    place, host, port = wanted.rsplit(":", 2)
-    connection = PodConnection(Target(pod, pod), api)
-    with socket.socket(socket.AF_UNIX) as server:
-        os.umask(0o077)
-        server.bind(place)
-        server.listen(64)
-        forwarding = Forwarding(
-            server, lambda: connection.stream(relay_command(host, int(port)), is_halved=True)
-        )
+    with order.listening() as wanted:
+        if wanted is None:
+            yield
+            return
+        server, host, port = wanted
+        connection = PodConnection(Target(order.machine, order.machine), api)
+        forwarding = Forwarding(server, lambda: connection.stream(relay_command(host, port), is_halved=True))
         try:
             yield
         finally:
@@ -98,7 +79,7 @@ async def _run(api: KubeApi, pod: str, command: str, *, is_terminal: bool) -> in
                 await bringing
     await process.hang_up()
     return (
-        128 + signal.SIGTERM if over.is_set() else _LOST if process.returncode is None else process.returncode
+        128 + signal.SIGTERM if over.is_set() else LOST if process.returncode is None else process.returncode
     )
 
 

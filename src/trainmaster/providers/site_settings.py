@@ -1,0 +1,163 @@
+"""`SiteSettings`: where a site is that schedules by itself, and which of its machines may be asked for.
+
+Slurm, Ray and Kubernetes have such a file each, with machines by names of the user's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+from trainmaster.providers.catalogue import Catalogue
+from trainmaster.providers.offer import site_offer
+from trainmaster.providers.own_settings import SettingsKind, read_own_settings
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.node import YamlNode
+from trainmaster.spec.reading import (
+    Key,
+    Noun,
+    Problems,
+    integer,
+    mapping_of,
+    noun,
+    number,
+    pattern,
+    size,
+    text,
+)
+from trainmaster.spec.reading import Path as KeyPath
+
+
+class SiteMachine(Noun):
+    """A kind of machine, or of a part of one, that is asked for.
+
+    Attributes:
+        cpus, memory_bytes, gpus: that are asked for.
+        gpu: model of the GPUs, for quotes and recipes.
+        usd_per_hour: what an hour of it costs; 0 if nothing.
+    """
+
+    cpus: float
+    memory_bytes: Annotated[int, Key("memory", size, required="write `memory`: of one, such as 64GB")]
+    gpus: Annotated[int, Key("gpus", integer(0))] = 0
+    gpu: Annotated[str, Key("gpu", text("write a model such as A100"))] = ""
+    usd_per_hour: Annotated[float, Key("usd_per_hour", number(0.0))] = 0.0
+
+    @classmethod
+    def check(cls, values: dict[str, Any], node: YamlNode, path: KeyPath, problems: Problems) -> None:
+        """Refuse a model of no GPUs."""
+        if values.get("gpu") and not values.get("gpus"):
+            problems.add(node, path, "it has no gpus; write `gpus`: how many of them are asked for")
+
+
+M = TypeVar("M", bound=SiteMachine)
+
+
+class SiteSettings(Noun, Generic[M]):
+    """The whole file.
+
+    Attributes:
+        python: on the machines, for our runtime; empty to look for one.
+        machines: that may be asked for, by names of one's own.
+        file: where they are from.
+    """
+
+    python: Annotated[str, Key("python", text("write the path of a Python"))] = ""
+    machines: dict[str, M]
+    file: Path = Path()
+
+    @classmethod
+    def check(cls, values: dict[str, Any], node: YamlNode, path: KeyPath, problems: Problems) -> None:
+        """Refuse a file that names no machines."""
+        if values.get("machines") == {}:
+            problems.add(node, path, "it names no machines; write one, at least")
+
+    def machine(self, name: str) -> M:
+        """The machine of a name.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if name not in self.machines:
+            raise UsageError(
+                f"{self.file} has no machine {name!r}",
+                f"It has {', '.join(self.machines)}: add it, or name another.",
+            )
+        return self.machines[name]
+
+    def zone_of(self, machine: M) -> str:
+        """Where offers say that a machine is."""
+        del machine
+        return ""
+
+
+class LoginSettings(SiteSettings[M], Generic[M]):
+    """Of a site that is reached through a machine that one logs in to.
+
+    Attributes:
+        login: ``user@host:port``; empty if it is reached from this machine.
+        key: private key file for it; empty for the user's agent and usual keys.
+        scratch: directory of each machine for what is ours; removed at the end.
+    """
+
+    login: Annotated[
+        str, Key("login", pattern(r"([^\s@]+@)?[^\s@:]+(:\d+)?", "write user@host, or user@host:port"))
+    ] = ""
+    key: Annotated[str, Key("key", text("write the path of a private key"))] = ""
+    scratch: Annotated[str, Key("scratch", pattern(r"/[^\s'\"$`\\]*", "write an absolute path"))] = "/tmp"  # noqa: S108 - with 0700
+
+    @property
+    def key_file(self) -> Path | None:
+        """The private key for the login."""
+        return self.file.parent / Path(self.key).expanduser() if self.key else None
+
+
+def machines_key(machine: type[SiteMachine]) -> Key:
+    """The key `machines` of a site."""
+    machines = mapping_of(
+        noun(machine),
+        "write the machines by names of your own",
+        name=r"[A-Za-z][A-Za-z0-9_.-]*",
+        what="names of machines begin with a letter, then letters, digits, '.', '-' and '_'",
+    )
+    return Key("machines", machines, required="write `machines`: what may be asked for")
+
+
+S = TypeVar("S", bound=SiteSettings[Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Site(Generic[S]):
+    """A kind of site. kind: of its settings. settings: what these are read as."""
+
+    kind: SettingsKind
+    settings: type[S]
+
+    def read(self, root: Path, environ: Mapping[str, str]) -> S:
+        """The settings of a home.
+
+        Raises:
+            RecipeError: with all mistakes that were found.
+            UsageError: there are none.
+        """
+        file = self.kind.file(root, environ)
+        found = read_own_settings(self.settings, self.kind, file)
+        return found.model_copy(update={"file": file.absolute()})
+
+    def catalogue(
+        self, root: Path, environ: Mapping[str, str], today: date, prices: Callable[[], Catalogue]
+    ) -> Catalogue:
+        """The machines of a home's settings, at the site's own prices; no others are needed."""
+        del prices
+        settings = self.read(root, environ)
+        offers = [
+            site_offer(
+                self.kind.provider, name, each.cpus, each.memory_bytes, today, str(settings.file),
+                zone=settings.zone_of(each), gpu=each.gpu, gpus=each.gpus, usd_per_hour=each.usd_per_hour,
+            )
+            for name, each in settings.machines.items()
+        ]  # fmt: skip
+        return Catalogue(str(settings.file), tuple(offers), by_hand=True)
