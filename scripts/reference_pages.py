@@ -26,7 +26,7 @@ _MORE: Final = {
     "views": "labels-and-cost.md#conditions",
     "cost": "labels-and-cost.md#what-did-it-cost", "score": "quotes/kept.md#how-quotes-turned-out",
     "metrics": "#metrics-export",
-    "tensorboard": "apps.md", "open": "apps.md#ports-of-members", "queue": "server/budgets.md#the-queue",
+    "tensorboard": "apps.md", "doctor": "how/places-checked.md", "open": "apps.md#ports-of-members", "queue": "server/budgets.md#the-queue",
     "budget": "server/budgets.md", "ssh": "#ssh", "exec": "#exec-port-forward-cp", "apps": "apps.md",
     "cp": "#exec-port-forward-cp", "port-forward": "#exec-port-forward-cp", "notebook": "apps/notebooks.md",
     "models": "models.md",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -53,6 +54,13 @@ def test_a_gang_whose_driver_is_killed(double: KubernetesDouble, tmp_path: Path)
     environ = {**kept, "TRAINMASTER_HOME": str(home), "KUBECONFIG": str(double.kubeconfig)}
     user = Renter(SimpleNamespace(home=home, env=environ), work)
     try:
+        looked = json.loads(
+            user.call("doctor", user.recipe(RECIPE), "--provider", "kubernetes", "--json").stdout
+        )
+        found = {each["what"]: each["found"] for each in looked["findings"]}
+        assert looked["ok"]
+        assert "may be made" in found["kubernetes: rights"]
+        assert found["kubernetes: steps"].startswith("2 x node, $0 an hour")
         going = user.run(user.recipe(RECIPE), provider="kubernetes")
         run = going.run
         going.until(lambda: user.checkpoints(run), "a checkpoint")

@@ -39,6 +39,14 @@ def sealed_with(tm):
 
 def test_a_key_is_changed_below_a_live_server_and_kill_9(server, tm):
     workflow = server.ask("POST", "/workflows", {"recipe": NIGHTLY})[1]
+    looked = server.ask("POST", "/doctor", {"places": ["hosts", "local"], "recipe": NIGHTLY})[1]
+    found = {each["what"]: each for each in looked["findings"]}
+    assert (looked["ok"], found["local: nightly"]["ok"], found["hosts: settings"]["ok"]) == (
+        False,
+        True,
+        False,
+    )
+    assert "hosts:" in found["hosts: settings"]["advice"]
     tm.call("team", "create", "red")
     for number in range(SECRETS):
         server.open("PUT", f"/api/v1/secrets/S{number}?team=red", {"value": f"value-{number}"}).close()

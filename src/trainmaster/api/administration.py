@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trainmaster.service.teams.team_secrets import TeamSecrets
     from trainmaster.service.users.access import Access
     from trainmaster.service.users.accounts import Accounts
+    from trainmaster.spec import Recipe
 
 #: What a team may spend, by name; `math.inf` is no limit, and what is not named stays.
 Limits = Mapping[str, float | None]
@@ -80,6 +81,14 @@ class AdministrationProtocol(Protocol):
 
     def invite(self, team: str, role: str, days: float) -> dict[str, Any]:
         """Make a link that lets one person in; ``path`` is shown this once."""
+
+    def examine_places(self, places: Sequence[str], recipe: Recipe | None = None) -> list[dict[str, Any]]:
+        """What `trainmaster doctor` finds where machines are: objects of its ``--json``.
+
+        Args:
+            places: names of providers; without any, those of the recipe.
+            recipe: that is to run there.
+        """
 
     def put_secret(self, team: str, name: str, value: str) -> None:
         """Keep a value for the tasks of a team."""
@@ -182,6 +191,13 @@ class HomeAdministration:
 
     def invite(self, team: str, role: str, days: float) -> dict[str, Any]:
         return self._accounts.invite(team, role, lasts_s=days * 86400)
+
+    def examine_places(self, places: Sequence[str], recipe: Recipe | None = None) -> list[dict[str, Any]]:
+        from dataclasses import asdict
+
+        from trainmaster.service.doctor import places_checkup
+
+        return [asdict(each) for each in places_checkup(self._service, places, recipe, os.environ)]
 
     def put_secret(self, team: str, name: str, value: str) -> None:
         self._secrets.put(team, name, value, "owner")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -10,21 +11,40 @@ from trainmaster.cli.output import print_json, show
 
 
 def doctor(
+    recipe: Annotated[
+        Path | None, typer.Argument(metavar="RECIPE", help="Look at the places where this one is to run.")
+    ] = None,
+    provider: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Look at this place; may be repeated.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Look at this machine and home: what is there, what is missing, what to do about it."""
+    """Look at this machine and home, or at a place where machines are: what is wrong, what to do about it."""
+    findings = _of_places(provider or [], recipe) if provider or recipe else _of_this_machine()
+    is_ok = all(each["ok"] for each in findings)
+    if as_json:
+        print_json({"findings": findings, "ok": is_ok})
+    else:
+        for each in findings:
+            show(f"{'ok  ' if each['ok'] else 'FAIL'}  {each['what']}: {each['found']}")
+            if each["advice"]:
+                show(f"      {each['advice']}".replace("\n", "\n      "))
+    if not is_ok:
+        raise typer.Exit(1)
+
+
+def _of_this_machine() -> list[dict[str, Any]]:
     from dataclasses import asdict
 
     from trainmaster.service import Home
     from trainmaster.service.doctor import checkup
 
-    findings = checkup(Home.from_environment())
-    if as_json:
-        print_json({"findings": [asdict(f) for f in findings], "ok": all(f.ok for f in findings)})
-    else:
-        for finding in findings:
-            show(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.found}")
-            if finding.advice:
-                show(f"      {finding.advice}")
-    if not all(finding.ok for finding in findings):
-        raise typer.Exit(1)
+    return [asdict(each) for each in checkup(Home.from_environment())]
+
+
+def _of_places(places: list[str], recipe: Path | None) -> list[dict[str, Any]]:
+    from trainmaster.cli.opening import open_administration, unpacked
+    from trainmaster.spec import read_recipe
+
+    found = None if recipe is None else read_recipe(unpacked(recipe))
+    return open_administration().examine_places(places, found)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState
+from trainmaster.providers.examining import Finding, clock_finding, refused
 from trainmaster.providers.host_claims import (
     Claim,
     Claims,
@@ -22,6 +24,7 @@ from trainmaster.providers.host_claims import (
     read_script,
 )
 from trainmaster.providers.host_ledger import HostLedger, as_host
+from trainmaster.providers.host_probe import MOST_PROBED, probe_findings, probe_script
 from trainmaster.providers.inventory import Inventory, InventoryHost
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.processes import this_user
@@ -117,6 +120,27 @@ class HostsProvider:
                     f"{request.role}: hosts of one's own are as they are, not as asked ({', '.join(made)})"
                 )
         return notes
+
+    def examine(self, builds: Mapping[str, str]) -> list[Finding]:
+        """See `Examined`: each host, and whether they reach each other on a port that nothing has opened."""
+        found = list[Finding]()
+        there = list[InventoryHost]()
+        for one in self._look(self._inventory.hosts):
+            if one.claims is None:
+                found.append(refused(one.host.name, one.error or ProviderError("no answer", "")))
+                continue
+            there.append(one.host)
+            clusters = len(one.claims.live)
+            memory = f"{one.claims.memory_bytes / 1e9:.3g} GB"
+            use = f", used by {clusters} cluster{'s' * (clusters != 1)}" if clusters else ", free"
+            found.append(Finding(one.host.name, f"answers: {memory}{use}"))
+            found.append(clock_finding(one.claims.now - time.time(), one.host.name))
+        probed = there[:MOST_PROBED]
+        names = [host.name for host in probed]
+        answers = self._shell.run_all(probed, probe_script(probed, builds)) if probed else []
+        for host, answer in zip(probed, answers, strict=True):
+            found += probe_findings(host.name, names, answer, builds)
+        return found
 
     def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:
         """See `Queue`: none if there is room now; else nothing says how long others go on.

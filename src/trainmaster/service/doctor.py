@@ -7,8 +7,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, queries
@@ -16,22 +17,20 @@ from trainmaster.executors.base import Capacity
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.executors.local import LocalExecutor
 from trainmaster.objects import ObjectStore
+from trainmaster.providers.capabilities import BUILT_IN, capabilities_of
+from trainmaster.providers.examining import Finding, cuda_of_image, examined, refused
+from trainmaster.providers.finding import PROVIDERS, get_provider
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.launcher_names import packages_of
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
 
+if TYPE_CHECKING:
+    from trainmaster.service.service import Service
+    from trainmaster.spec import Recipe
+
 LOW_DISK_BYTES = 2 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked at."""
-
-    what: str
-    found: str
-    ok: bool = True
-    advice: str = ""
 
 
 def checkup(home: Home) -> list[Finding]:
@@ -46,7 +45,67 @@ def checkup(home: Home) -> list[Finding]:
         *_supervisor(home),
         *_many_machines(home),
         *_mounts(),
+        *_places(home),
     ]
+
+
+def places_checkup(
+    service: Service, places: Sequence[str], recipe: Recipe | None, environ: Mapping[str, str]
+) -> list[Finding]:
+    """Look at places where machines are; nothing is rented, and never raises for what it finds.
+
+    Args:
+        service: of the home.
+        places: names of providers; without any, those of the recipe.
+        recipe: that is to run there: drivers are compared with its frameworks, its machines asked for.
+        environ: of the caller: settings and credentials.
+
+    Raises:
+        UsageError: there is no such place, or none is named.
+    """
+    from trainmaster.providers import ProviderPlace
+    from trainmaster.service.places import asked_place, in_place
+
+    names = [*dict.fromkeys(places or ((recipe.places or (recipe.provider,)) if recipe else ()))]
+    for name in names:
+        if name not in BUILT_IN:
+            PROVIDERS.check(name)
+    found = list[Finding]()
+    for name in names:
+        seen = list[Finding]()
+        if not capabilities_of(name).is_here:
+            try:
+                place = ProviderPlace(service.home.root, service.home.identity(), environ)
+                provider = get_provider(name, place)
+            except TrainmasterError as error:
+                found.append(replace(refused("settings", error), what=f"{name}: settings"))
+                continue
+            try:
+                seen = examined(provider, _builds(recipe))
+            finally:
+                provider.close()
+        if recipe is not None and all(each.ok for each in seen if each.what == "login"):
+            asked = asked_place(service, in_place(recipe, name), environ)
+            words = asked.line.removeprefix(f"{name}: ")
+            seen.append(Finding(recipe.name, words, not asked.refusal, asked.hint))
+        found += [replace(each, what=f"{name}: {each.what}") for each in seen]
+    return found
+
+
+def _builds(recipe: Recipe | None) -> dict[str, str]:
+    """Packages that a recipe's frameworks need, and for which CUDA their images are built."""
+    found = dict[str, str]()
+    for experiment in recipe.experiments.values() if recipe else ():
+        if packages := packages_of(experiment.framework):
+            found[packages.package] = cuda_of_image(experiment.container or "")
+    return found
+
+
+def _places(home: Home) -> Iterator[Finding]:
+    """Which other places this home has settings for."""
+    if names := [name for name in BUILT_IN if (home.root / f"{name}.yaml").exists()]:
+        advice = "`trainmaster doctor --provider NAME` looks at one."
+        yield Finding("places", f"settings for {', '.join(names)}", advice=advice)
 
 
 def _machine() -> Iterator[Finding]:

@@ -32,7 +32,7 @@ class Place:
         machines: in words; empty if it would give none.
         usd_per_hour: of all of them at most.
         wait_s: until they could begin to start; None if it does not say.
-        refusal: why it would give none; empty if it would.
+        refusal: why it would give none; empty if it would. hint: what to do about that.
     """
 
     provider: str
@@ -40,6 +40,7 @@ class Place:
     usd_per_hour: float = 0.0
     wait_s: float | None = 0.0
     refusal: str = ""
+    hint: str = ""
 
     @property
     def _waits_s(self) -> float:
@@ -99,7 +100,7 @@ def settled_place(
         return recipe
     seen: list[Place] = []
     for name in recipe.places:
-        seen.append(_asked(service, in_place(recipe, name), environ))
+        seen.append(asked_place(service, in_place(recipe, name), environ))
         tell(f"place {seen[-1].line}")
         if seen[-1].is_in_time:
             break
@@ -147,7 +148,7 @@ def in_place(recipe: Recipe, provider: str) -> Recipe:
     return recipe.model_copy(update={"provider": provider, "places": (), "overrides": overrides})
 
 
-def _asked(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> Place:
+def asked_place(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> Place:
     """What a place would give; nothing is rented."""
     name = recipe.provider
     try:
@@ -165,4 +166,4 @@ def _asked(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> Plac
 
 def _refused(name: str, error: TrainmasterError) -> Place:
     words = str(error.args[0]).removeprefix(f"provider: {name}: ")
-    return Place(name, refusal=words.partition("\n")[0].rstrip(":"))
+    return Place(name, refusal=words.partition("\n")[0].rstrip(":"), hint=error.hint)

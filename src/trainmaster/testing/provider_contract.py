@@ -13,6 +13,7 @@ import pytest
 
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, Provider
 from trainmaster.providers.capabilities import BUILT_IN, Capabilities
+from trainmaster.providers.examining import examined
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 HOUR_S = 3600.0
@@ -261,6 +262,17 @@ class ProviderContract:
         with pytest.raises(TrainmasterError):
             bench.provider().preflight([bench.request(**changes)])
         assert bench.changed() == []
+
+    def test_a_doctor_has_no_objection(self, bench: ProviderBench) -> None:
+        """Nothing is wrong with what works, and to look changes nothing, nor does it raise."""
+        found = examined(bench.provider(), {"torch": "12.4"})
+        assert found
+        assert not [each for each in found if not each.ok]
+        with bench.without_permission():
+            found = examined(bench.provider(), {})
+        assert all(each.what and each.found and (each.ok or each.advice) for each in found)
+        assert bench.changed() == []
+        assert bench.left() == []
 
     def test_renew_keeps_them(self, bench: ProviderBench) -> None:
         """It may be called any time, and ends nothing."""

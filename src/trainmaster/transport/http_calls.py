@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 _MOST_BYTES: Final = 32 << 20
@@ -20,6 +22,22 @@ class HttpAnswer:
     status: int
     text: str
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def ahead_of(answer: HttpAnswer, began: float) -> float | None:
+    """How far our clock is ahead of that of what answered, in seconds; None if it does not say its time.
+
+    Dates name whole seconds: what clocks may differ by anyway is no difference.
+
+    Args:
+        answer: its.
+        began: when it was asked, Unix seconds by our clock.
+    """
+    try:
+        there = parsedate_to_datetime(answer.headers["date"]).timestamp()
+    except (KeyError, ValueError):
+        return None
+    return max(0.0, began - there - 1.0) + min(0.0, time.time() - there)
 
 
 #: Sends a request: method, address, headers, body, seconds.

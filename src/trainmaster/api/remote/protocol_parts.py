@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.api.administration import Limits, as_written
 from trainmaster.api.remote.connection import RestConnection, quoted
 from trainmaster.spec.errors import AccessError, NotFoundError, UsageError
 from trainmaster.spec.model_reference import ANY_VERSION, ModelReference, checked_alias, checked_name
+
+if TYPE_CHECKING:
+    from trainmaster.spec import Recipe
 
 
 class RemoteRegistry:
@@ -210,6 +213,10 @@ class RemoteAdministration:
 
     def make_team(self, name: str, limits: Limits) -> dict[str, Any]:
         return self._done("PUT", "/teams", {"team": name, **as_written(limits)})
+
+    def examine_places(self, places: Sequence[str], recipe: Recipe | None = None) -> list[dict[str, Any]]:
+        body = {"places": list(places), "recipe": recipe.as_yaml(code=".") if recipe else None}
+        return list(self._to.post("/doctor", body, repeats=True)["findings"])
 
     def teams(self) -> list[dict[str, Any]]:
         return list(self._to.get("/teams")["teams"])

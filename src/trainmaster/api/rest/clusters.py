@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from trainmaster.api.rest.bodies import Body
-from trainmaster.api.rest.state import Reader, Routes, State, Submitter, caller_of, state_of
+from trainmaster.api.rest.state import Admin, Reader, Routes, State, Submitter, caller_of, state_of
+from trainmaster.service.doctor import places_checkup
 from trainmaster.service.teams.team_runs import TeamClusters
+from trainmaster.spec import Recipe
 
 router = Routes(tags=["clusters"])
 
@@ -32,6 +35,21 @@ class Ended(BaseModel):
 
     ended: list[dict[str, Any]]
     told: list[str]
+
+
+class WhichPlaces(Body):
+    """Where to look."""
+
+    places: list[str] = Field([], max_length=50, description="names of providers; without, the recipe's")
+    recipe: str | None = Field(None, description="YAML of what is to run there: it is asked for its machines")
+
+
+@router.post("/doctor")
+def examine_places(body: WhichPlaces, state: State, caller: Admin) -> dict[str, Any]:
+    """What is right and wrong where machines are, and what to do about it; nothing is rented."""
+    recipe = Recipe.from_text(body.recipe) if body.recipe else None
+    found = [asdict(each) for each in places_checkup(state.service, body.places, recipe, state.environ)]
+    return {"findings": found, "ok": all(each["ok"] for each in found)}
 
 
 @router.get("/clusters")

@@ -13,11 +13,14 @@ from trainmaster.providers.aws.nodes import cores_of, instances_of
 from trainmaster.providers.aws.requests import AwsRequest, Renter, resolved
 from trainmaster.providers.aws.site import AwsSite
 from trainmaster.providers.base import NodeRequest
-from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.providers.examining import Finding, refused
+from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 
 _WOULD_WORK: Final = "DryRunOperation"
 #: Of a cluster that is never made.
 _CLUSTER: Final = "preflight"
+#: A type of each kind that has a quota of its own, by what people call it.
+_EXAMPLES: Final = {"standard": "m5.large", "G and VT": "g5.xlarge", "P": "p3.2xlarge"}
 
 
 class AwsPreflight:
@@ -61,6 +64,51 @@ class AwsPreflight:
                 asked.add(kind)
                 self._check_permissions(request, zone, answers)
         return self._check_quotas(requests)
+
+    def examine(self, name: str) -> list[Finding]:
+        """What the account may have in the region that is asked when nothing names one.
+
+        Args:
+            name: of the provider.
+
+        Raises:
+            TrainmasterError: credentials are not taken, or there is no region.
+        """
+        region = self._client.region
+        zones = self._site.zones(region)
+        found = [
+            Finding("login", f"{name} takes the credentials"),
+            Finding("network", f"{region}: subnets in {', '.join(zones)}"),
+        ]
+        request = NodeRequest("worker", 1, _EXAMPLES["standard"], region)
+        try:
+            answers = {**self._site.image(request), **self._site.subnet(region, zones[0])}
+            self._check_permissions(request, zones[0], answers)
+            found.append(Finding("rights", f"{region}: machines and what they stand on may be made"))
+        except TrainmasterError as error:
+            found.append(refused("rights", error))
+        for kind, example in _EXAMPLES.items():
+            for spot in (False, True):
+                code, how = quota_code(example, spot=spot), "spot" if spot else "on demand"
+                quota = self._quota(region, code)
+                if isinstance(quota, str):
+                    found.append(Finding("quota", f"{region}, {kind}, {how}: not to be read ({quota})"))
+                else:
+                    used = self._used(region, code) if quota else 0
+                    words = f"{region}, {kind}, {how}: {used} of {quota:g} vCPUs are used"
+                    advice = "" if quota else f"None until you ask for them: quota {code} in Service Quotas."
+                    found.append(Finding("quota", words, advice=advice))
+        return found
+
+    def _quota(self, region: str, code: str) -> float | str:
+        """VCPUs that the account may have; why that is not to be read."""
+        call = AwsRequest(
+            "GetServiceQuota", {"ServiceCode": "ec2", "QuotaCode": code}, region, "service-quotas"
+        )
+        try:
+            return float(self._client.try_call(call)["Quota"]["Value"])
+        except (AwsRefusedError, ProviderError, KeyError) as error:
+            return error.code if isinstance(error, AwsRefusedError) else type(error).__name__
 
     def _check_type(self, request: NodeRequest) -> None:
         wanted = {"Filters": [{"Name": "instance-type", "Values": [request.instance_type]}]}
@@ -108,14 +156,9 @@ class AwsPreflight:
             wanted[bucket] += request.count * self._vcpus(request)
             kinds[bucket] = f"{request.instance_type} {'spot' if request.spot else 'on demand'}"
         for (region, code), vcpus in wanted.items():
-            call = AwsRequest(
-                "GetServiceQuota", {"ServiceCode": "ec2", "QuotaCode": code}, region, "service-quotas"
-            )
-            try:
-                quota = float(self._client.try_call(call)["Quota"]["Value"])
-            except (AwsRefusedError, ProviderError, KeyError) as error:
-                why = error.code if isinstance(error, AwsRefusedError) else type(error).__name__
-                notes.append(f"the quota {code} in {region} could not be read ({why}); not checked")
+            quota = self._quota(region, code)
+            if isinstance(quota, str):
+                notes.append(f"the quota {code} in {region} could not be read ({quota}); not checked")
                 continue
             used = self._used(region, code)
             if used + vcpus > quota:

@@ -43,6 +43,7 @@ from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.aws.site import AwsSite
 from trainmaster.providers.base import BakedImage, NoCapacityError, Node, NodeRequest, ProviderPlace
 from trainmaster.providers.dead_man_switch import deadman_script
+from trainmaster.providers.examining import Finding, clock_finding, unseen_drivers
 from trainmaster.providers.next_offer import COOL_DOWN_S, CapacityFailure, zones_in_order
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
@@ -113,6 +114,11 @@ class AwsProvider:
         """See `Provider`."""
         checked = [self._checked(request) for request in requests]
         return AwsPreflight(self._client, self._renter, self._site).check(checked)
+
+    def examine(self, builds: Mapping[str, str]) -> list[Finding]:
+        """See `Examined`. A security group of ours lets the machines of a cluster reach each other."""
+        found = AwsPreflight(self._client, self._renter, self._site).examine(self.name)
+        return [*found, clock_finding(self._client.clock.ahead_s, "AWS"), *unseen_drivers(builds)]
 
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
         """See `Provider`. What depends on an answer is a reference there, such as ``${group.GroupId}``."""

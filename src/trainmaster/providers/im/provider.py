@@ -26,6 +26,7 @@ from trainmaster.providers.base import (
     ProviderPlace,
 )
 from trainmaster.providers.catalogue import Catalogue
+from trainmaster.providers.examining import Finding, refused, room_finding, unseen_drivers
 from trainmaster.providers.im.client import ImClient, ImRefusedError
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
 from trainmaster.providers.im.documents import RadlDocuments, node_id, number_in
@@ -213,6 +214,23 @@ class ImProvider:
     def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
         """See `Provider`."""
         return check(self._client, self._documents, requests, self._clock())
+
+    def examine(self, builds: Mapping[str, str]) -> list[Finding]:
+        """See `Examined`: quotas of each cloud, as far as IM can ask for them."""
+        found = [Finding("login", f"Infrastructure Manager {self._client.version()} takes its credentials")]
+        for cloud in self._settings.clouds:
+            try:
+                quotas = self._client.quotas(cloud)
+            except ImRefusedError as refusal:
+                if _UNTOLD in refusal.words:
+                    found.append(Finding("quota", f"{cloud}: IM cannot ask it for quotas"))
+                else:
+                    found.append(refused("quota", explained_refusal(refusal, cloud, [cloud])))
+                continue
+            for name, quota in quotas.items():
+                if isinstance(quota, dict) and (limit := float(quota.get("limit") or -1)) >= 0:
+                    found.append(room_finding(name, float(quota.get("used") or 0), limit, cloud))
+        return found + unseen_drivers(builds)
 
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
         """See `Provider`: the documents that would be sent, all to one infrastructure."""

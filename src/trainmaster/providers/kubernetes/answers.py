@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from trainmaster.providers.base import NodeState
-from trainmaster.providers.kubernetes.manifests import ENDS, OF, TOKEN, UNTIL, amount_of
+from trainmaster.providers.examining import Finding, driver_finding, unseen_drivers
+from trainmaster.providers.kubernetes.manifests import ENDS, HOME, OF, TOKEN, UNTIL, amount_of
 from trainmaster.transport.kubernetes.exec_process import CONTAINER
 
 #: A node that answers has ended a pod by so long after it should have.
@@ -121,6 +122,67 @@ def short_quotas(quotas: Sequence[Mapping[str, Any]], needed: Mapping[str, float
                 words = f"quota {name} allows {hard} of {what}, {used} are used, and {want:g} are needed"
                 found.append((words, want > limit))
     return found
+
+
+def network_findings(policies: Sequence[Mapping[str, Any]] | None, whose: str) -> list[Finding]:
+    """Whether policies may keep the pods of a cluster apart: those that choose all pods, and let few in.
+
+    >>> deny = {"metadata": {"name": "deny"}, "spec": {"podSelector": {}}}
+    >>> [(each.found, each.ok) for each in network_findings([deny], "n")]
+    [('n: network policy deny may keep pods apart', False)]
+    """
+    if policies is None:
+        return [
+            Finding("network", f"{whose}: its policies may not be seen; without any, pods reach each other")
+        ]
+    names = [
+        str(each["metadata"]["name"])
+        for each in policies
+        if not any((each.get("spec", {}).get("podSelector") or {}).values())
+        and not any(_lets_all_in(rule) for rule in each.get("spec", {}).get("ingress") or ())
+        and "Ingress" in (each.get("spec", {}).get("policyTypes") or ("Ingress",))
+    ]
+    if not names:
+        return [Finding("network", f"{whose}: no policy keeps pods apart")]
+    advice = f"Let pods with the label {HOME} reach each other: see docs/kubernetes.md."
+    words = f"{whose}: network policy {', '.join(names)} may keep pods apart"
+    return [Finding("network", words, ok=False, advice=advice)]
+
+
+def _lets_all_in(rule: Mapping[str, Any]) -> bool:
+    """Whether pods of the namespace are let in on every port."""
+    return not rule.get("ports") and (
+        not rule.get("from")
+        or any(
+            "podSelector" in each and not any((each["podSelector"] or {}).values()) for each in rule["from"]
+        )
+    )
+
+
+def node_findings(nodes: Sequence[Mapping[str, Any]] | None, builds: Mapping[str, str]) -> list[Finding]:
+    """What nodes have, and their drivers, where NVIDIA's feature discovery has written them on the nodes."""
+    if nodes is None:
+        words = "nodes may not be listed with these rights, which runs do not need"
+        return [Finding("nodes", words), *unseen_drivers(builds)]
+    free = [each for each in nodes if not (each.get("spec") or {}).get("unschedulable")]
+    gpus = sum(amount_of(str(_allocatable(each).get("nvidia.com/gpu", "0"))) for each in free)
+    advice = "" if free else "Nobody can have any: ask the administrator."
+    words = f"{len(free)} of {len(nodes)} take pods, with {gpus:g} nvidia.com/gpu in all"
+    found = [Finding("nodes", words, bool(free), advice)]
+    drivers = {driver: str(each["metadata"]["name"]) for each in free if (driver := _driver(each))}
+    found += [driver_finding(name, driver, builds) for driver, name in drivers.items()]
+    return found + ([] if drivers else unseen_drivers(builds))
+
+
+def _allocatable(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    told: Mapping[str, Any] = (node.get("status") or {}).get("allocatable") or {}
+    return told
+
+
+def _driver(node: Mapping[str, Any]) -> str:
+    labels = (node.get("metadata") or {}).get("labels") or {}
+    parts = [labels.get(f"nvidia.com/cuda.driver.{part}", "") for part in ("major", "minor", "rev")]
+    return str(labels.get("nvidia.com/cuda.driver-version.full") or ".".join(filter(None, parts)))
 
 
 def _container(status: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ from trainmaster.providers.base import (
     NodeState,
     ProviderPlace,
 )
+from trainmaster.providers.examining import Finding, clock_finding, refused, room_finding
 from trainmaster.providers.kubernetes import answers, manifests
 from trainmaster.providers.kubernetes.answers import Pod
 from trainmaster.providers.kubernetes.ledger import KnownCluster, KnownPod, KnownRequest, KubernetesLedger
@@ -41,6 +42,7 @@ _GOING_S: Final = 90.0
 _LOOK_S: Final = 0.2
 #: A user in a pod is known by a number, of which nothing need be known.
 _USER: Final = "pod"
+_POLICIES: Final = "/apis/networking.k8s.io/v1/namespaces/NAMESPACE/networkpolicies"
 #: What must be allowed: verb, resource, subresource.
 _RIGHTS: Final = (
     *((verb, "pods", "") for verb in ("create", "delete", "get", "list", "patch")),
@@ -133,6 +135,35 @@ class KubernetesProvider:
                     notes.append(f"namespace {self._api.namespace}: {refused.words}; it is waited for")
         return notes
 
+    def examine(self, builds: Mapping[str, str]) -> list[Finding]:
+        """See `Examined`: what more may be seen than what is needed is seen where it is allowed."""
+        version = ""
+        with contextlib.suppress(TrainmasterError):  # it may be kept from everybody
+            version = self._api.call("GET", "/version").get("gitVersion", "")
+        name, space = self._api.login.name, f"namespace {self._api.namespace}"
+        found = [Finding("login", f"Kubernetes {version} takes {name!r}".replace("  ", " "))]
+        try:
+            self._check_rights()
+            found.append(Finding("rights", f"{space}: pods may be made, reached and deleted"))
+        except UsageError as error:
+            found.append(refused("rights", error))
+        listed = {what: self._listed(what) for what in ("resourcequotas", _POLICIES, "/api/v1/nodes")}
+        for quota in listed["resourcequotas"] or ():
+            status = quota.get("status") or {}
+            for what, hard in (status.get("hard") or {}).items():
+                used = manifests.amount_of(str((status.get("used") or {}).get(what, "0")))
+                found.append(room_finding(what, used, manifests.amount_of(str(hard)), space))
+        found += answers.network_findings(listed[_POLICIES], space)
+        found.append(clock_finding(-self._api.ahead_s, self._api.login.server))
+        return found + answers.node_findings(listed["/api/v1/nodes"], builds)
+
+    def _listed(self, path: str) -> list[dict[str, Any]] | None:
+        """What there is; None for what may not be seen."""
+        try:
+            return self._api.all(path.replace("NAMESPACE", self._api.namespace))
+        except TrainmasterError:
+            return None
+
     def _check_rights(self) -> None:
         try:
             lacking = [right for right in _RIGHTS if not self._api.may(*right)]
@@ -151,11 +182,7 @@ class KubernetesProvider:
             )
 
     def _quota_notes(self, requests: Sequence[NodeRequest]) -> list[str]:
-        try:
-            quotas = self._api.all("resourcequotas")
-        except TrainmasterError:
-            return []  # that right is not needed
-        notes = []
+        notes, quotas = [], self._listed("resourcequotas") or []  # that right is not needed
         for words, is_never in answers.short_quotas(quotas, manifests.needs_of(self._settings, requests)):
             if is_never:
                 raise UsageError(

@@ -9,6 +9,7 @@ from datetime import date
 from typing import Any, Final
 
 from trainmaster.providers.base import NodeRequest, NodeState
+from trainmaster.providers.examining import Finding, room_finding
 from trainmaster.providers.offer import Offer, site_offer
 from trainmaster.providers.openstack.settings import KIND, OpenstackFlavor, OpenstackSettings
 from trainmaster.spec.errors import UsageError
@@ -18,6 +19,12 @@ CLUSTER: Final = "trainmaster-cluster"
 TOKEN: Final = "trainmaster-token"  # noqa: S105 - the name of it
 UNTIL: Final = "trainmaster-until"
 _MIB: Final = 2**20
+#: What Nova calls a limit, and what is used of it.
+_LIMITS: Final = {
+    "machines": ("maxTotalInstances", "totalInstancesUsed"),
+    "cores": ("maxTotalCores", "totalCoresUsed"),
+    "MiB of memory": ("maxTotalRAMSize", "totalRAMUsed"),
+}
 _STARTING: Final = frozenset({"BUILD", "REBUILD"})
 #: It is off, or stowed away: what ran on it is over, and it holds a quota.
 _OFF: Final = {
@@ -184,6 +191,17 @@ def offers_of(flavors: Sequence[Flavor], settings: OpenstackSettings, today: dat
     ]  # fmt: skip
 
 
+def limit_findings(absolute: Mapping[str, Any], whose: str) -> list[Finding]:
+    """What a project uses of what it may have."""
+    return [
+        room_finding(what, float(used), float(limit), whose)
+        for what, (limit_name, used_name) in _LIMITS.items()
+        if isinstance(limit := absolute.get(limit_name), int)
+        and limit >= 0
+        and isinstance(used := absolute.get(used_name), int)
+    ]
+
+
 def check_limits(absolute: Mapping[str, Any], wanted: Sequence[tuple[NodeRequest, Flavor]]) -> None:
     """Refuse what a quota does not allow.
 
@@ -195,13 +213,12 @@ def check_limits(absolute: Mapping[str, Any], wanted: Sequence[tuple[NodeRequest
         UsageError: what is needed, and what is free.
     """
     needed = {
-        ("machines", "maxTotalInstances", "totalInstancesUsed"): sum(each.count for each, _ in wanted),
-        ("cores", "maxTotalCores", "totalCoresUsed"): sum(each.count * kind.vcpus for each, kind in wanted),
-        ("MiB of memory", "maxTotalRAMSize", "totalRAMUsed"): sum(
-            each.count * kind.memory_bytes // _MIB for each, kind in wanted
-        ),
+        "machines": sum(each.count for each, _ in wanted),
+        "cores": sum(each.count * kind.vcpus for each, kind in wanted),
+        "MiB of memory": sum(each.count * kind.memory_bytes // _MIB for each, kind in wanted),
     }
-    for (what, limit_name, used_name), amount in needed.items():
+    for what, amount in needed.items():
+        limit_name, used_name = _LIMITS[what]
         limit, used = absolute.get(limit_name), absolute.get(used_name)
         if not isinstance(limit, int) or not isinstance(used, int) or limit < 0:
             continue

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from trainmaster.providers.openstack.login import OpenstackLogin
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.plain_json import parsed_json, typed
-from trainmaster.transport.http_calls import HttpAnswer, Send, sender, why_unanswered
+from trainmaster.transport.http_calls import HttpAnswer, Send, ahead_of, sender, why_unanswered
 
 _TIMEOUT_S: Final = 60.0
 #: Of Stein (2019): flavors and their properties in one answer, types of volumes.
@@ -56,12 +56,15 @@ class OpenstackClient:
         login: who asks.
         send: carries requests; None for HTTP.
         sleep: waits, seconds.
+
+    Attributes:
+        ahead_s: how far our clock is ahead of that of what answered last.
     """
 
     def __init__(
         self, login: OpenstackLogin, send: Send | None = None, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self._login, self._sleep = login, sleep
+        self._login, self._sleep, self.ahead_s = login, sleep, 0.0
         try:
             self._send = send or sender(login.authorities)
         except OSError as error:
@@ -129,7 +132,10 @@ class OpenstackClient:
 
     def _sent(self, method: str, address: str, headers: Mapping[str, str], data: bytes | None) -> HttpAnswer:
         try:
-            return self._send(method, address, headers, data, _TIMEOUT_S)
+            began = time.time()
+            answer = self._send(method, address, headers, data, _TIMEOUT_S)
+            self.ahead_s = ahead_of(answer, began) or 0.0
+            return answer
         except (OSError, http.client.HTTPException) as error:
             raise ProviderError(
                 f"OpenStack does not answer at {address.partition('?')[0]}: {why_unanswered(error)}",

@@ -25,6 +25,7 @@ from trainmaster.providers.base import (
 )
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.dead_man_switch import deadman_script
+from trainmaster.providers.examining import Finding, clock_finding, refused, unseen_drivers
 from trainmaster.providers.openstack import answers
 from trainmaster.providers.openstack.answers import CLUSTER, HOME, TOKEN, UNTIL, Flavor, Server
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
@@ -33,7 +34,7 @@ from trainmaster.providers.openstack.login import OpenstackLogin, read_login
 from trainmaster.providers.openstack.project import OpenstackProject, base_name, prefix
 from trainmaster.providers.openstack.settings import KIND, OpenstackSettings, read_settings
 from trainmaster.spec.clocks import steady_s
-from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
 from trainmaster.transport.http_calls import Send
@@ -156,6 +157,25 @@ class OpenstackProvider:
         limits = self._client.get("compute", "/limits").get("limits", {}).get("absolute", {})
         answers.check_limits(limits, wanted)
         return []
+
+    def examine(self, builds: Mapping[str, str]) -> list[Finding]:
+        """See `Examined`. A security group of ours lets the machines of a cluster reach each other."""
+        limits = self._client.get("compute", "/limits").get("limits", {}).get("absolute", {})
+        roles = self._client.roles()
+        may = not roles or not set(roles) <= {"reader"}
+        advice = "" if may else "Ask for the role `member` in the project."
+        found = [
+            Finding("login", f"OpenStack takes {self._login.name}"),
+            Finding("rights", f"roles: {', '.join(roles) or 'not told'}", may, advice),
+            *answers.limit_findings(limits, self._login.name),
+        ]
+        for look in (self._project.network, self._project.floating_network):
+            try:
+                look()
+            except TrainmasterError as error:
+                found.append(refused("network", error))
+        found.append(clock_finding(-self._client.ahead_s, "OpenStack"))
+        return found + unseen_drivers(builds)
 
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
         """See `Provider`."""

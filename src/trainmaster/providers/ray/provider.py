@@ -22,6 +22,7 @@ from trainmaster.providers.base import (
     groups_of,
     root_on_nodes,
 )
+from trainmaster.providers.examining import Finding, unseen_drivers
 from trainmaster.providers.ray.ledger import KnownCluster, KnownRequest, KnownSeat, RayLedger
 from trainmaster.providers.ray.proxy import GoneError, RayProxy, proxy_of
 from trainmaster.providers.ray.settings import RAY, RaySettings
@@ -109,6 +110,17 @@ class RayProvider:
                     f"{name} are free, {_amount(name, wanted)} are asked for; it is waited for"
                 )
         return notes
+
+    def examine(self, builds: Mapping[str, str]) -> list[Finding]:
+        """See `Examined`. Nodes of one Ray reach each other, or it would not be one."""
+        version, python = self._proxy.ask("versions")
+        nodes, free = self._proxy.ask("facts"), self._proxy.ask("free")
+        found = [Finding("login", f"Ray {version} (Python {python}) at {self._settings.address} answers")]
+        for name in ("CPU", "GPU", "memory"):
+            if limit := sum(float(each["has"].get(name, 0.0)) for each in nodes):
+                words = f"{_amount(name, free.get(name, 0.0))} of {_amount(name, limit)} {name} are free"
+                found.append(Finding("room", f"{len(nodes)} nodes: {words}"))
+        return found + unseen_drivers(builds)
 
     def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:
         """See `Queue`: none if there is room now; else nothing says how long others go on.

@@ -226,6 +226,19 @@ class NodeKind:
         return not re.match("down|drain|fail|unknown|inval|futu|plann.*down", self.state)
 
 
+def parse_about(text: str) -> tuple[str, str, float]:
+    r"""Version, accounts and time, of what `about_script` answers.
+
+    >>> parse_about("now=5\nslurm-wlm 22.05.8\naccount=lab,teaching\n")
+    ('slurm-wlm 22.05.8', 'accounts lab,teaching', 5.0)
+    """
+    lines = text.splitlines()
+    said = dict(line.split("=", 1) for line in lines if line.startswith(("now=", "account=")))
+    version = next((line for line in lines if line.lower().startswith("slurm")), "Slurm")
+    accounts = said.get("account", "")
+    return version, accounts and f"accounts {accounts}", float(said.get("now") or 0)
+
+
 def parse_partitions(text: str) -> dict[str, Partition]:
     """Partitions by name, of what `sinfo_script` answers."""
     found: dict[str, Partition] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import getpass
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -22,6 +22,7 @@ from trainmaster.providers.base import (
     ProviderPlace,
     groups_of,
 )
+from trainmaster.providers.examining import Finding, clock_finding, unseen_drivers
 from trainmaster.providers.slurm import answers, scripts
 from trainmaster.providers.slurm.answers import JobPhase, Partition, SlurmJob
 from trainmaster.providers.slurm.fitting import refuse_misfit
@@ -119,6 +120,27 @@ class SlurmProvider:
         if waits_s is None or waits_s < 1:
             return []
         return [f"waits {format_duration(waits_s)} in the queue for its machines, as Slurm reckons now"]
+
+    def examine(self, builds: Mapping[str, str]) -> list[Finding]:
+        """See `Examined`: nodes are seen by a job only, and what they reach."""
+        said = self._answer(scripts.about_script())
+        version, account, there = answers.parse_about(said)
+        found = [
+            Finding("login", f"{version} takes {account or 'this user'}"),
+            clock_finding(there - self._clock(), "Slurm"),
+        ]
+        for name, partition in self._partitions().items():
+            usable = sum(kind.count for kind in partition.nodes if kind.is_there)
+            gpus = sum(kind.count * kind.gpus for kind in partition.nodes if kind.is_there)
+            nodes = sum(kind.count for kind in partition.nodes)
+            is_fine = partition.is_up and usable > 0
+            words = f"{name}: {usable} of {nodes} nodes are up, with {gpus} GPUs in all"
+            words += "" if partition.is_up else "; it takes no jobs now"
+            wanted = {each.partition for each in self._settings.machines.values()} or {""}
+            is_used = name in wanted or ("" in wanted and partition.is_default)
+            advice = "" if is_fine else "Name another partition in slurm.yaml, or ask the administrator."
+            found.append(Finding("partition", words, is_fine or not is_used, advice))
+        return found + unseen_drivers(builds)
 
     def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:
         """See `Queue`: by the time limits of the jobs before it."""

@@ -345,6 +345,12 @@ def address_script(nodes: Iterable[str]) -> str:
     )
 
 
+def about_script() -> str:
+    """The time there, its version, and the accounts of this user where it has any."""
+    accounts = 'sacctmgr -nP show assoc user="$(id -un)" format=Account 2>/dev/null | sort -u | paste -sd,'
+    return f'date +now=%s\nsinfo --version\necho "account=$({accounts})"\n'
+
+
 def sinfo_script() -> str:
     """What each partition has: name, state, time limit, nodes, their state, cores, MB, GRES, features."""
     return "sinfo -h -a -o '%P|%a|%l|%N|%T|%c|%m|%G|%f'\n"

@@ -8,13 +8,12 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.plain_json import parsed_json, typed
-from trainmaster.transport.http_calls import HttpAnswer, Send, sender, why_unanswered
+from trainmaster.transport.http_calls import HttpAnswer, Send, ahead_of, sender, why_unanswered
 from trainmaster.transport.kubernetes.login import KubeCredentials, KubeLogin
 
 _TIMEOUT_S: Final = 30.0
@@ -190,7 +189,8 @@ class KubeApi:
                     f"Kubernetes does not answer at {self.login.server}: {why_unanswered(error)}",
                     "Is it up, and can this machine reach it?",
                 ) from None
-            self._note_time(answer, began)
+            if (ahead_s := ahead_of(answer, began)) is not None:
+                self.ahead_s = ahead_s
             if answer.status == 401 and not was_refused:
                 is_refused = was_refused = True
                 self._forget_encryption()
@@ -200,14 +200,6 @@ class KubeApi:
                 return self._checked(answer, f"{method} {path.partition('?')[0]}")
             self._sleep(waits_s)
         raise AssertionError("the last try returns")
-
-    def _note_time(self, answer: HttpAnswer, began: float) -> None:
-        """Clocks of a second's precision: what they may differ by anyway is no difference."""
-        try:
-            there = parsedate_to_datetime(answer.headers["date"]).timestamp()
-        except (KeyError, ValueError):
-            return
-        self.ahead_s = max(0.0, began - there - 1.0) + min(0.0, time.time() - there)
 
     def _checked(self, answer: HttpAnswer, what: str) -> HttpAnswer:
         if 200 <= answer.status < 300:

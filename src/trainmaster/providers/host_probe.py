@@ -1,0 +1,116 @@
+"""What hosts of one's own say of each other and of their GPUs: a script for all of them at the same time."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from trainmaster.providers.examining import Finding, driver_finding, refused
+from trainmaster.providers.inventory import InventoryHost
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.transport.base import Result
+
+#: The script is on so many hosts at once: each waits until the others have met it.
+MOST_PROBED: Final = 16
+#: Before the only line that counts: a host's start-up files may print what they like.
+_MARK: Final = "@@trainmaster-probe "
+#: Between processes that the system gives ports from: 32768 and up.
+_PORTS: Final = (20_000, 32_000)
+_PROBE: Final = """\
+import json, re, socket, subprocess, sys, threading, time
+mark, port, peers, packages = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4])
+end = time.monotonic() + 10
+met, why, heard, builds, driver = [], {}, [], {}, ""
+def listen():
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        server.bind(("", port))
+        server.listen(64)
+        while True: heard.append(server.accept())
+    except OSError: heard.extend(peers)
+def meet(name, address):
+    while name not in met and time.monotonic() < end:
+        try:
+            socket.create_connection((address, port), 2).close()
+            met.append(name)
+        except OSError as error:
+            why[name] = str(error)
+            time.sleep(.2)
+threading.Thread(target=listen, daemon=True).start()
+looks = [threading.Thread(target=meet, args=each) for each in peers.items()]
+for each in looks: each.start()
+try:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    said = subprocess.run(command, stdout=subprocess.PIPE, timeout=10).stdout.decode()
+    driver = said.split("\\n")[0].strip()
+except (OSError, subprocess.SubprocessError): pass
+try: from importlib import metadata
+except ImportError: packages = []
+for name in packages:
+    try: found = metadata.distribution(name)
+    except metadata.PackageNotFoundError: continue
+    builds[name] = ""
+    try:
+        said = open(str(found.locate_file(name + "/version.py"))).read()
+        said = re.search(r"cuda\\W[^0-9\\n]*([0-9.]+)", said)
+        builds[name] = said.group(1) if said else ""
+    except OSError: pass
+for each in looks: each.join()
+while len(heard) < len(peers) and time.monotonic() < end: time.sleep(.05)
+print(mark + json.dumps({"met": met, "why": why, "builds": builds, "driver": driver}))
+"""
+
+
+def probe_script(hosts: Sequence[InventoryHost], builds: Mapping[str, str]) -> str:
+    """For all of these hosts, which have to begin together.
+
+    Args:
+        hosts: at most `MOST_PROBED`.
+        builds: packages to look for.
+    """
+    peers = {host.name: host.private_address or host.address for host in hosts}
+    port = random.randrange(*_PORTS)  # noqa: S311 - one that is likely to be free
+    words = [_MARK, str(port), json.dumps(peers), json.dumps(list(builds))]
+    return f"exec python3 -c {shlex.quote(_PROBE)} {shlex.join(words)} </dev/null"
+
+
+def probe_findings(
+    name: str, peers: Sequence[str], answer: Result | TrainmasterError, builds: Mapping[str, str]
+) -> list[Finding]:
+    """What a host has answered.
+
+    Args:
+        name: of the host.
+        peers: all hosts that were asked.
+        answer: of the script, or why there is none.
+        builds: versions of CUDA by package, as images are built for.
+    """
+    if isinstance(answer, TrainmasterError):
+        return [refused(name, answer)]
+    line = next((each for each in answer.out.splitlines() if each.startswith(_MARK)), "")
+    try:
+        said = typed(dict[str, Any], parsed_json(line.removeprefix(_MARK)))
+    except ValueError:
+        words = (answer.err or answer.out).strip().splitlines()[-1:] or ["it says nothing"]
+        return [Finding(name, f"python3 does not run there: {words[0]}", ok=False, advice="Install python3.")]
+    unmet = [peer for peer in peers if peer != name and peer not in said["met"]]
+    found = [
+        Finding(
+            "network",
+            f"{name} does not reach {peer}: {said['why'].get(peer, 'no answer')}",
+            ok=False,
+            advice="Let hosts reach each other on all ports; `private_address` says by which address.",
+        )
+        for peer in unmet
+    ]
+    if not found and len(peers) > 1:
+        found = [Finding("network", f"{name} reaches all {len(peers) - 1} others")]
+    if driver := str(said["driver"]):
+        there = {package: cuda for package, cuda in said["builds"].items() if cuda}
+        found.append(driver_finding(name, driver, {**builds, **there}))
+    return found

@@ -1,0 +1,119 @@
+"""What a doctor says of places, of what they answer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any, cast
+
+import pytest
+
+from trainmaster.providers.base import Provider
+from trainmaster.providers.examining import driver_finding, examined
+from trainmaster.providers.host_probe import probe_findings, probe_script
+from trainmaster.providers.inventory import InventoryHost
+from trainmaster.providers.kubernetes.answers import network_findings, node_findings
+from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
+from trainmaster.transport.base import Result
+
+PEERS = ("n1", "n2")
+
+
+class PlugIn:
+    """A place that says no more than it has to."""
+
+    def __init__(self, error: TrainmasterError | None = None) -> None:
+        self._error = error
+
+    def check_settings(self) -> None:
+        """They are right."""
+
+    def check_up(self) -> None:
+        """It answers, or does not."""
+        if self._error:
+            raise self._error
+
+
+def test_a_plug_in_has_findings_without_a_word_of_its_own() -> None:
+    for error in (
+        None,
+        UsageError("its token is over", "Log in again."),
+        ProviderError("it is away", "Wait."),
+    ):
+        first, *rest = examined(cast("Provider", PlugIn(error)), {"torch": "12.4"})
+        assert (first.what, first.ok, first.advice) == ("login", not error, error.hint if error else "")
+        assert [each.what for each in rest] == ([] if error else ["driver"])
+
+
+def said(met: list[str], driver: str = "", **builds: str) -> Result:
+    told = {"met": met, "why": {"n2": "timed out"}, "builds": builds, "driver": driver}
+    return Result(0, f"welcome\n@@trainmaster-probe {json.dumps(told)}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "is_ok"),
+    [
+        (said(["n1", "n2"]), "n1 reaches all 1 others", True),
+        (said(["n1"]), "n1 does not reach n2: timed out", False),
+        (said(["n1", "n2"], "470.57.02"), "n1: driver 470.57.02 is too old for torch", False),
+        (said(["n1", "n2"], "470.57.02", torch="11.8"), "470.57.02, which runs torch (CUDA 11.8)", True),
+        (Result(127, "", "sh: python3: not found"), "does not run there: sh: python3: not found", False),
+        (ProviderError("n1: it does not answer", "Is it on?"), "n1: it does not answer", False),
+    ],
+)  # fmt: skip
+def test_what_a_host_says_of_others_and_of_its_driver(
+    answer: Result | TrainmasterError, words: str, is_ok: bool
+) -> None:
+    found = probe_findings("n1", PEERS, answer, {"torch": "12.4"})
+    assert words in found[-1].found
+    assert all(each.ok for each in found) == is_ok
+    assert all(each.ok or each.advice for each in found)
+
+
+def test_hosts_meet_each_other_and_say_what_is_installed() -> None:
+    hosts = [InventoryHost(name=name, address="127.0.0.1") for name in PEERS]
+    script = probe_script(hosts, {"pytest": "", "no-such-package": ""})
+    going = [
+        subprocess.Popen(
+            ["/bin/sh", "-c", script.replace("python3", sys.executable)], stdout=subprocess.PIPE, text=True
+        )
+        for _ in hosts
+    ]
+    for name, process in zip(PEERS, going, strict=True):
+        out, _ = process.communicate(timeout=60)
+        (finding,) = probe_findings(name, PEERS, Result(process.returncode, out, ""), {})
+        assert finding.found == f"{name} reaches all 1 others"
+        assert '"pytest"' in out
+        assert "no-such-package" not in out
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_ok"),
+    [
+        ({"podSelector": {}, "policyTypes": ["Ingress"]}, False),
+        ({"podSelector": {}, "policyTypes": ["Egress"]}, True),
+        ({"podSelector": {"matchLabels": {"app": "other"}}}, True),
+        ({"podSelector": {}, "ingress": [{}]}, True),
+        ({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]}, True),
+        ({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}], "ports": [{"port": 80}]}]}, False),
+        ({"podSelector": {}, "ingress": [{"from": [{"namespaceSelector": {}}]}]}, False),
+    ],
+)
+def test_a_network_policy_may_keep_pods_apart(spec: dict[str, Any], is_ok: bool) -> None:
+    (finding,) = network_findings([{"metadata": {"name": "p"}, "spec": spec}], "namespace n")
+    assert finding.ok == is_ok
+
+
+def test_drivers_that_feature_discovery_has_written_on_nodes() -> None:
+    labels = {f"nvidia.com/cuda.driver.{part}": n for part, n in (("major", "525"), ("minor", "85"))}
+    node = {"metadata": {"name": "n", "labels": labels}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+    nodes, driver = node_findings([node], {"torch": "13.0"})
+    assert nodes.found == "1 of 1 take pods, with 8 nvidia.com/gpu in all"
+    assert (driver.ok, "n: driver 525.85 is too old for torch" in driver.found) == (False, True)
+    assert node_findings([node | {"spec": {"unschedulable": True}}], {})[0].ok is False
+    assert node_findings(None, {"torch": "13.0"})[-1].ok
+
+
+def test_a_version_of_cuda_that_is_not_known_is_not_judged() -> None:
+    assert driver_finding("n", "340.1", {"torch": "", "jax": "99.1"}).ok
