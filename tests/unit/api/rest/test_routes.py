@@ -37,6 +37,7 @@ def routes():
         ("POST", "/api/v1/runs/{run}/experiments/{experiment}/approval"): "run",
         ("POST", "/api/v1/runs/{run}/resume"): "run",
         ("POST", "/api/v1/runs/cancel"): "run",
+        ("POST", "/api/v1/doctor"): "admin",
         ("POST", "/api/v1/storage/remove-runs"): "run",
         ("POST", "/api/v1/storage/prune"): "run",
         ("GET", "/api/v1/storage"): "read",
