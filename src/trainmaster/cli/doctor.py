@@ -19,7 +19,7 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Look at this machine and home, or at a place of machines: what is there, what is missing, what to do."""
+    """Look at this machine and home, or a place of machines: what is there, what is missing, what to do."""
     findings = _of_places(provider or [], recipe) if provider or recipe else _of_this_machine()
     is_ok = all(each["ok"] for each in findings)
     if as_json:
