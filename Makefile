@@ -65,10 +65,10 @@ check: install
 unit: export TRAINMASTER_EXAMPLES ?= 20
 # Files of tests lie in memory where there is room, so that nothing waits for a disk; only those of what fails are left.
 unit: export PYTEST_DEBUG_TEMPROOT ?= $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 2>/dev/null && echo /dev/shm)
-unit: UNIT ?= -n 3 -m 'not simulation'
+unit: UNIT ?= -n 3 --dist worksteal -m 'not simulation' src tests/unit
 unit: install
-	@test -d tests/unit/__pycache__ || $(BIN)/python -m pytest --collect-only -q src tests/unit >/dev/null 2>&1 || true
-	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal -o tmp_path_retention_policy=failed $(UNIT) src tests/unit
+	@test -d tests/unit/__pycache__ || test -z '$(filter -n,$(UNIT))' || $(BIN)/python -m pytest --collect-only -q src tests/unit >/dev/null 2>&1 || true
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -o tmp_path_retention_policy=failed $(UNIT)
 
 test: install
 	@bash scripts/test.sh $(BIN)/python

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # The linters and all tests in parts: first the lab's four and others that mostly wait, for hosts and for each other's
 # locks; on a new machine three wait until the first one has made the hosts' image. Whichever part ends, the next begins.
-# Unit tests, which only compute, come last and in two processes, so that no core is idle in the last minutes.
+# Unit tests, which only compute, come last and in two parts, so that no core is idle in the last minutes. Each is one
+# process that collects its own: two of pytest-xdist would each collect all, and one before them on a new machine.
 # Ctrl-C ends all of them, with what they have started; a second one does not wait for what they take down.
 set -mu -o pipefail # each part is a process group of its own; without -m, what runs in the background ignores SIGINT
 python=${1:-python3}
 at_once=7
-parts=(hosts lab runs crossings others servers remote volumes middle rest last contract lint unit)
+parts=(hosts lab runs crossings others servers remote volumes middle rest last contract lint unit doors)
 lab=tests/integration/lab
 others=(tests/integration/test_[!cs]*.py)
 servers=(tests/integration/test_s*.py)
@@ -14,6 +15,7 @@ middle=(tests/integration/test_cli_[a-f]*.py)
 last=(tests/integration/test_cli_[s-z]*.py)
 runs=("$lab"/test_lab_{runs,schedules,adopting,hand_over}.py "$lab"/test_lab_t*.py)
 crossings=("$lab"/test_lab_crossings.py "$lab"/test_lab_o*.py)
+doors=(tests/unit/{api,db,service,web}) # half of the unit tests, by processor time
 hosts=("$lab"/test_lab_[dikln]*.py "$lab"/test_lab_h[do]*.py)
 # Once more where real hosts, processes and networks are at work, which a busy machine can delay; what only decides
 # must pass at once. What needed it is listed at the end, and more than eight of them are a failure.
@@ -57,8 +59,8 @@ run() {
         "$python" -m pytest "${@:2}" 2>&1 | tee -i "$logs/$1"
     elif [ "$1" = lint ]; then
         make --no-print-directory lint >"$logs/$1" 2>&1
-    elif [ "$1" = unit ]; then
-        make --no-print-directory unit UNIT="-n 2" >"$logs/$1" 2>&1
+    elif [ "$1" = unit ] || [ "$1" = doors ]; then
+        make --no-print-directory unit UNIT="${*:2}" >"$logs/$1" 2>&1
     else
         "$python" -m pytest "${@:2}" >"$logs/$1" 2>&1
     fi
@@ -73,7 +75,9 @@ begin() {
 }
 arguments_of() {
     case $1 in
-    unit | lint) ;;
+    lint) ;;
+    unit) echo src tests/unit "${doors[@]/#/--ignore=}" ;;
+    doors) echo "${doors[@]}" ;;
     contract) echo $again tests/contract ;;
     volumes) echo $again tests/integration/volumes ;;
     remote) echo $again tests/integration/remote ;;

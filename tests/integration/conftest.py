@@ -118,7 +118,7 @@ def until(condition: Callable[[], Any], what: str = "", timeout_s: float = DEADL
             return value
         now = time.monotonic()
         assert now < deadline, f"not within {timeout_s:.0f} s: {what or condition}"
-        time.sleep(min(max(0.02, 3 * (now - began)), 0.5))  # looking may cost: it is no more than a quarter
+        time.sleep(min(max(0.02, 9 * (now - began)), 0.5))  # looking may cost
 
 
 class Trainmaster:

@@ -20,6 +20,7 @@ from command_server import TRAINMASTER, commands
 from renter import Renter
 
 from trainmaster.lab import LabClient, LabPlace, why_not
+from trainmaster.testing.waits import until
 
 HERE = Path(__file__).parent
 #: Scripts that run on hosts.
@@ -225,7 +226,7 @@ class LabUser:
     def clean_up(self) -> None:
         """Nothing is left, whatever the tests did."""
         self.call("down")
-        until(lambda: not any(self.traces().values()), f"traces {self.traces()}")
+        until(lambda: not any(self.traces().values()), f"traces {self.traces()}", PATIENCE_S)
 
 
 @functools.cache
@@ -241,18 +242,6 @@ def _ec2(url: str, region: str, key: str, secret: str) -> Any:
         aws_secret_access_key=secret,
         config=Config(retries={"max_attempts": 0}, proxies={}),
     )
-
-
-def until(condition: Callable[[], Any], what: str = "", timeout_s: float = PATIENCE_S) -> Any:
-    """Poll until the condition holds; gives its value."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        began = time.monotonic()
-        if value := condition():
-            return value
-        now = time.monotonic()
-        assert now < deadline, f"not within {timeout_s:.0f} s: {what or condition}"
-        time.sleep(min(max(0.02, 3 * (now - began)), 0.5))  # looking may cost: it is no more than a quarter
 
 
 @pytest.fixture(scope="session")

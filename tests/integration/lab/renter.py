@@ -110,7 +110,7 @@ class Renting:
             now = time.monotonic()
             assert self.process.poll() is None, f"it ended before {what}:\n{self.text}"
             assert now < deadline, f"not within {timeout_s:.0f} s: {what}\n{self.text}"
-            time.sleep(min(max(0.05, 3 * (now - began)), 1.0))  # looking may cost
+            time.sleep(min(max(0.05, 9 * (now - began)), 1.5))  # looking may cost
 
     def until_said(self, pattern: str, timeout_s: float = DEADLINE_S) -> re.Match[str]:
         found: re.Match[str] = self.until(

@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from trainmaster.providers.aws.provider import AwsProvider
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.dead_man_switch import end_command, renewal_command
 from trainmaster.providers.finding import get_provider
+from trainmaster.testing.waits import until
 
 pytestmark = [
     pytest.mark.lab,
@@ -75,14 +76,6 @@ def on(node: Node, command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline, condition
-        time.sleep(0.2)
-    return value
-
-
 def does(node: Node, command: str) -> None:
     """It succeeds there, if not at the first try."""
     said: list[Any] = []
@@ -92,7 +85,7 @@ def does(node: Node, command: str) -> None:
         return said[-1].returncode == 0
 
     try:
-        until(done)
+        until(done, command, PATIENCE_S)
     except AssertionError:
         raise AssertionError((node, said[-1])) from None
 
@@ -106,7 +99,7 @@ def ready(provider: AwsProvider, cluster: str, count: int) -> dict[str, Node]:
         assert not [node for node in nodes.values() if node.state is NodeState.GONE], nodes
         return nodes if all(node.state is NodeState.READY for node in nodes.values()) else {}
 
-    nodes: dict[str, Node] = until(all_run)
+    nodes: dict[str, Node] = until(all_run, "all run", PATIENCE_S)
     for node in nodes.values():
         does(node, renewal_command(LONG_S))
     return nodes
@@ -130,7 +123,7 @@ def test_what_nobody_renews_is_given_back(provider: AwsProvider, cluster: str) -
         assert all("switched itself off" in node.reason for node in gone), gone
         return len(gone) == 2
 
-    until(ended)
+    until(ended, "it has ended", PATIENCE_S)
     does(kept, renewal_command(LONG_S))
     provider.release(cluster)
     assert {node.state for node in provider.nodes(cluster)} == {NodeState.GONE}
@@ -173,12 +166,14 @@ def test_a_machine_that_is_taken_back(provider: AwsProvider, lab: Any, cluster: 
     (node,) = ready(provider, cluster, 1).values()
     assert notice_time(on(node, notice_command()).stdout) is None
     lab.call("interrupt", node.id, "--notice", 600)
-    inside = until(lambda: notice_time(on(node, notice_command()).stdout))
+    inside = until(lambda: notice_time(on(node, notice_command()).stdout), "the notice", PATIENCE_S)
     (leaving,) = provider.nodes(cluster)
     assert leaving.state is NodeState.LEAVING
     assert leaving.leaves_at == pytest.approx(inside, abs=2)
     lab.call("interrupt", node.id, "--notice", 0)
-    (gone,) = until(lambda: [n for n in provider.nodes(cluster) if n.state is NodeState.GONE])
+    (gone,) = until(
+        lambda: [n for n in provider.nodes(cluster) if n.state is NodeState.GONE], "it is gone", PATIENCE_S
+    )
     assert "took the spot machine back" in gone.reason
 
 
