@@ -54,7 +54,7 @@ while True:
     print(f"attempt {attempt} has read all", flush=True)
     if attempt != "1":
         break
-    time.sleep(0.2)
+    time.sleep(1)
     for path in images.iterdir():  # also what the kernel remembers
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -67,7 +67,7 @@ def test_a_machine_that_drives_has_what_data_need_and_all_see_what_the_first_tas
     (renter.work / "more" / "more").write_text("more")
     for name in ("pets", "cats"):
         push(renter, name, 1)
-    renting = renter.run(renter.recipe(RECIPE), "--on-cluster")
+    renting = renter.run(renter.recipe(RECIPE, "ray"), "--on-cluster")
     run = renting.run
     renting.until_said("drives it from now on")
     (driver,) = drivers(run)
@@ -84,6 +84,7 @@ def test_a_machine_that_drives_has_what_data_need_and_all_see_what_the_first_tas
     lab.ec2.terminate_instances(InstanceIds=sorted(lab.alive() - before))
     renting.until_said("it goes on, driven from here in the background")
     assert renting.end()["reason"] == "SUCCEEDED", renting.text
+    assert renter.attempts(run, experiment=1) == ["NODE_LOST", "SUCCEEDED"]
     assert f"attempt 2: {there}" in said("second")
 
     check(renter.lab.home / "taken" / run / "runs" / run)

@@ -89,6 +89,7 @@ def test_the_home_is_away_the_driver_is_killed_and_the_record_comes_back(
     assert known.offer == "lab:m4.2xlarge", "what it has measured is known to the next quote at home"
 
 
+@pytest.mark.crossings  # with data, `test_lab_data_elsewhere.py` has it
 def test_its_machine_is_lost_and_the_home_goes_on(lab: Any, renter: Renter, store: str) -> None:
     before = lab.alive()
     renting, run, driver = moved(renter, 400, "ray")

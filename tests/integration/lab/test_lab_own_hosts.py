@@ -31,6 +31,38 @@ who = f"{os.environ['GREETING']} from rank {world.rank} of {world.size}"
 sum = world.allreduce(world.rank + 1)
 print(f"{who}, sum {sum} on {os.uname().nodename}\\n", end="")  # in one write: mpirun mixes those of ranks
 """
+#: Each member answers where `TF_CONFIG` has it, as TensorFlow's servers do, and the chief hears all of them.
+MEETS = """
+import json, os, socket, time
+
+config = json.loads(os.environ["TF_CONFIG"])
+kind, index = config["task"]["type"], config["task"]["index"]
+places = {(name, at): place for name, every in config["cluster"].items() for at, place in enumerate(every)}
+
+def join(place):
+    host, _, port = place.rpartition(":")
+    for _ in range(600):
+        try:
+            return socket.create_connection((host, int(port)), 10)
+        except OSError as error:  # it has not begun
+            last = error
+            time.sleep(0.1)
+    raise last
+
+if kind == "chief":
+    for who, place in places.items():
+        if who != ("chief", 0):
+            with join(place) as stream:
+                assert json.loads(stream.makefile().readline()) == list(who)
+                stream.sendall(b"heard")
+    print("step   20  loss none", flush=True)
+else:
+    with socket.create_server(("", int(places[kind, index].rpartition(":")[2]))) as server:
+        stream, _ = server.accept()
+        stream.sendall(json.dumps([kind, index]).encode() + bytes([10]))
+        stream.recv(5)
+    time.sleep(600 if kind == "ps" else 0)  # it is stopped in the end
+"""
 SCALE = ["--cpu-scale", "0.25", "--memory-scale", "0.125", "--network-scale", "0.125", "--stop-grace", "15"]
 
 
@@ -59,17 +91,6 @@ def processes_on_hosts(owner: Any) -> str:
     return "\n".join(owner.ssh(host["id"])("ps -eo args") for host in hosts)
 
 
-def test_a_gang_and_nothing_of_it_stays(renter: Renter, owner: Any) -> None:
-    renting = renter.run(renter.gang(steps=20, engine="ray"), provider="hosts")
-    found = renting.end()
-    assert (found["reason"], found["cost_usd"]) == ("SUCCEEDED", 0.0)
-    assert renter.call("logs", found["run"]).stdout.count("done at 20") == 2
-    left = processes_on_hosts(owner)
-    assert "ray" not in left
-    assert "steps.py" not in left
-    assert "supervisor" not in left
-
-
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed")
 def test_mpi_over_two_hosts(renter: Renter) -> None:
     """Ranks log in to each other with the cluster's key, and find the members' environment."""
@@ -94,10 +115,17 @@ experiments:
 
 
 @pytest.mark.tensorflow
-def test_parameter_servers_on_two_hosts(renter: Renter) -> None:
-    """The example as it is, in step; the workers are on different hosts, and the others sit with them."""
-    pytest.importorskip("tensorflow")
-    shutil.copy(EXAMPLE / "train.py", renter.work)
+@pytest.mark.parametrize("script", ["meets", pytest.param("example", marks=pytest.mark.crossings)])
+def test_parameter_servers_on_two_hosts(renter: Renter, script: str) -> None:
+    """The workers are on different hosts, and the others sit with them; the example as it is, in step, too.
+
+    TensorFlow on each member takes a minute of a processor: `make test` has members that meet without it.
+    """
+    if script == "example":
+        pytest.importorskip("tensorflow")
+        shutil.copy(EXAMPLE / "train.py", renter.work)
+    else:
+        (renter.work / "train.py").write_text(MEETS)
     text = """
 name: steps
 experiments:
@@ -116,14 +144,21 @@ experiments:
     assert "step   20  loss" in renter.call("logs", found["run"], "--member", "chief-0").stdout
 
 
-def test_two_runs_share_the_hosts_one_after_the_other(renter: Renter) -> None:
+def test_two_runs_share_the_hosts_one_after_the_other_and_nothing_of_them_stays(
+    renter: Renter, owner: Any
+) -> None:
     """A host without slots is lent to one run at a time: the other one waits for it."""
-    recipe = renter.gang(steps=20)
-    first = renter.run(recipe, provider="hosts")
+    first = renter.run(renter.gang(steps=20, engine="ray"), provider="hosts")
     first.until_said("attempt 1 starts")
-    second = renter.run(recipe, provider="hosts")
-    assert first.end()["reason"] == "SUCCEEDED"
+    second = renter.run(renter.gang(steps=20), provider="hosts")
+    found = first.end()
+    assert (found["reason"], found["cost_usd"]) == ("SUCCEEDED", 0.0)
+    assert renter.call("logs", found["run"]).stdout.count("done at 20") == 2
     assert second.end()["reason"] == "SUCCEEDED"
+    left = processes_on_hosts(owner)
+    assert "ray" not in left
+    assert "steps.py" not in left
+    assert "supervisor" not in left
 
 
 def test_hosts_that_are_broken_are_left_out_where_the_others_suffice(
