@@ -180,6 +180,23 @@ def test_what_tests_and_benchmarks_import_is_there() -> None:
     assert missing == []
 
 
+def below_main(text: str) -> list[int]:
+    """Lines of what stands below `if __name__ == "__main__"` at the top: a program would not know it."""
+    body = ast.parse(text).body
+    mains = [
+        at for at, node in enumerate(body) if isinstance(node, ast.If) and "__main__" in ast.dump(node.test)
+    ]
+    return [node.lineno for node in body[mains[0] + 1 :]] if mains else []
+
+
+def test_nothing_stands_below_a_main_block() -> None:
+    """A module that is joined to another goes above it."""
+    files = [file for file in (ROOT / "src").rglob("*.py") if "__main__" in file.read_text()]
+    assert len(files) > 5
+    assert {str(file): lines for file in files if (lines := below_main(file.read_text()))} == {}
+    assert below_main("if __name__ == '__main__':\n    main()\nX = 1\n") == [3]
+
+
 def test_files_of_one_call_have_names_of_their_own() -> None:
     """Two modules of one name cannot be imported into one process: nothing of that call would run."""
     for part in ("unit", "contract", "integration"):

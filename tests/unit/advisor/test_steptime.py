@@ -59,7 +59,7 @@ def errors(seen, asked):
 
 
 def test_leave_one_out_on_anwar_beats_the_prototype():
-    found = [errors([q for q in REGULAR if q is not p], [p]) for p in REGULAR[::5]]
+    found = [errors([q for q in REGULAR if q is not p], [p]) for p in REGULAR[::10]]
     assert 100 * np.mean([error for error, _ in found]) < 7.3
     assert np.mean([inside for _, inside in found]) > 0.8
 

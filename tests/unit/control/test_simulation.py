@@ -57,6 +57,11 @@ def test_a_run_is_left_to_other_drivers(report):
     assert report.seen["left"] > 20
 
 
+def is_found(words: str, seeds: range) -> bool:
+    """Whether one of the schedules ends with these words; those behind it are not needed."""
+    return any(words in failure for seed in seeds for failure in simulate([seed]).failures.values())
+
+
 @pytest.mark.parametrize(
     ("rule", "mistake", "found"),
     [
@@ -66,15 +71,14 @@ def test_a_run_is_left_to_other_drivers(report):
 )
 def test_a_driver_that_leaves_too_early_is_found(monkeypatch, rule, mistake, found):
     monkeypatch.setattr(Controller, rule, mistake)
-    assert any(found in failure for failure in simulate(range(1, 241, 4)).failures.values())
+    assert is_found(found, range(1, 241, 4))
 
 
 def test_a_driver_that_gives_back_machines_of_a_run_whose_end_is_not_recorded_is_found(monkeypatch):
     """The next one goes on with what is there."""
     mistake = property(lambda controller: controller.run_state.state is State.DONE, lambda *_: None)
     monkeypatch.setattr(Controller, "is_over", mistake)
-    failures = simulate(range(400)).failures.values()
-    assert any("not recorded" in failure for failure in failures)
+    assert is_found("not recorded", range(400))
 
 
 def test_models_are_saved_once_their_store_is_back(report):

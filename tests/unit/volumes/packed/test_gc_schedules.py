@@ -243,7 +243,7 @@ def no_marks(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("works", "each"), [([collection, World.push], 7), ([two_collections, World.push, other_tree], 16)]
+    ("works", "each"), [([collection, World.push], 11), ([two_collections, World.push, other_tree], 31)]
 )
 def test_nothing_is_lost_wherever_two_are_halted(stages, no_marks, works, each):
     for order in itertools.islice(pairs(stages, works), 0, None, each):
@@ -254,13 +254,13 @@ CROWD: list[Work] = [collection, two_collections, World.push, other_push, remova
 
 
 def test_nothing_is_lost_in_a_crowd(stages, no_marks):
-    for order in itertools.islice(chances(0, CROWD), 60):
+    for order in itertools.islice(chances(0, CROWD), 30):
         played(stages, CROWD, order)
 
 
 @pytest.mark.parametrize("sleep_s", [0.0, 2 * HOUR_S])
 def test_nothing_is_lost_in_a_crowd_with_marks(stages, sleep_s):
-    for order in itertools.islice(chances(1, CROWD), 60):
+    for order in itertools.islice(chances(1, CROWD), 30):
         played(stages, CROWD, order, sleep_s)
 
 
