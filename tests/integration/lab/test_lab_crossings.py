@@ -106,7 +106,7 @@ DRIVERS = ("home", "server", "cluster")
 #: a minute of a processor. Machines that end or freeze at home are those of `test_lab_runs.py`.
 COVER = (
     ("ddp", "first", "notice", "server", 2),
-    ("jax", "other", "cut 60", "cluster", 2),
+    ("jax", "first", "cut 60", "home", 2),
 )
 ALL = [
     (kind, seat, fault, driver, workers)
