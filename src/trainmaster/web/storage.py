@@ -8,7 +8,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
-from trainmaster.api.rest.state import Reader, Submitter
+from trainmaster.api.rest.state import Reader, State, Submitter
 from trainmaster.api.rest.storage import Stored, outcome_of
 from trainmaster.service.storage.removal import KEPT
 from trainmaster.web.rendering import page, redirect
@@ -18,12 +18,15 @@ router = APIRouter(include_in_schema=False)
 
 #: Runs on the page, the largest.
 _RUNS: Final = 50
+#: So long the page waits until all is counted; then it says that it is, and asks again.
+_WAIT_S: Final = 1.0
 
 
 @router.get("/storage")
-def usage(request: Request, found: Stored, caller: Reader) -> Response:
-    """What lies where and how much room it takes; to a team, that of its runs."""
-    return page(request, "storage.html", usage=found.usage(_RUNS))
+def usage(request: Request, found: Stored, state: State, caller: Reader) -> Response:
+    """What lies where and how much room it takes, as of the last minute; to a team, that of its runs."""
+    counted = state.room.counted(_WAIT_S)
+    return page(request, "storage.html", usage=counted and found.usage(_RUNS, counted))
 
 
 @router.get("/remove")

@@ -49,6 +49,7 @@ from trainmaster.api.rest import (
 from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hubs import Hubs
 from trainmaster.api.rest.limits import MAX_STREAMS, MAX_TUNNELS, LoopLag, Streams
+from trainmaster.api.rest.places import HiddenPlaces
 from trainmaster.api.rest.state import Reader, Routes, ServerState, State, caller_of, problem, state_of, told
 from trainmaster.api.rest.versions import oldest_client
 from trainmaster.service.driving.drivers import Drivers
@@ -184,6 +185,7 @@ def make_app(state: ServerState) -> FastAPI:
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(OSError, _no_room)
     app.add_exception_handler(Exception, _broken)
+    app.add_middleware(HiddenPlaces, home=state.service.home)
     app.add_middleware(Guards, database=state.service.database, hosts=state.hosts)
     return app
 

@@ -39,6 +39,7 @@ from trainmaster.service.retention import Retention
 from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.service.sinks.feeding import SinkFeeder
 from trainmaster.service.sinks.sink_thread import SinkThread
+from trainmaster.service.storage.storage import KeptCount
 from trainmaster.service.teams.team_budget import OverBudgetError
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_secrets import TeamSecrets
@@ -246,6 +247,11 @@ class ServerState:
     def known_callers(self) -> KnownCallers:
         """Who reads, for a moment."""
         return KnownCallers(self.service.database)
+
+    @cached_property
+    def room(self) -> KeptCount:
+        """What takes room here, as it was counted last."""
+        return KeptCount(self.service.home)
 
     @cached_property
     def audit_feed(self) -> AuditFeed:

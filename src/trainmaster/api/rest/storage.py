@@ -21,6 +21,8 @@ router = Routes(tags=["storage"])
 @finds_caller("read")
 def _storage(request: Request) -> Storage:
     state = state_of(request)
+    if request.method != "GET":
+        state.room.forget()
     return Storage(state.service, caller_of(request), state.environ)
 
 

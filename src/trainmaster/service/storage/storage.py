@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -55,23 +58,28 @@ class StorageUsage:
         self._room = Room()
         self._kinds: dict[tuple[str, str], int] = {}
         self._runs: dict[str, dict[str, int]] = {}
+        self._trouble = ""
+
+    def count(self) -> StorageUsage:
+        """Look through them: half a minute on a busy machine, where caches have many files."""
+        self._local()
+        try:
+            self._stored()
+        except TrainmasterError as error:
+            self._trouble = one_line(error)
+        return self
 
     def found(
         self, runs: Mapping[str, str | None], limit: int | None = None, *, is_whole: bool = True
     ) -> dict[str, Any]:
-        """The object of ``df --json``.
+        """The object of ``df --json``, of what was counted.
 
         Args:
             runs: ids of those that the caller sees, and the team of each.
             limit: of runs, the largest so many.
             is_whole: the caller sees all that there is, not only those runs.
         """
-        home, trouble = self._home, ""
-        self._local()
-        try:
-            self._stored()
-        except TrainmasterError as error:
-            trouble = one_line(error)
+        home = self._home
         seen = {run: parts for run, parts in self._runs.items() if run in runs}
         lost = sum(sum(parts.values()) for run, parts in self._runs.items() if run not in runs)
         sizes = sorted(seen.items(), key=lambda each: (-sum(each[1].values()), each[0]))
@@ -99,8 +107,8 @@ class StorageUsage:
         }
         if is_whole:
             answer["places"] = {"home": str(home.root), "cache": str(home.cache), "store": home.store_url}
-        if trouble:
-            answer["trouble"] = trouble
+        if self._trouble:
+            answer["trouble"] = self._trouble
         return answer
 
     def _local(self) -> None:
@@ -146,6 +154,50 @@ def _entries(directory: Path) -> list[Path]:
     with suppress(OSError):
         return sorted(directory.iterdir())
     return []
+
+
+class KeptCount:
+    """What was counted last of a home, and the count that is under way: a page does not wait for it.
+
+    Args:
+        home: that is looked through.
+    """
+
+    #: What was counted longer ago is counted again.
+    FRESH_S: Final = 60.0
+
+    def __init__(self, home: Home) -> None:
+        self._home, self._lock = home, threading.Lock()
+        self._count: Future[StorageUsage] | None = None
+        self._began_s = 0.0
+
+    def counted(self, wait_s: float) -> StorageUsage | None:
+        """What takes room; None if that is still being counted after this time.
+
+        Raises:
+            TrainmasterError: it could not be counted.
+        """
+        with self._lock:
+            old = self._count is not None and time.monotonic() - self._began_s > self.FRESH_S
+            if self._count is None or (old and self._count.done()):
+                self._count, self._began_s = Future(), time.monotonic()
+                threading.Thread(target=self._look, args=(self._count,), daemon=True).start()
+            count = self._count
+        try:
+            return count.result(wait_s)
+        except TimeoutError:
+            return None
+
+    def forget(self) -> None:
+        """Something was removed: what is asked for next is counted again."""
+        with self._lock:
+            self._count = None
+
+    def _look(self, count: Future[StorageUsage]) -> None:
+        try:
+            count.set_result(StorageUsage(self._home).count())
+        except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+            count.set_exception(error)
 
 
 class Storage:
@@ -232,14 +284,16 @@ class Storage:
         )
         return pruning.prune(kinds)
 
-    def usage(self, limit: int | None = None) -> dict[str, Any]:
+    def usage(self, limit: int | None = None, counted: StorageUsage | None = None) -> dict[str, Any]:
         """What lies where, whose it is, and how much room it takes: the object of ``df --json``.
 
         Args:
             limit: of runs, the largest so many.
+            counted: what was counted before; None counts it now.
         """
         teams = removals.teams(self._service.database, self._which)
-        return StorageUsage(self._service.home).found(teams, limit, is_whole=self._caller.sees_all)
+        counted = counted or StorageUsage(self._service.home).count()
+        return counted.found(teams, limit, is_whole=self._caller.sees_all)
 
     @property
     def _which(self) -> RunFilter:

@@ -204,9 +204,12 @@ class TeamRuns:
         return self._service.describe(run, labels, note, environ)
 
     def status(self, run: str) -> dict[str, Any]:
-        """A run, as ``status --json`` has it."""
+        """A run, as ``status --json`` has it; to members without the path of the home."""
         self.row(run)
-        return self._service.status(run)
+        found = self._service.status(run)
+        if not self._caller.sees_places:
+            found.get("bound_to", {}).pop("home", None)
+        return found
 
     def details(self, run: str) -> RunDetails:
         """What is looked up about it beyond its status."""

@@ -116,6 +116,11 @@ class Caller:
         return "admin" in self.scopes
 
     @property
+    def sees_places(self) -> bool:
+        """Whether paths of the server's disk are told: not to members of teams."""
+        return self.sees_all or self.team is None
+
+    @property
     def maker(self) -> Maker:
         """As it is written down with what goes on without him."""
         return Maker(self.name, self.account, self.token, self.team)

@@ -71,7 +71,7 @@ def test_a_full_database_is_answered_at_once_and_can_be_read(served):
         said = ask("red-manage", "PUT", "/api/v1/secrets/BIG", json=secret)
         assert (said.status_code, said.json()["error"]) == (507, "FullDiskError"), said.text
         assert "database or disk is full" in said.json()["title"]
-        assert "Free some space on the file system of /" in said.json()["hint"]
+        assert "Free some space on the file system of home:/" in said.json()["hint"]
         headers = {"sec-fetch-site": "same-origin"}
         page = ask("red-manage", "POST", "/team/secrets", data={"name": "BIG", **secret}, headers=headers)
         assert (page.status_code, "Free some space" in page.text) == (507, True)

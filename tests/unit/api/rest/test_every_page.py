@@ -1,8 +1,10 @@
-"""Every page: small, without scripts, styles and paths of the disk, and only of what one sees."""
+"""Every page: small, without scripts and styles, and only of what one sees; no path of the server's disk."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +12,12 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 pytest.importorskip("pyarrow", reason="the extra `volumes` is not installed")
 from served_home import RECIPE
 from served_office import Office
-from test_routes import filled
+from test_routes import asked, filled
+from test_routes import routes as of_rest
 
+from trainmaster.api.rest.places import HiddenPlaces
+from trainmaster.control.task.layout import Home
+from trainmaster.db.events import event_row, insert_events
 from trainmaster.web.pages import _ROUTERS
 from trainmaster.web.rendering import HERE
 
@@ -64,6 +70,7 @@ def pages():
 
 
 def theirs(office, path):
+    """A page of what is of team blue."""
     names = {"services": office.blue["service"], "quotes": office.blue["quote"]}
     blue = {**office.blue, "name": names.get(path.split("/")[1], "theirs-all")}
     return filled(path, "job-blue", **blue)
@@ -115,3 +122,65 @@ def test_what_cannot_be_undone_is_asked_again():
             if (acts or 'value="remove"' in form[2]) and "danger" not in form[2]:
                 found.append(form[1])
     assert found == ["/quotes/{{ found.id }}/cancel"], "nothing is lost there"
+
+
+def test_no_answer_to_a_member_has_a_path_of_the_servers_disk(office):
+    """R19: of pages and of REST; those who run the server see where things are."""
+    home, told = office.service.home, {}
+    said = f"no room: '{home.root}/runs/job-blue/code/x', {home.store_url}/models/job-blue, {home.root}-other"
+    with office.service.database.engine.begin() as connection:
+        insert_events(connection, [event_row("job-blue", 5.0, "run.note", message=said)])
+    at = ("GET", "/api/v1/runs/job-blue/events")
+    answers = [(at, office.ask("theirs", *at))]
+    assert "no room: 'home:/runs/job-blue/code/x', store:/models/job-blue, " in answers[0][1].text
+    assert f"{home.root}-other" in answers[0][1].text, "another directory is none of the server's"
+    answers += [(("GET", path), office.ask("theirs", "GET", theirs(office, path))) for path in pages()]
+    for method, path in of_rest():
+        if method != "DELETE" and not path.endswith("/stream"):
+            answers.append(((method, path), asked(office, "theirs", method, path, "job-blue", **office.blue)))
+    for name in ("volumes/none", "models/job-blue/main/7", "volume-files/theirs-all?path=none"):
+        answers.append(((name,), office.ask("theirs", "GET", f"/api/v1/{name}")))
+    assert len(answers) > 120
+    for at, answer in answers:
+        text = answer.text.replace(f"{home.root}-other", "")
+        if str(home.root) in text or str(home.cache) in text:
+            told[at] = text[max(0, text.index(str(home.root)) - 80) :][:300]
+    assert not told
+    assert office.ask("theirs", "GET", "/api/v1/volumes/theirs-all").json()["url"] == "theirs-all"
+    status = office.ask("theirs", "GET", "/api/v1/runs/job-blue").json()
+    assert status["models"][0]["uri"] == "store:/models/job-blue/main/0"
+    assert status["bound_to"].keys() == {"why"}
+    seen = office.ask("chief", "GET", "/api/v1/runs/job-blue").json()
+    assert seen["models"][0]["uri"] == f"{home.store_url}/models/job-blue/main/0"
+    assert seen["bound_to"]["home"] == str(home.root)
+
+
+def test_what_a_person_types_stays_and_a_stream_is_not_held_back():
+    home = Home(Path("/data"), Path("/data/cache"), "file:///data/store", "sqlite:///data/trainmaster.db")
+    page = b"<textarea>path: /data/store/x</textarea> /data/imagenet, file:///data/store/models/a"
+    hidden = b"<textarea>path: /data/store/x</textarea> /data/imagenet, store:/models/a"
+    start = {"type": "http.response.start", "status": 200}
+
+    def answered(kind, *pieces, length=None):
+        """What a member gets, and after how many pieces the answer had begun."""
+        sent, begun = [], []
+        headers = [(b"content-type", kind), *([(b"content-length", length)] if length else [])]
+
+        async def app(scope, receive, send):
+            await send({**start, "headers": headers})
+            for number, piece in enumerate(pieces, 1):
+                begun.append(bool(sent))
+                more = number < len(pieces)
+                await send({"type": "http.response.body", "body": piece, "more_body": more})
+
+        async def send(message):
+            sent.append(message)
+
+        asyncio.run(HiddenPlaces(app, home)({"type": "http", "path": "/"}, None, send))
+        lengths = [value for name, value in sent[0]["headers"] if name == b"content-length"]
+        return b"".join(each.get("body", b"") for each in sent), lengths, begun
+
+    cut = page[:60], page[60:]
+    assert answered(b"text/html", *cut, length=b"1") == (hidden, [str(len(hidden)).encode()], [False, False])
+    assert answered(b"text/event-stream", page, page) == (hidden * 2, [], [True, True])
+    assert answered(b"application/yaml", page, length=b"9") == (page, [b"9"], [True]), "a person's own"

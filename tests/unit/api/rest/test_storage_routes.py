@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_home import Served
+
+from trainmaster.service.storage.storage import StorageUsage
 
 
 @pytest.fixture
@@ -58,3 +62,25 @@ def test_the_page_asks_first_and_says_what_takes_room(own):
     body = {"kinds": ["environments"]}
     assert own.ask("red-user", "POST", "/api/v1/storage/prune", json=body).status_code == 403
     assert own.ask("admin", "POST", "/api/v1/storage/prune", json={}).json()["kinds"].keys() >= {"code"}
+
+
+def test_the_page_of_what_takes_room_waits_for_no_count_of_many_files(own, monkeypatch):
+    done, counts, count = threading.Event(), [], StorageUsage.count
+
+    def slow(usage):
+        counts.append(usage)
+        done.wait(60)
+        return count(usage)
+
+    monkeypatch.setattr(StorageUsage, "count", slow)
+    monkeypatch.setattr("trainmaster.web.storage._WAIT_S", 0.01)
+    for _ in range(3):
+        assert "It is being counted" in own.ask("red-user", "GET", "/storage").text
+    done.set()
+    monkeypatch.setattr("trainmaster.web.storage._WAIT_S", 60.0)
+    assert "job-red" in own.ask("red-user", "GET", "/storage").text
+    assert "job-blue" in own.ask("blue-user", "GET", "/storage").text, "one count is enough for all teams"
+    assert len(counts) == 1
+    own.ask("red-user", "POST", "/remove", data={"run": "job-red"})
+    assert "job-red" not in own.ask("red-user", "GET", "/storage").text
+    assert len(counts) == 2, "what was removed counts no more"

@@ -196,14 +196,14 @@ def test_all_that_takes_room_counts_once_and_the_largest_run_comes_first(service
     snapshot(service, "c0de", RUN)
     made(service.home.cache / "environments", "any")
     made(service.home.cache / "lab", "image")
-    found = StorageUsage(service.home).found({RUN: None, OTHER: "red"})
+    found = StorageUsage(service.home).count().found({RUN: None, OTHER: "red"})
     assert [(each["run"], each["team"]) for each in found["runs"]] == [(OTHER, "red"), (RUN, None)]
     assert found["bytes"] == sum(each["bytes"] for each in found["kinds"])
     sizes = {(each["where"], each["kind"]): each["bytes"] for each in found["kinds"]}
     assert sizes["store", "checkpoints"] == sum(each["parts"]["checkpoints"] for each in found["runs"])
     assert {("home", "code"), ("cache", "environments"), ("home", "database")} <= set(sizes)
     assert ("cache", "lab") in sizes, "the image of its hosts is much, and has a name"
-    assert StorageUsage(service.home).found({RUN: None}, 0)["more_runs"] == 1
-    lost = StorageUsage(service.home).found({RUN: None})
+    assert StorageUsage(service.home).count().found({RUN: None}, 0)["more_runs"] == 1
+    lost = StorageUsage(service.home).count().found({RUN: None})
     assert {each["kind"] for each in lost["kinds"]} >= {"of no run here"}
     assert lost["bytes"] == found["bytes"]
