@@ -224,7 +224,7 @@ class ClusterConnection:
             executor = self._opener(self.loop, formation)
             self._call = _Call(formation.number, executor, self._hello, list(self.sent), self._wake)
             self._call.begin()
-        if self.services:
+        if self.services or self.loop.scaling.needed is not None:
             self._note_spare(places)
         exposed = self._drain(places)
         if not exposed and not self._is_lost and not self._awaits_machine():

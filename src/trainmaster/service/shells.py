@@ -277,10 +277,10 @@ def _marks(run: str, member: str | None) -> dict[str, str]:
 def members_of(service: Service, run: str) -> set[str]:
     """Names of the members that tasks of a run have."""
     from trainmaster.control.task.gangs import member_names
-    from trainmaster.service.runs.stored_recipe import stored_recipe
+    from trainmaster.service.runs.stored_recipe import experiments_in_all_sizes
 
-    recipe = stored_recipe(service.database.run_row(run))
-    return {f"{role}-{index}" for each in recipe.experiments.values() for role, index in member_names(each)}
+    found = experiments_in_all_sizes(service.database, run)
+    return {f"{role}-{index}" for each in found for role, index in member_names(each)}
 
 
 def _awaited(

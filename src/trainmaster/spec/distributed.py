@@ -83,6 +83,8 @@ class Distributed(Noun):
         per_node: workers on each node; None is one per GPU, else 1.
         latency_ms: between the machines, one way, milliseconds; None is what is measured.
         hardware: what a role needs beyond the experiment's hardware.
+        span: what stood in the place of a number of ``workers`` that was chosen since; else empty.
+        chooses_servers: the recipe does not say how many parameter servers there are.
     """
 
     strategy: Annotated[Strategy, Key("strategy", choice(*Strategy))] = Strategy.ALLREDUCE
@@ -103,6 +105,8 @@ class Distributed(Noun):
             ),
         ),
     ] = Field(default={})
+    span: str = ""
+    chooses_servers: bool = False
 
     @classmethod
     def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
@@ -118,6 +122,7 @@ class Distributed(Noun):
             if ("parameter_servers" not in node.entries or "parameter_servers" in values)
             else None
         )
+        values["chooses_servers"] = has_servers and "parameter_servers" not in node.entries
         where = node.entries.get("parameter_servers", node)
         if servers == 0 and has_servers:
             problems.add(where, (*path, "parameter_servers"), "0 with a ps strategy; write at least 1")
@@ -140,7 +145,19 @@ class Distributed(Noun):
     @property
     def worker_bounds(self) -> tuple[int, int | None]:
         """Fewest and most workers; None is no limit."""
-        if isinstance(self.workers, int):
-            return self.workers, self.workers
-        low, _, high = self.workers.partition("..")
-        return (int(low), int(high)) if high else (1, None)
+        return (self.workers, self.workers) if isinstance(self.workers, int) else _bounds(self.workers)
+
+    def sized(self, workers: int, servers: int) -> Distributed:
+        """With these numbers of workers and servers; what the recipe says of them is still known."""
+        span = self.workers if isinstance(self.workers, str) else self.span
+        return self.model_copy(update={"workers": workers, "parameter_servers": servers, "span": span})
+
+    @property
+    def reopened(self) -> Distributed:
+        """As it was before a number of workers was chosen."""
+        return self.model_copy(update={"workers": self.span, "span": ""}) if self.span else self
+
+
+def _bounds(span: str) -> tuple[int, int | None]:
+    low, _, high = span.partition("..")
+    return (int(low), int(high)) if high else (1, None)

@@ -176,7 +176,7 @@ class Experiment(Noun):
         promote: the alias that means its best model when it has succeeded, such as ``digits@production``.
         approval: ``required``: it begins when a person has approved that; None: by itself.
         serve: its tasks are replicas of a service, and do not end.
-        adapt: another machine takes the place of one that becomes slow, if that gains more than it costs.
+        adapt: a slow machine is replaced, and the size of a gang changed, if that gains more than it costs.
     """
 
     name: str

@@ -15,6 +15,7 @@ class Fact(StrEnum):
     VOLUME = "volume"  #: By what the recipe calls a volume: its URI with the version, or the set built in.
     APPROVAL = "approval"  #: By experiment: an `Approval` as JSON; a person has said so, not the driver.
     ENVIRONMENT = "environment"  #: By experiment: Python, platform and packages as JSON.
+    SIZE = "size"  #: By experiment and attempt (``train/2``), from which on it holds: a `GangSize` as JSON.
 
 
 #: Writes down what was found, unless something is known already; what is known from now on.
@@ -62,6 +63,35 @@ class RunFacts:
                 found = self._record(kind, name, look())
                 self._known[key] = found
         return found
+
+    def sizes(self, experiment: str) -> dict[int, GangSize]:
+        """What was changed of the size of an experiment's gang, by the first attempt that has it."""
+        found = {}
+        for (kind, name), value in list(self._known.items()):
+            of, _, attempt = name.rpartition("/")
+            if kind is Fact.SIZE and of == experiment:
+                found[int(attempt)] = GangSize(**json.loads(value))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class GangSize:
+    """How many workers and parameter servers attempts have, where that was changed while the run went on.
+
+    Attributes:
+        workers, servers: how many.
+        at: Unix seconds when that was decided.
+        why: for people.
+    """
+
+    workers: int
+    servers: int
+    at: float
+    why: str = ""
+
+    def to_json(self) -> str:
+        """As it is stored and sent."""
+        return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,18 @@ def moment(slow: Slow, ready_s: float) -> Moment:
     """
     if slow.left_s * slow._saved <= slow.restart_s:
         return Moment.KEEP
-    if slow.checkpoint_s is None:
+    return when(slow.checkpoint_s, slow.every_s, ready_s)
+
+
+def when(checkpoint_s: float | None, every_s: float, ready_s: float) -> Moment:
+    """Whether a change that is wanted is made now, or as soon as there is a checkpoint.
+
+    Args:
+        checkpoint_s: age of the newest one; None without any.
+        every_s: from one to the next.
+        ready_s: for how long all that is needed is there.
+    """
+    if checkpoint_s is None:
         return Moment.WAIT
-    is_fresh = slow.checkpoint_s <= max(_FRESH_S, _FRESH_SHARE * slow.every_s)
-    return Moment.GO if is_fresh or ready_s > _PATIENCE * slow.every_s else Moment.WAIT
+    is_fresh = checkpoint_s <= max(_FRESH_S, _FRESH_SHARE * every_s)
+    return Moment.GO if is_fresh or ready_s > _PATIENCE * every_s else Moment.WAIT

@@ -18,6 +18,7 @@ from trainmaster.control.task.gangs import (
     gang_of,
     member_names,
     node_labels,
+    sized,
     slots_of,
     slots_per_machine,
 )
@@ -263,7 +264,7 @@ class AttemptActions:
     def _context(
         self, experiment: str, number: int, attempt: int, bad: tuple[int, ...], task: Task | None = None
     ) -> TaskContext:
-        found = self._served(self.recipe.experiments[experiment], number)
+        found = sized(self._served(self.recipe.experiments[experiment], number), self.facts, attempt)
         return TaskContext(
             home=self.home,
             run=self.run,

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmaster.control.task.gangs import sized
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.executors.base import GangStatus, Phase
+from trainmaster.spec.facts import RunFacts
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.measurement import Measurement
@@ -99,6 +101,7 @@ class Recorder:
         attempt_directory: of an experiment, task and attempt.
         keep: stores measurements; must not raise.
         keep_phases: stores phases that come once; must not raise.
+        facts: what was found out of the run: attempts may have other sizes than the recipe says.
     """
 
     run: str
@@ -108,6 +111,7 @@ class Recorder:
     attempt_directory: Callable[[str, int, int], Path]
     keep: Callable[[Sequence[Recorded]], None]
     keep_phases: Callable[[Sequence[RecordedPhase]], None] = lambda _: None
+    facts: RunFacts = field(default_factory=RunFacts)
     _followed: dict[str, _Followed] = field(default_factory=dict, init=False)
     _durations: list[tuple[Effect, GangStatus]] = field(default_factory=list, init=False)
     _short: Counter[str] = field(default_factory=Counter, init=False)
@@ -127,7 +131,7 @@ class Recorder:
         elif now - known.kept_at >= KEEP_EVERY_S:
             known.kept_at = now
             if gang is not None and self._traced[task.experiment] < MOST_TRACES:
-                found = self._measure(task.experiment, known, progress.directory, gang, None, now)
+                found = self._measure(task, known, progress.directory, gang, None, now)
                 if found is not None:
                     self.keep([Recorded(attempt, task.experiment, found)])
 
@@ -162,7 +166,7 @@ class Recorder:
                     break
             # What was stopped as it had come to its target is whole, whatever its script made of that.
             end = gang.ended_at if known.progress.reached else self._end_of(effect, gang)
-            found = self._measure(effect.experiment, known, known.progress.directory, gang, end, now)
+            found = self._measure(effect, known, known.progress.directory, gang, end, now)
             if found is not None and (found.point is not None or found.curve is not None):
                 self._traced[effect.experiment] += 1
                 self.keep([Recorded(attempt, effect.experiment, found)])
@@ -190,7 +194,7 @@ class Recorder:
         for effect, gang in found:
             directory = self.attempt_directory(effect.experiment, effect.task, effect.attempt)
             end = self._end_of(effect, gang)
-            measured = self._measure(effect.experiment, None, directory, gang, end, now)
+            measured = self._measure(effect, None, directory, gang, end, now)
             if measured is not None:
                 attempt = attempt_id(self.run, effect.experiment, effect.task, effect.attempt)
                 recorded.append(Recorded(attempt, effect.experiment, measured))
@@ -206,7 +210,7 @@ class Recorder:
 
     def _measure(
         self,
-        experiment: str,
+        of: Task | Effect,
         followed: _Followed | None,
         directory: Path,
         gang: GangStatus,
@@ -218,10 +222,10 @@ class Recorder:
         trace, started_at = followed.progress.trace if followed is not None else None, gang.started_at or now
         if followed is not None and followed.late and trace is not None and not trace.knows_start(started_at):
             trace = None
-        where = self.where(experiment)
+        where = self.where(of.experiment)
         places = {place for member, place in gang.addresses.items() if member.startswith("worker-")}
         return measurement_of(
-            self.recipe.experiments[experiment],
+            sized(self.recipe.experiments[of.experiment], self.facts, of.attempt),
             trace,
             directory,
             started_at=started_at,

@@ -5,13 +5,52 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trainmaster.launchers import Gang, Launcher, Member
-from trainmaster.spec import Checkpoint, Experiment, Hardware
+from trainmaster.spec import Checkpoint, Experiment, Hardware, Recipe
+from trainmaster.spec.facts import RunFacts
+
+#: A gang whose size may change has at most so many workers, and servers, where the recipe sets no limit.
+MOST_CHOSEN = 256
 
 
 def member_names(experiment: Experiment) -> tuple[tuple[str, int], ...]:
     """Role and index of every member in rank order; those that decide success come first."""
     roles = sorted(experiment.members(), key=lambda role: not role.essential)
     return tuple((role.name, index) for role in roles for index in range(role.count))
+
+
+def sized(experiment: Experiment, facts: RunFacts, attempt: int) -> Experiment:
+    """An experiment as one of its attempts has it: the size of its gang may have been changed before it.
+
+    Args:
+        experiment: of the recipe.
+        facts: what was found out of the run.
+        attempt: its number.
+    """
+    if not experiment.adapt or experiment.distributed is None:
+        return experiment
+    found = facts.sizes(experiment.name)
+    if (newest := max((n for n in found if n <= attempt), default=None)) is None:
+        return experiment
+    return resized(experiment, found[newest].workers, found[newest].servers)
+
+
+def may_resize(experiment: Experiment) -> bool:
+    """Whether a run may change the size of its gang: the recipe leaves it open, and there is one task."""
+    shape = experiment.distributed
+    is_open = shape is not None and bool(shape.span or shape.chooses_servers)
+    return experiment.adapt and is_open and len(experiment.tasks(0)) == 1
+
+
+def resized(experiment: Experiment, workers: int, servers: int) -> Experiment:
+    """A gang with so many workers and parameter servers in place of those that it has."""
+    assert experiment.distributed is not None
+    return experiment.model_copy(update={"distributed": experiment.distributed.sized(workers, servers)})
+
+
+def sized_recipe(recipe: Recipe, facts: RunFacts, attempts: Mapping[str, int]) -> Recipe:
+    """A recipe with the sizes of gangs that the present attempts of its experiments have."""
+    found = {name: sized(it, facts, attempts.get(name, 0)) for name, it in recipe.experiments.items()}
+    return recipe.model_copy(update={"experiments": found})
 
 
 def gang_of(
@@ -75,8 +114,17 @@ def node_labels(experiment: Experiment, role: str) -> dict[str, str]:
 
 def helpers_of(experiment: Experiment, launcher: Launcher) -> frozenset[str]:
     """Names of the members that are not waited for: the launcher knows which end by themselves."""
-    gang = gang_of(experiment, "", {})
+    gang = gang_of(_largest(experiment), "", {})
     return frozenset(each.name for each in gang.members if not launcher.is_essential(gang, each))
+
+
+def _largest(experiment: Experiment) -> Experiment:
+    """With as many members as it may ever have."""
+    shape = experiment.distributed
+    if shape is None or not may_resize(experiment):
+        return experiment
+    workers = shape.reopened.worker_bounds[1] or MOST_CHOSEN
+    return resized(experiment, workers, workers if shape.chooses_servers else shape.parameter_servers)
 
 
 def dispensable_of(experiment: Experiment, launcher: Launcher) -> frozenset[str]:

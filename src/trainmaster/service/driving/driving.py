@@ -13,6 +13,7 @@ from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.controller import USUAL_PACE, Controller, LoopIntervals, Watcher
 from trainmaster.control.loop.loading import load_run_state
 from trainmaster.control.notes.store_silence import StoreSilence
+from trainmaster.control.task.gangs import may_resize
 from trainmaster.db.run_facts import facts_of, put_fact
 from trainmaster.executors._processes import forbid_core_dumps
 from trainmaster.providers.capabilities import capabilities_of
@@ -28,6 +29,7 @@ from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.forecast import Overhead
+    from trainmaster.control.loop.run_state import RunState
     from trainmaster.control.loop.surroundings import Forecaster
     from trainmaster.db import Database, Lease
     from trainmaster.service.driving.replication import Replication
@@ -151,6 +153,7 @@ def _drive(
 
         return find_models(database, run, experiment, best)
 
+    facts = _facts(database, session.lease, files)
     actions = AttemptActions(
         home=home,
         run=run,
@@ -161,7 +164,7 @@ def _drive(
         site=world.site,
         owner=owner_of(row, home),
         is_foreign=row["team"] is not None,
-        facts=_facts(database, session.lease, files),
+        facts=facts,
     )
     actions.jobs.published = world.meter.publishing.learn
     run_state = load_run_state(database, run, recipe, world.slots)
@@ -187,11 +190,12 @@ def _drive(
             world.machine,
             world.policies,
             where=world.where,
+            facts=facts,
         ),
         watcher=watcher,
         meter=world.meter,
         allowance=world.allowance,
-        forecaster=_forecaster(opened, session, snapshot, world),
+        forecaster=_forecaster(opened, session, snapshot, world, facts, run_state),
         machines=world.machines,
         saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
         silence=StoreSilence(home.store_url),
@@ -257,14 +261,36 @@ def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -
     )
 
 
-def _forecaster(opened: OpenHome, session: Session, snapshot: Path, world: World) -> Forecaster:
-    """Keeps an eye on the quote, and on machines that become slow where the recipe asks for that."""
+def _forecaster(
+    opened: OpenHome,
+    session: Session,
+    snapshot: Path,
+    world: World,
+    facts: RunFacts,
+    run_state: RunState,
+) -> Forecaster:
+    """Keeps an eye on the quote, and on slow machines and sizes of gangs where the recipe asks for that."""
     tracker = _tracker(opened, session, snapshot, world)
     if not any(each.adapt for each in session.recipe.experiments.values()):
         return tracker
     from trainmaster.service.quotes.adapter import Adapter
 
-    return Adapter(tracker, session.run, session.recipe, world.nodes, world.meter, world.costs)
+    resizer = None
+    if any(map(may_resize, session.recipe.experiments.values())):
+        from trainmaster.service.quotes.resizer import Resizer
+
+        resizer = Resizer(
+            tracker,
+            session.run,
+            session.recipe,
+            world.executor,
+            world.nodes,
+            world.meter,
+            world.costs,
+            facts,
+        )
+        resizer.begin(run_state)
+    return Adapter(tracker, session.run, session.recipe, world.nodes, world.meter, world.costs, resizer)
 
 
 def _record_truth(opened: OpenHome, run: str) -> None:

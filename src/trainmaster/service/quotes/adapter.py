@@ -15,8 +15,8 @@ from trainmaster.control.measure.drift import Drift, drift_of
 from trainmaster.control.task.gangs import checkpoints_of
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note
+from trainmaster.service.quotes.resizer import NO_DIGITS, Resizer, adapted, change_s
 from trainmaster.spec.states import State
-from trainmaster.spec.topics import ADAPTED
 from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 _LOOK_S: Final = 2.0
 #: Of an attempt so many reasons to change nothing are shown.
 _TOLD_MOST: Final = 3
-#: Members are asked to stop, and what they left is saved.
-_STOP_S: Final = 3.0
 
 
 class Adapter:
@@ -46,6 +44,7 @@ class Adapter:
         executor: of its machines; None on this one, where there is no other.
         meter: what it may cost.
         costs: what it has cost.
+        resizer: changes the size of its gangs; None where the recipe leaves none open.
     """
 
     def __init__(
@@ -56,7 +55,9 @@ class Adapter:
         executor: ClusterExecutor | None,
         meter: Meter,
         costs: ClusterCosts | None,
+        resizer: Resizer | None = None,
     ) -> None:
+        self._resizer = resizer
         self._quote = quote
         self._run = run
         self._recipe = recipe
@@ -88,8 +89,11 @@ class Adapter:
                 and task.started_at is not None
             ]
             self._live = [attempt_id(self._run, it.experiment, it.number, it.attempt) for it, _ in tasks]
+            if self._resizer is not None:
+                notes += self._resizer.look(run_state, progress, now)
             for task, found in tasks:
-                notes += self._look_at_task(run_state, task, found, now)
+                if self._resizer is None or not self._resizer.is_changing(task):
+                    notes += self._look_at_task(run_state, task, found, now)
         except Exception as error:  # noqa: BLE001 - a run must not end because it cannot be made quicker
             self._look_at = math.inf
             notes.append(Note(f"adapt: internal error: {type(error).__name__}: {error}"))
@@ -105,7 +109,7 @@ class Adapter:
             for each in loop.record.rented:
                 if not each.is_slow or each.is_leaving or not self._decides(attempt, each):
                     continue
-                told = [_note(task, each.slow_why)] if each.id in self._asked else []
+                told = [adapted(task, each.slow_why)] if each.id in self._asked else []
                 self._asked.discard(each.id)  # it is written down: whoever drives the run from now on knows
                 return told + self._swap(run_state, task, found, loop, each, drift, now)
         if drift is None:
@@ -159,8 +163,8 @@ class Adapter:
         loop.swap(machine.id, keep=what is Moment.KEEP)
         if what is Moment.KEEP:
             left = format_duration(slow.left_s)
-            return [_note(task, f"{slow.machine} stays: a change no longer shortens the last {left}")]
-        return [_note(task, f"it goes on without {slow.machine}, from its newest checkpoint")]
+            return [adapted(task, f"{slow.machine} stays: a change no longer shortens the last {left}")]
+        return [adapted(task, f"it goes on without {slow.machine}, from its newest checkpoint")]
 
     def _decides(self, attempt: str, machine: Machine) -> bool:
         """Whether a task is to judge a slow machine: one that works there, if any does."""
@@ -186,7 +190,7 @@ class Adapter:
         """All that the decision rests on."""
         attempt = attempt_id(self._run, task.experiment, task.number, task.attempt)
         loop = None if self._executor is None else self._executor.loop_of(attempt)
-        took, expected = _phases(run_state, task.experiment)
+        machine_s, restart_s = change_s(run_state, task.experiment)
         objective = self._recipe.objective
         slow = Slow(
             machine="" if not drift.member else "its machine",
@@ -197,9 +201,8 @@ class Adapter:
             left_s=found.eta_s or 0.0,
             checkpoint_s=None if found.checkpoint_at is None else now - found.checkpoint_at,
             every_s=checkpoints_of(self._recipe.experiments[task.experiment]).every_s,
-            machine_s=expected.get("machines", took.get("machines", 0.0))
-            + sum(took.get(phase, 0.0) for phase in ("image", "setup")),
-            restart_s=_STOP_S + sum(took.get(phase, 0.0) for phase in ("data", "staging", "first step")),
+            machine_s=machine_s,
+            restart_s=restart_s,
             time=objective.time,
             cost=objective.cost,
         )
@@ -223,22 +226,8 @@ class Adapter:
     def _tell(self, attempt: str, task: Task, words: str) -> list[Note]:
         """Each reason once."""
         told = self._told.setdefault(attempt, [])
-        reason = words.rpartition(":")[2].translate(_NO_DIGITS)
+        reason = words.rpartition(":")[2].translate(NO_DIGITS)
         if reason in told or len(told) >= _TOLD_MOST:
             return []
         told.append(reason)
-        return [_note(task, words)]
-
-
-_NO_DIGITS: Final = str.maketrans("", "", "0123456789.")
-
-
-def _note(task: Task, words: str) -> Note:
-    return Note(f"{task.experiment}: {words}", task.experiment, topic=ADAPTED)
-
-
-def _phases(run_state: RunState, name: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds that phases of an experiment took, and p95 of those of which something was expected."""
-    lines = run_state.course.get("phases", {}).get(name, ())
-    took = {line["phase"]: line["seconds"] for line in lines}
-    return took, {line["phase"]: line["expected_s"]["p95"] for line in lines if line["expected_s"]}
+        return [adapted(task, words)]

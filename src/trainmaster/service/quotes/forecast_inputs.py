@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.renting.requirements import Needs
 from trainmaster.control.task.gangs import slots_of
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.target_steps import TargetBelief
     from trainmaster.advisor.quote.forecast import Doing, Overhead
     from trainmaster.advisor.quote.quote import Interval
+    from trainmaster.control.decide.resizing import Outlook
     from trainmaster.control.loop.run_state import ExperimentState
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.control.measure.run_phases import Span
     from trainmaster.service.cluster_costs import ClusterFacts
 
+#: On rented machines there is room for as many processes as are asked for.
+_MANY: Final = 1 << 20
 #: By experiment: of the very same job, and of similar ones.
 Measured = Mapping[str, tuple[Sequence["Measurement"], Sequence["Measurement"]]]
 
@@ -40,6 +43,7 @@ class Forecast:
         measurements: how many that rests on.
         training: by experiment that has not ended, p5, p50 and p95 of its phases from the first member on.
         left_s: of each such experiment, until its members have ended: p5, p50 and p95.
+        sizes: of experiments whose gangs may become larger or smaller, what that would mean.
     """
 
     time_s: Interval
@@ -47,6 +51,7 @@ class Forecast:
     measurements: int
     training: Mapping[str, Mapping[str, Span]]
     left_s: Mapping[str, Span]
+    sizes: Mapping[str, tuple[Outlook, ...]] = field(default_factory=dict)
 
 
 class NotKnown(Exception):  # noqa: N818 - it is no error
@@ -85,8 +90,12 @@ def gang_nodes(experiment: Experiment, there: int) -> int:
         experiment: with a fixed number of workers.
         there: how many machines its cluster has for them.
     """
-    needs = Needs.of(experiment, 0)
-    return min(needs.gang_nodes(0), there)
+    return min(machines_of_workers(experiment), there)
+
+
+def machines_of_workers(experiment: Experiment) -> int:
+    """Machines that the workers of one task are to have."""
+    return Needs.of(experiment, 0).gang_nodes(0)
 
 
 def doing_of(
@@ -136,6 +145,7 @@ def forecast_inputs(
     rented: RentedNow | None = None,
     beside: Mapping[str, Overhead] | None = None,
     curves: Mapping[str, Sequence[SeenCurve]] | None = None,
+    all_sizes: Mapping[str, Sequence[Measurement]] | None = None,
 ) -> Forecast:
     """What a whole run will take and cost.
 
@@ -150,6 +160,7 @@ def forecast_inputs(
         rented: what is; None if it runs on this machine.
         beside: what is no training, by experiment.
         curves: what earlier runs have reported of the metrics of targets, by experiment.
+        all_sizes: of experiments whose gangs may change, what was measured with any number of workers.
 
     Raises:
         NotKnown: too little was measured.
@@ -168,6 +179,7 @@ def forecast_inputs(
 
     left, load, left_s = {}, {}, {}
     training: dict[str, dict[str, Span]] = {}
+    sizes: dict[str, tuple[Outlook, ...]] = {}
     points = 0
     for number, (name, (is_over, how_far)) in enumerate(doing.items()):
         if is_over:
@@ -198,9 +210,16 @@ def forecast_inputs(
         if beside is not None and name in beside:
             left[name] = left[name] + beside[name].left_s(number)
         load[name] = float(own_load(workload, one, room)[0])
+        if seen_sizes := (all_sizes or {}).get(name):
+            from trainmaster.service.quotes.sizes import outlooks
+
+            most = slots if rented is None else _MANY
+            on = (lambda _: 1) if rented is None else machines_of_workers
+            sizes[name] = outlooks(experiment, recipe.seed, seen_sizes, device, here, most, on)
     after = {name: recipe.experiments[name].depends_on for name in left}
     if rented is None:
-        return Forecast(*forecast(elapsed_s, left, after, 0.0, load), points, training, left_s)
+        both = forecast(elapsed_s, left, after, 0.0, load)
+        return Forecast(*both, points, training, left_s, sizes)
     parts = [
         RentedPart(each.experiments, each.usd_per_hour, each.is_there, each.machine)
         for each in rented.clusters
@@ -215,4 +234,4 @@ def forecast_inputs(
         rented.waited,
         rented.gave_back_s,
     )
-    return Forecast(time_s, cost_usd, points, training, left_s)
+    return Forecast(time_s, cost_usd, points, training, left_s, sizes)

@@ -29,6 +29,7 @@ from trainmaster.service.quotes.fingerprint import (
 )
 from trainmaster.spec import Recipe, Strategy
 from trainmaster.spec.errors import StoreError, TrainmasterError
+from trainmaster.spec.facts import RunFacts
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.experience import Experience
@@ -82,6 +83,12 @@ class MeasuredNow:
         self.similar[name] = [each for each in history.similar if each.offer == offer]
         self.curves[name] = curves_of(history.same)
 
+    def of_all_sizes(self, name: str) -> list[Measurement]:
+        """What was measured now, and earlier with other numbers of workers or servers."""
+        live = list(self.live.get(name, {}).values())
+        now = {_size(each) for each in live}
+        return live + [each for each in self.same.get(name, []) if _size(each) not in now][:_MOST_LIVE]
+
     def of(self, name: str) -> tuple[list[Measurement], list[Measurement]]:
         """Those of this run if there are any; what they do not tell is taken from earlier ones."""
         live = list(self.live.get(name, {}).values())[-_MOST_LIVE:]
@@ -98,6 +105,11 @@ class MeasuredNow:
             )
             for m in live
         ], []
+
+
+def _size(measured: Measurement) -> tuple[int, int | None]:
+    at = measured.point
+    return (0, None) if at is None else (at.workers, at.parameter_servers)
 
 
 def curves_of(measured: Sequence[Measurement]) -> tuple[SeenCurve, ...]:
@@ -334,6 +346,7 @@ def make_recorder(
     machine: NodeCapacity,
     policies: Mapping[str, Policy],
     where: Callable[[str], Where] | None = None,
+    facts: RunFacts | None = None,
 ) -> Recorder:
     """What keeps the measurements of a run that is driven here.
 
@@ -348,6 +361,7 @@ def make_recorder(
         machine: this one.
         policies: per experiment.
         where: what an experiment runs on; None is this machine.
+        facts: what was found out of the run.
     """
 
     def keep(found: Sequence[Recorded]) -> None:
@@ -383,6 +397,7 @@ def make_recorder(
         ),
         keep=keep,
         keep_phases=keep_phases,
+        facts=facts or RunFacts(),
     )
 
 

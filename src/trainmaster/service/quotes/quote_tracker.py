@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.loop.recording import Where
+from trainmaster.control.task.gangs import may_resize
 from trainmaster.db import Database, NewQuoteRow, Note
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.service.quotes.history import History, MeasuredNow
@@ -37,6 +38,7 @@ from trainmaster.spec.units import dollars, format_duration
 if TYPE_CHECKING:
     from trainmaster.advisor.model.devices import Device
     from trainmaster.advisor.quote.forecast import Doing, Overhead
+    from trainmaster.control.decide.resizing import Outlook
     from trainmaster.control.loop.run_state import RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.control.measure.run_phases import Span
@@ -73,8 +75,6 @@ Histories = Callable[[], Mapping[str, "History"]]
 class QuoteTracker:
     """Keeps an eye on the quote of one run; see `Forecaster`.
 
-    A quote rests on everything that a run is: nine arguments, three of them for what a server adds.
-
     Args:
         database: keeps the quotes.
         recipe: of the run. run: its id.
@@ -85,6 +85,9 @@ class QuoteTracker:
         beside: what is no training on this machine, by experiment.
         score: how such quotes turned out before, by their kind, in words; empty if unknown.
         promised: is told that a quote was written down, and what is set aside has changed by it.
+
+    Attributes:
+        sizes: by experiment what other sizes of its gang would mean, where these may change.
     """
 
     def __init__(
@@ -130,6 +133,20 @@ class QuoteTracker:
         self._next_at = 0.0
         self._done: queue.SimpleQueue[tuple[QuoteRecord, Forecast] | Exception] = queue.SimpleQueue()
         self._busy = False
+        self.sizes: Mapping[str, tuple[Outlook, ...]] = {}
+        self._resizable = [name for name, each in recipe.experiments.items() if may_resize(each)]
+
+    def resized(self, recipe: Recipe) -> None:
+        """Gangs have these sizes from now on."""
+        self._recipe, self.sizes = recipe, {}
+        self._read_histories()
+
+    def due(self, now: float) -> tuple[float, float]:
+        """Seconds until the run is late, by its deadline or its quote, and dollars that it may cost then."""
+        deadline_s = self._recipe.budget and self._recipe.budget.deadline_s
+        if self._binding is None or (deadline_s and deadline_s < self._binding.time_s.p95):
+            return (deadline_s or float("inf")) - self._elapsed(now), float("inf")
+        return self._binding.time_s.p95 - self._elapsed(now), self._binding.cost_usd.p95
 
     def look(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
@@ -164,7 +181,8 @@ class QuoteTracker:
         upset = is_upset(run_state, progress)
         begun_at = min((task.started_at or now for task in run_state.live_tasks()), default=now)
         look_s = _LOOK_SOON_S if now - begun_at < _YOUNG_S else _LOOK_EVERY_S
-        self._next_at = now + (look_s if self._binding is None or upset else FORECAST_EVERY_S)
+        every_s = _FORECAST_SOON_S if self._resizable else FORECAST_EVERY_S
+        self._next_at = now + (look_s if self._binding is None or upset else every_s)
         if upset:  # how long it takes to begin again tells nothing of how long the rest takes
             return lines + self._tell_upset()
         if self._binding is not None:
@@ -367,6 +385,8 @@ class QuoteTracker:
         }
         known = {name: self._known.of(name) for name in run_state.experiments}
         curves = dict(self._known.curves)
+        recipe = self._recipe
+        all_sizes = {name: self._known.of_all_sizes(name) for name in self._resizable}
         elapsed = self._elapsed(now) - run_state.queue_wait.waited_s(now)
         self._busy = True
         widest = NARROW if self._may_wait(run_state, progress, now) else float("inf")
@@ -384,7 +404,7 @@ class QuoteTracker:
                 begun_s = time.thread_time()
                 try:
                     found = forecast_inputs(
-                        self._recipe,
+                        recipe,
                         now,
                         elapsed,
                         doing,
@@ -394,6 +414,7 @@ class QuoteTracker:
                         rented,
                         beside,
                         curves,
+                        all_sizes,
                     )
                     promise = QuoteRecord(kind, now, found.time_s, found.cost_usd, found.measurements)
                     time_s = promise.time_s
@@ -449,6 +470,7 @@ class QuoteTracker:
         if isinstance(found, Exception):
             raise found
         promise, forecast = found
+        self.sizes = forecast.sizes
         watch = self._phases(now)
         if promise.kind == "estimate":
             watch.expect({name: each.items() for name, each in forecast.training.items()})

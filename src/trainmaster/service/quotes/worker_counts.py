@@ -75,7 +75,7 @@ def with_workers(recipe: Recipe, counts: Mapping[str, int]) -> Recipe:
     for name, count in counts.items():
         shaped = experiments[name].distributed
         assert shaped is not None
-        fixed = shaped.model_copy(update={"workers": count})
+        fixed = shaped.sized(count, shaped.parameter_servers)
         experiments[name] = experiments[name].model_copy(update={"distributed": fixed})
     return recipe.model_copy(update={"experiments": experiments})
 
@@ -98,8 +98,8 @@ def with_clusters(recipe: Recipe, quote: Quote) -> Recipe:
             if server is not None:
                 own = distributed.hardware.get("ps") or Hardware()
                 roles["ps"] = own.model_copy(update={"instance": (server.instance,), "spot": server.spot})
-            update = {"workers": one.cluster.workers, "hardware": roles}
-            distributed = distributed.model_copy(update=update)
+            sized = distributed.sized(one.cluster.workers, distributed.parameter_servers)
+            distributed = sized.model_copy(update={"hardware": roles})
         hardware = each.hardware.model_copy(update=changes)
         experiments[name] = each.model_copy(update={"hardware": hardware, "distributed": distributed})
     return recipe.model_copy(update={"experiments": experiments, "objective": Objective()})

@@ -15,7 +15,7 @@ from trainmaster.db import queries
 from trainmaster.executors.logs import READ_BYTES, line_start, log_end, read_log
 from trainmaster.executors.usage import logged_bytes
 from trainmaster.service.runs.curves import tasks_of
-from trainmaster.service.runs.stored_recipe import stored_recipe
+from trainmaster.service.runs.stored_recipe import experiments_in_all_sizes
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.service import Service
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -151,8 +151,8 @@ class LogStreams:
         self._is_first_look = True
         self.abandoned = False
         totals = tasks_of(service.database, run, experiment, task)
-        recipe = stored_recipe(service.database.run_row(run))
-        chosen = [e for name, e in recipe.experiments.items() if experiment in (None, name)]
+        sizes = experiments_in_all_sizes(service.database, run)
+        chosen = {e.name: e for e in sizes if experiment in (None, e.name)}.values()
         self._members = {e.name: 1 if member is not None else len(member_names(e)) for e in chosen}
         streams = sum((1 if task is not None else totals[e.name]) * self._members[e.name] for e in chosen)
         self._may_retry = any(e.retries for e in chosen)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import queries
 from trainmaster.service.runs.lineage import lineage
-from trainmaster.service.runs.stored_recipe import stored_recipe
+from trainmaster.service.runs.stored_recipe import experiments_in_all_sizes, stored_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,7 +95,7 @@ class RunDetails:
         """Names of all that write logs, such as ``worker-0``."""
         from trainmaster.control.task.gangs import member_names
 
-        found = (member_names(experiment) for experiment in self.recipe().experiments.values())
+        found = map(member_names, experiments_in_all_sizes(self._service.database, self._run))
         return sorted({"{}-{}".format(*name) for names in found for name in names})
 
     def checkpoints(self) -> list[dict[str, Any]]:

@@ -1,13 +1,19 @@
-"""`stored_recipe`: the recipe of a run as the database has it; `recipe_text`: as YAML that means the same."""
+"""`stored_recipe`: the recipe of a run as the database has it; `recipe_text`: as YAML that means the same.
+
+`experiments_in_all_sizes`: its experiments, with what was changed of their gangs since.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from trainmaster.spec import Recipe
+from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import StoreError
+
+if TYPE_CHECKING:
+    from trainmaster.db import Database
 
 
 def stored_recipe(row: Mapping[Any, Any]) -> Recipe:
@@ -28,6 +34,26 @@ def stored_recipe(row: Mapping[Any, Any]) -> Recipe:
             "What was published stays; `trainmaster clusters` lists machines that it may have. Start the "
             "recipe anew. If a later Trainmaster has written it, use that one.",
         ) from None
+
+
+def experiments_in_all_sizes(database: Database, run: str) -> Iterator[Experiment]:
+    """Experiments of a run, each as often as its gang had another size.
+
+    Args:
+        database: that the run is in.
+        run: its id.
+    """
+    recipe = stored_recipe(database.run_row(run))
+    yield from recipe.experiments.values()
+    if not any(each.adapt for each in recipe.experiments.values()):
+        return
+    from trainmaster.control.task.gangs import resized
+    from trainmaster.db.run_facts import facts_of
+    from trainmaster.spec.facts import RunFacts
+
+    facts = RunFacts(facts_of(database, run))
+    for name, each in recipe.experiments.items():
+        yield from (resized(each, size.workers, size.servers) for size in facts.sizes(name).values())
 
 
 def recipe_text(row: Mapping[Any, Any]) -> str:

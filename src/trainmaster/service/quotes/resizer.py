@@ -1,0 +1,286 @@
+"""`Resizer`: has a gang go on with more or fewer workers or servers, where a recipe leaves that open.
+
+The new size is in the facts of the run before the members are stopped; the next attempt has it, whoever
+drives the run by then. What was only asked for until then is decided anew by the next driver.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.control.decide.adapting import SEEN_S, Moment
+from trainmaster.control.decide.resizing import Outlook, Sizing, best_size, moment_for
+from trainmaster.control.task.gangs import checkpoints_of, may_resize, resized, sized, sized_recipe
+from trainmaster.control.task.layout import attempt_id
+from trainmaster.db import Note
+from trainmaster.spec.facts import Fact, GangSize
+from trainmaster.spec.states import State
+from trainmaster.spec.topics import ADAPTED
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.cluster_executor import ClusterExecutor
+    from trainmaster.cluster.cluster_loop import ClusterLoop
+    from trainmaster.cluster.renting.plan import RolePlan
+    from trainmaster.control.decide.budget import Meter
+    from trainmaster.control.loop.run_state import RunState, Task
+    from trainmaster.control.measure.progress import TaskProgress
+    from trainmaster.executors.base import Executor
+    from trainmaster.service.cluster_costs import ClusterCosts
+    from trainmaster.service.quotes.quote_tracker import QuoteTracker
+    from trainmaster.spec import Experiment, Recipe
+    from trainmaster.spec.facts import RunFacts
+
+#: Members are asked to stop, and what they left is saved.
+_STOP_S: Final = 3.0
+#: Of an attempt so many reasons to change nothing are shown.
+_TOLD_MOST: Final = 2
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A size that an attempt's successor is to have; ready_at: since when its machines are there."""
+
+    size: Outlook
+    ready_at: float | None = None
+
+
+class Resizer:
+    """Of one run.
+
+    Args:
+        quote: of the run.
+        run: its id. recipe: its recipe.
+        executor: starts and stops members.
+        nodes: the same where they are on rented machines; None on this one.
+        meter: what it may cost. costs: what it has cost.
+        facts: what was found out of it.
+    """
+
+    def __init__(
+        self,
+        quote: QuoteTracker,
+        run: str,
+        recipe: Recipe,
+        executor: Executor,
+        nodes: ClusterExecutor | None,
+        meter: Meter,
+        costs: ClusterCosts | None,
+        facts: RunFacts,
+    ) -> None:
+        self._quote, self._run, self._recipe = quote, run, recipe
+        self._executor, self._nodes = executor, nodes
+        self._meter, self._costs, self._facts = meter, costs, facts
+        self._names = [name for name, each in recipe.experiments.items() if may_resize(each)]
+        self._attempts: dict[str, int] = {}
+        self._pending: dict[str, _Pending] = {}
+        self._told: dict[str, list[str]] = {}
+
+    def begin(self, run_state: RunState) -> None:
+        """Before anything is asked for: machines that the present sizes do not need are not."""
+        for name in self._names:
+            for task in run_state.experiments[name].live.values():
+                self._attempts[name] = task.attempt
+                self._keep_machines(task)
+        if self._attempts:
+            self._quote.resized(sized_recipe(self._recipe, self._facts, self._attempts))
+
+    def is_changing(self, task: Task) -> bool:
+        """Whether a task is about to go on with another size."""
+        return self._id(task) in self._pending or self._is_decided(task)
+
+    def look(
+        self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
+    ) -> list[Note]:
+        """Decide, and go on with what was decided; what is told of it."""
+        notes: list[Note] = []
+        for name in self._names:
+            for task in run_state.experiments[name].live.values():
+                if self._attempts.get(name) != task.attempt:
+                    self._attempts[name] = task.attempt
+                    if self._facts.sizes(name):
+                        self._quote.resized(sized_recipe(self._recipe, self._facts, self._attempts))
+                found = progress.get(task.key)
+                if task.state is State.RUNNING and found is not None and task.started_at is not None:
+                    notes += self._look_at_task(run_state, task, found, now)
+                else:
+                    self._keep_machines(task)
+        return notes
+
+    def _look_at_task(self, run_state: RunState, task: Task, found: TaskProgress, now: float) -> list[Note]:
+        attempt = self._id(task)
+        experiment = self._recipe.experiments[task.experiment]
+        if self._is_decided(task):
+            self._executor.stop(attempt, experiment.grace_s)
+            return []
+        pending = self._pending.get(attempt)
+        sizing = self._sizing(run_state, task, found, now)
+        if sizing is None:
+            if pending is None:
+                self._keep_machines(task)
+            return []
+        if pending is None:
+            size, why = best_size(sizing)
+            if size is None:
+                self._have_machines(self._present(task))
+                return self._tell(task, why)
+            self._pending[attempt] = _Pending(size)
+            self._have_machines(self._with(task, size))
+            return [adapted(task, why)]
+        return self._go_on(task, pending, sizing, now)
+
+    def _go_on(self, task: Task, pending: _Pending, sizing: Sizing, now: float) -> list[Note]:
+        """Once there are machines for it and a checkpoint is new, the members are stopped."""
+        attempt, size = self._id(task), pending.size
+        wanted = (size.workers, size.servers)
+        size = next((each for each in sizing.others if (each.workers, each.servers) == wanted), size)
+        if not self._have_machines(self._with(task, size)) and size.machines > 0:
+            pending.ready_at = None
+            return []
+        pending.ready_at = now if pending.ready_at is None else pending.ready_at
+        what = moment_for(sizing, size, now - pending.ready_at)
+        if what is Moment.WAIT:
+            return []
+        del self._pending[attempt]
+        if what is Moment.KEEP:
+            self._told.setdefault(attempt, []).extend([""] * _TOLD_MOST)
+            return [adapted(task, f"{sizing.now.words} stay: a change no longer pays")]
+        words = f"it goes on with {size.words} from its newest checkpoint"
+        found = GangSize(size.workers, size.servers, now, words)
+        self._facts.settled(Fact.SIZE, f"{task.experiment}/{task.attempt + 1}", found.to_json)
+        self._executor.stop(attempt, self._recipe.experiments[task.experiment].grace_s)
+        return [adapted(task, words)]
+
+    # --- what the decision rests on ----------------------------------------------------------------
+
+    def _sizing(self, run_state: RunState, task: Task, found: TaskProgress, now: float) -> Sizing | None:
+        """None while too little is known."""
+        outlooks = self._quote.sizes.get(task.experiment, ())
+        present = self._present(task)
+        shape = present.distributed
+        assert shape is not None
+        at = (shape.workers, shape.parameter_servers)
+        own = next((each for each in outlooks if (each.workers, each.servers) == at), None)
+        is_young = now - (task.started_at or now) < SEEN_S
+        if own is None or is_young or found.eta_s is None or not self._has_own_machines(run_state, task):
+            return None
+        changes = self._facts.sizes(task.experiment)
+        machine_s, restart_s = change_s(run_state, task.experiment)
+        budget, objective = self._recipe.budget, self._recipe.objective
+        sizing = Sizing(
+            now=self._priced(task, own),
+            others=tuple(self._priced(task, each) for each in outlooks if each is not own),
+            left_s=found.eta_s,
+            checkpoint_s=None if found.checkpoint_at is None else now - found.checkpoint_at,
+            every_s=checkpoints_of(present).every_s,
+            machine_s=machine_s,
+            restart_s=restart_s,
+            spent_usd=0.0 if self._costs is None else self._costs.spent_usd(now),
+            most_usd=self._meter.cap_usd,
+            most_usd_per_hour=math.inf if budget is None or not budget.usd_per_hour else budget.usd_per_hour,
+            time=objective.time,
+            cost=objective.cost,
+            changes=len(changes),
+            changed_s=now - max((each.at for each in changes.values()), default=-math.inf),
+        )
+        if sum(each.state is not State.DONE for each in run_state.experiments.values()) > 1:
+            return sizing  # what comes after it is late, or not
+        due_s, due_usd = self._quote.due(now)
+        most_usd = min(sizing.most_usd, due_usd) if due_s < found.eta_s else sizing.most_usd
+        return replace(sizing, due_s=due_s, most_usd=most_usd)
+
+    def _has_own_machines(self, run_state: RunState, task: Task) -> bool:
+        """Whether no other experiment works on its machines, and none of them is being replaced."""
+        if self._nodes is None:
+            return True
+        record = self._nodes.loop_of(self._id(task)).record
+        others = set(record.plan.experiments) - {task.experiment}
+        is_alone = all(run_state.experiments[name].state is State.DONE for name in others)
+        return is_alone and not any(each.is_slow or each.is_leaving for each in record.live)
+
+    def _priced(self, task: Task, size: Outlook) -> Outlook:
+        """With how many machines more it needs, and what all of them cost."""
+        if self._nodes is None:
+            return size
+        plan = self._nodes.loop_of(self._id(task)).record.plan
+        now, then = self._present(task), self._with(task, size)
+        return replace(
+            size,
+            machines=sum(_count(role, then) - _count(role, now) for role in plan.roles),
+            usd_per_hour=sum(_count(role, then) * role.rentals[0].usd_per_hour for role in plan.roles),
+        )
+
+    # --- machines -----------------------------------------------------------------------------------
+
+    def _have_machines(self, experiment: Experiment) -> bool:
+        """Ask for the machines of a size, and for no more; whether they are nodes."""
+        if self._nodes is None:
+            return True
+        loop: ClusterLoop = self._nodes.loop_of(f"{self._run}/{experiment.name}/0/0")
+        plan = loop.record.plan
+        if len(plan.experiments) > 1 and not self._pending and not self._facts.sizes(experiment.name):
+            return True
+        wanted = [(role, _count(role, experiment)) for role in plan.roles]
+        total = sum(count for _, count in wanted)
+        for role, count in wanted:
+            if count > role.count:
+                loop.grow(replace(role, count=count))
+        if total == plan.nodes and loop.scaling.needed is None:
+            return True
+        loop.scaling.needed = total
+        return len(loop.record.seats) >= total and not loop.awaits
+
+    def _keep_machines(self, task: Task) -> None:
+        """Those of the present size, if that was changed before: a driver may just have asked for others."""
+        if self._facts.sizes(task.experiment):
+            self._have_machines(self._present(task))
+
+    def _present(self, task: Task) -> Experiment:
+        return sized(self._recipe.experiments[task.experiment], self._facts, task.attempt)
+
+    def _with(self, task: Task, size: Outlook) -> Experiment:
+        return resized(self._recipe.experiments[task.experiment], size.workers, size.servers)
+
+    def _is_decided(self, task: Task) -> bool:
+        return task.attempt + 1 in self._facts.sizes(task.experiment)
+
+    def _id(self, task: Task) -> str:
+        return attempt_id(self._run, task.experiment, task.number, task.attempt)
+
+    def _tell(self, task: Task, words: str) -> list[Note]:
+        """Each reason to change nothing once."""
+        told = self._told.setdefault(self._id(task), [])
+        reason = words.rpartition(":")[2].translate(NO_DIGITS)
+        if not words or reason in told or len(told) >= _TOLD_MOST:
+            return []
+        told.append(reason)
+        return [adapted(task, words)]
+
+
+NO_DIGITS: Final = str.maketrans("", "", "0123456789.")
+
+
+def _count(role: RolePlan, experiment: Experiment) -> int:
+    """Machines of a role that a gang of that size needs."""
+    from trainmaster.service.quotes.forecast_inputs import machines_of_workers
+
+    shape = experiment.distributed
+    assert shape is not None
+    return shape.parameter_servers if role.role == "ps" else machines_of_workers(experiment)
+
+
+def adapted(task: Task, words: str) -> Note:
+    """A line of what was decided of a task's machines or members."""
+    return Note(f"{task.experiment}: {words}", task.experiment, topic=ADAPTED)
+
+
+def change_s(run_state: RunState, name: str) -> tuple[float, float]:
+    """Seconds until another machine is a node at most, and from the end of members until steps are made."""
+    lines = run_state.course.get("phases", {}).get(name, ())
+    took = {line["phase"]: line["seconds"] for line in lines}
+    expected = {line["phase"]: line["expected_s"]["p95"] for line in lines if line["expected_s"]}
+    machine_s = expected.get("machines", took.get("machines", 0.0))
+    machine_s += sum(took.get(phase, 0.0) for phase in ("image", "setup"))
+    return machine_s, _STOP_S + sum(took.get(phase, 0.0) for phase in ("data", "staging", "first step"))
