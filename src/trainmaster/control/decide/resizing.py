@@ -82,7 +82,7 @@ class Sizing:
 
     @property
     def is_late(self) -> bool:
-        """Whether the run will have ended too late, as it is."""
+        """Whether the run ends too late without a change."""
         return self.left_s > self.due_s
 
     @property
@@ -107,7 +107,7 @@ class Sizing:
 
     @property
     def usd_now(self) -> float:
-        """What it costs to the end as it is."""
+        """What it costs to the end without a change."""
         return self.now.usd_per_hour * self.left_s / 3600
 
     def gain(self, size: Outlook, ratio: float) -> float:

@@ -1,7 +1,7 @@
 """`Resizer`: has a gang go on with more or fewer workers or servers, where a recipe leaves that open.
 
 The new size is in the facts of the run before the members are stopped; the next attempt has it, whoever
-drives the run by then. What was only asked for until then is decided anew by the next driver.
+drives the run by then. What was only asked for until then is for the next driver to decide.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Resizer:
     def look(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> list[Note]:
-        """Decide, and go on with what was decided; what is told of it."""
+        """Decide, and go on with what was decided; lines for the user."""
         notes: list[Note] = []
         for name in self._names:
             for task in run_state.experiments[name].live.values():
