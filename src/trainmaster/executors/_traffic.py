@@ -42,6 +42,9 @@ _COUNTERS = struct.Struct("=QQ")
 _COUNTERS_AT = 120
 #: ``tcpi_min_rtt``, microseconds, behind them; all ones where no packet was answered yet.
 _TRIP_AT, _NO_TRIP = 148, 0xFFFFFFFF
+#: ``tcpi_rtt``, smoothed: the shortest is that of five minutes, so that a way that has become longer shows here
+#: first. Beyond so many times that, and so many microseconds (answers may be put off for 40 ms), it counts.
+_SMOOTHED_AT, _LONGER, _LONGER_US = 68, 3, 60_000
 #: ``tcpi_busy_time``, microseconds: for which something was sent and not answered (since Linux 4.10).
 _BUSY_AT = 168
 #: Of ``inet_diag_msg``: the address here, then that of the other side.
@@ -193,13 +196,28 @@ def _counters(data: bytes, position: int, end: int) -> tuple[int, int, int, int]
             acked, received = _COUNTERS.unpack_from(data, position + _ATTRIBUTE.size + _COUNTERS_AT)
             trip_us = 0
             if length >= _ATTRIBUTE.size + _TRIP_AT + 4:
-                trip_us = struct.unpack_from("=I", data, position + _ATTRIBUTE.size + _TRIP_AT)[0]
+                trip_us = _trip_us(
+                    *struct.unpack_from("=I", data, position + _ATTRIBUTE.size + _TRIP_AT),
+                    *struct.unpack_from("=I", data, position + _ATTRIBUTE.size + _SMOOTHED_AT),
+                )
             busy_us = 0
             if length >= _ATTRIBUTE.size + _BUSY_AT + 8:
                 busy_us = struct.unpack_from("=Q", data, position + _ATTRIBUTE.size + _BUSY_AT)[0]
-            return acked, received, 0 if trip_us == _NO_TRIP else trip_us, busy_us
+            return acked, received, trip_us, busy_us
         position += (length + 3) & ~3
     return None
+
+
+def _trip_us(shortest_us: int, smoothed_us: int) -> int:
+    """What a round trip takes now.
+
+    >>> _trip_us(900, 1_000), _trip_us(900, 45_000), _trip_us(900, 600_000), _trip_us(_NO_TRIP, 0)
+    (900, 900, 600000, 0)
+    """
+    if shortest_us == _NO_TRIP:
+        return 0
+    is_longer = smoothed_us > max(_LONGER * shortest_us, _LONGER_US)
+    return smoothed_us if is_longer else shortest_us
 
 
 def open_inodes(pids: Iterable[int]) -> dict[int, int]:

@@ -90,7 +90,7 @@ class GangSize:
     why: str = ""
 
     def to_json(self) -> str:
-        """As it is stored and sent."""
+        """For the fact's row."""
         return json.dumps(asdict(self))
 
 

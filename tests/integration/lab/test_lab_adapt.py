@@ -1,9 +1,11 @@
-"""`adapt: true`: a machine whose processors are taken from it is replaced, whoever drives the run by then."""
+"""`adapt: true`: a slow machine is replaced, and a gang gets more workers, whoever drives the run by then."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,50 @@ def test_a_slow_machine_is_replaced_and_the_gang_goes_on_from_its_checkpoint(ren
     assert sum("worker-1 waits" in each and "another machine" in each for each in told) == 1, told
     assert sum("it goes on without" in each for each in told) == 1, told
     assert renter.attempts(run) == ["PREEMPTED", "SUCCEEDED"]
+
+
+#: All compute a share of it; it cannot be measured at home, so that it begins with the fewest workers.
+GROWS = f"""
+name: steps
+objective: fastest
+experiments:
+  train:
+    distributed: {{strategy: allreduce, workers: 1..3}}
+    framework: torch
+    hardware: {{instance: m4.large}}
+    batch: {{global: 48}}
+    checkpoint: {{every: 5s}}
+    grace: 2s
+    steps: 600
+    adapt: true
+    command: |
+      test "$(hostname)" != {socket.gethostname()}
+      python3 ring.py {{{{steps}}}} 16 0.4
+"""
+
+
+@pytest.mark.parametrize("killed", ["", "asked", "stopped"])
+def test_a_gang_goes_on_with_more_workers_once_their_machines_are_there(renter: Renter, killed: str):
+    shutil.copy(RING, renter.work)
+    running = renter.run(renter.recipe(GROWS))
+    run = running.run
+    running.until_said(r"is to go on with [23] workers instead of 1 worker, on [12] machines? more")
+    if killed == "stopped":
+        running.until_said(r"it goes on with [23] workers from its newest checkpoint")
+    if killed:
+        running.kill()
+        running = renter.start("resume", run, "--json")
+    if killed != "stopped":
+        running.until_said(r"it goes on with [23] workers from its newest checkpoint")
+    running.until_said(r"train/0: goes on from step \d+")
+    running.until(lambda: len(set(renter.machines(run).values())) > 1, "its machines")
+    summary = running.end()
+    assert summary["reason"] == "SUCCEEDED"
+    told = [each["words"] for each in summary["experiments"]["train"]["adapted"]]
+    assert any(re.search("goes on with [23] workers", each) for each in told), told
+    reasons = renter.attempts(run)
+    assert set(reasons[:-1]) == {"PREEMPTED"}
+    assert reasons[-1] == "SUCCEEDED"
+    assert len(reasons) <= 3, "it is changed twice at most"
+    places = renter.lab.home / "runs" / run / "tasks" / "train" / "0" / "2" / "places.json"
+    assert len(set(json.loads(places.read_text()).values())) > 1

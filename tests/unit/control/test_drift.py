@@ -45,6 +45,19 @@ WORST = "worker-1"
         (GANG, {"step_s": 2.0, "cpu_wait_s": {"worker-0": 0.8, "worker-1": 0.9}}, "network carries less", ""),
         (GANG, {"step_s": 2.0, "sending_s": {"worker-0": 0.2, "worker-1": 1.1}}, "card of its", WORST),
         (GANG, {"step_s": 2.0, "sending_s": {"worker-0": 1.1, "worker-1": 1.1}}, "network carries less", ""),
+        # Packets take longer between all: the one that all others talk to stands out, and is not to blame.
+        (
+            GANG,
+            {"step_s": 2.0, "round_trip_ms": 600.0, "sending_s": {"worker-0": 1.9, "worker-1": 0.8}},
+            "packets between",
+            "",
+        ),
+        (
+            GANG,
+            {"step_s": 2.0, "round_trip_ms": 600.0, "sending_s": {"worker-0": 0.2, "worker-1": 1.1}},
+            "card of its",
+            WORST,
+        ),
         (GANG, {"step_s": 2.0, "cpu_wait_s": {"worker-7": 0.9}}, "network carries less", ""),
         (ALONE, {"step_s": 2.0, "cpu_s": 1.7, "cpu_wait_s": {"worker-0": 1.0}}, "computes more", ""),
         (ALONE, {"step_s": 2.0, "cpu_wait_s": {"worker-0": 1.0}}, "replace the machine", "worker-0"),

@@ -89,12 +89,26 @@ def drift_between(before: StepProfile, now: StepProfile) -> Drift | None:
             "something else runs there, or its machine has used its credits: end that, or replace the machine"
         )
         return replace(found, words=f"{drift}, as {told}: {why}", member=member)
-    if member := _standing_out(before.sending_s, now.sending_s, longer_s):
+    member = _standing_out(before.sending_s, now.sending_s, longer_s)
+    if member and not _is_on_all_ways(before, now, member):
         busy_s, was_s = ((each.sending_s or {})[member] for each in (now, before))
         told = f"{member} sends for {busy_s:.3g} s of it, not {was_s:.3g} s"
         why = "the network card of its machine is full, or carries less: replace the machine"
         return replace(found, words=f"{drift}, as {told}: {why}", member=member)
     return found
+
+
+def _is_on_all_ways(before: StepProfile, now: StepProfile, member: str) -> bool:
+    """Whether packets take longer between all machines: who talks to most of them sends for longest then.
+
+    A full card makes the ways to its machine longer, and hardly those between the others.
+    """
+    trip, was, longer_s = now.round_trip_ms, before.round_trip_ms, now.step_s - before.step_s
+    if trip is None or was is None or (trip - was) / 1e3 < _STANDS_OUT * longer_s:
+        return False
+    known = before.sending_s or {}
+    more = [s - known[name] for name, s in (now.sending_s or {}).items() if name in known and name != member]
+    return bool(more) and min(more) >= _STANDS_OUT * longer_s
 
 
 def _standing_out(

@@ -56,8 +56,12 @@ def outlooks(
     from trainmaster.advisor.model.shapes import Floats
     from trainmaster.advisor.quote.supply import own_timing
 
+    at = (shape.workers, shape.parameter_servers)
+    here = [m.point for m in measured if m.point and (m.point.workers, m.point.parameter_servers) == at]
+    latency_ms = next((each.latency_ms for each in here if each.latency_ms is not None), shape.latency_ms)
     known: dict[tuple[int, int], tuple[Floats, str]] = {}
     for servers, workload in _workloads(experiment, seed):
+        workload = replace(workload, latency_ms=latency_ms)  # of now, whatever it was earlier
         timing = own_timing(workload, learnt, catalogue, room)
         some = Candidates.of(workload, timing.machines, timing.servers, room)
         some = some[some.at_once == 1]

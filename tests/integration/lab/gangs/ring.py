@@ -1,4 +1,7 @@
-"""A gang in step: all compute, then wait for each other, as in an all-reduce; goes on from its checkpoint."""
+"""A gang in step: all compute, then wait for each other, as in an all-reduce; goes on from its checkpoint.
+
+With a third argument they share so many seconds of work, which leave the processors alone.
+"""
 
 import json
 import os
@@ -9,6 +12,7 @@ from pathlib import Path
 
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 steps, kib = int(sys.argv[1]), int(sys.argv[2])
+shared_s = float(sys.argv[3]) / size if len(sys.argv) > 3 else 0.0
 saved = Path(os.environ["TRAINMASTER_CHECKPOINT_DIR"]) / "at"
 at = int(saved.read_text()) if saved.exists() else 0
 port = int(os.environ["MASTER_PORT"])
@@ -37,7 +41,8 @@ def take(link):
 
 
 while at < steps:
-    end = time.thread_time() + 0.02
+    time.sleep(shared_s)
+    end = time.thread_time() + (0.0 if shared_s else 0.02)
     while time.thread_time() < end:
         pass
     if rank == 0:
