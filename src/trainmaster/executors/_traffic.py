@@ -42,7 +42,7 @@ _COUNTERS = struct.Struct("=QQ")
 _COUNTERS_AT = 120
 #: ``tcpi_min_rtt``, microseconds, behind them; all ones where no packet was answered yet.
 _TRIP_AT, _NO_TRIP = 148, 0xFFFFFFFF
-#: ``tcpi_rtt``, smoothed: the shortest is that of five minutes, so that a way that has become longer shows here
+#: ``tcpi_rtt``, smoothed: the shortest is that of five minutes, so a way that has become longer shows here
 #: first. Beyond so many times that, and so many microseconds (answers may be put off for 40 ms), it counts.
 _SMOOTHED_AT, _LONGER, _LONGER_US = 68, 3, 60_000
 #: ``tcpi_busy_time``, microseconds: for which something was sent and not answered (since Linux 4.10).
