@@ -192,6 +192,24 @@ class Client:
         """
         return self._home.service_url(name, port)
 
+    def check(
+        self,
+        recipe: AnyRecipe,
+        *,
+        overrides: Mapping[str, object] | None = None,
+        provider: str | None = None,
+        directory: str | os.PathLike[str] = ".",
+    ) -> list[str]:
+        """Look for what a recipe needs where it would run; notes. Nothing is rented or started.
+
+        Args:
+            recipe: as of `trainmaster.run`, as are the other arguments and the errors.
+            overrides: see there.
+            provider: see there.
+            directory: see there.
+        """
+        return self._home.check(self._read(recipe, overrides, provider, directory)[0])
+
     def dry_run(
         self,
         recipe: AnyRecipe,

@@ -409,6 +409,13 @@ class EmbeddedClient:
 
         return asdict(first_recipe(directory, script, may_run=False))
 
+    def check(self, recipe: Recipe) -> list[str]:
+        from trainmaster.service.places import check_places
+        from trainmaster.service.run_planning import check_services_and_sinks
+
+        check_services_and_sinks(self._service, recipe, self._environ)
+        return check_places(self._service, recipe, self._environ)
+
     def dry_run(self, recipe: Recipe) -> dict[str, Any]:
         from trainmaster.service.dry_run import dry_run
 

@@ -420,6 +420,16 @@ class ClientProtocol(AppsProtocol, Protocol):
             AccessError: the server is for others, too.
         """
 
+    def check(self, recipe: Recipe) -> list[str]:
+        """Look for what a recipe needs where it would run; nothing is rented, sent or started.
+
+        Returns:
+            Notes for the user.
+
+        Raises:
+            UsageError: something is not there, or a server does not do it.
+        """
+
     def dry_run(self, recipe: Recipe) -> dict[str, Any]:
         """What a run would do: ``requests``, ``processes`` and ``notes``; nothing is rented, sent or written.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -31,10 +30,8 @@ def check(
     """Read a recipe, show its experiments and tasks, and look for what it needs; starts nothing."""
     import json
 
-    from trainmaster.cli.opening import context, unpacked
-    from trainmaster.service import Home, Service, capabilities_of, check_names, check_urls, not_sent_of
-    from trainmaster.service.places import check_places
-    from trainmaster.service.run_planning import check_services_and_sinks
+    from trainmaster.cli.opening import context, open_client, unpacked
+    from trainmaster.service import Home, capabilities_of, check_names, check_urls, not_sent_of
     from trainmaster.spec import read_recipe
     from trainmaster.spec.trigger import needs_server
 
@@ -70,14 +67,11 @@ def check(
         say(f"note: {needs_server(found.on[0].key)}")
     of_models = any(e.serve or any(s.model for s in e.data.values()) for e in found.experiments.values())
     if of_models and (server := context()) is not None:
-        say(f"note: {server.url} has the registered models: `trainmaster run` looks for all that is needed")
-        return
+        say(f"note: {server.url} has the registered models: `trainmaster run` looks for them")
     # Others than `local` remember in the home what they are told; registered models are there.
     places = found.places or (found.provider,)
     makes = of_models or not all(capabilities_of(each).is_here for each in places)
-    service = Service.from_environment(makes=makes)
-    check_services_and_sinks(service, found, os.environ)
-    for note in check_places(service, found, os.environ):
+    for note in open_client(makes=makes).check(found):
         say(f"note: {note}")
 
 

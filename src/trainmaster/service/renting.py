@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from trainmaster.cluster.renting.offer_filter import AvailableOffers
 from trainmaster.cluster.renting.plan import ClusterPlan, capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
 from trainmaster.cluster.renting.requirements import Pick
-from trainmaster.control.checks.inputs import missing_scripts
+from trainmaster.control.checks.inputs import missing_script_notes
 from trainmaster.control.checks.preflight import check_all, check_parts, data_notes
 from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S, Meter, saving_limit_usd
 from trainmaster.providers.capabilities import capabilities_of
@@ -228,7 +228,7 @@ def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> l
     notes: list[str] = []
     checks: list[Callable[[], object]] = [
         lambda: notes.extend(service.check_inputs(probe, environ)),
-        lambda: notes.extend(_scripts(probe)),
+        lambda: notes.extend(missing_script_notes(probe)),
     ]
     if capabilities_of(recipe.provider).is_here:
         check_all(*checks, lambda: notes.extend(service.check(probe, environ)))
@@ -239,20 +239,6 @@ def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> l
     _check_total(probe, plans)
     check_provider(service.home, recipe.provider, environ, dials=False)
     return [*notes, *data_notes(probe), *_offer(probe, plans, notes=candidate_offers.notes).notes]
-
-
-def _scripts(recipe: Recipe) -> Iterator[str]:
-    """Notes on scripts that the code has not, and that something else may bring.
-
-    Raises:
-        UsageError: nothing could bring one.
-    """
-    for name, script, is_sure in missing_scripts(recipe):
-        key = ("experiments", name, "command")
-        what = f"there is no {script} in the code"
-        if is_sure:
-            raise recipe.refused([(key, UsageError(what, "A path begins at the code's top."))])
-        yield f"{'.'.join(key)}: {what}; unless setup, the image or data bring it, the task will fail"
 
 
 def planned_requests(

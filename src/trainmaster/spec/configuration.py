@@ -7,6 +7,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Final
@@ -15,7 +16,7 @@ from pydantic import Field
 
 from trainmaster.spec.errors import Mistake, RecipeError, UsageError
 from trainmaster.spec.labels import read_labels
-from trainmaster.spec.node import Kind, YamlNode, below
+from trainmaster.spec.node import Kind, YamlNode, below, compose
 from trainmaster.spec.objective import Budget, Objective, read_objective
 from trainmaster.spec.places import PROVIDER_NAME
 from trainmaster.spec.reading import Key, Noun, Problems, ReportedMistake, noun, pattern, read_noun, text
@@ -225,7 +226,7 @@ def with_setting(source: str, key: str, value: str) -> str:
     Args:
         source: the text.
         key: such as ``provider`` or ``budget.total``.
-        value: as it would be typed; a text needs no quotes.
+        value: as it would be typed; a text needs no quotes, and lists and mappings may be as in a recipe.
 
     Raises:
         UsageError: it is written there in a way that cannot be changed line by line.
@@ -234,7 +235,7 @@ def with_setting(source: str, key: str, value: str) -> str:
         tomllib.loads(f"x = {value}")
         written = value
     except tomllib.TOMLDecodeError:
-        written = json.dumps(value, ensure_ascii=False)
+        written = _as_toml(_read(value))
     lines, path = source.splitlines(), _parts(key)
     known = _lines(source)
     line = f"{key} = {written}"
@@ -258,6 +259,23 @@ def with_setting(source: str, key: str, value: str) -> str:
         first = next((at for at, each in enumerate(lines) if each.lstrip().startswith("[")), len(lines))
         lines.insert(first, line)
     return "\n".join(lines) + "\n"
+
+
+def _read(value: str) -> object:
+    """A list or a mapping that is written as in a recipe; else the text itself."""
+    if value[:1] in ("[", "{"):
+        with suppress(RecipeError):
+            return compose(f"value: {value}", "value").entries["value"].data
+    return value
+
+
+def _as_toml(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_as_toml, value))}]"
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(key)} = {_as_toml(each)}" for key, each in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def configured_rows(files: Sequence[FilePath]) -> list[dict[str, Any]]:

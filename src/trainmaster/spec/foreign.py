@@ -32,6 +32,12 @@ NO_JOBS: Final = {
     "volume": "`trainmaster volume push` makes volumes",
     "gateway": "services are behind `trainmaster server`",
 }
+#: A task of SkyPilot of which no recipe can be made, and what comes closest.
+WIDE_SERVICE: Final = "a service of SkyPilot whose replicas have several nodes, which no recipe can say"
+WIDE_SERVICE_HINT: Final = (
+    "A replica is one machine here: `hardware: {gpus: 8}` takes a larger one, "
+    "`serve: {replicas: N}` more of them."
+)
 _DSTACK_TYPES: Final = ("task", "service", *NO_JOBS)
 _COMPOSE: Final = {"services": "`experiments`, with `image` as `container` and `environment` as `env`"}
 _SBATCH_KEYS: Final = "its options are keys such as `hardware` and `distributed`, its script is the `command`"
@@ -75,6 +81,8 @@ def foreign_file(text: str) -> str:
             return f"a {found} of dstack, which is no job: {NO_JOBS[found]}"
         case "dstack":
             return _said("a configuration of dstack", kind, _meant(keys, _DSTACK))
+        case "SkyPilot" if "service" in keys and _plain(keys.get("num_nodes", "")) not in ("", "0", "1"):
+            return f"{WIDE_SERVICE}. {WIDE_SERVICE_HINT}"
         case "SkyPilot":
             return _said("a task of SkyPilot", kind, _meant(keys, _SKYPILOT))
         case "docker-compose":

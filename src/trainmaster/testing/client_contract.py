@@ -105,10 +105,19 @@ class ClientContract(ContractHome):
         assert "note" not in client.describe(run, {}, "")
 
     def test_what_a_run_would_do_is_told_as_at_home(
-        self, at_home: EmbeddedClient, client: ClientProtocol
+        self, at_home: EmbeddedClient, client: ClientProtocol, tmp_path: Path
     ) -> None:
-        """Nothing of it is done."""
-        recipe = Recipe.from_text(RECIPE)
+        """Nothing of it is done, nor is its code sent."""
+        code = tmp_path / "checked"
+        code.mkdir()
+        recipe = Recipe.from_text(RECIPE, directory=code)
+        assert client.check(recipe) == at_home.check(recipe)
+        wrong = Recipe.from_text(
+            "experiments: {a: {command: make, data: {x: {dir: ../nosuch}}}}", directory=code
+        )
+        for each in (client, at_home):
+            with pytest.raises(UsageError, match=r"there is no .*nosuch"):
+                each.check(wrong)
         before = client.listed()
         assert client.dry_run(recipe) == at_home.dry_run(recipe)
         assert client.dry_run(recipe)["processes"][0]["command"].startswith("echo hello")

@@ -20,6 +20,7 @@ from pydantic import AfterValidator, Field
 
 from trainmaster.advisor.papers.policy_quote import POLICIES
 from trainmaster.api.rest.registry import registry_of
+from trainmaster.api.rest.runs import planned
 from trainmaster.api.rest.state import Runs, ServerState, State, Submitter
 from trainmaster.artifacts.code_sources import as_git
 from trainmaster.control.attempt.data_sources import BUILT_IN
@@ -40,8 +41,10 @@ from trainmaster.service.teams.team_volumes import TeamVolumes
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.uploads.git_code import GitCode
 from trainmaster.service.users.caller import Caller
+from trainmaster.spec.configuration import configured_rows
 from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.model_reference import ModelReference
+from trainmaster.spec.recipe import own_configuration
 from trainmaster.web.recipe_form import (
     RecipeForm,
     Typed,
@@ -276,6 +279,16 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
     return page(request, "estimate.html", made=made, why=why, cap=form.budget)
 
 
+@router.post("/new/dry-run")
+def show_plan(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
+    """What a run would do, in the words of what does it; nothing of it is done."""
+    try:
+        form, _ = _merged(state, caller, form)
+        return page(request, "dry_run.html", plan=planned(state, caller, form.request()))
+    except TrainmasterError as error:
+        return show_form(request, state, caller, form, error, 422)
+
+
 @router.post("/new/git")
 def fetch(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
     """Fetches the code from a public repository: what is run is what it is now."""
@@ -415,6 +428,7 @@ def show_form(
     budgets = Budgets(database.read, database.clock_s())
     choices: dict[str, Any] = {
         "last": last,
+        "configured": configured_rows(own_configuration(state.environ)),
         "sent": sent or ("Code was sent." if form.digest else ""),
         "is_shared": state.submissions.is_shared(caller),
         "has_budget": any(budgets[whose].monthly_usd is not None for whose in (caller.team or OWNER, ALL)),

@@ -29,6 +29,19 @@ def usage(request: Request, found: Stored, state: State, caller: Reader) -> Resp
     return page(request, "storage.html", usage=counted and found.usage(_RUNS, counted))
 
 
+@router.get("/storage/prune")
+def ask_prune(request: Request, found: Stored, caller: Submitter) -> Response:
+    """Shows what nothing needs any more, and asks."""
+    return page(request, "prune.html", found=found.prune(dry_run=True))
+
+
+@router.post("/storage/prune")
+def prune(found: Stored, caller: Submitter) -> Response:
+    """Removes what nothing needs any more; what all teams share, for admins only."""
+    found.prune()
+    return redirect("/storage")
+
+
 @router.get("/remove")
 def ask(request: Request, found: Stored, caller: Submitter, run: Annotated[list[str], Query()]) -> Response:
     """Shows what would go, and asks."""

@@ -163,6 +163,8 @@ def test_rows_say_where_each_is_from(place):
         ("[budget]\ntotal = '$1'\n", "budget.total", "$2", '[budget]\ntotal = "$2"\n'),
         ("[budget]\ntotal = '$1'\n", "budget.deadline", "2h", "[budget]\ndeadline = \"2h\"\ntotal = '$1'\n"),
         ("", "notify", "[{to = 'cat'}]", "notify = [{to = 'cat'}]\n"),
+        ("", "notify", "[{to: 'cat'}]", 'notify = [{"to" = "cat"}]\n'),
+        ("", "labels.a", "{x", 'labels.a = "{x"\n'),
     ],
 )
 def test_a_value_is_set_and_all_else_stays(source, key, value, becomes):

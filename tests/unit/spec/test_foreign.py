@@ -9,7 +9,7 @@ import pytest
 
 from trainmaster.spec import Recipe, read_recipe
 from trainmaster.spec.errors import RecipeError
-from trainmaster.spec.foreign import NO_JOBS
+from trainmaster.spec.foreign import NO_JOBS, foreign_file
 
 MIGRATE = Path(__file__).parents[3] / "docs" / "migrate.md"
 FILES = {
@@ -27,6 +27,13 @@ def test_a_file_of_another_tool_is_named(tmp_path, tool):
     with pytest.raises(RecipeError, match=f'{tool}, not a recipe: .*`; docs/migrate.md, "From {tool}"'):
         read_recipe(file)
     assert re.search(rf"^## From {tool}$", MIGRATE.read_text(), re.MULTILINE), "what is named is there"
+
+
+def test_a_service_over_several_nodes_leads_to_no_conversion():
+    said = foreign_file("service: {replicas: 2}\nnum_nodes: 2\nrun: serve\n")
+    assert "A replica is one machine here" in said
+    assert "convert" not in said
+    assert "trainmaster convert" in foreign_file("service: {replicas: 2}\nnum_nodes: 1\nrun: serve\n")
 
 
 @pytest.mark.parametrize("kind", NO_JOBS)

@@ -106,10 +106,7 @@ class RemoteClient:
         with tempfile.TemporaryFile() as packed:
             digest, notes = pack(recipe, packed)
             self.put_code(digest, packed)
-        # A command that is configured here is for this machine; a server has webhooks.
-        sent = tuple(each for each in recipe.configured if not each[0].startswith("notify="))
-        text = recipe.model_copy(update={"configured": sent}).as_yaml(code=".")
-        return {"recipe": text, "code": digest}, (*recipe.notes, *notes)
+        return {**_sent_text(recipe), "code": digest}, (*recipe.notes, *notes)
 
     def put_code(self, digest: str, packed: IO[bytes]) -> None:
         """Send a tar that is named by its SHA-256, unless it is there."""
@@ -433,8 +430,16 @@ class RemoteClient:
         body = {"code": code, "script": script, "name": directory.absolute().name}
         return dict(self._to.post("/recipes/init", body, repeats=True))
 
+    def check(self, recipe: Recipe) -> list[str]:
+        from trainmaster.api.remote.directory_tar import pack
+        from trainmaster.control.checks.inputs import missing_script_notes
+
+        with tempfile.TemporaryFile() as packed:  # it is not sent, but would be like this
+            notes = [*recipe.notes, *pack(recipe, packed)[1], *missing_script_notes(recipe)]
+        return [*notes, *self._to.post("/recipes/check", _sent_text(recipe), repeats=True)["notes"]]
+
     def dry_run(self, recipe: Recipe) -> dict[str, Any]:
-        return dict(self._to.post("/runs/dry-run", {"recipe": recipe.as_yaml(code=".")}, repeats=True))
+        return dict(self._to.post("/runs/dry-run", _sent_text(recipe), repeats=True))
 
     def configuration(self, directory: str) -> list[dict[str, Any]]:
         return list(self._to.get("/configuration")["values"])
@@ -544,6 +549,12 @@ class RemoteClient:
         wanted = {"version": version or None, "whole": whole and not version}
         self._to.ask("DELETE", f"/volumes/{quote(name)}", wanted)
         return RemovedVolume(name, url, int(version) if version else "all")
+
+
+def _sent_text(recipe: Recipe) -> dict[str, Any]:
+    """What stands for a recipe in requests; a command that is configured here is for this machine."""
+    sent = tuple(each for each in recipe.configured if not each[0].startswith("notify="))
+    return {"recipe": recipe.model_copy(update={"configured": sent}).as_yaml(code=".")}
 
 
 class FetchedModel(Model):

@@ -141,8 +141,12 @@ def dry_run(body: NewRun, state: State, caller: Submitter) -> dict[str, Any]:
 
     Nothing is rented, sent or written. What machines are given at their start (`UserData`) is left out.
     """
-    recipe = state.submissions.read(caller, request_of(body, state, caller))
-    plan = dry_run_of(state.service, recipe, state.environ)
+    return planned(state, caller, request_of(body, state, caller))
+
+
+def planned(state: ServerState, caller: Caller, request: RunRequest) -> dict[str, Any]:
+    """What a run would do."""
+    plan = dry_run_of(state.service, state.submissions.read(caller, request), state.environ)
     for each in plan["requests"]:
         each.get("parameters", {}).pop("UserData", None)
     return plan

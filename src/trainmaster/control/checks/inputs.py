@@ -301,6 +301,20 @@ _HARMLESS: Final = re.compile(r"(?:set\s|export\s|[A-Za-z_]\w*=\S*$|echo\s[^>|]*
 _ENDS: Final = re.compile(r"\n|;|&&")
 
 
+def missing_script_notes(recipe: Recipe) -> Iterator[str]:
+    """Notes on scripts that the code has not, and that something else may bring.
+
+    Raises:
+        UsageError: nothing could bring one.
+    """
+    for name, script, is_sure in missing_scripts(recipe):
+        key = ("experiments", name, "command")
+        what = f"there is no {script} in the code"
+        if is_sure:
+            raise recipe.refused([(key, UsageError(what, "A path begins at the code's top."))])
+        yield f"{'.'.join(key)}: {what}; unless setup, the image or data bring it, the task will fail"
+
+
 def missing_scripts(recipe: Recipe) -> Iterator[tuple[str, str, bool]]:
     """Scripts that are not there: the experiment, the path, and whether nothing else could bring it.
 

@@ -19,6 +19,8 @@ from trainmaster.service.conversion.yaml_values import (
     put_probe,
     put_variables,
 )
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.foreign import WIDE_SERVICE, WIDE_SERVICE_HINT
 from trainmaster.spec.node import Kind, Wording, compose
 
 SKYPILOT: Final = Wording("a task of SkyPilot", "tasks", "a mapping with `run`")
@@ -107,6 +109,8 @@ def _task(draft: Draft, experiment: ExperimentDraft, section: Section, beside: B
     for key in ("file_mounts", "storage_mounts", "volumes"):
         _mounts(draft, experiment, section, key, job)
     if "service" in section:
+        if nodes > 1:
+            raise UsageError(f"line {section.line('num_nodes')}: {WIDE_SERVICE}", WIDE_SERVICE_HINT)
         _service(draft, experiment, section.section("service"), resources, job)
     job.fill(draft, experiment, beside)
     resources.rest(draft, _REASONS)

@@ -155,7 +155,13 @@ class Submissions:
         mistakes = dict.fromkeys(
             line
             for one in each_place
-            for line in refusals(one, is_shared=is_shared, team=caller.team, is_local=is_local)
+            for line in refusals(
+                one,
+                is_shared=is_shared,
+                team=caller.team,
+                is_local=is_local,
+                is_sent=request.code is not None,
+            )
         )
         if mistakes:
             raise UsageError("\n".join(mistakes), "See docs/server/tasks-of-teams.md: what it does not run.")
@@ -445,7 +451,9 @@ class Submissions:
         )
 
 
-def refusals(recipe: Recipe, *, is_shared: bool, team: str | None, is_local: bool = False) -> Iterator[str]:
+def refusals(
+    recipe: Recipe, *, is_shared: bool, team: str | None, is_local: bool = False, is_sent: bool = True
+) -> Iterator[str]:
     """What a server does not do for others, a line per key: it would be done as the server's user.
 
     Of providers, code and data what is allowed is named; what else a recipe has runs on rented machines.
@@ -456,6 +464,7 @@ def refusals(recipe: Recipe, *, is_shared: bool, team: str | None, is_local: boo
         is_shared: others than the owner of the home may have sent it.
         team: whose run it would be; None for the owner's.
         is_local: this machine runs tasks of teams, apart from it.
+        is_sent: its code is there; else it is not asked whether directories are in it.
     """
     if not is_shared:
         return
@@ -474,20 +483,20 @@ def refusals(recipe: Recipe, *, is_shared: bool, team: str | None, is_local: boo
             yield f"experiments.{name}.secrets: the server's own are not for others; send it for a team"
         if experiment.container and team is None:
             yield f"experiments.{name}.container: the server's images are not for others; send it for a team"
-        lines = _refusals(experiment, recipe.directory)
+        lines = _refusals(experiment, recipe.directory, is_sent=is_sent)
         if runs_here:
             lines = chain(lines, _refusals_here(experiment))
         yield from (f"experiments.{name}.{line}" for line in lines)
 
 
-def _refusals(experiment: Experiment, directory: Path) -> Iterator[str]:
+def _refusals(experiment: Experiment, directory: Path, *, is_sent: bool) -> Iterator[str]:
     if experiment.roles is not None:
         yield "roles: Ansible may do anything on the machine that it runs on, which is this server"
     if experiment.metrics is not None and experiment.metrics.pattern is not None:
         yield "metrics.pattern: a pattern can keep the server busy for ever; write TRAINMASTER_METRICS"
     for key, source in experiment.data.items():
         where = f"data.{key}"
-        if source.directory is not None and _leaves(directory, source.directory):
+        if source.directory is not None and _leaves(directory, source.directory, is_there=is_sent):
             yield f"{where}.dir: {source.directory}; it is outside what was sent"
         if source.volume is not None and not is_volume_name(source.volume):
             yield f"{where}.volume: {source.volume}; only the name of a volume of the team"
@@ -508,10 +517,10 @@ def _refusals_here(experiment: Experiment) -> Iterator[str]:
             yield f"data.{key}.url: this server fetches no URL for others; push it as a volume"
 
 
-def _leaves(directory: Path, text: str) -> bool:
-    """Whether a path of a recipe leads out of its directory, also by ``~``, ``..`` or a link."""
+def _leaves(directory: Path, text: str, *, is_there: bool = True) -> bool:
+    """Whether a path leads out of a recipe's directory, also by ``~``, ``..`` or a link; or to nothing."""
     try:
         place = (directory / Path(text).expanduser()).resolve()
     except (OSError, RuntimeError, ValueError):
         return True
-    return "://" in text or not place.is_relative_to(directory.resolve()) or not place.exists()
+    return "://" in text or not place.is_relative_to(directory.resolve()) or (is_there and not place.exists())

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.measure.run_phases import AGAIN, ObservedExperiment, PhaseProgress, Span
 from trainmaster.db import Note
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from trainmaster.db import Database
 
 Spans = Iterable[tuple[str, Span]]
+
+_QUEUED: Final = frozenset({State.WAITING, State.PLANNED, State.ACQUIRING})
 
 
 class PhaseWatch:
@@ -50,6 +52,7 @@ class PhaseWatch:
         self._stepless = frozenset(stepless)
         self._has_machines = has_machines
         self._told: set[tuple[str, str]] = set()
+        self._waited: dict[str, float] = {}  # until when, as far as that was seen
         stored = json.loads(database.forecast_of(run) or "{}")
         self._ends: dict[str, Any] = stored.get("ends", {})
         self.courses = {name: PhaseProgress.of_dict(each) for name, each in stored.get("courses", {}).items()}
@@ -106,6 +109,8 @@ class PhaseWatch:
         for name, experiment in run_state.experiments.items():
             before = self.courses.get(name, PhaseProgress())
             phase = self._sight(run_state, experiment, progress).phase
+            if not phase:
+                self._waited[name] = self._elapsed(now)
             if phase != before.now:
                 if phase == "saving" and not before.now and not before.took:  # its steps were over too soon
                     before = before.seen("steps", self._since("steps", experiment, progress, now))
@@ -126,9 +131,12 @@ class PhaseWatch:
         found = [progress[task.key] for task in tasks if task.key in progress]
         traces = [each.trace for each in found if each.trace is not None]
         has_ended = bool(experiment.ended)
+        has_machines = has_ended or self._has_machines(name)
+        # Until there is room for one of them beside what else runs there.
+        is_queued = has_machines and bool(tasks) and all(task.state in _QUEUED for task in tasks)
         return ObservedExperiment(
-            waits=run_state.queue_wait.is_told or experiment.state is State.WAITING,
-            has_machines=has_ended or self._has_machines(name),
+            waits=run_state.queue_wait.is_told or experiment.state is State.WAITING or is_queued,
+            has_machines=has_machines,
             staging=next((task.doing or "staging" for task in tasks if task.state is State.STAGING), ""),
             has_started=has_ended or any(task.started_at is not None for task in tasks),
             has_steps=has_ended
@@ -157,7 +165,7 @@ class PhaseWatch:
         else:
             seen = []
         first = before == PhaseProgress(expected=before.expected)  # it has done so from the beginning
-        begun = [*map(self._elapsed, seen)] or [0.0] * first
+        begun = [*map(self._elapsed, seen)] or [self._waited.get(experiment.name, 0.0)] * first
         return max(min([self._elapsed(now), *begun]), before.since)
 
     def _late(self, name: str, now: float) -> Iterable[Note]:

@@ -80,6 +80,17 @@ def test_waiting_for_others_is_no_phase():
     assert (world.course.now, dict(world.course.took)) == ("staging", {"staging": 2.0})
 
 
+def test_until_there_is_room_beside_other_tasks_nothing_is_late():
+    world = World()
+    world.has_machines, world.task.state = True, State.ACQUIRING
+    assert world.look(1) == world.look(900) == []
+    world.task.state, world.task.doing = State.STAGING, "setup"
+    assert world.look(901) == world.look(908) == []
+    world.step(911)
+    world.look(911)
+    assert dict(world.course.took) == {"setup": 11.0}
+
+
 def test_another_driver_goes_on_and_what_nothing_drove_does_not_count():
     world = World()
     world.look(6)

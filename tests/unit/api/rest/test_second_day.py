@@ -1,0 +1,167 @@
+"""What people do on the second day, by REST and on pages: docs/development/second_day.md has the whole table.
+
+Each call is sent by one of team red, and again by one of team blue, who sees nothing of red's run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import tarfile
+from html import unescape
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+from served_home import RECIPE, Served
+
+RUN = "job-red"
+JOB = {
+    "recipe": "name: x\nexperiments: {main: {command: python train.py --lr 0.5, workers: 1}}\nprovider: aws\n"
+}
+ZONED = {"recipe": JOB["recipe"].replace("workers: 1", "workers: 1, hardware: {region: us-east-1}")}
+LOCAL = {"recipe": f"{RECIPE}provider: local\n"}
+SKY = {"source": "resources: {accelerators: A100:8}\nrun: make\n", "file": "sky.yaml"}
+WIDE = {"source": "service: {replicas: 1}\nnum_nodes: 2\nrun: make\n", "file": "sky.yaml"}
+GONE = {"runs": [RUN], "dry_run": True}
+#: Method, path below /api/v1, body, and what the answer has: of red, and of blue. A number is a status.
+CALLS = [
+    ("PATCH", f"/runs/{RUN}", {"labels": {"paper": "draft"}, "note": "figure 3"}, "figure 3", 404),
+    ("GET", "/runs?where=state = SUCCEEDED and label:paper = draft", None, RUN, '"runs":[]'),
+    ("GET", "/runs?label=paper%3Ddraft", None, RUN, '"runs":[]'),
+    ("GET", "/runs?where=note ~ 'FIGURE 3'", None, RUN, '"runs":[]'),
+    ("GET", "/runs?where=loss <", None, "where, column 7", "where, column 7"),
+    ("PUT", "/views/red's", {"query": "where=loss+<+1"}, "red's", "red's"),
+    ("GET", "/views", None, "loss < 1", "loss < 1"),
+    ("DELETE", "/views/red's", None, 204, 204),
+    ("GET", "/cost", None, '"by":"month"', '"runs":0'),
+    ("GET", "/cost?by=label:paper", None, '"key":"draft","runs":1', '"key":null'),
+    ("GET", "/cost?by=provider&since=30d", None, '"rows"', '"rows":[]'),
+    ("GET", "/cost?by=user", None, '"key":"x"', '"runs":1'),
+    ("GET", "/cost?by=team", None, '"key":"red"', '"key":"blue"'),
+    ("GET", "/cost?by=run&csv=true", None, f"{RUN},1,", "run,runs,usd"),
+    ("GET", "/cost?by=nosuch", None, 422, 422),
+    ("GET", "/budgets", None, '"monthly_usd":100', '"monthly_usd":null'),
+    ("GET", "/storage", None, f'"run":"{RUN}"', '"run":"job-blue"'),
+    ("POST", "/storage/remove-runs", GONE, '"outcome":"REMOVED"', 404),
+    ("POST", "/storage/remove-runs", {"where": "label:paper = draft", "dry_run": True}, RUN, '"runs":[]'),
+    ("DELETE", f"/runs/{RUN}?dry_run=true", None, '"outcome":"REMOVED"', 404),
+    ("POST", "/storage/prune", {"kinds": ["checkpoints"], "dry_run": True}, '"checkpoints"', '"checkpoints"'),
+    ("POST", "/storage/prune", {"kinds": ["code"], "dry_run": True}, 403, 403),
+    ("GET", "/configuration", None, '"key":"region","value":"eu-west-1"', '"file":"config.toml"'),
+    ("GET", "/recipes/schema", None, '"keep_after"', '"silence"'),
+    ("POST", "/recipes/check", JOB, '"tasks":1', '"tasks":1'),
+    ("POST", "/recipes/check", LOCAL, "provider: local", 422),
+    ("POST", "/recipes/check", {"recipe": JOB["recipe"] + "nosuch: 1"}, "nosuch", 422),
+    ("POST", "/runs/dry-run", ZONED, "python train.py --lr 0.5", "RunInstances"),
+    ("POST", "/recipes/convert", SKY, "gpu: A100", "gpus: 8"),
+    ("POST", "/recipes/convert", WIDE, "A replica is one machine here", 422),
+    ("GET", "/wallet", None, '"wallet":null', '"wallet":null'),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    found = Served(tmp_path_factory.mktemp("served"))
+    file = found.service.home.root / "config" / "trainmaster" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('region = "eu-west-1"\nprovider = "aws"\n')
+    found.state.environ.update({"XDG_CONFIG_HOME": str(file.parent.parent), "HOME": str(file.parent)})
+    yield found
+    found.service.close()
+
+
+def test_each_call_answers_its_own_team(own):
+    wrong = []
+    for method, path, body, *answers in CALLS:
+        for who, wanted in zip(("red-user", "blue-user"), answers, strict=True):
+            answer = own.ask(who, method, f"/api/v1{path}", json=body)
+            said = wanted == answer.status_code if isinstance(wanted, int) else wanted in answer.text
+            if not said or (who == "blue-user" and RUN in answer.text.replace(f"'{RUN}'", "")):
+                wrong.append((who, method, path, answer.status_code, answer.text[:400]))
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_who_may_only_look_changes_nothing(own):
+    for method, path, body, *_ in CALLS:
+        if method in ("PATCH", "DELETE") or path.startswith(("/storage/", "/runs/dry")):
+            asked = own.ask("red-read", method, f"/api/v1{path}", json=body)
+            assert asked.status_code == (403 if "views" not in path else 404), (method, path)
+
+
+def test_a_first_recipe_is_made_where_the_code_is_ones_own(own):
+    script = (
+        b"import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float, default=0.1)\n"
+    )
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        member = tarfile.TarInfo("train.py")
+        member.size = len(script + b"p.parse_args()\n")
+        archive.addfile(member, io.BytesIO(script + b"p.parse_args()\n"))
+    digest = hashlib.sha256(packed.getvalue()).hexdigest()
+    own.ask("red-user", "PUT", f"/api/v1/code/{digest}", content=packed.getvalue())
+    refused = own.ask("red-user", "POST", "/api/v1/recipes/init", json={"code": digest})
+    assert (refused.status_code, refused.json()["hint"]) == (403, "`trainmaster init` does, where it is.")
+    options = {
+        "main": "train.py",
+        "digest": digest,
+        "recipe": "experiments: {main: {command: python train.py}}\n",
+    }
+    assert "--lr 0.1" in words(own.ask("red-user", "POST", "/new/recipe", data=options))
+
+
+#: A page, and what is on it: of red, and of blue.
+PAGES = [
+    (f"/runs/{RUN}", "figure 3", 404),
+    ("/runs?where=state = SUCCEEDED and label:paper = draft", RUN, "No runs like that"),
+    ("/runs?where=loss <", "where, column 7", "where, column 7"),
+    ("/cost?by=label:paper", "draft", "(none)"),
+    ("/cost?by=run", RUN, "job-blue"),
+    ("/team", "$100.00 left of $100.00", "Budget"),
+    ("/storage", "See what nothing needs any more", "See what nothing needs any more"),
+    ("/storage/prune", "nothing needs", "Nothing is left that nothing needs"),
+    (f"/remove?run={RUN}", "Delete it for good", 404),
+    ("/new", "this server takes provider: aws, region: eu-west-1", "Show what it would do"),
+]
+
+
+def words(answer):
+    """What is read on a page."""
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", "", answer.text)))
+
+
+def test_each_page_shows_its_own_team(own):
+    described = {"labels": {"paper": "draft"}, "note": "figure 3"}
+    own.ask("red-user", "PATCH", f"/api/v1/runs/{RUN}", json=described)
+    wrong = []
+    for path, *answers in PAGES:
+        for who, wanted in zip(("red-user", "blue-user"), answers, strict=True):
+            answer = own.ask(who, "GET", path)
+            said = wanted == answer.status_code if isinstance(wanted, int) else wanted in words(answer)
+            if not said or (who == "blue-user" and RUN in words(answer).replace(f"'{RUN}'", "")):
+                wrong.append((who, path, wanted, answer.status_code, words(answer)[-400:]))
+    assert not wrong, "\n".join(map(str, wrong))
+    assert "/storage/prune" not in own.ask("red-read", "GET", "/storage").text
+    for path in ("/storage/prune", "/new/dry-run"):
+        assert own.ask("red-read", "POST", path).status_code == 403
+
+
+def test_a_page_shows_what_a_run_would_do(own):
+    shown = words(own.ask("red-user", "POST", "/new/dry-run", data=ZONED))
+    assert "RunInstances" in shown
+    assert "python train.py --lr 0.5" in shown
+    assert str(own.service.home.root) not in shown
+    assert "UserData" not in shown
+    wrong = own.ask("red-user", "POST", "/new/dry-run", data=LOCAL)
+    assert (wrong.status_code, "provider: local" in words(wrong)) == (422, True)
+
+
+def test_what_nothing_needs_goes_from_the_page(own):
+    place = own.service.home.root / "runs" / RUN
+    own.ask("red-user", "POST", "/storage/prune")
+    assert place.is_dir()
+    assert own.ask("admin", "POST", "/storage/prune").headers["location"] == "/storage"
+    done = json.dumps(own.ask("admin", "GET", "/api/v1/audit").json())
+    assert "POST /storage/prune" in done
