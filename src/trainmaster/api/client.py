@@ -20,6 +20,7 @@ from trainmaster.spec.trigger import needs_server
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
+    from trainmaster.api.administration import AdministrationProtocol
     from trainmaster.api.protocol import Stream
     from trainmaster.api.protocol_parts import (
         RegistryProtocol,
@@ -167,6 +168,11 @@ class Client:
         """One's own names for what one looks for in the list of runs."""
         return self._home.views
 
+    @property
+    def administration(self) -> AdministrationProtocol:
+        """Tokens, teams, users, secrets, and what may be spent in a month."""
+        return self._home.administration
+
     def services(self) -> list[dict[str, Any]]:
         """Services of runs, those that are not over first: objects of ``trainmaster services --json``."""
         return self._home.services()
@@ -227,6 +233,27 @@ class Client:
             directory: see there.
         """
         return self._home.dry_run(self._read(recipe, overrides, provider, directory)[0])
+
+    def convert(self, source: str, file: str = "job") -> dict[str, Any]:
+        """A recipe of a file of another tool alone: the object of ``trainmaster convert --json``.
+
+        Args:
+            source: what stands in it, or a line such as of torchrun.
+            file: its name.
+
+        Raises:
+            UsageError: it is of no kind that is known, or no recipe can say it.
+        """
+        return self._home.convert(source, file)
+
+    def first_recipe(self, directory: str | os.PathLike[str], script: str | None = None) -> dict[str, Any]:
+        """A recipe for the code in a directory: the object of ``trainmaster init --json``; nothing is run.
+
+        Raises:
+            UsageError: there is no script, or it is no Python.
+            AccessError: the server is for others, too.
+        """
+        return self._home.first_recipe(Path(directory), script)
 
     def configuration(self, directory: str | os.PathLike[str] = ".") -> list[dict[str, Any]]:
         """What recipes in a directory leave open, and the files and lines that say so.

@@ -20,6 +20,7 @@ from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.processes import this_user
 
 if TYPE_CHECKING:
+    from trainmaster.api.administration import HomeAdministration
     from trainmaster.api.home_workflows import HomeWorkflows
     from trainmaster.api.local_apps import LocalApps, LocalServices
     from trainmaster.api.port_forward import PortForward
@@ -486,6 +487,12 @@ class EmbeddedClient:
         from trainmaster.service.storage.storage import Storage
 
         return Storage(self._service, self._owner, self._environ)
+
+    @property
+    def administration(self) -> HomeAdministration:
+        from trainmaster.api.administration import HomeAdministration
+
+        return HomeAdministration(self._service)
 
     @property
     def views(self) -> SavedViews:

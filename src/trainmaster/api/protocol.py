@@ -16,6 +16,7 @@ from trainmaster.api.protocol_parts import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmaster.api.administration import AdministrationProtocol
     from trainmaster.api.port_forward import PortForward
     from trainmaster.api.results import (
         Accepted,
@@ -77,6 +78,10 @@ class ClientProtocol(AppsProtocol, Protocol):
     @property
     def storage(self) -> StorageProtocol:
         """What takes room, and how it goes."""
+
+    @property
+    def administration(self) -> AdministrationProtocol:
+        """Tokens, teams, users, secrets and budgets."""
 
     @property
     def views(self) -> ViewsProtocol:

@@ -110,14 +110,7 @@ def open_administration() -> AdministrationProtocol:
     Raises:
         UsageError: the home's directory cannot be made or written, or the context cannot be used.
     """
-    if (server := _server()) is not None:
-        from trainmaster.api.remote.protocol_parts import RemoteAdministration
-
-        return RemoteAdministration(server)
-    from trainmaster.api.administration import HomeAdministration
-    from trainmaster.service import Service
-
-    return HomeAdministration(Service.from_environment())
+    return open_client().administration
 
 
 def open_client(

@@ -134,6 +134,9 @@ def narrow_amazon(keys: Mapping[str, str], grants: Sequence[Grant]) -> NarrowKey
                 ),
                 refusals,
             )
+        endpoint = amazon_settings().endpoint_url
+        if found is None and endpoint:  # what such a server says of calls that it does not know is of no use
+            raise _makes_none(endpoint)
         if found is None:
             raise TooWideKeysError("; ".join(refusals), _HINT)
         credentials = {
@@ -141,8 +144,8 @@ def narrow_amazon(keys: Mapping[str, str], grants: Sequence[Grant]) -> NarrowKey
             "AWS_SECRET_ACCESS_KEY": found["SecretAccessKey"],
             "AWS_SESSION_TOKEN": found["SessionToken"],
         }
-        if amazon_settings().endpoint_url:
-            _require_narrow(_client("s3", credentials), grants)
+        if endpoint:
+            _require_narrow(_client("s3", credentials), grants, endpoint)
     return NarrowKeys(credentials, found["Expiration"].timestamp())
 
 
@@ -254,24 +257,41 @@ def _role(client: Any, refusals: list[str]) -> str:  # noqa: ANN401 - botocore h
     return f"arn:{own[1]}:iam::{own[2]}:role/{own[3]}" if own else ""
 
 
-def _require_narrow(client: Any, grants: Sequence[Grant]) -> None:  # noqa: ANN401 - botocore has no types
+def _require_narrow(client: Any, grants: Sequence[Grant], endpoint: str) -> None:  # noqa: ANN401 - botocore
     """See that a server that is not Amazon's knows what a session policy is.
 
     Raises:
-        TooWideKeysError: it ignores it.
+        TooWideKeysError: it ignores it, or its keys open nothing.
     """
+    parts: dict[str, str] = {}  # the widest of each bucket
+    for bucket, prefix in (grant.part() for grant in grants):
+        parts[bucket] = min(parts.get(bucket, prefix), prefix, key=len)
+    for bucket, prefix in parts.items():
+        if prefix and _lists(client, bucket, ""):
+            raise TooWideKeysError(
+                "the server ignores session policies: its temporary keys are good for all", _HINT
+            )
+        if not _lists(client, bucket, prefix and f"{prefix}/"):
+            raise _makes_none(endpoint)
+
+
+def _lists(client: Any, bucket: str, prefix: str) -> bool:  # noqa: ANN401 - botocore has no types
     from botocore.exceptions import ClientError
 
-    for bucket in {grant.part()[0] for grant in grants if grant.part()[1]}:
-        try:
-            client.list_objects_v2(Bucket=bucket, MaxKeys=1)
-        except ClientError as error:
-            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 403:
-                continue
-            raise
-        raise TooWideKeysError(
-            "the server ignores session policies: its temporary keys are good for all", _HINT
-        )
+    try:
+        client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
+    except ClientError as error:
+        if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 403:
+            return False
+        raise
+    return True
+
+
+def _makes_none(endpoint: str) -> TooWideKeysError:
+    return TooWideKeysError(
+        f"{endpoint} makes no keys for a part of a bucket",
+        "`--lend-keys` lends nodes all that your own keys are good for.",
+    )
 
 
 @contextmanager

@@ -92,6 +92,19 @@ def test_models_are_registered_moved_and_downloaded_by_name(tmp_path: Path, monk
     client.close()
 
 
+def test_a_home_is_set_up_and_looked_after(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "home"))
+    client = Client()
+    assert client.administration.set_budget(None, {"monthly_usd": 200.0})["left_usd"] == 200.0
+    assert client.administration.budget(None)["monthly_usd"] == 200.0
+    assert client.convert("torchrun --nproc_per_node 2 train.py")["tool"] == "a command line"
+    (tmp_path / "train.py").write_text("print('loss 1')\n")
+    made = client.first_recipe(tmp_path)["recipe"]
+    assert client.check(Recipe.from_text(made, directory=tmp_path)) == []
+    assert client.dry_run(GOOD)["processes"]
+    client.close()
+
+
 @pytest.mark.parametrize("overrides", [["experiments.main.retries=2"], "experiments.main.retries=2", 5])
 def test_overrides_that_are_no_dictionary_are_refused(overrides):
     with pytest.raises(UsageError, match=r"overrides: .* is no dictionary"):

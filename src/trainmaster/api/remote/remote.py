@@ -15,6 +15,7 @@ from urllib.parse import quote
 from trainmaster.api.remote.connection import RestConnection, quoted
 from trainmaster.api.remote.following import RunFollower, follow_logs, rows_of, searched
 from trainmaster.api.remote.protocol_parts import (
+    RemoteAdministration,
     RemoteRegistry,
     RemoteStorage,
     RemoteViews,
@@ -59,6 +60,7 @@ class RemoteClient:
         self._to = connection
         self.url = connection.url
         self.registry = RemoteRegistry(connection)
+        self.administration = RemoteAdministration(connection)
         #: What was planned here last, and the run of it: that need not be asked for.
         self._planned: tuple[Recipe, RunPlan] | None = None
         self._last: tuple[str, Recipe] | None = None
