@@ -49,6 +49,12 @@ class Outlook:
         return f"{self.workers} worker{'s' * (self.workers != 1)}{servers}"
 
 
+    @property
+    def stays(self) -> str:
+        """That nothing is changed."""
+        return f"{self.words} {'stays' if (self.workers, self.servers) == (1, 0) else 'stay'}"
+
+
 @dataclass(frozen=True, slots=True)
 class Sizing:
     """A task whose gang may change, as things stand.
@@ -168,13 +174,13 @@ def best_size(sizing: Sizing) -> tuple[Outlook | None, str]:
         best = max(sizing.others, key=lambda size: sizing.gain(size, size.sure), default=None)
         if best is None:
             return None, ""
-        late = f"it is late, but {sizing.now.words}" if sizing.is_late else f"{sizing.now.words}"
+        late = "it is late, but " * sizing.is_late
         faster = (1 - best.usual) * 100
         pays = f"{abs(faster):.0f} % {'shorter' if faster >= 0 else 'longer'} steps"
-        return None, f"{late} stay: {best.words} ({pays}) would not pay for the change"
+        return None, f"{late}{sizing.now.stays}: {best.words} ({pays}) would not pay for the change"
     allowed = [size for size in worth if not sizing.why_too_dear(size)]
     if why_not := _why_not_now(sizing, worth[0], is_allowed=bool(allowed)):
-        return None, f"{sizing.now.words} stay: {why_not}"
+        return None, f"{sizing.now.stays}: {why_not}"
     in_time = [size for size in allowed if sizing.ends_s(size, size.sure) <= sizing.due_s]
     if sizing.is_late and in_time:
         best = min(in_time, key=lambda size: (sizing.usd(size, size.sure), sizing.ends_s(size, size.sure)))

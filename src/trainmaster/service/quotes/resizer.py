@@ -146,7 +146,7 @@ class Resizer:
         del self._pending[attempt]
         if what is Moment.KEEP:
             self._told.setdefault(attempt, []).extend([""] * _TOLD_MOST)
-            return [adapted(task, f"{sizing.now.words} stay: a change no longer pays")]
+            return [adapted(task, f"{sizing.now.stays}: a change no longer pays")]
         words = f"it goes on with {size.words} from its newest checkpoint"
         found = GangSize(size.workers, size.servers, now, words)
         self._facts.settled(Fact.SIZE, f"{task.experiment}/{task.attempt + 1}", found.to_json)
