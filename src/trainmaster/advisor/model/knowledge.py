@@ -144,7 +144,7 @@ class Knowledge:
             unexplained=int(model.unexplained.sum()) if model is not None else 0,
             startups=_startups(first),
             measurements=tuple(_with_network(m, nic_mbps.get(m.offer)) for m in here[:_KEPT]),
-            curves=tuple(m.curve for m in same if m.curve is not None),
+            curves=curves_of(same, similar),
         )
 
     @property
@@ -186,6 +186,12 @@ class Knowledge:
     def memory_at(self, batch: Floats, *, device: bool) -> Floats:
         """(m,) bytes that one member needs with a local batch; NaN where nothing was seen."""
         return memory_at(self.device_memory if device else self.memory, batch)
+
+
+def curves_of(same: Sequence[Measurement], similar: Sequence[Measurement]) -> tuple[SeenCurve, ...]:
+    """Curves of the very job; of other versions of it where it has none, which are marked so."""
+    found = tuple(each.curve for each in same if each.curve is not None)
+    return found or tuple(replace(each.curve, is_kin=True) for each in similar if each.curve is not None)
 
 
 def memory_at(seen: Sequence[tuple[float, float]], batch: Floats) -> Floats:

@@ -138,6 +138,7 @@ class SeenCurve:
         batch: examples of a step of all workers together; None if unknown.
         is_run: it is of a run; else of a measurement that was stopped after a minute.
         noise: gradient noise scale in batches, where it was measured.
+        is_kin: it is of another version of the job: its code, batch or parameters were others.
     """
 
     metric: str
@@ -145,6 +146,7 @@ class SeenCurve:
     batch: float | None = None
     is_run: bool = True
     noise: float | None = None
+    is_kin: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -31,6 +31,8 @@ _NO_GAIN: Final = 0.4
 #: How the noise of gradients in the first minute, as a batch, lies to the critical batch: log, and spread.
 _NOISE_OVER_CRITICAL: Final = -0.7
 _NOISE_SPREAD: Final = 0.9
+#: How far steps of one version of a job are from those of another (log).
+KIN_SPREAD: Final = 0.5
 #: So many curves count, and of those that did not come to it so many are foretold: the newest.
 _MOST_CURVES: Final = 24
 _MOST_FORETOLD: Final = 6
@@ -56,6 +58,7 @@ class TargetBelief:
         never: chance that one does not come to it, however long it trains.
         batch: global, that `log_steps` are for; None if unknown.
         curves: how many it rests on. reached: how many of them came to it. is_measured: no run is among them.
+        is_kin: they are of other versions of the job.
     """
 
     log_steps: Floats
@@ -66,6 +69,7 @@ class TargetBelief:
     curves: int
     reached: int
     is_measured: bool = False
+    is_kin: bool = False
 
     def steps(self, batch: Floats, tasks: int = 1) -> Floats:
         """(DRAWS, m, tasks) steps with m global batches (NaN: as it was seen); infinite: never."""
@@ -135,16 +139,20 @@ def target_belief(
     seen: list[_Seen] = []
     foretold = 0
     for each in used[:_MOST_CURVES]:
-        found = _Seen.reached(each, aim, more_is_better=more_is_better)
-        if found is None and foretold < _MOST_FORETOLD:
-            found = _Seen.foretold(each, aim, more_is_better=more_is_better, most=most)
+        one = _Seen.reached(each, aim, more_is_better=more_is_better)
+        if one is None and foretold < _MOST_FORETOLD:
+            one = _Seen.foretold(each, aim, more_is_better=more_is_better, most=most)
             foretold += 1
-        if found is not None:
-            seen.append(found)
+        if one is not None:
+            seen.append(one)
     if not seen:
         return None
     noises = [each.noise * each.batch for each in of_it if each.noise and each.batch]
-    return _pooled(seen, batch, noises, is_measured=not used[0].is_run)
+    found = _pooled(seen, batch, noises, is_measured=not used[0].is_run)
+    if not used[0].is_kin:
+        return found
+    doubt = KIN_SPREAD * np.random.default_rng(37).standard_normal(DRAWS)  # all of them share it
+    return replace(found, log_steps=found.log_steps + doubt, is_kin=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,6 +223,7 @@ class QuotedTarget:
         steps: p5, p50 and p95 of the step; None in place of one: not within these.
         curves: that this rests on. reached: how many of them came to it.
         is_measured: no run is among them.
+        is_kin: they are of other versions of the job.
         batch: of all workers together; None if unknown.
         critical_batch: beyond it a larger batch saves few steps; 0: none at all; None if unknown.
     """
@@ -237,6 +238,7 @@ class QuotedTarget:
     is_measured: bool = False
     batch: float | None = None
     critical_batch: float | None = None
+    is_kin: bool = False
 
     @property
     def words(self) -> str:
@@ -252,6 +254,7 @@ class QuotedTarget:
         first, middle, last = (self.steps[key] for key in ("p5", "p50", "p95"))
         curves = f"{self.curves} earlier run{'s' * (self.curves != 1)}, {self.reached} of which came to it"
         source = "the first reports of its measurement" if self.is_measured else curves
+        source += " (with other code, batch or parameters)" * self.is_kin
         if middle is None:
             what = "lower the target, raise `steps` or `epochs`, or change what is trained"
             chance = f"the chance is {100 * self.chance:.0f} %"

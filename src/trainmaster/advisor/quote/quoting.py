@@ -332,6 +332,7 @@ def _target(timing: Timing, one: Candidates) -> QuotedTarget | None:
         curves=belief.curves,
         reached=belief.reached,
         is_measured=belief.is_measured,
+        is_kin=belief.is_kin,
         critical_batch=round(critical, 1) if belief.batch else None,
     )
 

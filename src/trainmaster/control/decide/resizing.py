@@ -48,7 +48,6 @@ class Outlook:
         servers = f" and {self.servers} parameter server{'s' * (self.servers != 1)}" if self.servers else ""
         return f"{self.workers} worker{'s' * (self.workers != 1)}{servers}"
 
-
     @property
     def stays(self) -> str:
         """That nothing is changed."""

@@ -81,7 +81,9 @@ class MeasuredNow:
         """Take in what was measured before on such machines; curves are the same on all of them."""
         self.same[name] = [each for each in history.same if each.offer == offer]
         self.similar[name] = [each for each in history.similar if each.offer == offer]
-        self.curves[name] = curves_of(history.same)
+        from trainmaster.advisor.model.knowledge import curves_of
+
+        self.curves[name] = curves_of(history.same, history.similar)
 
     def of_all_sizes(self, name: str) -> list[Measurement]:
         """What was measured now, and earlier with other numbers of workers or servers."""
@@ -110,11 +112,6 @@ class MeasuredNow:
 def _size(measured: Measurement) -> tuple[int, int | None]:
     at = measured.point
     return (0, None) if at is None else (at.workers, at.parameter_servers)
-
-
-def curves_of(measured: Sequence[Measurement]) -> tuple[SeenCurve, ...]:
-    """Their curves."""
-    return tuple(each.curve for each in measured if each.curve is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,25 +157,30 @@ def histories(
     for name, experiment in recipe.experiments.items():
         key = fingerprint_of(recipe, experiment, code, device)
         rows = database.measurements(key.exact, team)
-        same = [as_long(each, key.numbers) for each in _with_curves(home, experiment, rows)]
+        same = [as_long(each, key.numbers) for _, each in _with_curves(home, experiment, rows)]
         others = database.similar_measurements(key.similar, key.exact, team)
-        found[name] = History(key, same, _borrowed(key, others), team)
+        kin = [row for row in others if any(_is_kin(key, each) for each in _read([row]))]
+        found[name] = History(key, same, _borrowed(key, _with_curves(home, experiment, kin)), team)
     return found
 
 
-def _with_curves(home: Home, experiment: Experiment, rows: Sequence[RowMapping]) -> list[Measurement]:
-    """Measurements; where a target is asked for, with the curves of runs that had none."""
-    until, found, left = experiment.ends_at, [], _MOST_READ
+def _is_kin(key: Fingerprint, measured: Measurement) -> bool:
+    return kinship(key.lines, measured.code_lines or ()) >= KIN
+
+
+def _with_curves(
+    home: Home, experiment: Experiment, rows: Sequence[RowMapping]
+) -> list[tuple[str, Measurement]]:
+    """Fingerprints and measurements; where a target is asked for, with the curves of runs that had none."""
+    until, found, left = experiment.ends_at, list[tuple[str, "Measurement"]](), _MOST_READ
     for row in rows:
         for each in _read([row]):
             if until is not None and left and row["run_id"] and not _tells(each, until):
                 left -= 1
                 curve = _reported(home, experiment, row, each.steps_done)
-                found.append(
-                    replace(each, curve=None if curve is None else replace(curve, batch=_batch(each)))
-                )
-            else:
-                found.append(each)
+                curve = None if curve is None else replace(curve, batch=_batch(each))
+                each = replace(each, curve=curve)
+            found.append((row["fingerprint"], each))
     return found
 
 
@@ -209,13 +211,11 @@ def _reported(home: Home, experiment: Experiment, row: RowMapping, steps_done: f
     return None
 
 
-def _borrowed(key: Fingerprint, rows: Sequence[RowMapping]) -> list[Measurement]:
+def _borrowed(key: Fingerprint, kin: Sequence[tuple[str, Measurement]]) -> list[Measurement]:
     """What was measured of other versions of a job, with the doubt that such borrowing has shown."""
     jobs: dict[str, list[Measurement]] = {}
-    for row in rows:
-        for each in _read([row]):
-            if kinship(key.lines, each.code_lines or ()) >= KIN:
-                jobs.setdefault(row["fingerprint"], []).append(as_long(each, key.numbers))
+    for fingerprint, each in kin:
+        jobs.setdefault(fingerprint, []).append(as_long(each, key.numbers))
     doubt = borrowing_spread(list(jobs.values()))
     found = [replace(m, step_spread=hypot(m.step_spread, doubt)) for job in jobs.values() for m in job]
     return sorted(found, key=lambda m: -m.measured_at)

@@ -1,6 +1,7 @@
 """How many steps a target takes: curves that came to it, that did not, and other batches, of known truth."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,6 +55,15 @@ def test_measurements_count_where_there_is_no_run():
     assert belief(minute).is_measured
     assert not belief(minute, run).is_measured
     assert belief(minute, run).curves == 1
+
+
+def test_other_versions_of_the_job_say_less_however_many_there_are():
+    own = [curve(until=1500, seed=n) for n in range(8)]
+    kin = belief(*(replace(each, is_kin=True) for each in own))
+    (early, _, late), (sooner, about, later) = quantiles(belief(*own)), quantiles(kin)
+    assert kin.is_kin
+    assert about == pytest.approx(1100, rel=0.15)
+    assert later / sooner > 2 * late / early
 
 
 def test_never_is_an_answer():

@@ -6,18 +6,19 @@ import json
 
 import pytest
 
+from trainmaster.advisor.model.knowledge import curves_of
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database, NewMeasurement, Submission
 from trainmaster.service.quotes.history import (
     as_long,
     borrowing_spread,
-    curves_of,
     experience_of,
     histories,
     new_row,
 )
 from trainmaster.spec import Strategy, read_recipe
+from trainmaster.spec.experiment import Batch
 from trainmaster.spec.until import Target
 
 OWNER = "r-owner"
@@ -90,9 +91,18 @@ def test_the_curves_of_a_target_are_those_of_the_teams_own_runs(database, home, 
         database.add_measurement(NewMeasurement(name, key.exact, key.similar, "main", run, data, 1.0))
     told = {team: histories(database, home, recipe, team=team)["main"].same for team in (None, "red", "blue")}
     for team in (None, "red"):
-        (curve,) = curves_of(told[team])
+        (curve,) = curves_of(told[team], [])
         assert (curve.metric, curve.points, curve.is_run) == ("acc", ((5.0, 0.5), (9.0, 0.95)), True)
-    assert curves_of(told["blue"]) == ()
+    assert curves_of(told["blue"], []) == ()
+    other = main.model_copy(update={"batch": Batch(total=16)})
+    other_recipe = recipe.model_copy(update={"experiments": {"main": other}})
+    borrowed = {
+        team: histories(database, home, other_recipe, team=team)["main"] for team in (None, "red", "blue")
+    }
+    for team in (None, "red"):
+        (kin,) = curves_of(borrowed[team].same, borrowed[team].similar)
+        assert (kin.points, kin.batch, kin.is_kin) == (curve.points, 8.0, True)
+    assert curves_of([], borrowed["blue"].similar) == ()
 
 
 def test_a_team_learns_of_machines_from_its_own_jobs(database):
