@@ -25,6 +25,8 @@ BOOT_S: Final = 600.0
 FORGOTTEN_S: Final = 120.0
 #: Times that differ by more are by clocks that were set otherwise.
 _CLOCKS_DIFFER_S: Final = 5.0
+#: How often it is written down that a machine still waits in a queue.
+_QUEUED_EVERY_S: Final = 30.0
 #: Hosts that others use now may be free soon.
 HOSTS_S: Final = 15.0
 #: Names of one kind in a line for people.
@@ -137,7 +139,7 @@ def _take_news(decision: Decision, seen: Seen, now: float, patience: WaitLimits)
     for machine in decision.record.rented:
         node = seen.latest.get(machine.id)
         if node is not None:
-            machine = _told(decision, machine, node, seen)
+            machine = _told(decision, machine, node, seen, now)
         if seen.stages.get(machine.id) is Stage.JOINED and not machine.has_joined:
             machine = replace(machine, has_joined=True)
             decision.record = decision.record.changed([machine])
@@ -167,12 +169,12 @@ def _settle_over(decision: Decision, seen: Seen, now: float) -> None:
             decision.act(ActionKind.GIVE_BACK, [machine.id])
         elif machine.started_at is not None:
             if node is not None:
-                machine = _told(decision, machine, node, seen)
+                machine = _told(decision, machine, node, seen, now)
             ended_at = (node.ended_at if node else None) or _ended_by(decision.record, machine, now)
             decision.record = decision.record.changed([replace(machine, ended_at=ended_at)])
 
 
-def _told(decision: Decision, machine: Machine, node: Node, seen: Seen) -> Machine:
+def _told(decision: Decision, machine: Machine, node: Node, seen: Seen, now: float) -> Machine:
     """What the provider says of it, written down: the bill depends on it.
 
     A driver whose clock was set otherwise may have written when it started: then what is told now holds.
@@ -182,6 +184,8 @@ def _told(decision: Decision, machine: Machine, node: Node, seen: Seen) -> Machi
         differ_s = abs(started_at - node.started_at)
         started_at = started_at if differ_s <= _CLOCKS_DIFFER_S else node.started_at
     known = replace(machine, zone=node.zone or machine.zone, started_at=started_at)
+    if node.is_queued and seen.nodes is not None and now - (machine.asked_at or 0.0) > _QUEUED_EVERY_S:
+        known = replace(known, asked_at=now)  # what waits in a queue has not begun, however long it waits
     if known != machine:
         decision.record = decision.record.changed([known])
     return known

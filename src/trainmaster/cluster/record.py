@@ -55,7 +55,7 @@ class Machine:
         is_broken: it could not become a node.
         has_joined: it was a node of the cluster, whichever process drives the run now.
         reason: why it is over, in words.
-        asked_at: Unix seconds.
+        asked_at: Unix seconds; of one that waits in a queue, when that was heard last.
         leased_until: of one that is over: Unix seconds at which it has ended itself at the latest.
         is_slow: another one is to take its place: its seat is free, though it works until that one does.
         slow_at: Unix seconds when that was decided. slow_why: for what reason. slowdown: how many times as
