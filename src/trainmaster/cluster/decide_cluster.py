@@ -16,6 +16,7 @@ from trainmaster.cluster.observed import Scaling
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Failure, Machine
 from trainmaster.cluster.renting.plan import Rental, RolePlan
 from trainmaster.providers.base import Node, NodeState
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.next_offer import CapacityFailure, next_offer
 from trainmaster.spec.units import format_duration
 
@@ -27,8 +28,9 @@ FORGOTTEN_S: Final = 120.0
 _CLOCKS_DIFFER_S: Final = 5.0
 #: How often it is written down that a machine still waits in a queue.
 _QUEUED_EVERY_S: Final = 30.0
-#: Hosts that others use now may be free soon.
+#: Hosts that others use now may be free soon; what a place with a queue refuses is closed or away for a while.
 HOSTS_S: Final = 15.0
+QUEUE_S: Final = 60.0
 #: Names of one kind in a line for people.
 _NAMED_MOST: Final = 4
 #: So many machines of one seat may fail to become nodes before the run is ended.
@@ -355,7 +357,11 @@ def _fill_seats(decision: Decision, seen: Seen, now: float, patience: WaitLimits
 
 def _ask(decision: Decision, role: RolePlan, seats: list[str], now: float, patience: WaitLimits) -> None:
     record = decision.record
-    cool_down_s = patience.cool_down_s if role.rentals[0].is_rented else min(patience.cool_down_s, HOSTS_S)
+    cool_down_s = patience.cool_down_s
+    if not role.rentals[0].is_rented:
+        cool_down_s = min(cool_down_s, HOSTS_S)
+    elif capabilities_of(record.provider).queues:
+        cool_down_s = min(cool_down_s, QUEUE_S)
     failures = [CapacityFailure(f.region, f.zone, f.spot, f.at, f.instance_type) for f in record.failures]
     found = next_offer(cast("Any", role.rentals), failures, now, cool_down_s)
     if found.offer is None:

@@ -606,6 +606,14 @@ def test_what_waits_in_a_queue_for_long_sets_no_more_money_aside_than_what_was_j
     assert unseen.most_usd(NOW + 7200, NOW + 7500) > just_usd, "what nothing is heard of may be there"
 
 
+def test_a_place_with_a_queue_that_refuses_is_asked_again_soon() -> None:
+    """Nodes of a Ray whose head was started anew come back one by one."""
+    asked = replace(step(new_record("run", plan(), "home")).record, provider="ray")
+    record = step(asked, Seen(refusals={"worker-0": Refusal(("us-a", "us-b"), "no room")})).record
+    assert step(record).retry_at == pytest.approx(NOW + 60)
+    assert step(record, now=NOW + 60).actions
+
+
 def test_a_cloud_without_capacity_is_waited_for_as_long() -> None:
     over = rented(1).changed([replace(rented(1).machines[0], is_over=True, has_joined=True, asked_at=NOW)])
     asked = step(over, now=NOW + 10)

@@ -32,7 +32,10 @@ from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import short_digest
 
-_LOST: Final = "Ray does not know it any more: its head was started again, or its keeper was ended"
+_LOST: Final = (
+    "Ray does not know it any more: its head was started again, which ends all that runs in a Ray, or its "
+    "keeper was ended"
+)
 
 
 def ray_provider(place: ProviderPlace) -> RayProvider:
