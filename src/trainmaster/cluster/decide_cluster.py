@@ -28,7 +28,7 @@ FORGOTTEN_S: Final = 120.0
 _CLOCKS_DIFFER_S: Final = 5.0
 #: How often it is written down that a machine still waits in a queue.
 _QUEUED_EVERY_S: Final = 30.0
-#: Hosts that others use now may be free soon; what a place with a queue refuses is closed or away for a while.
+#: Hosts that others use now may be free soon; what a place with a queue refuses is closed or away for a time.
 HOSTS_S: Final = 15.0
 QUEUE_S: Final = 60.0
 #: Names of one kind in a line for people.

@@ -55,7 +55,8 @@ class PrivateRay(PrivateServer):
     Attributes:
         names: of the nodes.
         scratch: directory that all see.
-        way: what `ray.yaml` has of the way to it: by a command that leads to its head.
+        enter: command that runs what follows it on its head.
+        way: what `ray.yaml` has of the way to it: by that command.
         client: the same by Ray Client, from this machine.
     """
 
@@ -68,7 +69,8 @@ class PrivateRay(PrivateServer):
 
         head = self._network.address(self.names[0])
         self.client = f"address: ray://{head}:10001\n"
-        self.way = f"address: {head}:6379\nvia: {self._place}/enter\npython: {sys.executable}\n"
+        self.enter = self._place / "enter"
+        self.way = f"address: {head}:6379\nvia: {self.enter}\npython: {sys.executable}\n"
 
     # --- its life ------------------------------------------------------------------------------------------
 
@@ -79,9 +81,8 @@ class PrivateRay(PrivateServer):
         for name in ("scratch", "r", *(f"{kind}.{name}" for kind in ("var", "r") for name in self.names)):
             (self._place / name).mkdir()
             (self._place / name).chmod(0o1777)
-        enter = self._place / "enter"
-        enter.write_text(f'#!/bin/sh\nexec {shlex.join(self._entering(self.names[0]))} "$@"\n')
-        enter.chmod(0o755)
+        self.enter.write_text(f'#!/bin/sh\nexec {shlex.join(self._entering(self.names[0]))} "$@"\n')
+        self.enter.chmod(0o755)
 
     def start(self) -> None:
         """See `PrivateServer`."""

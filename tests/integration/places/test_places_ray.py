@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from renter import Renter
 
 from trainmaster.testing.private_network import NoNetworkError
 from trainmaster.testing.private_ray import PrivateRay, check_installed
+from trainmaster.testing.private_sshd import SshHost, make_key
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.places]
 
@@ -93,6 +96,54 @@ def test_a_gang_of_two_beside_others(user: Renter, ray: PrivateRay) -> None:
     going = user.run(gang(user, 2, 20), provider="ray")
     assert going.end(timeout_s=PATIENCE_S)["state"] == "DONE"
     assert "gpus=0" in going.text
+
+
+@contextlib.contextmanager
+def way_there(kind: str, ray: PrivateRay, folder: Path) -> Iterator[str]:
+    """As docs have it, in `ray.yaml`. A stand-in for `kubectl` shows what it is asked for."""
+    if kind == "port":
+        yield ray.client
+    elif kind == "kubectl":
+        kubectl = folder / "kubectl"
+        kubectl.write_text(
+            f'#!/bin/sh\ntest "$1 $2 $3 $4" = "exec -i head --" && shift 4 && exec {ray.enter} "$@"\n'
+        )
+        kubectl.chmod(0o755)
+        yield f"via: {kubectl} exec -i head --\naddress: auto\npython: {sys.executable}\n"
+    else:
+        key, python = folder / "own_key", folder / "python"
+        make_key(key)
+        python.write_text(f'#!/bin/sh\nexec {ray.enter} {sys.executable} "$@"\n')  # this machine is no head
+        python.chmod(0o755)
+        (folder / "login").mkdir()
+        host = SshHost(folder / "login", "login", key)
+        host.start()
+        try:
+            yield f"login: root@127.0.0.1:{host.port}\nkey: {key}\naddress: auto\npython: {python}\n"
+        finally:
+            host.stop()
+
+
+@pytest.mark.parametrize("kind", ["port", "kubectl", "login"])
+def test_every_way_there_leads_into_machines(
+    user: Renter, ray: PrivateRay, account: Account, tmp_path: Path, kind: str
+) -> None:
+    """By shells, commands and files."""
+    with way_there(kind, ray, tmp_path) as way:
+        (account.home / "ray.yaml").write_text(SETTINGS.format(way=way, scratch=ray.scratch))
+        going = user.run(gang(user, 2, 4000), provider="ray")
+        run = going.run
+        until_step(user, run)
+        assert user.call("ssh", run, "worker-1", "--", "hostname").stdout.strip() in ray.names
+        assert user.call("exec", run, "worker-0", "--", "sh", "-c", "exit 3", code=3).returncode == 3
+        source = user.work / "sent"
+        source.write_bytes(os.urandom(2_000_000))
+        user.call("cp", str(source), f"{run}/worker-1:{ray.scratch}/sent")
+        user.call("cp", f"{run}/worker-1:{ray.scratch}/sent", str(user.work / "back"))
+        assert (user.work / "back").read_bytes() == source.read_bytes()
+        (ray.scratch / "sent").unlink()
+        going.interrupt()
+        going.end(code=None, timeout_s=PATIENCE_S)
 
 
 def test_what_never_fits_is_refused(user: Renter) -> None:
