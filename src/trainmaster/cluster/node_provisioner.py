@@ -200,10 +200,17 @@ class NodeProvisioner:
         if not (node.is_rented and self._has_switch):
             return
 
+        from trainmaster.transport.base import RemoteTimeoutError
+
         command = renewal_command(lease_s, node.switch or DIRECTORY)
         deadline = time.monotonic() + (_LOGIN_S if patient else 0)
         while True:
-            result = connection.run(command, timeout_s=_RENEW_TIMEOUT_S)
+            try:
+                result = connection.run(command, timeout_s=_RENEW_TIMEOUT_S)
+            except RemoteTimeoutError:  # a machine that many others begin on at the same time
+                if time.monotonic() >= deadline:
+                    raise
+                continue
             if result.code == 0:
                 return
             if time.monotonic() >= deadline:

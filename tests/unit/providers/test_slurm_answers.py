@@ -227,9 +227,25 @@ BIG = NodeRequest("worker", 1, "big", token="worker-0")
 HAS_BIG = Result(0, SINFO.replace("down*", "idle"), "")
 
 
-def provider_of(tmp_path: Path, shell: Shell) -> SlurmProvider:
+def provider_of(tmp_path: Path, shell: Shell, pauses_s: list[float] | None = None) -> SlurmProvider:
     (tmp_path / "slurm").mkdir(exist_ok=True)
-    return SlurmProvider(settings(tmp_path), ProviderPlace(tmp_path, "home"), shell, clock=lambda: 100.0)
+    place, slept = ProviderPlace(tmp_path, "home"), [] if pauses_s is None else pauses_s
+    return SlurmProvider(settings(tmp_path), place, shell, clock=lambda: 100.0, sleep=slept.append)
+
+
+def test_a_busy_controller_ends_no_run_before_it_begins(tmp_path):
+    """It is asked again; what it refuses is not."""
+    busy, pauses_s = Result(1, "", "slurm_load_partitions: Socket timed out on send/recv operation"), []
+    shell = Slurm(sinfo=busy)
+    provider = provider_of(tmp_path, shell, pauses_s)
+    with pytest.raises(ProviderError, match="Socket timed out"):
+        provider.preflight([BIG])
+    assert len(shell.told) == 4
+    pauses_s.clear()
+    shell.said = {"sinfo": HAS_BIG, "test-only": Result(1, "", "sbatch: error: Invalid account")}
+    with pytest.raises(UsageError):
+        provider.preflight([BIG])
+    assert not pauses_s
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import getpass
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
@@ -43,6 +44,8 @@ _UNREACHED: Final = (
     "Connection refused",
     "Zero Bytes were transmitted",
 )
+#: A controller that many use does not answer each time; seconds before it is asked again.
+_BUSY_PAUSES_S: Final = (2.0, 5.0, 15.0)
 
 
 class Shell(Protocol):
@@ -81,6 +84,7 @@ class SlurmProvider:
         shell: where Slurm's commands are.
         way_environ: what a command that leads to a node begins with.
         clock: gives Unix seconds; never set back.
+        sleep: between tries.
 
     Attributes:
         name: ``slurm``.
@@ -96,8 +100,9 @@ class SlurmProvider:
         *,
         way_environ: str = "",
         clock: Callable[[], float] = steady_s,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._settings, self._shell, self._clock = settings, shell, clock
+        self._settings, self._shell, self._clock, self._sleep = settings, shell, clock, sleep
         self._home, self._way_environ = place.identity, way_environ
         self._memory = SlurmLedger(place.directory(self.name), place.saved)
 
@@ -148,7 +153,7 @@ class SlurmProvider:
         for part in self._parts("preflight", requests):  # Slurm reckons with one component at a time
             refuse_misfit(part, partitions)
             script = self._script([part], "preflight", "none", "none", "0")
-            done = self._run(f"date +now=%s\n{scripts.test_script(script)}")
+            done = self._patiently(f"date +now=%s\n{scripts.test_script(script)}")
             if done.code:
                 raise self._refused(done, [part])
             if start := answers.start_of(done.out + done.err):
@@ -170,7 +175,16 @@ class SlurmProvider:
         ]
 
     def _partitions(self) -> dict[str, Partition]:
-        return answers.parse_partitions(self._answer(scripts.sinfo_script()))
+        return answers.parse_partitions(self._said(self._patiently(scripts.sinfo_script())))
+
+    def _patiently(self, script: str) -> Result:
+        """What a script answers before anything runs: no loop asks a busy controller again."""
+        for pause_s in _BUSY_PAUSES_S:
+            done = self._run(script)
+            if not done.code or not any(known in done.out + done.err for known in _UNREACHED):
+                return done
+            self._sleep(pause_s)
+        return self._run(script)
 
     # --- asking for it -------------------------------------------------------------------------------------
 
@@ -491,7 +505,9 @@ class SlurmProvider:
             UsageError: there is no Slurm.
             ProviderError: it does not answer.
         """
-        done = self._run(script)
+        return self._said(self._run(script))
+
+    def _said(self, done: Result) -> str:
         if done.code == 0:
             return done.out
         words = answers.refused_words(done.err or done.out)
