@@ -152,7 +152,10 @@ class Site(Generic[S]):
     ) -> Catalogue:
         """The machines of a home's settings, at the site's own prices; no others are needed."""
         del prices
-        settings = self.read(root, environ)
+        return self.offered(self.read(root, environ), today)
+
+    def offered(self, settings: S, today: date) -> Catalogue:
+        """The machines of settings."""
         offers = [
             site_offer(
                 self.kind.provider, name, each.cpus, each.memory_bytes, today, str(settings.file),

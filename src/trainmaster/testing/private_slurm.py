@@ -27,6 +27,8 @@ _PATH: Final = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 CPUS: Final = 4
 MEMORY_MB: Final = 2000
 GPUS: Final = 2
+#: Of `scavenge`, where there is accounting.
+WEIGHTS: Final = "TRESBillingWeights=CPU=1.0,Mem=0.25G,GRES/gpu=2.0"
 
 
 class NoSlurmError(NoNetworkError):
@@ -218,7 +220,8 @@ class PrivateSlurm(PrivateServer):
             f"PartitionName=main Nodes=n[1-{last}] Default=YES MaxTime=1-0 State=UP PriorityTier=10 "
             "PreemptMode=OFF",
             f"PartitionName=scavenge Nodes=n[1-{last}] MaxTime=1-0 State=UP PriorityTier=1 "
-            f"PreemptMode=CANCEL GraceTime={self._grace_s}",
+            f"PreemptMode=CANCEL GraceTime={self._grace_s}{self._accounting * f' {WEIGHTS}'}",
+            *["AccountingStorageTRES=gres/gpu"] * self._accounting,
         ]  # fmt: skip
 
     def _start_accounting(self) -> None:

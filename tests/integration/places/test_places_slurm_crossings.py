@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from renter import Renter
 from running_server import RunningServer
 
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
-from trainmaster.providers.slurm.provider import slurm_provider
+from trainmaster.providers.slurm.provider import catalogue_of, slurm_provider
 from trainmaster.testing.private_slurm import NoSlurmError, PrivateSlurm
 
 if TYPE_CHECKING:  # another folder's conftest.py may have the name by then
@@ -206,7 +207,7 @@ def test_a_team_trains_on_a_server_that_has_an_account(
 
 
 def test_the_accounting_tells_of_what_slurm_has_forgotten(account: Account, tmp_path: Path) -> None:
-    """When it ended, and why: what it has cost does not go on while no driver looks."""
+    """When it ended, and why: what it has cost does not go on while no driver looks. And what it bills."""
     try:
         slurm = PrivateSlurm(1, accounting=True, forgets_after_s=2)
         slurm.__enter__()
@@ -224,5 +225,11 @@ def test_the_accounting_tells_of_what_slurm_has_forgotten(account: Account, tmp_
         assert (node.state, "cancelled" in node.reason) == (NodeState.GONE, True), node.reason
         ended = slurm.command("env", "SLURM_TIME_FORMAT=%s", "sacct", "-nXP", "-j", job, "-o", "End")
         assert node.ended_at == pytest.approx(float(ended), abs=5)
+        settings = account.home / "slurm.yaml"
+        settings.write_text(f"usd_per_unit: 2\n{settings.read_text()}")
+        offers = catalogue_of(account.home, slurm.environ, datetime.now(UTC).date(), list).offers
+        usd = {offer.instance_type: offer.price_usd_per_hour for offer in offers}
+        assert usd["half"] == 2
+        assert usd["scavenger"] == pytest.approx(2 * (2 + 0.25 * 0.9e9 / 2**30))
     finally:
         slurm.close()

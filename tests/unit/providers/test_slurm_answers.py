@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
-from trainmaster.providers.slurm import answers, scripts, shell
+from trainmaster.providers.slurm import answers, billing, scripts, shell
 from trainmaster.providers.slurm.answers import JobPhase
 from trainmaster.providers.slurm.fitting import refuse_misfit
 from trainmaster.providers.slurm.ledger import KnownCluster, KnownJob, SlurmLedger
-from trainmaster.providers.slurm.provider import Shell, SlurmProvider
+from trainmaster.providers.slurm.provider import Shell, SlurmProvider, catalogue_of
 from trainmaster.providers.slurm.settings import SLURM, SlurmMachine, SlurmSettings
 from trainmaster.providers.slurm.shell import SlurmShell
 from trainmaster.spec.errors import ProviderError, RecipeError, UsageError
@@ -328,6 +328,43 @@ def test_a_job_has_ended_only_when_slurm_says_so(tmp_path, said):
 def test_mistakes_in_settings_are_told(tmp_path, text, words):
     with pytest.raises((RecipeError, UsageError), match=words):
         settings(tmp_path, text)
+
+
+#: As 22.05 answers; it bills 4 for 2 CPUs, 1000 MB and a GPU of `scavenge`, cut off to a whole number.
+PARTITIONS = """\
+PartitionName=main AllowGroups=ALL Default=YES QoS=N/A TRES=cpu=4,mem=2000M,node=1,billing=4,gres/gpu=2
+PartitionName=scavenge Default=NO TRES=cpu=4,billing=8 TRESBillingWeights=CPU=1.0,Mem=0.25G,GRES/gpu=2.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "units"),
+    [("", 2 + 0.25 * 1000 / 1024 + 2), ("MAX_TRES", 2), ("MAX_TRES_GRES", 4), ("CALCULATE_RUNNING", 4.2441)],
+)
+def test_a_machine_costs_what_slurm_bills_for_it(flags, units):
+    weights = billing.parse_weights(
+        f"{PARTITIONS}PriorityFlags           = {flags}\n" if flags else PARTITIONS
+    )
+    machine = SlurmMachine(partition="scavenge", cpus=2, memory_bytes=1000 * 2**20, gpus=1)
+    assert weights.units(machine) == pytest.approx(units, abs=1e-4)
+    assert weights.units(SlurmMachine(cpus=3, memory_bytes=1)) == 3, "without weights CPUs count"
+    typed = billing.BillingWeights({"p": {"GRES/gpu:a100": "5"}}, "p")
+    assert typed.units(SlurmMachine(cpus=3, memory_bytes=1, gpus=2, gres="gpu:a100:2")) == 10
+    assert typed.units(SlurmMachine(cpus=3, memory_bytes=1, gpus=2)) == 0
+
+
+def test_weights_are_asked_for_once_a_day(tmp_path, monkeypatch):
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    told = tmp_path / "told"
+    (commands / "scontrol").write_text(f"#!/bin/sh\necho x >> {told}\ncat <<END\n{PARTITIONS}END\n")
+    (commands / "scontrol").chmod(0o755)
+    text = f"path: {commands}\nusd_per_unit: 0.5\nmachines:\n  a: {{cpus: 2, memory: 1GB}}\n"
+    settings(tmp_path, text + "  b: {cpus: 2, memory: 1GB, usd_per_hour: 0}\n")
+    for _ in range(2):
+        offers = catalogue_of(tmp_path, {}, date(2026, 11, 26), list).offers
+        assert [offer.price_usd_per_hour for offer in offers] == [1.0, 0.0]
+    assert told.read_text().count("x") == 2, "partitions and the configuration"
 
 
 def test_offers_are_the_machines_of_the_settings(tmp_path):

@@ -7,11 +7,14 @@ scheduled here.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from trainmaster.providers.base import (
@@ -23,9 +26,11 @@ from trainmaster.providers.base import (
     ProviderPlace,
     groups_of,
 )
+from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.examining import Finding, clock_finding, unseen_drivers
-from trainmaster.providers.slurm import answers, scripts
+from trainmaster.providers.slurm import answers, billing, scripts
 from trainmaster.providers.slurm.answers import JobPhase, Partition, SlurmJob
+from trainmaster.providers.slurm.billing import BillingWeights
 from trainmaster.providers.slurm.fitting import refuse_misfit
 from trainmaster.providers.slurm.ledger import KnownCluster, KnownJob, SlurmLedger
 from trainmaster.providers.slurm.settings import SLURM, SlurmSettings
@@ -72,7 +77,22 @@ def slurm_provider(place: ProviderPlace) -> SlurmProvider:
     return SlurmProvider(settings, place, shell, way_environ="" if settings.login else "".join(words))
 
 
-catalogue_of: Final = SLURM.catalogue
+def catalogue_of(
+    root: Path, environ: Mapping[str, str], today: date, prices: Callable[[], Catalogue]
+) -> Catalogue:
+    """The machines of a home's settings, at the site's own prices, or by what its Slurm bills for them."""
+    del prices
+    settings = SLURM.read(root, environ)
+    if settings.usd_per_unit:
+        place = ProviderPlace(root, "", environ)
+        file = place.directory(SLURM.kind.provider) / "billing.json"
+        weights = billing.kept_weights(file, settings)
+        if weights is None:
+            with contextlib.closing(slurm_provider(place)) as provider:
+                weights = provider.weights()
+            billing.keep_weights(file, settings, weights)
+        settings = billing.priced(settings, weights)
+    return SLURM.offered(settings, today)
 
 
 class SlurmProvider:
@@ -176,6 +196,10 @@ class SlurmProvider:
 
     def _partitions(self) -> dict[str, Partition]:
         return answers.parse_partitions(self._said(self._patiently(scripts.sinfo_script())))
+
+    def weights(self) -> BillingWeights:
+        """What its Slurm bills."""
+        return billing.parse_weights(self._said(self._patiently(billing.weights_script())))
 
     def _patiently(self, script: str) -> Result:
         """What a script answers before anything runs: no loop asks a busy controller again."""

@@ -14,6 +14,7 @@ from trainmaster.spec.reading import (
     duration,
     integer,
     list_of,
+    number,
     pattern,
     shell_script,
 )
@@ -79,12 +80,14 @@ class SlurmSettings(LoginSettings[SlurmMachine]):
             ``srun``: by a step of the allocation.
         before: lines for the shell of an allocation, such as `module load`; nodes have its variables.
         notice_s: so long before its time limit an allocation is left.
+        usd_per_unit: what an hour of one unit of Slurm's billing costs; 0 if nothing.
     """
 
     path: Annotated[str, Key("path", pattern(r"/[^\s'\"$`\\]*", "write an absolute path"))] = ""
     way: Annotated[str, Key("way", choice("direct", "srun"))] = "direct"
     before: Annotated[str, Key("before", shell_script)] = ""
     notice_s: Annotated[float, Key("notice", duration())] = 180.0
+    usd_per_unit: Annotated[float, Key("usd_per_unit", number(0.0))] = 0.0
     machines: Annotated[dict[str, SlurmMachine], machines_key(SlurmMachine)]
 
     def zone_of(self, machine: SlurmMachine) -> str:

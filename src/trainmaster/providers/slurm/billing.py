@@ -1,0 +1,112 @@
+"""What a site bills for a machine: Slurm counts units by weights of a partition, the user says their price."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from trainmaster.providers.slurm.answers import fields
+from trainmaster.providers.slurm.settings import SlurmMachine, SlurmSettings
+from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.private_files import write_private
+
+#: Weights are asked for again after so long, seconds.
+_OLD_S: Final = 86_400.0
+_BYTES: Final = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+
+
+@dataclass(frozen=True, slots=True)
+class BillingWeights:
+    """Of a site.
+
+    Attributes:
+        partitions: weights by name of the partition, as ``TRESBillingWeights`` has them, by TRES.
+        default: name of the partition of jobs that name none.
+        flags: ``PriorityFlags``: of a node only the largest TRES may count.
+    """
+
+    partitions: Mapping[str, Mapping[str, str]]
+    default: str = ""
+    flags: str = ""
+
+    def units(self, machine: SlurmMachine) -> float:
+        """Units of an hour of a machine; those of its CPUs where its partition has no weights.
+
+        >>> weights = BillingWeights({"gpu": {"CPU": "1.0", "Mem": "0.25G", "GRES/gpu": "2.0"}}, "gpu")
+        >>> weights.units(SlurmMachine(cpus=2, memory_bytes=4 * 2**30, gpus=1))
+        5.0
+        """
+        weights = self.partitions.get(machine.partition or self.default, {}) or {"cpu": "1"}
+        found = {name.lower(): _units(name.lower(), weight, machine) for name, weight in weights.items()}
+        if "MAX_TRES" not in self.flags:
+            return sum(found.values())
+        gres = sum(found.pop(name) for name in list(found) if name.startswith("gres/"))
+        own = max(found.values(), default=0.0)
+        return own + gres if "MAX_TRES_GRES" in self.flags else max(own, gres)
+
+
+def _units(tres: str, weight: str, machine: SlurmMachine) -> float:
+    """Of one TRES of a machine. What is not known of it here, such as licences, counts nothing."""
+    parts = re.fullmatch(r"([\d.]+)([KMGTP]?)", weight.strip(), re.IGNORECASE)
+    if parts is None:
+        return 0.0
+    kind = (machine.gres or machine.gpus_per_node).removeprefix("gpu:").partition(":")[0].lower()
+    amount = {
+        "cpu": machine.cpus,
+        "node": 1,
+        "mem": machine.memory_bytes / _BYTES[parts[2].upper()],
+        "gres/gpu": machine.gpus,
+        f"gres/gpu:{kind}": machine.gpus,
+    }.get(tres, 0)
+    return float(parts[1]) * amount
+
+
+def parse_weights(text: str) -> BillingWeights:
+    """Of what `weights_script` answers."""
+    partitions, default, flags = dict[str, dict[str, str]](), "", ""
+    for line in text.splitlines():
+        if line.startswith("PartitionName="):
+            said = fields(line)
+            default = said["PartitionName"] if said.get("Default") == "YES" else default
+            written = [each.partition("=") for each in said.get("TRESBillingWeights", "").split(",")]
+            partitions[said["PartitionName"]] = {name: weight for name, equals, weight in written if equals}
+        elif line.startswith("PriorityFlags"):
+            flags = line.partition("=")[2].strip()
+    return BillingWeights(partitions, default, flags)
+
+
+def weights_script() -> str:
+    """Ask for them."""
+    return "scontrol -o show partition || exit $?\nscontrol show config | grep '^PriorityFlags'\nexit 0\n"
+
+
+def kept_weights(file: Path, settings: SlurmSettings) -> BillingWeights | None:
+    """Those that were asked for a while ago; None if they have to be asked for."""
+    try:
+        if not 0 <= time.time() - file.stat().st_mtime < _OLD_S:
+            return None
+        kept = typed(dict[str, Any], parsed_json(file.read_bytes()))
+        return typed(BillingWeights, kept["weights"]) if kept.get("of") == settings.login else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def keep_weights(file: Path, settings: SlurmSettings, weights: BillingWeights) -> None:
+    """Write them down."""
+    write_private(file, json.dumps({"of": settings.login, "weights": asdict(weights)}).encode())
+
+
+def priced(settings: SlurmSettings, weights: BillingWeights) -> SlurmSettings:
+    """Settings with a price of each machine that names none of its own."""
+    machines = {
+        name: each
+        if "usd_per_hour" in each.model_fields_set
+        else each.model_copy(update={"usd_per_hour": weights.units(each) * settings.usd_per_unit})
+        for name, each in settings.machines.items()
+    }
+    return settings.model_copy(update={"machines": machines})
