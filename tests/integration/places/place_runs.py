@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from command_server import TRAINMASTER
 from renter import Renter
+from running_server import RunningServer
 
 if TYPE_CHECKING:  # another folder's conftest.py may have the name by then
     from conftest import Account
@@ -25,6 +32,38 @@ experiments:
     grace: 5s
     command: echo gpus=${{CUDA_VISIBLE_DEVICES-all}}; python3 steps.py {steps} 0.15 0.02
 """
+
+
+RECIPE = """
+name: steps
+budget: {budget}
+experiments:
+  train:
+    distributed: {{strategy: allreduce, workers: 2, per_node: 1}}
+    framework: plain
+    hardware: {{instance: {machine}}}
+    {more}
+    command: {command}
+"""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """One row.
+
+    Attributes:
+        command, machine, budget, more: of the recipe. options: of `run`.
+        code: that it ends with. words: what it says, or its log. env: of the command.
+    """
+
+    command: str
+    words: str
+    machine: str = "half"
+    budget: str = "{}"
+    more: str = ""
+    options: tuple[str, ...] = ()
+    code: int = 0
+    env: dict[str, str] = field(default_factory=dict)
 
 
 def until(condition: Callable[[], Any], patience_s: float = PATIENCE_S, seen: Callable[[], Any] = str) -> Any:
@@ -51,3 +90,59 @@ def check_clean(account: Account) -> None:
     slurm, scratch = account.slurm, account.home.parent / "scratch"
     until(lambda: not slurm.jobs(), seen=lambda: slurm.command("squeue", "-o", "%i %T %r %j %k %N"))
     until(lambda: not list(scratch.iterdir()), seen=lambda: list(scratch.iterdir()))
+
+
+def cross(user: Renter, provider: str, row: Crossing) -> None:
+    """It ends as it does elsewhere."""
+    if "volume" in row.more:
+        (images := user.work.parent / "images" / "deep").mkdir(parents=True)
+        (images / "a").write_text("of the volume\n")
+        user.call("volume", "push", images.parent, "images")
+    recipe = RECIPE.format(budget=row.budget, machine=row.machine, more=row.more, command=row.command)
+    going = user.run(user.recipe(recipe), *row.options, provider=provider, **row.env)
+    told = going.end(row.code)
+    logs = user.call("logs", told["run"]).stdout if row.code == 0 else ""
+    assert row.words in going.text + logs, going.text
+
+
+def keep_for_the_next(user: Renter, provider: str, machine: str, held: Callable[[], list[str]]) -> None:
+    """What is kept has the next run; then it is given back."""
+    recipe = user.recipe(RECIPE.format(budget="{}", machine=machine, more="", command="hostname"))
+    user.run(recipe, "--keep", "10m", provider=provider).end()
+    before = held()
+    assert before
+    user.run(recipe, "--keep", "10m", provider=provider).end()
+    assert held() == before
+    user.run(recipe, provider=provider).end()
+
+
+def train_as_a_team(user: Renter, provider: str, folder: Path, machine: str = "half", **nowhere: str) -> None:
+    """A member on a server that has an account there: with the team's secret, and nobody else's settings."""
+    pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+    server = RunningServer(user.start)
+    process = server.start()
+    user.call("team", "create", "vision")
+    user.call("team", "add-member", "vision", "ann")
+    made = user.call(
+        "token", "create", "ann", "--scopes", "read,run", "--user", "ann", "--team", "vision", "--json"
+    )
+    user.call("team", "add-member", "vision", "mia", "--role", "manager")
+    manager = user.call(
+        "token", "create", "mia", "--scopes", "read,run,manage", "--user", "mia", "--team", "vision", "--json"
+    )
+    server.token = json.loads(manager.stdout)["token"]
+    with server.open("PUT", "/api/v1/secrets/HF_TOKEN", {"value": "hf_of_the_team"}):
+        pass
+    away = {"TRAINMASTER_HOME": str(folder / "ann"), "XDG_CONFIG_HOME": str(folder / "config")} | nowhere
+    subprocess.run(
+        [TRAINMASTER, "login", server.url, "--token", "-"],
+        input=json.loads(made.stdout)["token"] + "\n",
+        env={**os.environ, **user.env, **away}, text=True, check=True, capture_output=True,
+    )  # fmt: skip
+    secret = 'test "$HF_TOKEN" = hf_of_the_team && echo it has it'
+    text = RECIPE.format(budget="{}", machine=machine, more="secrets: [HF_TOKEN]", command=secret)
+    told = user.start("run", user.recipe(text), "--provider", provider, "--yes", "--json", **away).end()
+    assert told["state"] == "DONE"
+    assert user.call("logs", told["run"], **away).stdout.count("it has it") == 2
+    assert not (folder / "ann" / f"{provider}.yaml").exists()
+    process.interrupt()

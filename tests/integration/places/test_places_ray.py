@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from place_runs import PATIENCE_S, gang, until, until_step
+from place_runs import (
+    PATIENCE_S,
+    Crossing,
+    cross,
+    gang,
+    keep_for_the_next,
+    train_as_a_team,
+    until,
+    until_step,
+)
 from renter import Renter
 
 from trainmaster.testing.private_network import NoNetworkError
@@ -26,6 +35,7 @@ machines:
   node: {{cpus: 1, memory: 500MB, gpus: 1}}
   rack: {{cpus: 1, memory: 500MB, labels: {{rack: "7"}}, resources: {{scanner: 1}}}}
   huge: {{cpus: 64, memory: 500MB}}
+  dear: {{cpus: 1, memory: 500MB, usd_per_hour: 3}}
 """
 #: Counts for ever, with all of what we leave it of the first node.
 TENANT = """
@@ -167,6 +177,51 @@ def test_labels_and_resources_of_the_site(user: Renter, ray: PrivateRay) -> None
     assert ray.others() == before
     again.interrupt()
     again.end(code=None, timeout_s=PATIENCE_S)
+
+
+ROWS = {
+    "volume": Crossing(
+        'cat "$TRAINMASTER_DATA_IMAGES/deep/a"', "of the volume", "node",
+        more="data: {images: {volume: images}}",
+    ),
+    "sweep": Crossing("echo rate {rate}", "rate 2", "node", more="parameters: {rate: [1, 2, 3]}"),
+    "cap": Crossing("sleep 600", "the run ends: it may cost", "dear", "{total: $0.6}", code=1),
+    "a limit of waiting": Crossing("echo never", "no machines after 5 s", "node", "{wait: 5s}", code=1),
+    "driver on a machine": Crossing(
+        "echo never", "in this home only", "node", options=("--on-cluster",), code=2
+    ),
+}  # fmt: skip
+#: Holds all GPUs that there are.
+HOLD = """
+from ray.util.placement_group import placement_group
+ray.get(placement_group([{'GPU': 1}] * 3, 'SPREAD', 'held', lifetime='detached').ready())
+print(1)
+"""
+LET_GO = """
+from ray.util import get_placement_group, remove_placement_group
+remove_placement_group(get_placement_group('held'))
+print(1)
+"""
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_crossing(user: Renter, ray: PrivateRay, name: str) -> None:
+    """It ends as it does elsewhere."""
+    if name == "a limit of waiting":
+        assert ray.said(HOLD)
+    cross(user, "ray", ROWS[name])
+    if name == "a limit of waiting":
+        assert ray.said(LET_GO)
+
+
+def test_machines_that_are_kept_have_the_next_run(user: Renter, ray: PrivateRay) -> None:
+    """The same actors."""
+    keep_for_the_next(user, "ray", "node", ray.others)
+
+
+def test_a_team_trains_on_a_server_that_may_use_it(user: Renter, tmp_path: Path) -> None:
+    """Its member has no settings of it."""
+    train_as_a_team(user, "ray", tmp_path, "node")
 
 
 def test_a_node_is_removed(user: Renter, ray: PrivateRay) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +12,9 @@ import pytest
 
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
-from command_server import TRAINMASTER
-from place_runs import check_clean, until
+from place_runs import RECIPE, Crossing, check_clean, cross, keep_for_the_next, train_as_a_team, until
 from private_engines import IMAGE, NoEngineError, PrivateEngine, make_image
 from renter import Renter
-from running_server import RunningServer
 
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.slurm.provider import catalogue_of, slurm_provider
@@ -34,38 +28,6 @@ pytestmark = [
     pytest.mark.places,
 ]
 
-RECIPE = """
-name: steps
-budget: {budget}
-experiments:
-  train:
-    distributed: {{strategy: allreduce, workers: 2, per_node: 1}}
-    framework: plain
-    hardware: {{instance: {machine}}}
-    {more}
-    command: {command}
-"""
-
-
-@dataclass(frozen=True)
-class Crossing:
-    """One row.
-
-    Attributes:
-        command, machine, budget, more: of the recipe. options: of `run`.
-        code: that it ends with. words: what it says, or its log. env: of the command.
-    """
-
-    command: str
-    words: str
-    machine: str = "half"
-    budget: str = "{}"
-    more: str = ""
-    options: tuple[str, ...] = ()
-    code: int = 0
-    env: dict[str, str] = field(default_factory=dict)
-
-
 ROWS = {
     "volume": Crossing(
         'cat "$TRAINMASTER_DATA_IMAGES/deep/a"', "of the volume", more="data: {images: {volume: images}}"
@@ -73,6 +35,9 @@ ROWS = {
     "container": Crossing(
         "echo image $FROM_IMAGE", "image yes", more=f"container: {IMAGE}",
         env={"TRAINMASTER_CONTAINER_ENGINE": "podman"},
+    ),
+    "sweep": Crossing(
+        "echo rate {rate}", "rate 2", more="parameters: {rate: [1, 2, 3]}"
     ),
     "cap": Crossing(
         "sleep 600", "the run ends: it may cost", "dear", "{total: $0.6}", code=1
@@ -120,17 +85,9 @@ def test_crossing(
     if name == "container":
         text = f"before: export PATH={request.getfixturevalue('podman')}:$PATH\n{text}"
     settings.write_text(text)
-    if name == "volume":
-        (images := user.work.parent / "images" / "deep").mkdir(parents=True)
-        (images / "a").write_text("of the volume\n")
-        user.call("volume", "push", images.parent, "images")
     if name == "a limit of waiting":
         slurm.command("sbatch", "-N3", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1000")
-    recipe = RECIPE.format(budget=row.budget, machine=row.machine, more=row.more, command=row.command)
-    going = user.run(user.recipe(recipe), *row.options, provider="slurm", **row.env)
-    told = going.end(row.code)
-    logs = user.call("logs", told["run"]).stdout if row.code == 0 else ""
-    assert row.words in going.text + logs, going.text
+    cross(user, "slurm", row)
     slurm.command("scancel", "-n", "wrap")
     check_clean(account)
 
@@ -139,13 +96,7 @@ def test_machines_that_are_kept_have_the_next_run(
     user: Renter, account: Account, slurm: PrivateSlurm
 ) -> None:
     """The same job; then it is given back."""
-    recipe = user.recipe(RECIPE.format(budget="{}", machine="half", more="", command="hostname"))
-    user.run(recipe, "--keep", "10m", provider="slurm").end()
-    jobs = slurm.jobs()
-    assert len(jobs) == 1
-    user.run(recipe, "--keep", "10m", provider="slurm").end()
-    assert slurm.jobs() == jobs
-    user.run(recipe, provider="slurm").end()
+    keep_for_the_next(user, "slurm", "half", slurm.jobs)
     check_clean(account)
 
 
@@ -174,36 +125,8 @@ def test_a_team_trains_on_a_server_that_has_an_account(
     user: Renter, account: Account, slurm: PrivateSlurm, tmp_path: Path
 ) -> None:
     """Its member has neither Slurm nor the settings; the task has the team's secret, and nobody else's."""
-    pytest.importorskip("fastapi", reason="the extra `server` is not installed")
-    server = RunningServer(user.start)
-    process = server.start()
-    user.call("team", "create", "vision")
-    user.call("team", "add-member", "vision", "ann")
-    made = user.call(
-        "token", "create", "ann", "--scopes", "read,run", "--user", "ann", "--team", "vision", "--json"
-    )
-    user.call("team", "add-member", "vision", "mia", "--role", "manager")
-    manager = user.call(
-        "token", "create", "mia", "--scopes", "read,run,manage", "--user", "mia", "--team", "vision", "--json"
-    )
-    server.token = json.loads(manager.stdout)["token"]
-    with server.open("PUT", "/api/v1/secrets/HF_TOKEN", {"value": "hf_of_the_team"}):
-        pass
-    away = {"TRAINMASTER_HOME": str(tmp_path / "ann"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
-    away |= {"SLURM_CONF": "/nowhere"}
-    subprocess.run(
-        [TRAINMASTER, "login", server.url, "--token", "-"],
-        input=json.loads(made.stdout)["token"] + "\n",
-        env={**os.environ, **user.env, **away}, text=True, check=True, capture_output=True,
-    )  # fmt: skip
-    secret = 'test "$HF_TOKEN" = hf_of_the_team && echo it has it'
-    text = RECIPE.format(budget="{}", machine="half", more="secrets: [HF_TOKEN]", command=secret)
-    told = user.start("run", user.recipe(text), "--provider", "slurm", "--yes", "--json", **away).end()
-    assert told["state"] == "DONE"
-    assert user.call("logs", told["run"], **away).stdout.count("it has it") == 2
-    assert not (tmp_path / "ann" / "slurm.yaml").exists()
+    train_as_a_team(user, "slurm", tmp_path, SLURM_CONF="/nowhere")
     check_clean(account)
-    process.interrupt()
 
 
 def test_the_accounting_tells_of_what_slurm_has_forgotten(account: Account, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a site bills for a machine: Slurm counts units by weights of a partition, the user says their price."""
+"""What a site bills for a machine: units, by weights of its partition, whose price the user says."""
 
 from __future__ import annotations
 
