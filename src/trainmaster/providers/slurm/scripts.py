@@ -61,7 +61,8 @@ sshd=$(PATH=$PATH:/usr/sbin:/usr/local/sbin:/sbin command -v sshd) || { rm -rf "
 [ "$(id -u)" != 0 ] || mkdir -p -m 755 /run/sshd
 printf '%s' "$TM_HOST_KEY" | base64 -d > "$dir/host_key"
 printf '%s\n' "$TM_KEY" > "$dir/authorized_keys"
-set -- SetEnv "TRAINMASTER_HANDED_ON=\"$TM_KEPT\""
+# With SHLVL bash reads no .bashrc before each command: what that sets the job has, and it may be slow.
+set -- SetEnv "TRAINMASTER_HANDED_ON=\"$TM_KEPT\"" SHLVL=1
 for name in $TM_KEPT $TM_ALSO; do
   value=${!name-}
   case $value in ''|*\"*|*$'\n'*) ;; *) set -- "$@" "$name=\"$value\"" ;; esac
