@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from trainmaster.providers.ray.settings import RaySettings
     from trainmaster.transport.base import Connection
 
-#: It imports Ray, and Ray Client has a process of its own start.
-_BEGIN_S: Final = 120.0
+#: It imports Ray, and Ray Client has a process of its own start: on a busy head not the first time.
+_BEGIN_S: Final = 300.0
 _ANSWER_S: Final = 120.0
 _BOOT: Final = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
 

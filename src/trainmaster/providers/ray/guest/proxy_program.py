@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _HEAD = {"node:__internal_head__": 0.001}
 _CALLS = 100
 _REACH_S = 5.0
+_TRIES = 4
 _PARTING_S = 15.0
 
 
@@ -345,7 +346,14 @@ def _connect(address: str) -> None:
 
     import ray
 
-    ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+    for left in reversed(range(_TRIES)):
+        try:
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+            return
+        except ConnectionError as error:
+            # The head starts a server for each client, and gives a busy machine 30 s for that.
+            if not left or "Starting Ray client server failed" not in str(error):
+                raise
 
 
 def main(about: dict[str, str]) -> None:
