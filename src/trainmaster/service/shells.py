@@ -44,7 +44,7 @@ n=0; until cd %(code)s 2>/dev/null; do
 done
 line=%(line)s
 of_member() {
-  found=$(ls -d /proc/[0-9]*/environ | sort -t/ -k3n)
+  found=$(ls -d /proc/[0-9]*/environ 2>/dev/null | sort -t/ -k3n)
   for mark in %(marks)s; do
     [ -z "$found" ] || found=$(grep -lzxF "$mark" $found 2>/dev/null)
   done
