@@ -1,12 +1,13 @@
-"""How long a run waits for machines (`budget.wait`) when another driver goes on with it."""
+"""How long a run waits for machines (`budget.wait`), also when another driver goes on with it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from test_decide_cluster import NOW, node, plan, step
 
-from trainmaster.cluster.decision import Seen, WaitLimits
+from trainmaster.cluster.decision import Refusal, Seen, WaitLimits
 from trainmaster.cluster.record import ClusterRecord, ClusterState, new_record, resumed
 from trainmaster.providers.base import NodeState
 
@@ -47,3 +48,25 @@ def test_a_cluster_that_was_up_is_waited_for_anew() -> None:
     lost = step(up, queued(up), NOW + 9000, patience=LIMITS)
     assert not lost.fatal
     assert step(lost.record, queued(up), NOW + 12600, patience=LIMITS).fatal
+
+
+def test_what_waits_in_a_queue_for_long_sets_no_more_money_aside_than_what_was_just_asked_for() -> None:
+    asked = step(new_record("run", plan(), "home")).record
+    record = asked.changed(replace(m, id=f"i-{n}") for n, m in enumerate(asked.machines))
+    just_usd, waits = record.most_usd(NOW, NOW + 300), {}
+    for name in ("i-0", "i-1"):
+        waits[name] = replace(node(name, NodeState.STARTING), is_queued=True, started_at=0.0)
+    later = step(record, Seen(nodes=waits), NOW + 7200).record
+    assert later.most_usd(NOW + 7200, NOW + 7500) == pytest.approx(just_usd)
+    assert step(later, Seen(nodes=waits), NOW + 7210).record == later, "it is not written in each turn"
+    assert later.asked_at == record.asked_at, "nor does it wait for less long"
+    unseen = step(record, Seen(), NOW + 7200).record
+    assert unseen.most_usd(NOW + 7200, NOW + 7500) > just_usd, "what nothing is heard of may be there"
+
+
+def test_a_place_with_a_queue_that_refuses_is_asked_again_soon() -> None:
+    """Nodes of a Ray whose head was started anew come back one by one."""
+    asked = replace(step(new_record("run", plan(), "home")).record, provider="ray")
+    record = step(asked, Seen(refusals={"worker-0": Refusal(("us-a", "us-b"), "no room")})).record
+    assert step(record).retry_at == pytest.approx(NOW + 60)
+    assert step(record, now=NOW + 60).actions
