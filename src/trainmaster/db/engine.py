@@ -228,12 +228,13 @@ def _ensure_schema(engine: Engine, shown_url: str) -> None:
 
 
 def _create_tables(connection: Connection) -> None:
-    plain = connection.execution_options(no_parameters=True)
+    definitions = _definitions(connection.dialect)
     if connection.dialect.name == "sqlite":
-        for statement in _definitions(connection.dialect):
-            plain.exec_driver_sql(statement)
+        cursor = connection.connection.cursor()  # SQLAlchemy's way takes three times as long
+        for statement in definitions:
+            cursor.execute(statement)
     else:  # all in one message
-        plain.exec_driver_sql(";\n".join(_definitions(connection.dialect)))
+        connection.execution_options(no_parameters=True).exec_driver_sql(";\n".join(definitions))
 
 
 def _definitions(dialect: sa.Dialect) -> list[str]:
@@ -263,7 +264,7 @@ def _quick_revision(engine: Engine) -> str | None:
     # One plain query: inspecting the schema at every start would cost more than the rest of opening it.
     try:
         with reader_of(engine).connect() as connection:
-            return connection.execute(sa.select(_VERSION.c.version_num)).scalar()
+            return connection.exec_driver_sql(f"SELECT version_num FROM {_VERSION.name}").scalar()
     except (sa.exc.OperationalError, sa.exc.ProgrammingError):
         with reader_of(engine).connect() as connection:
             if not sa.inspect(connection).has_table(_VERSION.name):

@@ -312,23 +312,31 @@ def renter(lab: LabUser, tmp_path: Path) -> Iterator[Renter]:
     renter.kill_all()
 
 
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Any]:
+    """One object store, in which each test makes a bucket."""
+    from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
+
+    try:
+        server = PrivateS3()
+    except NoS3Error as error:
+        pytest.skip(str(error))
+    with server:
+        yield server
+
+
 @pytest.fixture
 def lab_servers(
-    lab: LabUser, renter: Renter, postgres: Any, tmp_path: Path
+    lab: LabUser, renter: Renter, postgres: Any, s3: Any, tmp_path: Path
 ) -> Iterator[Callable[[str], Any]]:
     """Makes servers that share a database, an object store that machines of the lab reach, and a key."""
     from server_of_lab import LabServer
 
     from trainmaster.testing.counting_proxy import CountingProxy
-    from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
 
-    try:
-        s3 = PrivateS3()
-    except NoS3Error as error:
-        pytest.skip(str(error))
     made: list[LabServer] = []
     network = ipaddress.ip_network(lab.json("status")["network"])
-    with s3, CountingProxy(s3.url, str(network[2])) as line:
+    with CountingProxy(s3.url, str(network[2])) as line:
         key = tmp_path / "server.key"
         key.touch(0o600)
         key.write_bytes(base64.b64encode(os.urandom(32)))
@@ -349,18 +357,15 @@ def lab_servers(
 
 
 @pytest.fixture
-def store(lab: LabUser, renter: Renter) -> Iterator[str]:
-    """Machines of the lab reach it where this machine has its end of their network."""
+def store(lab: LabUser, renter: Renter, s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The way to a store; machines of the lab reach it where this machine has its end of their network."""
     from trainmaster.testing.counting_proxy import CountingProxy
-    from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
 
     network = ipaddress.ip_network(lab.json("status")["network"])
-    try:
-        server = PrivateS3()
-    except NoS3Error as error:
-        pytest.skip(str(error))
-    with server, CountingProxy(server.url, str(network[2])) as line:
-        renter.env |= server.environment(line.url)
-        renter.env["TRAINMASTER_STORE"] = f"s3://{server.new_bucket()}/store"
-        renter.store_pid = server.pid
-        yield line.url
+    with CountingProxy(s3.url, str(network[2])) as line:
+        found = {**s3.environment(line.url), "TRAINMASTER_STORE": f"s3://{s3.new_bucket()}/store"}
+        renter.env |= found
+        renter.store_pid = s3.pid
+        for name, value in found.items():
+            monkeypatch.setenv(name, value)
+        yield line

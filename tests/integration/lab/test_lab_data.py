@@ -22,7 +22,6 @@ pytest.importorskip("blake3", reason="blake3 is not installed")
 from renter import Renter
 
 from trainmaster.testing.counting_proxy import CountingProxy
-from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
 from trainmaster.volumes.mounting import available
 from trainmaster.volumes.packed.pushing import push
 
@@ -108,16 +107,12 @@ def renter(owner: Any, tmp_path: Path) -> Iterator[Renter]:
 
 
 @pytest.fixture
-def store(owner: Any, renter: Renter, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingProxy]:
+def store(owner: Any, renter: Renter, s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingProxy]:
     """A store that the hosts reach where this machine has its end of their network."""
     network = ipaddress.ip_network(owner.json("status")["network"])
-    try:
-        server = PrivateS3()
-    except NoS3Error as error:
-        pytest.skip(str(error))
-    with server, CountingProxy(server.url, str(network[2])) as line:
-        found = server.environment(line.url)
-        found["TRAINMASTER_STORE"] = f"s3://{server.new_bucket()}/store"
+    with CountingProxy(s3.url, str(network[2])) as line:
+        found = s3.environment(line.url)
+        found["TRAINMASTER_STORE"] = f"s3://{s3.new_bucket()}/store"
         renter.env |= found
         for name, value in found.items():
             monkeypatch.setenv(name, value)

@@ -60,7 +60,7 @@ def push(renter: Renter, name: str, version: int, **env: str) -> None:
 
 
 def test_a_machine_that_drives_has_what_data_need_and_all_see_what_the_first_task_saw(
-    lab: Any, renter: Renter, store: str, tmp_path: Path
+    lab: Any, renter: Renter, store: Any, tmp_path: Path
 ) -> None:
     before = lab.alive()
     (renter.work / "more").mkdir()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from renter import Renter
 
 from trainmaster.artifacts import CheckpointSeries, fetch
 from trainmaster.testing.counting_proxy import CountingProxy
-from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
 from trainmaster.testing.sniffer import listening
 
 pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
@@ -58,23 +55,6 @@ experiments:
     grace: 5s
     command: python3 direct.py 60
 """
-
-
-@pytest.fixture
-def store(lab: Any, renter: Renter, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingProxy]:
-    """A store that machines of the lab reach where this machine has its end of their network."""
-    network = ipaddress.ip_network(lab.json("status")["network"])
-    try:
-        server = PrivateS3()
-    except NoS3Error as error:
-        pytest.skip(str(error))
-    with server, CountingProxy(server.url, str(network[2])) as line:
-        found = server.environment(line.url)
-        found["TRAINMASTER_STORE"] = f"s3://{server.new_bucket()}/store"
-        renter.env |= found
-        for name, value in found.items():
-            monkeypatch.setenv(name, value)
-        yield line
 
 
 def test_a_machine_is_lost_while_it_uploads(renter: Renter, store: CountingProxy, tmp_path: Path) -> None:

@@ -405,7 +405,7 @@ def test_a_run_is_the_same_wherever_it_is_driven(
 
 
 def test_machines_of_a_run_that_was_cancelled_are_listed_until_they_are_gone(
-    lab: Any, renter: Renter, store: str
+    lab: Any, renter: Renter, store: Any
 ) -> None:
     before = lab.alive()
     (renter.work / "facts.py").write_text(SCRIPT)

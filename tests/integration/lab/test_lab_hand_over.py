@@ -78,7 +78,7 @@ CROSSINGS = [
 
 @pytest.mark.parametrize(("seat", "when"), CROSSINGS)
 def test_a_machine_is_lost_while_a_run_is_handed_over(
-    renter: Renter, store: str, when: Callable[[Renter, Renting, str], None], seat: str
+    renter: Renter, store: Any, when: Callable[[Renter, Renting, str], None], seat: str
 ) -> None:
     lab: Any = renter.lab
     before = lab.alive()

@@ -24,7 +24,6 @@ from trainmaster.hdfs.staging import data_path
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_hdfs import NoHdfsError, fetched_jars
-from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
 
 pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.hdfs]
 OBJECTS = {f"{number:02}.bin": bytes([number]) * (1 << 19) for number in range(12)} | {
@@ -145,18 +144,14 @@ def owner(
 
 
 @pytest.fixture
-def store(owner: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[CountingProxy, str]]:
+def store(owner: Any, s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[CountingProxy, str]]:
     """A way to objects that the hosts reach where this machine has its end of their network; their URL."""
     network = ipaddress.ip_network(owner.json("status")["network"])
-    try:
-        server = PrivateS3()
-    except NoS3Error as error:
-        pytest.skip(str(error))
-    with server, CountingProxy(server.url, str(network[2])) as line:
-        for name, value in server.environment(line.url).items():
+    with CountingProxy(s3.url, str(network[2])) as line:
+        for name, value in s3.environment(line.url).items():
             monkeypatch.setenv(name, value)
             monkeypatch.setitem(owner.env, name, value)
-        url = f"s3://{server.new_bucket()}/images"
+        url = f"s3://{s3.new_bucket()}/images"
         images = ObjectStore(url)
         for name, data in OBJECTS.items():
             images.put(name, data)

@@ -65,7 +65,7 @@ def go(driver: int) -> None:
 
 
 def test_the_home_is_away_the_driver_is_killed_and_the_record_comes_back(
-    lab: Any, renter: Renter, store: str
+    lab: Any, renter: Renter, store: Any
 ) -> None:
     before = lab.alive()
     device = lab.home / DEVICE_FILE
@@ -90,7 +90,7 @@ def test_the_home_is_away_the_driver_is_killed_and_the_record_comes_back(
 
 
 @pytest.mark.crossings  # with data, `test_lab_data_elsewhere.py` has it
-def test_its_machine_is_lost_and_the_home_goes_on(lab: Any, renter: Renter, store: str) -> None:
+def test_its_machine_is_lost_and_the_home_goes_on(lab: Any, renter: Renter, store: Any) -> None:
     before = lab.alive()
     renting, run, driver = moved(renter, 400, "ray")
     go(driver)
@@ -106,7 +106,7 @@ def test_its_machine_is_lost_and_the_home_goes_on(lab: Any, renter: Renter, stor
 
 @pytest.mark.crossings
 def test_the_home_is_cut_off_for_longer_than_every_lease_and_ends_the_run_afterwards(
-    lab: Any, renter: Renter, store: str
+    lab: Any, renter: Renter, store: Any
 ) -> None:
     """Who cancels it while the store says nothing hears that."""
     before = lab.alive()

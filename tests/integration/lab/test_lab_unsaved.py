@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,29 +14,11 @@ from renter import GANG, Renter
 
 from trainmaster.artifacts import CheckpointSeries, fetch
 from trainmaster.testing.counting_proxy import CountingProxy
-from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
 
 pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
 
 #: Long enough for the store to be cut off before the last one, on a busy machine too.
 STEPS = 240
-
-
-@pytest.fixture
-def store(lab: Any, renter: Renter, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingProxy]:
-    """A store that machines of the lab reach where this machine has its end of their network."""
-    network = ipaddress.ip_network(lab.json("status")["network"])
-    try:
-        server = PrivateS3()
-    except NoS3Error as error:
-        pytest.skip(str(error))
-    with server, CountingProxy(server.url, str(network[2])) as line:
-        found = server.environment(line.url)
-        found["TRAINMASTER_STORE"] = f"s3://{server.new_bucket()}/store"
-        renter.env |= found
-        for name, value in found.items():
-            monkeypatch.setenv(name, value)
-        yield line
 
 
 def test_when_the_money_for_waiting_is_used_the_model_is_fetched_and_named(
