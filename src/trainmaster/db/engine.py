@@ -264,7 +264,7 @@ def _quick_revision(engine: Engine) -> str | None:
     # One plain query: inspecting the schema at every start would cost more than the rest of opening it.
     try:
         with reader_of(engine).connect() as connection:
-            return connection.exec_driver_sql(f"SELECT version_num FROM {_VERSION.name}").scalar()
+            return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
     except (sa.exc.OperationalError, sa.exc.ProgrammingError):
         with reader_of(engine).connect() as connection:
             if not sa.inspect(connection).has_table(_VERSION.name):
