@@ -11,6 +11,9 @@ import time
 import pytest
 from test_pages_rules import IS_ALL, browser, opened, site  # noqa: F401 - fixtures
 
+from trainmaster.service.users.access import Access
+from trainmaster.service.users.accounts import Accounts
+
 #: Of a run that is over: it reported each second, an epoch has ten steps.
 STEPS = 60
 AXIS = "key => (data => data?.length ? [data[0], data.at(-1)] : null)(charts.chart(key).plot?.data[0])"
@@ -253,4 +256,38 @@ def test_all_tasks_are_drawn_and_the_best_are_in_colour(browser, site):  # noqa:
     page = opened(browser, site)
     page.goto(f"{site.url}/runs/tasks")
     page.locator(".legend", has_text="200 of 200 are drawn, the best in colour").wait_for()
+    page.context.close()
+
+
+@pytest.mark.browser
+def test_a_run_of_fifty_metrics_begins_with_its_loss(browser, site):  # noqa: F811
+    page = opened(browser, site, "phone")
+    page.goto(f"{site.url}/runs/wide")
+    page.locator(".chart canvas").first.wait_for(timeout=60_000)
+    keys = page.locator("[data-key]").evaluate_all("all => all.map(each => each.dataset.key)")
+    assert keys[:2] == ["loss", "accuracy"]
+    assert page.evaluate("document.documentElement.scrollHeight") < 4000, "groups of the others are folded"
+    page.context.close()
+
+
+#: Where the cells of each row end.
+ENDS = "all => all.map(row => new Set([...row.cells].map(each => each.getBoundingClientRect().bottom)).size)"
+
+
+@pytest.mark.browser
+def test_lines_of_a_row_meet_and_offers_fit_a_phone(browser, site):  # noqa: F811
+    accounts, access = Accounts(site.service.database), Access(site.service.database)
+    access.make_team("vision", None)
+    for name in ("ben", "a-name-that-is-long-enough-to-take-two-lines-" + "x" * 17):
+        accounts.create_user(name)
+        accounts.set_member("vision", name, "manager")
+    page = opened(browser, site)
+    page.goto(f"{site.url}/team?team=vision")
+    rows = page.locator("table tr").evaluate_all(ENDS)
+    assert len(rows) > 3
+    assert set(rows) == {1}
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{site.url}/offers")
+    assert page.locator("tbody tr").count() == 25
+    assert page.evaluate("document.documentElement.scrollHeight") < 3500
     page.context.close()

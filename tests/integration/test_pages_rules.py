@@ -178,6 +178,15 @@ def test_runs_by_keyboard_with_marks_that_stay_and_all_in_the_address(browser, s
     page.get_by_text("Menu", exact=True).click()
     page.keyboard.press("Escape")
     assert page.evaluate("document.activeElement.textContent") == "Menu"
+    page.get_by_text("Menu", exact=True).click()
+    page.mouse.click(400, 880)
+    assert not page.get_by_role("link", name="Offers").is_visible(), "a click beside it closes it, too"
+    page.goto(site.url + "/offers")
+    menu = page.get_by_text("Menu", exact=True)
+    assert menu.evaluate("each => getComputedStyle(each).fontWeight") == "600", "it says that one is in it"
+    page.goto(site.url + "/runs")
+    page.get_by_role("button", name="Compare").click()
+    page.get_by_text("Mark runs first").wait_for()
     page.context.close()
 
 
@@ -185,6 +194,7 @@ def test_colours_are_tokens():
     for file in (PAGES / "app.css", PAGES / "new.css"):
         rules = re.sub(r":root \{[^}]*\}", "", file.read_text())
         assert not re.findall(r"#[0-9a-fA-F]{3,8}\b(?![^{]*\{)", rules), file.name
+    assert "--bad" not in (PAGES / "quote.css").read_text(), "red is what is wrong, and no choice"
 
 
 #: Distances of what is seen, as computed; of a margin that is "auto" nothing is known: those above and below.
@@ -487,14 +497,16 @@ def test_a_run_begins_with_its_first_curve_or_with_its_exception(browser, site, 
 
 
 @pytest.mark.browser
-def test_durations_are_written_as_python_writes_them(browser, site):
+def test_durations_and_bytes_are_written_as_python_writes_them(browser, site):
     """R12."""
-    vectors = json.loads((Path(__file__).parents[1] / "vectors" / "durations.json").read_text())
-    page = opened(browser, site)
+    page, wrong = opened(browser, site), []
     page.goto(site.url + "/runs/wide")
-    found = page.evaluate("all => all.map(each => duration(each[0]))", vectors)
+    for kind, write in (("durations", "duration"), ("bytes", "bytesOf")):
+        vectors = json.loads((Path(__file__).parents[1] / "vectors" / f"{kind}.json").read_text())
+        found = page.evaluate(f"all => all.map(each => {write}(each[0]))", vectors)
+        wrong += [each for each in zip(found, vectors, strict=True) if each[0] != each[1][1]]
     page.context.close()
-    assert found == [words for _, words in vectors]
+    assert not wrong
 
 
 @pytest.mark.browser

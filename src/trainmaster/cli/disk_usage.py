@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.output import print_json, say, show, size, table
+from trainmaster.cli.output import print_json, say, show, table
+from trainmaster.spec.units import format_bytes
 
 
 def df(
@@ -21,8 +22,8 @@ def df(
         print_json(found)
         return
     places = found.get("places", {})
-    rows = [[each["kind"], size(each["bytes"]), each["where"]] for each in found["kinds"]]
-    show(table(["what", "room", "where"], [*rows, ["together", size(found["bytes"]), ""]]))
+    rows = [[each["kind"], format_bytes(each["bytes"]), each["where"]] for each in found["kinds"]]
+    show(table(["what", "room", "where"], [*rows, ["together", format_bytes(found["bytes"]), ""]]))
     for where, place in places.items():
         show(f"{where}: {place}")
     if found["runs"]:
@@ -30,8 +31,8 @@ def df(
         shown = [
             [
                 each["run"],
-                size(each["bytes"]),
-                ", ".join(f"{k} {size(n)}" for k, n in each["parts"].items() if n),
+                format_bytes(each["bytes"]),
+                ", ".join(f"{k} {format_bytes(n)}" for k, n in each["parts"].items() if n),
             ]
             for each in found["runs"]
         ]

@@ -13,7 +13,7 @@ from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.metric_names import in_order, says_how_good
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason
-from trainmaster.spec.units import dollars, format_duration
+from trainmaster.spec.units import dollars, format_bytes, format_duration
 
 duration = format_duration
 T = TypeVar("T")
@@ -324,32 +324,18 @@ def usage_text(usage: dict[str, Any]) -> str:
     >>> usage_text({"tasks": 1, "seconds": 10, "cpu_share": 1.94, "peak_rss_bytes": 3e9, "bytes_sent": 3.4e8})
     '1.9 cores, 3.0 GB, 34 MB/s out'
     """
-    parts = [f"{usage['cpu_share']:.1f} cores", size(usage["peak_rss_bytes"])]
+    parts = [f"{usage['cpu_share']:.1f} cores", format_bytes(usage["peak_rss_bytes"])]
     for key, word in (("bytes_sent", "out"), ("bytes_received", "in")):
         rate = usage.get(key, 0) / usage["seconds"]
         if rate >= 1000:  # a few bytes are only a sign of life
-            parts.append(f"{size(rate)}/s {word}")
+            parts.append(f"{format_bytes(rate)}/s {word}")
     if "gpu_utilisation" in usage:
         parts.append(f"{usage['gpu_utilisation']:.1f} GPUs")
     if "gpu_memory_bytes" in usage:
-        parts.append(f"{size(usage['gpu_memory_bytes'])} on GPUs")
+        parts.append(f"{format_bytes(usage['gpu_memory_bytes'])} on GPUs")
     if usage["tasks"] > 1:
         parts.append(f"mean of {usage['tasks']} tasks")
     return ", ".join(parts)
-
-
-def size(count: float) -> str:
-    """Bytes for people.
-
-    >>> size(0), size(34_500_000), size(1_200_000_000)
-    ('0 B', '34 MB', '1.2 GB')
-    """
-    units = ["TB", "GB", "MB", "kB", "B"]
-    while count >= 1000 and len(units) > 1:
-        count /= 1000
-        units.pop()
-    unit = units[-1]
-    return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
 
 
 def parsed(option: str, parse: Callable[[str], T], text: str) -> T:

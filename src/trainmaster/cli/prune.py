@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.output import parsed, print_json, say, show, size, table
+from trainmaster.cli.output import parsed, print_json, say, show, table
 from trainmaster.cli.removing import agree_to_remove
-from trainmaster.spec.units import parse_duration
+from trainmaster.spec.units import format_bytes, parse_duration
 
 
 def prune(
@@ -31,7 +31,7 @@ def prune(
     count = sum(each["count"] for each in found["kinds"].values())
     if not (dry_run and as_json):
         rows = [
-            [kind, str(each["count"]), size(each["bytes"]), each.get("trouble", "")]
+            [kind, str(each["count"]), format_bytes(each["bytes"]), each.get("trouble", "")]
             for kind, each in found["kinds"].items()
             if each["count"] or "trouble" in each
         ]
@@ -39,7 +39,7 @@ def prune(
             (say if as_json else show)(table(["kind", "how many", "goes", ""], rows))
     if not dry_run:
         if count:
-            agree_to_remove(f"{count} of these, {size(found['bytes'])}", yes=yes)
+            agree_to_remove(f"{count} of these, {format_bytes(found['bytes'])}", yes=yes)
         # Without any, too: what was marked by a command that was killed goes on.
         found = client.storage.prune(kinds or (), unused_s=unused_s)
     if as_json:
@@ -47,4 +47,4 @@ def prune(
     elif not count:
         say("nothing is left that nothing needs")
     elif not dry_run:
-        say(f"removed: {size(found['bytes'])}")
+        say(f"removed: {format_bytes(found['bytes'])}")

@@ -10,9 +10,9 @@ import typer
 
 from trainmaster.cli.completing import run_ids
 from trainmaster.cli.labels import Labels, WhereText, condition
-from trainmaster.cli.output import can_ask, parsed, print_json, say, show, size, table
+from trainmaster.cli.output import can_ask, parsed, print_json, say, show, table
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.units import parse_duration
+from trainmaster.spec.units import format_bytes, parse_duration
 
 _WORDS = {"REMOVED": "", "TRIMMED": "its record stays", "KEPT": "stays"}
 
@@ -43,7 +43,7 @@ def rm(
     if not (dry_run and as_json):
         _show_plan(found, say if as_json else show)
     if not dry_run and going:
-        agree_to_remove(f"{_counted(going)}, {size(found['bytes'])}", yes=yes)
+        agree_to_remove(f"{_counted(going)}, {format_bytes(found['bytes'])}", yes=yes)
         removed = client.storage.remove_runs(going)
         stays = [each for each in found["runs"] if each["outcome"] == "KEPT"]
         found = {**removed, "bytes": found["bytes"], "runs": [*_with_sizes(removed, found), *stays]}
@@ -52,7 +52,7 @@ def rm(
     elif not found["runs"]:
         say("nothing to remove: no run that is over fits")
     elif not dry_run and going:
-        say(f"removed: {_counted(going)}, {size(found['bytes'])}")
+        say(f"removed: {_counted(going)}, {format_bytes(found['bytes'])}")
     if not dry_run:
         _refuse_rest(found["runs"], named=bool(ids))
 
@@ -85,12 +85,12 @@ def _show_plan(found: dict[str, Any], show: Callable[[str], None]) -> None:
         return
     rows = []
     for each in found["runs"]:
-        parts = ", ".join(f"{kind} {size(count)}" for kind, count in each["parts"].items())
+        parts = ", ".join(f"{kind} {format_bytes(count)}" for kind, count in each["parts"].items())
         why = "; ".join(reason["why"] for reason in each["kept"])
         word = _WORDS[each["outcome"]]
-        rows.append([each["run"], size(each["bytes"]), parts, ": ".join(filter(None, (word, why)))])
+        rows.append([each["run"], format_bytes(each["bytes"]), parts, ": ".join(filter(None, (word, why)))])
     show(table(["run", "goes", "", ""], rows))
-    shared = ", ".join(f"{kind} {size(count)}" for kind, count in found["shared"].items() if count)
+    shared = ", ".join(f"{kind} {format_bytes(count)}" for kind, count in found["shared"].items() if count)
     if shared:
         show(f"and what no other run needs: {shared}")
 

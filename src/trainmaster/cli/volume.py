@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.opening import context, open_client, server_of_volume
-from trainmaster.cli.output import duration, parsed, print_json, say, show, size, table
+from trainmaster.cli.output import duration, parsed, print_json, say, show, table
 from trainmaster.cli.volume_push import index_objects, push
 from trainmaster.cli.volume_tools import (
     VolumeProgressBar,
@@ -35,7 +35,7 @@ from trainmaster.service.volumes.stored import (
     verdict_document,
 )
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.units import parse_duration
+from trainmaster.spec.units import format_bytes, parse_duration
 
 if TYPE_CHECKING:
     from trainmaster.api.remote.volumes import RemoteVolume
@@ -156,7 +156,7 @@ def get(
         return
     # Objects as they are have no known hash; but each request was for the ETag that was indexed.
     proof = "verified" if opened.head.kind == "packed" else "unchanged since they were indexed"
-    got = f"{counted(progress.file_count, 'file')}, {size(progress.file_bytes)}"
+    got = f"{counted(progress.file_count, 'file')}, {format_bytes(progress.file_bytes)}"
     say(f"{got} in {directory}, {proof}, in {duration(taken_s)}")
 
 
@@ -178,7 +178,7 @@ def versions(
                     str(head.version),
                     f"{head.created_at:%F %T}",
                     f"{head.file_count:,}",
-                    size(head.total_bytes),
+                    format_bytes(head.total_bytes),
                     f"{head.chunk_count:,}",
                 ]
                 for head in found.versions

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.output import duration, print_json, say, size
+from trainmaster.cli.output import duration, print_json, say
 from trainmaster.cli.volume_tools import (
     VolumeProgressBar,
     chunk_bytes,
@@ -18,6 +18,7 @@ from trainmaster.cli.volume_tools import (
 )
 from trainmaster.service.volumes.stored import head_document
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import format_bytes
 
 if TYPE_CHECKING:
     from trainmaster.api.remote.connection import RestConnection
@@ -67,7 +68,9 @@ def push(
     began_s = now_s()
     with (
         interruptible("no version was made; push again, and what was sent is not sent again"),
-        VolumeProgressBar("push", lambda: progress.shown, lambda: f"{size(progress.sent_bytes)} sent"),
+        VolumeProgressBar(
+            "push", lambda: progress.shown, lambda: f"{format_bytes(progress.sent_bytes)} sent"
+        ),
     ):
         report = make(
             source,
@@ -97,7 +100,7 @@ def push(
     were = "was" if report.sent_chunks == 1 else "were"
     say(
         f"{report.uri}: {files_text(report.head)} in {counted(report.head.chunk_count, 'chunk')}, of which "
-        f"{report.sent_chunks:,} ({size(report.sent_bytes)}) {were} sent, in {duration(taken_s)}"
+        f"{report.sent_chunks:,} ({format_bytes(report.sent_bytes)}) {were} sent, in {duration(taken_s)}"
     )
 
 
@@ -109,7 +112,9 @@ def _push_to_server(server: RestConnection, source: str, name: str, as_json: boo
     began_s = now_s()
     with (
         interruptible("no version was made; push again, and what was sent is not sent again"),
-        VolumeProgressBar("push", lambda: progress.shown, lambda: f"{size(progress.sent_bytes)} sent"),
+        VolumeProgressBar(
+            "push", lambda: progress.shown, lambda: f"{format_bytes(progress.sent_bytes)} sent"
+        ),
     ):
         done = send(server, source, name, progress, say, os.environ.get(_RUN, ""))
     taken_s = now_s() - began_s
@@ -121,7 +126,7 @@ def _push_to_server(server: RestConnection, source: str, name: str, as_json: boo
         return
     say(
         f"{done.uri}: {files_text(done.head)} in {counted(done.head.chunk_count, 'chunk')}, "
-        f"{size(done.sent_bytes)} sent, in {duration(taken_s)}"
+        f"{format_bytes(done.sent_bytes)} sent, in {duration(taken_s)}"
     )
 
 

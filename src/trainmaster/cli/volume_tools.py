@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.cli.output import say, size
+from trainmaster.cli.output import say
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import format_bytes
 
 if TYPE_CHECKING:
     from trainmaster.service.volumes import Collected, Entry, Head, OpenVolume, VersionCheck
@@ -52,7 +53,7 @@ def entry_line(entry: Entry) -> str:
 
 def files_text(head: Head) -> str:
     """Says how much a version is."""
-    return f"{counted(head.file_count, 'file')}, {size(head.total_bytes)}"
+    return f"{counted(head.file_count, 'file')}, {format_bytes(head.total_bytes)}"
 
 
 def gc_command(volume: str, grace: str) -> str:
@@ -96,10 +97,10 @@ def collected_lines(done: Collected, url: str, grace: str, command: str) -> list
             else ""
         )
         freed = counts(done.deleted_chunks, done.deleted_tables)
-        lines.append(f"{freed} deleted, {size(done.deleted_bytes)} freed{young}")
+        lines.append(f"{freed} deleted, {format_bytes(done.deleted_bytes)} freed{young}")
     if done.free_at_s is not None:
         at = datetime.fromtimestamp(done.free_at_s, UTC)
-        marked = f"{counts(done.marked_chunks, done.marked_tables)} ({size(done.marked_bytes)})"
+        marked = f"{counts(done.marked_chunks, done.marked_tables)} ({format_bytes(done.marked_bytes)})"
         lines.append(f"{marked} marked; from {at:%F %T} UTC on this frees them: {command}")
     return lines
 

@@ -142,11 +142,25 @@ def price(usd: float) -> str:
 def dollars(usd: float) -> str:
     """An amount for people: cents, and two digits of what is less than ten cents.
 
-    >>> dollars(12.345), dollars(0.0018), dollars(0.0), dollars(3e-7)
-    ('$12.35', '$0.0018', '$0', '<$0.0001')
+    >>> dollars(1234.5), dollars(0.0018), dollars(0.0), dollars(3e-7)
+    ('$1,234.50', '$0.0018', '$0', '<$0.0001')
     """
     if not usd:
         return "$0"
     if usd < 0.0001:
         return "<$0.0001"
-    return f"${usd:.2f}" if usd >= 0.1 else f"${usd:.2g}"
+    return f"${usd:,.2f}" if usd >= 0.0995 else f"${usd:.2g}"
+
+
+def format_bytes(count: float) -> str:
+    """Bytes for people: two digits at least.
+
+    >>> format_bytes(999), format_bytes(34_500_000), format_bytes(1_200_000_000)
+    ('999 B', '34 MB', '1.2 GB')
+    """
+    units = ["TB", "GB", "MB", "kB", "B"]
+    while count >= (999.5 if units[-1] != "B" else 1000) and len(units) > 1:
+        count /= 1000
+        units.pop()
+    unit = units[-1]
+    return f"{count:.0f} {unit}" if count >= 9.95 or unit == "B" else f"{count:.1f} {unit}"

@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.labels import selecting
 from trainmaster.spec.metric_names import in_order
-from trainmaster.spec.units import dollars, format_duration
+from trainmaster.spec.units import dollars, format_bytes, format_duration
 
 HERE: Final = Path(__file__).parent
 #: Rows of a list on one page.
@@ -33,14 +33,8 @@ def duration(seconds: float | None) -> str:
 
 
 def usd(amount: float | None) -> str:
-    """US dollars: cents, and two digits of what is less than ten cents.
-
-    >>> usd(1234.5), usd(0.0), usd(0.00734), usd(None)
-    ('$1,234.50', '$0.00', '$0.0073', '–')
-    """
-    if amount is None:
-        return "–"
-    return dollars(amount) if 0 < amount < 0.1 else f"${amount:,.2f}"
+    """US dollars."""
+    return "–" if amount is None else dollars(amount)
 
 
 def when(at: float | None, clock: str = "%H:%M") -> str:
@@ -61,19 +55,6 @@ def when(at: float | None, clock: str = "%H:%M") -> str:
 def exactly(at: float) -> str:
     """The same, with seconds."""
     return when(at, "%H:%M:%S")
-
-
-def size(bytes_: float) -> str:
-    """Bytes, with the unit that fits.
-
-    >>> size(999), size(1_234_567)
-    ('999 B', '1.2 MB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if bytes_ < 1000:
-            return f"{bytes_:.0f} B" if unit == "B" else f"{bytes_:.1f} {unit}"
-        bytes_ /= 1000
-    return f"{bytes_:.1f} TB"
 
 
 def number(value: object) -> str:
@@ -169,7 +150,7 @@ _TEMPLATES.filters |= {
     "when": when,
     "exactly": exactly,
     "number": number,
-    "size": size,
+    "size": format_bytes,
 }
 _TEMPLATES.filters |= {"in_order": in_order, "selecting": selecting}
 _TEMPLATES.filters |= {"with_code": with_code, "as_title": as_title, "for_readers": for_readers}

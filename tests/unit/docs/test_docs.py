@@ -321,3 +321,19 @@ def test_questions_of_newcomers_are_two_clicks_away():
     table = Path(__file__).with_name("questions.md")
     assert leads_to(table) - near == {first}
     assert prose(table).count("? |") == 40
+
+
+def test_each_rule_and_each_fault_of_pages_has_tests_that_are_there():
+    rows = re.findall(
+        r"^\| ([RB]\d+[a-i]?) \|.*\| (.*) \|$", (DOCS / "development/page-promises.md").read_text(), re.M
+    )
+    parts = {5: ("", "b", "c"), 10: ("", "a"), 32: "abcdefghi"}
+    faults = {f"B{number}{part}" for number in range(1, 33) for part in parts.get(number, ("",))}
+    assert {name for name, _ in rows} == {f"R{number}" for number in range(1, 21)} | faults
+    there = {
+        name
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", file.read_text(), re.M)
+    }
+    assert {name for _, tests in rows for name in re.findall("`(\\w+)`", tests)} - there == set()
+    assert all("`test_" in tests for _, tests in rows)

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.spec.parameter import format_value
-from trainmaster.spec.units import format_duration, parse_bytes, parse_duration, parse_money
+from trainmaster.spec.units import (
+    dollars,
+    format_bytes,
+    format_duration,
+    parse_bytes,
+    parse_duration,
+    parse_money,
+)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +123,10 @@ def test_values_print_without_loss(value):
     assert text == str(value).lower() if isinstance(value, bool) else type(value)(text) == value
 
 
-def test_durations_are_written_one_way():
+@pytest.mark.parametrize(
+    ("kind", "write"), [("durations", format_duration), ("money", dollars), ("bytes", format_bytes)]
+)
+def test_durations_money_and_bytes_are_written_one_way(kind, write):
     """R12; the browser writes the same: tests/integration/test_pages_rules.py."""
-    vectors = Path(__file__).parents[2] / "vectors" / "durations.json"
-    assert [
-        (seconds, format_duration(seconds), words)
-        for seconds, words in json.loads(vectors.read_text())
-        if format_duration(seconds) != words
-    ] == []
+    vectors = json.loads((Path(__file__).parents[2] / "vectors" / f"{kind}.json").read_text())
+    assert [write(number) for number, _ in vectors] == [words for _, words in vectors]

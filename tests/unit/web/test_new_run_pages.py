@@ -331,6 +331,9 @@ def test_a_quote_is_a_picture_from_which_a_cluster_is_taken(state, browser):
     ):
         assert text in page, text
     assert page.count('class="point"') == 4, "a picture for a desk, and one for a phone"
+    drawn = re.findall(r'<svg width="([\d.]+)" height="([\d.]+)" viewBox="0 0 ([\d.]+) ([\d.]+)"', page)
+    assert [each[:2] for each in drawn] == [each[2:] for each in drawn], "its texts do not grow with it"
+    assert len(drawn) == 2
     assert page.index("Go on<span") < page.index("<table"), "the button is on the first screen"
     assert page.count("Take it") == 1
     assert "style=" not in page

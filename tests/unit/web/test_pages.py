@@ -316,6 +316,7 @@ def test_tasks_that_were_pruned_are_told_and_their_end_is_told_once(tmp_path):
         database.execute("UPDATE run SET submitted_by = NULL WHERE id = 'digits-3'")
     text = site.page("/runs/digits-3")
     assert "0 of 6 succeeded, 6 pruned" in text
+    assert "· 6/6<" in text, "what was pruned is as good as done"
     assert "at step 9" not in text
     with contextlib.closing(sqlite3.connect(tmp_path / "trainmaster.db")) as database, database:
         words = "loss 0.5 at step 9 is number 2 of 5, only the best one goes on"
@@ -326,6 +327,15 @@ def test_tasks_that_were_pruned_are_told_and_their_end_is_told_once(tmp_path):
     events = re.findall(r"</time> (.*?)</li>", site.page("/runs/digits-3/history"))
     told = [event.split() for event in events if event.startswith("tune/0 ")]
     assert told == [["tune/0", "pruned"], ["tune/0", "stopping", "pruned"], ["tune/0", "running"]]
+    with contextlib.closing(sqlite3.connect(tmp_path / "trainmaster.db")) as database, database:
+        recipe = json.loads(database.execute("SELECT recipe FROM run WHERE id = 'digits-3'").fetchone()[0])
+        recipe["experiments"] = {name: each | {"after": []} for name, each in recipe["experiments"].items()}
+        database.execute("UPDATE run SET recipe = ? WHERE id = 'digits-3'", [json.dumps(recipe)])
+    for task in range(6):
+        site.service.home.attempt("digits-3", "tune", task, 1).metrics("worker-0").unlink()
+    text = site.page("/runs/digits-3")
+    assert 'class="node' not in text, "what waits for nothing is a table, and no column of boxes beside it"
+    assert "It has reported no metrics." in text
     site.service.close()
 
 
@@ -442,6 +452,8 @@ def test_offers_are_filtered_and_come_a_page_at_a_time(site):
     text = site.page("/offers?provider=aws&cpus=4&sort=price")
     assert text.count("<tr>") == 26
     assert re.search(r"As of\">\d{4}-\d\d-\d\d<", text)
+    decimals = {len(each.partition(".")[2]) for each in re.findall(r'Per hour" class="n">\$([\d.]+)', text)}
+    assert (len(decimals), "GiB</th>" in text) == (1, True), "one number of decimals in a column"
     assert "number=2" in text
     assert "old</span>" in site.page("/offers?provider=gcp&spot=yes"), "of 2020"
     assert 'As of">2020' not in site.page("/offers"), "what is cheap as it is old comes last"

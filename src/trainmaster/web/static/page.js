@@ -133,3 +133,10 @@ function seen() { localize(); told(); }
 seen();
 new MutationObserver(seen).observe(document.body, {childList: true, subtree: true});
 }
+// Bytes, as `format_bytes` writes them.
+function bytesOf(count) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let at = 0;
+  for (; count >= (at ? 999.5 : 1000) && at < 4; at++) count /= 1000;
+  return `${at && count < 9.95 ? count.toFixed(1) : Math.round(count)} ${units[at]}`;
+}

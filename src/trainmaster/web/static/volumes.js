@@ -1,6 +1,5 @@
 "use strict";
 const form = document.getElementById("send"), bar = document.getElementById("progress"), said = document.getElementById("said");
-const mega = bytes => `${(bytes / 1e6).toFixed(1)} MB`;
 const span = s => s < 90 ? `${Math.ceil(s)} s` : s < 5400 ? `${Math.round(s / 60)} min` : `${(s / 3600).toFixed(1)} h`;
 form.addEventListener("submit", async event => {
   event.preventDefault();
@@ -16,7 +15,7 @@ form.addEventListener("submit", async event => {
       sent.push(await sendFile(file, "volume", (trouble, offset, left) => {
         if (trouble) { said.textContent = trouble; return; }
         bar.value = total ? (before + offset) / total : 1;
-        said.textContent = `${file.name}: ${mega(offset)} of ${mega(file.size)}` + (left ? `, about ${span(left)} left` : "");
+        said.textContent = `${file.name}: ${bytesOf(offset)} of ${bytesOf(file.size)}` + (left ? `, about ${span(left)} left` : "");
       }));
       before += file.size;
     }

@@ -184,3 +184,34 @@ def test_what_a_person_types_stays_and_a_stream_is_not_held_back():
     assert answered(b"text/html", *cut, length=b"1") == (hidden, [str(len(hidden)).encode()], [False, False])
     assert answered(b"text/event-stream", page, page) == (hidden * 2, [], [True, True])
     assert answered(b"application/yaml", page, length=b"9") == (page, [b"9"], [True]), "a person's own"
+
+
+def test_no_page_sends_a_member_to_a_shell_or_to_the_docs(office):
+    """R19; what is wrong in New run is told at its field: tests/unit/web/test_recipe_form.py."""
+    office.add("reader", "blue", "member")
+    none = ["runs", "quotes", "volumes", "services", "registry", "workflows", "apps", "models/none/main"]
+    wrong = ["/runs?where=x+%3D%3D", "/offers?cpus=many", "/compare?run=none", "/runs/job-blue/logs?task=9"]
+    known = [theirs(office, path) + QUERIES.get(path, "") for path in pages()]
+    found = {}
+    for path in (*known, *(f"/{each}/none" for each in none), *wrong):
+        text = office.ask("reader", "GET", path).text
+        text = re.sub(r"<(pre|textarea)\b.*?</\1>", "", text, flags=re.S)
+        sends = r"(?:<code>|`)trainmaster [a-z]|docs/|aws configure|~/\."
+        told = re.findall(rf".{{,60}}(?:{sends}).{{,40}}", text)
+        if told and path != "/device":  # which is for the command line
+            found[path] = told
+    assert not found
+
+
+def test_a_button_is_called_by_what_it_says():
+    """Who speaks to a page says what stands on the button; axe sees only those that are there."""
+    found, count = [], 0
+    for file in sorted((HERE / "templates").glob("*.html")):
+        for called, says in re.findall(
+            r'<(?:button|a)\b[^>]* aria-label="([^"]*)"[^>]*>([^<{]+)</', file.read_text()
+        ):
+            count += 1
+            if says.strip(" …").lower() not in called.lower():
+                found.append((file.name, called, says))
+    assert count > 15
+    assert not found
