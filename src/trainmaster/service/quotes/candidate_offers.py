@@ -126,7 +126,7 @@ def candidate_offers_of(
     if not region:
         raise UsageError(
             "provider: aws: no region is chosen",
-            "Set AWS_REGION, run `aws configure`, or write `hardware: {region: ...}` in the recipe. " + known,
+            "Write `hardware: {region: ...}`. Or set AWS_REGION, or run `aws configure`. " + known,
         )
     here = found.where(region=region)
     if not len(here):
