@@ -82,19 +82,16 @@ experiments:
 """
 
 
-@pytest.mark.parametrize("killed", ["", "asked", "stopped"])
-def test_a_gang_goes_on_with_more_workers_once_their_machines_are_there(renter: Renter, killed: str):
+def test_a_gang_goes_on_with_more_workers_though_its_driver_is_killed_twice(renter: Renter):
     shutil.copy(RING, renter.work)
     running = renter.run(renter.recipe(GROWS))
     run = running.run
     running.until_said(r"is to go on with [23] workers instead of 1 worker, on [12] machines? more")
-    if killed == "stopped":
-        running.until_said(r"it goes on with [23] workers from its newest checkpoint")
-    if killed:
-        running.kill()
-        running = renter.start("resume", run, "--json")
-    if killed != "stopped":
-        running.until_said(r"it goes on with [23] workers from its newest checkpoint")
+    running.kill()
+    running = renter.start("resume", run, "--json")
+    running.until_said(r"it goes on with [23] workers from its newest checkpoint")
+    running.kill()
+    running = renter.start("resume", run, "--json")
     running.until_said(r"train/0: goes on from step \d+")
     running.until(lambda: len(set(renter.machines(run).values())) > 1, "its machines")
     summary = running.end()

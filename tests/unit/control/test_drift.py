@@ -35,6 +35,8 @@ WORST = "worker-1"
         (GANG, {"step_s": 2.0, "sent_bytes": None, "round_trip_ms": None, "others": None}, "is slow", ""),
         (ALONE, {"step_s": 2.0}, "waits for its data", ""),
         (ALONE, {"step_s": 2.0, "cpu_s": 1.7}, "computes more", ""),
+        # What hardly computes does not take longer as it computes a little more.
+        (replace(GANG, cpu_s=0.01), {"step_s": 2.0, "cpu_s": 0.05}, "network carries less", ""),
         # Hosts of one machine are all as busy: who waits for its processors says which one is slow.
         (
             GANG,

@@ -78,7 +78,7 @@ def drift_between(before: StepProfile, now: StepProfile) -> Drift | None:
     if now.step_s < _SLOWER * before.step_s:
         return None
     found = Drift(_why_slower(before, now), before.step_s, now.step_s)
-    if now.cpu_s > _MORE_WORK * before.cpu_s:  # who computes more waits more, too
+    if _computes_more(before, now):  # who does waits more, too
         return found
     drift = f"a step takes {now.step_s:.3g} s, not {before.step_s:.3g} s"
     longer_s = now.step_s - before.step_s
@@ -96,6 +96,12 @@ def drift_between(before: StepProfile, now: StepProfile) -> Drift | None:
         why = "the network card of its machine is full, or carries less: replace the machine"
         return replace(found, words=f"{drift}, as {told}: {why}", member=member)
     return found
+
+
+def _computes_more(before: StepProfile, now: StepProfile) -> bool:
+    """Whether there is more to compute, and steps take longer by that: what hardly computes waits."""
+    longer_s = now.step_s - before.step_s
+    return now.cpu_s > _MORE_WORK * before.cpu_s and now.cpu_s - before.cpu_s >= _STANDS_OUT * longer_s
 
 
 def _is_on_all_ways(before: StepProfile, now: StepProfile, member: str) -> bool:
@@ -124,7 +130,7 @@ def _standing_out(
 
 def _why_slower(before: StepProfile, now: StepProfile) -> str:
     drift = f"a step takes {now.step_s:.3g} s, not {before.step_s:.3g} s"
-    if now.cpu_s > _MORE_WORK * before.cpu_s:
+    if _computes_more(before, now):
         return f"{drift}, as it computes more: that is the script's own, no other machine helps"
     trip, was = now.round_trip_ms, before.round_trip_ms
     if trip is not None and was is not None and trip - was > _MORE_MS and trip > 2 * was:
