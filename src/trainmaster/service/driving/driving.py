@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -285,12 +286,23 @@ def _forecaster(
             session.recipe,
             world.executor,
             world.nodes,
-            world.meter,
             world.costs,
             facts,
+            _most_usd_per_hour(opened, session, world),
         )
         resizer.begin(run_state)
-    return Adapter(tracker, session.run, session.recipe, world.nodes, world.meter, world.costs, resizer)
+    return Adapter(tracker, session.run, session.recipe, world.nodes, world.costs, resizer)
+
+
+def _most_usd_per_hour(opened: OpenHome, session: Session, world: World) -> float:
+    """What its machines may cost at a time. A team's limit was shared out when its runs were admitted."""
+    from trainmaster.service.teams.team_budget import OWNER, Budgets
+
+    limits = Budgets(opened.database.read, opened.database.clock_s())
+    team = opened.database.run_row(session.run)["team"] or OWNER
+    if world.nodes is not None and limits[team].usd_per_hour is not None:
+        return sum(record.plan.usd_per_hour for record in world.nodes.records())
+    return (session.recipe.budget and session.recipe.budget.usd_per_hour) or math.inf
 
 
 def _record_truth(opened: OpenHome, run: str) -> None:

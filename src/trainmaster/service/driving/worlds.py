@@ -230,13 +230,12 @@ def _slots_at_once(experiment: Experiment) -> int:
 
 
 def _allowance(database: Database, session: Session, cap_usd: float, machines: RunClusters) -> Allowance:
+    from trainmaster.cluster.renting.plan import dearest_usd_per_hour
     from trainmaster.service.teams.team_budget import Allowance
 
-    usd_per_hour = sum(
-        role.count * max(rental.at_most.usd_per_hour for rental in role.rentals)
-        for record in machines.executor.records()
-        for role in record.plan.roles
-    )
+    def usd_per_hour() -> float:
+        return sum(dearest_usd_per_hour(record.plan) for record in machines.executor.records())
+
     return Allowance(
         database, session.run, database.run_row(session.run)["team"] or "", cap_usd, usd_per_hour
     )

@@ -15,7 +15,7 @@ from trainmaster.control.measure.drift import Drift, drift_of
 from trainmaster.control.task.gangs import checkpoints_of
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note
-from trainmaster.service.quotes.resizer import NO_DIGITS, Resizer, adapted, change_s
+from trainmaster.service.quotes.resizer import NO_DIGITS, Resizer, adapted, cap_usd, change_s
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from trainmaster.cluster.cluster_executor import ClusterExecutor
     from trainmaster.cluster.cluster_loop import ClusterLoop
     from trainmaster.cluster.record import Machine
-    from trainmaster.control.decide.budget import Meter
     from trainmaster.control.loop.run_state import RunState, Task
     from trainmaster.control.loop.surroundings import Forecaster
     from trainmaster.control.measure.progress import TaskProgress
@@ -42,7 +41,6 @@ class Adapter:
         quote: of the run.
         recipe: of the run.
         executor: of its machines; None on this one, where there is no other.
-        meter: what it may cost.
         costs: what it has cost.
         resizer: changes the size of its gangs; None where the recipe leaves none open.
     """
@@ -53,7 +51,6 @@ class Adapter:
         run: str,
         recipe: Recipe,
         executor: ClusterExecutor | None,
-        meter: Meter,
         costs: ClusterCosts | None,
         resizer: Resizer | None = None,
     ) -> None:
@@ -63,7 +60,6 @@ class Adapter:
         self._recipe = recipe
         self._names = {name for name, each in recipe.experiments.items() if each.adapt}
         self._executor = executor
-        self._meter = meter
         self._costs = costs
         self._since: dict[str, tuple[str, float]] = {}
         self._told: dict[str, list[str]] = {}
@@ -218,7 +214,7 @@ class Adapter:
             usd_per_hour=record.usd_per_hour(),
             machine_usd_per_hour=machine.rental.usd_per_hour,
             spent_usd=0.0 if self._costs is None else self._costs.spent_usd(now),
-            most_usd=self._meter.cap_usd,
+            most_usd=cap_usd(self._recipe),
             changes=len(changes),
             changed_s=now - max(changes, default=-math.inf),
         )

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from trainmaster.cluster.cluster_executor import ClusterExecutor
     from trainmaster.cluster.cluster_loop import ClusterLoop
     from trainmaster.cluster.renting.plan import RolePlan
-    from trainmaster.control.decide.budget import Meter
     from trainmaster.control.loop.run_state import RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.executors.base import Executor
@@ -55,8 +54,9 @@ class Resizer:
         run: its id. recipe: its recipe.
         executor: starts and stops members.
         nodes: the same where they are on rented machines; None on this one.
-        meter: what it may cost. costs: what it has cost.
+        costs: what it has cost.
         facts: what was found out of it.
+        most_usd_per_hour: what its machines may cost at a time.
     """
 
     def __init__(
@@ -66,13 +66,14 @@ class Resizer:
         recipe: Recipe,
         executor: Executor,
         nodes: ClusterExecutor | None,
-        meter: Meter,
         costs: ClusterCosts | None,
         facts: RunFacts,
+        most_usd_per_hour: float = math.inf,
     ) -> None:
         self._quote, self._run, self._recipe = quote, run, recipe
         self._executor, self._nodes = executor, nodes
-        self._meter, self._costs, self._facts = meter, costs, facts
+        self._costs, self._facts = costs, facts
+        self._most_usd_per_hour = most_usd_per_hour
         self._names = [name for name, each in recipe.experiments.items() if may_resize(each)]
         self._attempts: dict[str, int] = {}
         self._pending: dict[str, _Pending] = {}
@@ -168,7 +169,7 @@ class Resizer:
             return None
         changes = self._facts.sizes(task.experiment)
         machine_s, restart_s = change_s(run_state, task.experiment)
-        budget, objective = self._recipe.budget, self._recipe.objective
+        objective = self._recipe.objective
         sizing = Sizing(
             now=self._priced(task, own),
             others=tuple(self._priced(task, each) for each in outlooks if each is not own),
@@ -178,8 +179,8 @@ class Resizer:
             machine_s=machine_s,
             restart_s=restart_s,
             spent_usd=0.0 if self._costs is None else self._costs.spent_usd(now),
-            most_usd=self._meter.cap_usd,
-            most_usd_per_hour=math.inf if budget is None or not budget.usd_per_hour else budget.usd_per_hour,
+            most_usd=cap_usd(self._recipe),
+            most_usd_per_hour=self._most_usd_per_hour,
             time=objective.time,
             cost=objective.cost,
             changes=len(changes),
@@ -274,6 +275,11 @@ def _count(role: RolePlan, experiment: Experiment) -> int:
 def adapted(task: Task, words: str) -> Note:
     """A line of what was decided of a task's machines or members."""
     return Note(f"{task.experiment}: {words}", task.experiment, topic=ADAPTED)
+
+
+def cap_usd(recipe: Recipe) -> float:
+    """What a run may cost. Of a month's budget its driver has only as much at a time as it soon needs."""
+    return (recipe.budget and recipe.budget.total_usd) or math.inf
 
 
 def change_s(run_state: RunState, name: str) -> tuple[float, float]:

@@ -40,15 +40,22 @@ class Allowance:
         run: its id.
         team: whose; `OWNER` of the home.
         cap_usd: of its recipe; infinite where there is none.
-        usd_per_hour: of all machines that are planned, at the highest price.
+        usd_per_hour: of all machines that are planned now, at the highest price: gangs may grow.
     """
 
-    def __init__(self, database: Database, run: str, team: str, cap_usd: float, usd_per_hour: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        run: str,
+        team: str,
+        cap_usd: float,
+        usd_per_hour: Callable[[], float],
+    ) -> None:
         self._database = database
         self._run = run
         self._team = team
         self._cap_usd = cap_usd
-        self._lease_usd = usd_per_hour * AHEAD_S / 3600
+        self._usd_per_hour = usd_per_hour
         self._next_at = -math.inf
 
     def hurry(self) -> None:
@@ -68,7 +75,8 @@ class Allowance:
         if not self._database.read(ledger.month_limits(self._team)):
             return
         # The lease: machines may be lost, and rented again.
-        wanted = ledger.micro(min(meter.bill(now + AHEAD_S) + self._lease_usd, self._cap_usd))
+        lease_usd = self._usd_per_hour() * AHEAD_S / 3600
+        wanted = ledger.micro(min(meter.bill(now + AHEAD_S) + lease_usd, self._cap_usd))
         at = self._database.clock_s()
 
         def write(connection: Connection, _: object) -> int:

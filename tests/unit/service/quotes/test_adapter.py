@@ -10,7 +10,6 @@ import pytest
 from trainmaster.advisor.model.step_trace import StepTrace
 from trainmaster.cluster.record import ClusterState, Machine, marked_slow, new_record, swapped
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.control.decide.budget import Meter
 from trainmaster.service.quotes.adapter import Adapter
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
@@ -77,7 +76,7 @@ class Bench:
         self.loop = Loop()
         executor = Machines(self.loop) if rents else None
         quote = SimpleNamespace(look=lambda *_: [])
-        self.adapter = Adapter(quote, "x-1", Recipe.from_text(RECIPE), executor, Meter(), None)  # type: ignore[arg-type]
+        self.adapter = Adapter(quote, "x-1", Recipe.from_text(RECIPE), executor, None)  # type: ignore[arg-type]
         task = SimpleNamespace(experiment="train", number=0, attempt=1, started_at=BEGUN)
         self.state = SimpleNamespace(
             state=State.RUNNING,

@@ -11,7 +11,6 @@ from trainmaster.cluster.observed import Scaling
 from trainmaster.cluster.record import ClusterState, Machine, new_record
 from trainmaster.cluster.renting.growth import grown
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.control.decide.budget import Meter
 from trainmaster.control.decide.resizing import Outlook
 from trainmaster.control.task.gangs import member_names, sized
 from trainmaster.service.quotes.resizer import Resizer
@@ -67,8 +66,8 @@ class Bench:
         sizes: tuple[Outlook, ...] = SIZES,
         others: tuple[str, ...] = (),
         workers: str = "1..8",
+        per_hour: float = float("inf"),
         due: tuple[float, float] = (float("inf"), float("inf")),
-        cap_usd: float = float("inf"),
     ) -> None:
         text = f"""
 name: x
@@ -86,7 +85,6 @@ experiments:
         self.stopped: list[tuple[str, float]] = []
         self.quote = SimpleNamespace(sizes={"train": sizes}, due=lambda _: due, resized=self._resized)
         self.quoted = self.recipe
-        self.meter = Meter(cap_usd=cap_usd)
         self.task: Any = SimpleNamespace(
             experiment="train", number=0, attempt=1, started_at=BEGUN, state=State.RUNNING, key=("train", 0)
         )
@@ -94,6 +92,7 @@ experiments:
         train = SimpleNamespace(state=State.RUNNING, live={0: self.task})
         self.state: Any = SimpleNamespace(course={}, experiments={"train": train, **done})
         self.found: Any = SimpleNamespace(eta_s=3600.0, checkpoint_at=BEGUN + 15)
+        self.per_hour = per_hour
         self.drive()
 
     def _resized(self, recipe: Recipe) -> None:
@@ -113,9 +112,9 @@ experiments:
             self.recipe,
             executor,
             self.nodes,
-            self.meter,
             costs,
             self.facts,  # type: ignore[arg-type]
+            self.per_hour,
         )
         self.resizer.begin(self.state)
 
@@ -139,9 +138,9 @@ CROSSINGS = {
     "rented": ({}, 2, 4),
     "spot": ({"rental": SPOT}, 2, 4),
     "hosts of one's own": ({"rental": HOST}, 2, 4),
-    "a server's team, with a cap that suffices": ({"cap_usd": 10.0}, 2, 4),
-    "the cap would be reached": ({"cap_usd": 2.0}, 0, None),
-    "the cap per hour would be reached": ({"budget": "{per_hour: $3}"}, 0, None),
+    "a server's team, with a cap that suffices": ({"budget": "{total: $10}"}, 2, 4),
+    "the cap would be reached": ({"budget": "{total: $2}"}, 0, None),
+    "the cap per hour would be reached": ({"per_hour": 3.0}, 0, None),
     "cheapest": ({"objective": "cheapest"}, 0, None),
     "cheapest, and late": ({"objective": "cheapest", "due": (3000.0, 50.0)}, 2, 4),
     "late, and its quote would be broken by its cost": (

@@ -50,7 +50,7 @@ class Town:
         admit = entrance(name, team, p95_usd, Application(0, 0.0, waits=True), self.now)
         self.database.create_run(new, self.now, admit, waits=True)
         meter = Meter()
-        allowance = Allowance(self.database, name, team, math.inf, 0.0)
+        allowance = Allowance(self.database, name, team, math.inf, lambda: 0.0)
         self.runs[name] = [allowance, meter, None, 0.0]
 
     def goes_on(self):
@@ -163,7 +163,7 @@ def test_it_asks_now_and_then_and_before_it_is_too_late(town):
 def test_without_a_budget_for_the_month_its_own_cap_holds(town):
     access.add_team(town.database, "free", {}, NOW)
     town.database.write(lambda connection, _: ledger.set_limits(connection, ALL, {"monthly_usd": None}))
-    allowance, meter = Allowance(town.database, "none", "free", 7.0, 1.0), Meter()
+    allowance, meter = Allowance(town.database, "none", "free", 7.0, lambda: 1.0), Meter()
     allowance.look(meter, 0.0)
     assert (meter.cap_usd, meter.why) == (7.0, "")
 
