@@ -148,9 +148,11 @@ places: install nova
 	@$(BIN)/python -m pytest -v -m places tests/integration/places tests/contract/test_openstack_provider.py tests/contract/test_ray_provider.py \
 		tests/contract/test_kubernetes_provider.py
 
-# The rules of all pages, in both sizes, light and dark, with 5,000 runs: `make test` has a part of it.
+# The rules of all pages, in both sizes, light and dark, with 5,000 runs: `make test` has a part of it. As root, also a
+# member of a team on a phone who trains on machines of the lab.
 pages: install
 	@TRAINMASTER_PAGES=all $(BIN)/python -m pytest -v tests/integration/test_pages_*.py
+	@TRAINMASTER_PAGES=all $(BIN)/python -m pytest -v tests/integration/lab/test_lab_pages.py
 
 # Every page at 1440x900 and 390x844, light and dark, in screenshots/: to be looked at.
 screenshots: install

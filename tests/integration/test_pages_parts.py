@@ -71,6 +71,24 @@ def test_curves_run_over_steps_time_and_epochs(browser, site, written):  # noqa:
     page.context.close()
 
 
+@pytest.mark.browser
+def test_a_page_that_came_before_the_first_report_was_known_draws_all_of_them(browser, site, written):  # noqa: F811
+    page = opened(browser, site)
+    file = site.service.home.root / "trainmaster.db"
+    its = "experiment_id = (SELECT id FROM experiment WHERE run_id = ?)"
+    with contextlib.closing(sqlite3.connect(file)) as database, database:
+        (metrics,) = database.execute(f"SELECT metrics FROM task WHERE {its}", (written,)).fetchone()
+        database.execute(f"UPDATE task SET metrics = '{{}}' WHERE {its}", (written,))
+    page.goto(f"{site.url}/runs/{written}")
+    assert page.locator(".chart").count() == 0
+    page.evaluate("step => take({experiment: 'train', task: 0, points: [{step, loss: 1 / step}]})", STEPS)
+    page.locator(".chart canvas").first.wait_for()
+    assert _axis(page, "loss", [1, STEPS])
+    with contextlib.closing(sqlite3.connect(file)) as database, database:
+        database.execute(f"UPDATE task SET metrics = ? WHERE {its}", (metrics, written))
+    page.context.close()
+
+
 def _axis(page, key, wanted):
     """Whether a chart comes to show what lies between two places."""
     until = time.monotonic() + 20

@@ -55,6 +55,7 @@ function put(key, id, x, value) {
 }
 function take(at) {
   if (axis !== "step") { askLater(); return; }
+  const unknown = [];
   for (const row of at.points) {
     const id = label(at), x = row.step ?? row.epoch ?? (counts.get(id) ?? 0) + 1;
     counts.set(id, x);
@@ -62,9 +63,11 @@ function take(at) {
       if (typeof value !== "number" && value !== null || COUNTERS.has(key)) continue;
       if (early.get(key) === null) put(key, id, x, value);
       else if (early.has(key)) early.get(key).push([id, x, value]);
-      else if (!charts.root.querySelector(`.chart[data-key="${CSS.escape(key)}"]`)) { early.set(key, null); put(key, id, x, value); }
+      // The page has no place for it yet: what was reported before is asked for with it.
+      else if (!charts.root.querySelector(`.chart[data-key="${CSS.escape(key)}"]`)) { early.set(key, [[id, x, value]]); unknown.push(key); }
     }
   }
+  if (unknown.length) load(unknown);
   // What is too long is asked for again, as thin as it may be without an untrue picture.
   if (Object.keys(at.points.at(-1) ?? {}).some(key => early.get(key) === null && charts.length(key) > MOST_POINTS)) askLater();
 }
