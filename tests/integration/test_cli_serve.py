@@ -112,7 +112,7 @@ def test_a_service_follows_its_alias_and_loses_no_request_and_refuses_a_sick_ver
     is_over, answers = threading.Event(), Counter()
 
     def ask_on():
-        while not is_over.is_set() or answers.total() < 1000:
+        while not is_over.is_set() or answers.total() < 400:
             wanted = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"})
             with urllib.request.urlopen(wanted, timeout=60) as answer:  # raises if one is lost
                 answers[json.load(answer)["model"], answer.headers["trainmaster-model"]] += 1
@@ -131,7 +131,7 @@ def test_a_service_follows_its_alias_and_loses_no_request_and_refuses_a_sick_ver
     server.send(signal.SIGTERM)
     server.wait()
     assert set(answers) == {("one\n", "digits@1"), ("two\n", "digits@2")}
-    assert answers.total() >= 1000
+    assert answers.total() >= 400
     call.send(signal.SIGINT)
     call.wait(130)
     tm.until_quiet()

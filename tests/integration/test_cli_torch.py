@@ -119,6 +119,7 @@ def test_accelerate_without_its_launcher(tm):
 
 
 @pytest.mark.torch
+@pytest.mark.crossings
 def test_sharded_fsdp_goes_on_after_a_rank_was_killed(tm):
     tm.write("train.py", FSDP)
     summary = tm.run(tm.task("python train.py", distributed=GANG, retries=1), timeout_s=90)

@@ -69,6 +69,7 @@ def test_two_processes_are_cancelled_go_on_and_learn(pretend):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.crossings
 def test_a_parameter_server_learns_it_too(pretend):
     needs("tensorflow")
     steps = ("--set", "experiments.train.steps=160", *SMALL[2:])
@@ -94,6 +95,7 @@ def test_a_missing_directory_is_named(pretend):
 
 
 @pytest.mark.torch
+@pytest.mark.crossings
 @pytest.mark.timeout(600)
 def test_the_real_images_are_fetched_and_the_loss_falls(tm):
     needs("torch", "PIL")

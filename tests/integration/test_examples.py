@@ -48,6 +48,7 @@ def test_boosting_is_tuned_three_ways(tm):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.crossings
 def test_digits_are_learnt_by_workers_in_step(tm):
     """Synchronously: one step is a change of the weights by the mean gradient of both workers' batches."""
     needs("tensorflow", "sklearn")

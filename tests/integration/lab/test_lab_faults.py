@@ -126,7 +126,7 @@ experiments:
     ("code", "words"),
     [
         ("AuthFailure", "AWS refuses the credentials"),
-        ("InvalidAMIID.NotFound", "Check TRAINMASTER_AWS_IMAGE"),
+        pytest.param("InvalidAMIID.NotFound", "Check TRAINMASTER_AWS_IMAGE", marks=pytest.mark.crossings),
     ],
 )
 def test_keys_or_an_image_that_are_refused_later_are_the_users(renter: Renter, code: str, words: str) -> None:

@@ -40,12 +40,11 @@ def run(tmp_path, script, *arguments, **more):
     return done.stdout, [json.loads(row)["trainmaster.gradient_noise"] for row in rows]
 
 
-@pytest.mark.parametrize("batch", [8, 64])
-def test_it_is_the_noise_over_the_signal_in_batches(tmp_path, batch):
-    out, found = run(tmp_path, SCRIPT, str(batch))
+def test_it_is_the_noise_over_the_signal_in_batches(tmp_path):
+    out, found = run(tmp_path, SCRIPT, "8")
     assert out == "whole\n"
     assert len(found) > 100
-    assert found[-1] == pytest.approx(100 / batch, rel=0.3)
+    assert found[-1] == pytest.approx(100 / 8, rel=0.3)
 
 
 def test_what_the_scripts_python_has_by_that_name_is_loaded_too(tmp_path):
