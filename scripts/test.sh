@@ -22,6 +22,7 @@ hosts=("$lab"/test_lab_[dikln]*.py "$lab"/test_lab_h[do]*.py)
 again="--reruns 1 -r R"
 reruns_max=8
 patience_s=60 # taking a lab down takes some seconds
+"$python" -m compileall -qq -j 0 src # on a new machine each of seven parts would do it for itself
 logs=$(mktemp -d)
 export TRAINMASTER_TESTS_SEEN_COMMANDS=$logs/commands # the first call of a verb is a real one, once in all parts
 mkdir "$logs/commands"
