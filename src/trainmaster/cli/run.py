@@ -99,9 +99,11 @@ def run(
 
         chosen_by += as_overrides(label)
     found = read_recipe(recipe, overrides=[*(set_ or ()), *chosen_by], provider=provider)
+    is_here = all(capabilities_of(each).is_here for each in found.places or (found.provider,))
     if dry_run:
-        rents = not capabilities_of(found.provider).is_here  # machines are named after the home
-        _show_plan(open_client(makes=rents).dry_run(found), as_json=as_json)
+        _show_plan(
+            open_client(makes=not is_here).dry_run(found), as_json=as_json
+        )  # they bear the home's name
         return
     if found.on and context() is None:
         raise needs_server(found.on[0].key)
@@ -115,7 +117,7 @@ def run(
         check_moves(found, Home.from_environment().store_url)
         if not send_keys and (yes or not can_ask()):
             check_narrow(found)
-    client = open_client(starts=True, runs_here=capabilities_of(found.provider).is_here and not detach)
+    client = open_client(starts=True, runs_here=is_here and not detach)
     plan = watched(
         client.plan_run(
             found,

@@ -192,6 +192,8 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
             show(f"  {name}: {text}")
     if "trimmed_at" in summary:
         show("  its logs, output and checkpoints were removed; what is needed of it is there")
+    if "place" in summary:
+        show(f"  {summary['place']['words']}")
     if "queued" in summary:
         show(f"  {queue_text(summary['queued'])}")
     if "kept_usd" in summary:

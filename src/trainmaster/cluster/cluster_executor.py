@@ -256,6 +256,14 @@ class ClusterExecutor:
         """What is written of its clusters now."""
         return [connection.loop.record for connection in self._all]
 
+    @property
+    def elsewhere(self) -> str:
+        """Why another place is to be asked for machines; empty if none is, or some are here already."""
+        loops = [connection.loop for connection in self._all]
+        if any(loop.formation for loop in loops):
+            return ""
+        return next((loop.elsewhere for loop in loops if loop.elsewhere), "")
+
     def finish(
         self,
         tell: Callable[[str], None],

@@ -68,6 +68,7 @@ class ClusterLoop:
         leases: until when its machines live.
         scaling: how many of them are needed, for the run's loop to say.
         affords: whether the budget allows to ask for what is not there yet.
+        elsewhere: why another place is to be asked for its machines; empty if none is.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class ClusterLoop:
     ) -> None:
         self.record = record
         self.affords: Callable[[], bool] = lambda: True
+        self.elsewhere = ""
         self._patience = patience or WaitLimits()
         self._provider = provider
         self._provisioner = provisioner
@@ -416,6 +418,7 @@ class ClusterLoop:
             self._notes.put(note)
         for loss in decision.losses:
             self._losses.put(loss)
+        self.elsewhere = decision.elsewhere
         if decision.fatal and observed.fatal is None:
             kind = UsageError if decision.is_users else ProviderError
             observed.fatal = kind(decision.fatal, "Nothing runs on; what was rented is given back.")

@@ -7,6 +7,7 @@ are asked for by token, a bootstrap finds what is there, and what is gone may be
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final, cast
@@ -394,7 +395,9 @@ def _lose_patience(decision: Decision, seen: Seen, now: float, patience: WaitLim
     why = decision.waits or next((node.reason for node in known if node is not None and node.is_queued), "")
     if since is None or decision.fatal or not why:
         return
-    if now - since >= patience.machines_s:
+    if patience.elsewhere_s < math.inf and (decision.waits or now - since >= patience.elsewhere_s):
+        decision.elsewhere = why  # where nothing has any, waiting is of no use
+    elif now - since >= patience.machines_s:
         limit = format_duration(patience.machines_s)
         decision.fatal = f"{record.plan.name} has no machines after {limit} (budget.wait): {why}"
         decision.is_users = True

@@ -133,6 +133,7 @@ class Decision:
         is_users: only the user can mend that: keys that are refused, a permission, an image, a type.
         retry_at: Unix seconds at which something may be had again that there is none of now.
         waits: for what, in words, if for anything.
+        elsewhere: why another place is to be asked for the machines; empty if none is.
     """
 
     record: ClusterRecord
@@ -145,6 +146,7 @@ class Decision:
     is_users: bool = False
     retry_at: float | None = None
     waits: str = ""
+    elsewhere: str = ""
 
     def act(self, kind: ActionKind, ids: Iterable[str] = (), token: str = "") -> None:
         """One more thing to do."""
@@ -159,8 +161,10 @@ class WaitLimits:
         lost_s: for a silent machine, before it is given up and replaced.
         cool_down_s: before machines are asked for again where there were none.
         machines_s: for machines that a queue, or a cloud without capacity, does not give (`budget.wait`).
+        elsewhere_s: the same, before another place is asked, where the recipe names one.
     """
 
     lost_s: float = 60.0
     cool_down_s: float = COOL_DOWN_S
     machines_s: float = math.inf
+    elsewhere_s: float = math.inf

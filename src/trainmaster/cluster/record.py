@@ -393,6 +393,19 @@ def new_record(run: str, plan: ClusterPlan, home_id: str, keep_s: float = 0.0) -
     return ClusterRecord(cluster_id(run, plan), plan.provider, home_id, plan, keep_s=keep_s)
 
 
+def elsewhere(record: ClusterRecord, plan: ClusterPlan) -> ClusterRecord:
+    """A cluster whose machines are all over, as it is to be had from another provider; its bill stays."""
+    return replace(
+        record,
+        provider=plan.provider,
+        plan=plan,
+        state=ClusterState.PLANNED,
+        failures=(),
+        waiting_since=None,
+        leased_until=None,
+    )
+
+
 def marked_slow(record: ClusterRecord, machine: str, why: str, slowdown: float, now: float) -> ClusterRecord:
     """Another one is to take the place of a machine; nothing changes if that was decided before."""
     found = record.machine(machine)

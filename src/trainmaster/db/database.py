@@ -268,6 +268,39 @@ class Database:
 
         self._advance(lease, write)
 
+    def move_run(
+        self,
+        lease: Lease,
+        provider: str,
+        recipe: str,
+        clusters: Sequence[ClusterRow],
+        now: float,
+        message: str,
+        admit: Admit,
+    ) -> None:
+        """Have a run, none of whose machines is there, go on at another provider.
+
+        Args:
+            lease: of the run.
+            provider: its name.
+            recipe: as JSON, with that.
+            clusters: what is to be had there.
+            now: Unix seconds.
+            message: of the event.
+            admit: called in the transaction, after that; what it raises undoes it.
+
+        Raises:
+            LeaseLostError: the lease is stale; nothing was written.
+        """
+
+        def write(connection: Connection) -> None:
+            run_rows.move_run(connection, lease.run, provider, recipe, now, message)
+            for row in clusters:
+                cluster_rows.put_cluster(connection, lease, row, now)
+            admit(connection)
+
+        self._advance(lease, write)
+
     def record_saved(
         self, lease: Lease, experiment: str, task: int, uri: str | None, now: float, *, gated: bool = False
     ) -> None:

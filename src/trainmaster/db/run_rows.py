@@ -85,6 +85,13 @@ class AcceptedRun:
     wallet: str | None = None
 
 
+def move_run(connection: Connection, run: str, provider: str, recipe: str, now: float, message: str) -> None:
+    """A run goes on at another provider, with an event; see `Database.move_run`."""
+    values = {"provider": provider, "recipe": recipe}
+    connection.execute(t.run.update().where(t.run.c.id == run).values(values))
+    insert_events(connection, [event_row(run, now, "note", message=message)])
+
+
 def insert_run(
     connection: Connection, new: AcceptedRun, owner: str | None, now: float, expires_at: float
 ) -> None:

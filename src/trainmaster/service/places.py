@@ -1,13 +1,14 @@
 """`settled_place`: which of several providers a run is on: the first that can start it in time.
 
-All of a run is in one place. What each would give is told, so that the choice can be seen.
+All of a run is in one place; `next_place` says where it goes when that has no machines later. What each
+would give is told, so that the choice can be seen.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
+    from trainmaster.service.open_home import OpenHome
     from trainmaster.service.service import Service
     from trainmaster.spec import Recipe
 
@@ -109,7 +111,48 @@ def settled_place(
         raise _none([each.line for each in seen])
     tell(f"it runs on {found.provider}, the first that can begin in time" if found.is_in_time else
          f"it runs on {found.provider}, which waits least")  # fmt: skip
-    return in_place(recipe, found.provider)
+    left = tuple(name for name in recipe.places if name != found.provider)
+    return in_place(recipe, found.provider).model_copy(update={"places_left": left})
+
+
+def next_place(
+    service: OpenHome,
+    recipe: Recipe,
+    environ: Mapping[str, str],
+    why: str,
+    tell: Callable[[str], None],
+    *,
+    has_wallet: bool = False,
+) -> Recipe | None:
+    """The recipe in the next of its places that can begin in time, where the present one has no machines.
+
+    One that costs is taken only if ``budget.total`` says how much: nobody can be asked any more.
+
+    Args:
+        service: of the run's home and team.
+        recipe: of the run.
+        environ: of the caller.
+        why: there are no machines.
+        tell: takes a line for each place that was asked.
+        has_wallet: the run is paid for from one, which was asked for what the present place costs.
+
+    Returns:
+        None if no other place would do now.
+    """
+    capped = recipe.budget is not None and recipe.budget.total_usd is not None
+    for name in recipe.places_left:
+        place = asked_place(service, in_place(recipe, name), environ)
+        if place.usd_per_hour and has_wallet:
+            place = replace(place, refusal="it costs, and the wallet was not asked for that")
+        elif place.usd_per_hour and not capped:
+            place = replace(place, refusal="it costs, and `budget.total` does not say how much it may")
+        tell(f"place {place.line}")
+        if place.is_in_time:
+            left = tuple(each for each in recipe.places_left if each != name)
+            given_up = (*recipe.places_given_up, f"{recipe.provider}: {why}")
+            update = {"places_left": left, "places_given_up": given_up}
+            return in_place(recipe, name).model_copy(update=update)
+    return None
 
 
 def check_places(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> list[str]:
@@ -148,7 +191,7 @@ def in_place(recipe: Recipe, provider: str) -> Recipe:
     return recipe.model_copy(update={"provider": provider, "places": (), "overrides": overrides})
 
 
-def asked_place(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> Place:
+def asked_place(service: OpenHome, recipe: Recipe, environ: Mapping[str, str]) -> Place:
     """What a place would give; nothing is rented."""
     name = recipe.provider
     try:

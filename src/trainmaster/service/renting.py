@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.db import Database
     from trainmaster.providers import NodeRequest
+    from trainmaster.service.open_home import OpenHome
     from trainmaster.service.quotes.quote_service import Quoter
     from trainmaster.service.service import Service
 
@@ -259,7 +260,7 @@ def planned_requests(
 
 
 def check_with_provider(
-    service: Service, plans: tuple[ClusterPlan, ...], environ: Mapping[str, str], team: str | None = None
+    service: OpenHome, plans: tuple[ClusterPlan, ...], environ: Mapping[str, str], team: str | None = None
 ) -> list[str]:
     """Ask the provider whether it would give these machines: permissions, quotas, hosts that answer.
 
@@ -283,8 +284,20 @@ def check_with_provider(
     return notes
 
 
+def plans_of(
+    service: OpenHome, recipe: Recipe, environ: Mapping[str, str], today: date | None = None
+) -> tuple[ClusterPlan, ...]:
+    """The cheapest clusters for a recipe whose numbers of workers are settled.
+
+    Raises:
+        UsageError: its provider has not what it asks for, or ``budget`` allows nothing.
+    """
+    offers = candidate_offers_of(recipe, service.home, environ, today or datetime.now(UTC).date())
+    return capped(recipe, plan_clusters(recipe, _available(offers)))
+
+
 def asked_of(
-    service: Service, recipe: Recipe, environ: Mapping[str, str], today: date
+    service: OpenHome, recipe: Recipe, environ: Mapping[str, str], today: date
 ) -> tuple[str, float, float | None]:
     """What a recipe's provider would give for its smallest machines, in words; dollars per hour; its queue.
 
@@ -297,9 +310,8 @@ def asked_of(
     from trainmaster.providers.base import Queue
 
     check_provider(service.home, recipe.provider, environ)
-    candidate_offers = candidate_offers_of(recipe, service.home, environ, today)
     probe = with_fewest(recipe)
-    plans = capped(probe, plan_clusters(probe, _available(candidate_offers)))
+    plans = plans_of(service, probe, environ, today)
     check_with_provider(service, plans, environ, service.team)
     provider = get_provider(
         recipe.provider, ProviderPlace(service.home.root, service.home.identity(), environ)
@@ -382,7 +394,7 @@ def _available(candidate_offers: CandidateOffers) -> AvailableOffers:
     return candidate_offers.available(_ARCHES.get(platform.machine().lower(), ""))
 
 
-def _is_warm(service: Service, plan: ClusterPlan, team: str | None) -> bool:
+def _is_warm(service: OpenHome, plan: ClusterPlan, team: str | None) -> bool:
     """Whether an earlier run has kept what is planned; somebody else may still be quicker."""
     rows = service.database.living_clusters(plan.provider, service.home.identity())
     kept = readable(

@@ -133,6 +133,8 @@ class Recipe(Noun):
         notes: what was said about it when it was read.
         configured: what it leaves open and is configured: texts ``path=value``, and the places that say so.
         overrides: what was changed of it, in order: texts ``path=value`` as for ``--set``.
+        places_left: of several that were named, those that are asked when ``provider`` has no machines.
+        places_given_up: where there were none, a line each.
         file: what messages call the file.
     """
 
@@ -169,6 +171,8 @@ class Recipe(Noun):
     notes: tuple[str, ...] = ()
     configured: tuple[tuple[str, str], ...] = ()
     overrides: tuple[str, ...] = ()
+    places_left: tuple[str, ...] = ()
+    places_given_up: tuple[str, ...] = ()
     file: str = "recipe"
 
     @classmethod

@@ -161,6 +161,39 @@ def test_two_runs_share_the_hosts_one_after_the_other_and_nothing_of_them_stays(
     assert "supervisor" not in left
 
 
+@pytest.mark.crossings
+@pytest.mark.parametrize("is_killed", [False, True], ids=["resumed", "killed"])
+def test_hosts_that_others_use_meanwhile_send_a_run_on_to_the_next_place(
+    renter: Renter, *, is_killed: bool
+) -> None:
+    """From its newest checkpoint, for no more than `budget.total`; also if its driver is killed on the way."""
+    text = renter.gang(steps=60, every=2).read_text() + "provider: [hosts, lab]\nbudget: {total: $1}\n"
+    first = renter.start("run", renter.recipe(text), "--yes", "--json")
+    run = first.run
+    first.until(lambda: renter.checkpoints(run), "a checkpoint")
+    first.interrupt()
+    first.end(code=None)
+    other = renter.run(renter.gang(steps=2000), provider="hosts")
+    other.until_said("attempt 1 starts")
+    going = renter.start("resume", run, "--json")
+    if is_killed:
+        going.until_said("hosts has no machines")
+        going.kill()
+        going = renter.start("resume", run, "--json")
+    found = going.end()
+    assert found["reason"] == "SUCCEEDED"
+    assert 0 < found["cost_usd"] < 1
+    assert (found["place"]["provider"], found["place"]["next"]) == ("lab", [])
+    assert found["place"]["given_up"][0].startswith("hosts: ")
+    assert "at lab; no machines at hosts" in renter.call("status", run).stdout
+    assert renter.starts(run)[-1][1] > 0
+    assert [
+        each["provider"] for each in json.loads(renter.call("clusters", "--json").stdout)["clusters"]
+    ] == ["hosts"]
+    other.interrupt()
+    other.end(code=None)
+
+
 def test_hosts_that_are_broken_are_left_out_where_the_others_suffice(
     renter: Renter, owner: Any, tmp_path: Path
 ) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from trainmaster.control.task.layout import Home
 from trainmaster.providers.base import NoCapacityError, NodeRequest
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service import renting
-from trainmaster.service.places import Place, check_places, chosen, settled_place
+from trainmaster.service.places import Place, check_places, chosen, next_place, settled_place
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import ProviderError, RecipeError, UsageError
@@ -104,6 +105,48 @@ def test_the_first_that_can_begin_in_time(
     for words in said:
         assert any(words in line for line in told), told
     assert settled_place(service, found, {}, told.append) is found
+
+
+@pytest.mark.parametrize(
+    ("answers", "budget", "place", "said"),
+    [
+        ({"slurm": 0.0, "ray": 0.0}, "total: $2", "slurm", "slurm: 1 x node, $0.5 an hour"),
+        (
+            {"slurm": 0.0, "ray": 0.0},
+            "wait: 1h",
+            "ray",
+            "slurm: no, it costs, and `budget.total` does not say",
+        ),
+        ({"slurm": FULL, "ray": 7200.0}, "total: $2", "", "ray: 1 x seat, $0 an hour; waits 2 h"),
+        ({"slurm": AWAY, "local": 0.0}, "total: $2", "local", "slurm: no, it does not answer"),
+    ],
+)
+def test_the_next_place_when_there_are_no_machines_later(
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: dict[str, float | Exception | None],
+    budget: str,
+    place: str,
+    said: str,
+) -> None:
+    """Of those that are left, in their order, that which begins in time; it costs no more than was said."""
+    _have(monkeypatch, {"hosts": 0.0, **answers})
+    text = RECIPE.format(places=", ".join(["hosts", *answers])) + f"budget: {{{budget}}}\n"
+    recipe = settled_place(service, Recipe.from_text(text), {}, lambda _: None)
+    assert (recipe.provider, recipe.places_left) == ("hosts", tuple(answers))
+    recipe = Recipe.model_validate_json(recipe.model_dump_json())  # as a run keeps it
+    told: list[str] = []
+    found = next_place(service, recipe, {}, "all are in use", told.append)
+    assert any(said in line for line in told), told
+    if not place:
+        assert found is None
+        return
+    assert found is not None
+    assert found.provider == place
+    assert found.places_left == tuple(name for name in answers if name != place)
+    assert found.places_given_up == ("hosts: all are in use",)
+    if capabilities_of(place).costs and recipe.budget and recipe.budget.total_usd:
+        assert next_place(service, recipe, {}, "", told.append, has_wallet=True) != found
 
 
 def test_no_place_would_give_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

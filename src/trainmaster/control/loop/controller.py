@@ -234,11 +234,14 @@ class Controller:
         if self.recorder is not None:
             self.recorder.flush(self.clock())
         if self.interrupts:
-            raise InterruptedByUser(
-                f"{self.run_state.run} was interrupted",
-                f"`trainmaster resume {self.run_state.run}` goes on with it.",
-            )
+            raise self.interrupted
         return self.run_state
+
+    @property
+    def interrupted(self) -> InterruptedByUser:
+        """What is raised after Ctrl-C."""
+        run = self.run_state.run
+        return InterruptedByUser(f"{run} was interrupted", f"`trainmaster resume {run}` goes on with it.")
 
     def _is_at_rest(self) -> bool:
         """Whether nothing is under way, and what was launched is recorded to run."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.decide.budget import SavingMoney
 from trainmaster.control.loop.attempt_actions import AttemptActions
@@ -24,6 +24,7 @@ from trainmaster.service.quotes.quote_record import record_truth
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.summary import queued_seconds, run_seconds
+from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.facts import Fact, RunFacts
 from trainmaster.spec.states import State
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from trainmaster.service.sinks.sink_thread import SinkThread
 
 
+#: Where no other place has had machines either, they are asked again after so long.
+_ASKED_AGAIN_S: Final = 900.0
 #: Called with the controller before it starts, so that signals can reach it.
 OnStart = Callable[[Controller], None]
 
@@ -56,16 +59,39 @@ def drive(
     """Drive a run to its end, or until it is handed over; see `Service.drive`.
 
     ``files`` sends the files of the run, instead of how its home does. ``hand_over`` says when another driver
-    goes on; the lease is kept for it then.
+    goes on; the lease is kept for it then. In a place that has no machines it ends, to go on in the next one.
     """
     forbid_core_dumps()
+    going: Session | None = session
+    asked_at = -math.inf
+    while going is not None:
+        going, asked_at = _drive_there(
+            opened, going, environ, watcher, on_start, pace, files, hand_over, asked_at
+        )
+
+
+def _drive_there(
+    opened: OpenHome,
+    session: Session,
+    environ: Mapping[str, str],
+    watcher: Watcher | None,
+    on_start: OnStart | None,
+    pace: LoopIntervals | None,
+    files: Replication | None,
+    hand_over: HandOver | None,
+    asked_at: float,
+) -> tuple[Session | None, float]:
+    """Drive a run in one place; with what, and since when, it goes on in another, None if it does not.
+
+    ``asked_at`` says when other places were asked last, by the clock of `boot_s`; see `drive` for the others.
+    """
     if watcher is not None:
         opened.database.patience.tell = watcher.say
     files = files or opened.replicas.replication(session.lease, environ)
     delivery = _delivery(opened, session, environ)
     feeding = _feeding(opened, session, environ)
     controllers: list[Controller] = []
-    is_left = False
+    is_left, going = False, None
 
     def started(controller: Controller) -> None:
         controllers.append(controller)
@@ -82,10 +108,34 @@ def drive(
             made: AbstractContextManager[World] = nullcontext(world_here(opened, session, environ))
         else:
             made = world_of_machines(opened, session, environ, _teller(watcher), files, hand_over)
-        leaves = None if hand_over is None else hand_over.is_due
         with made as world:
-            _drive(opened, session, world, watcher, started, pace or USUAL_PACE, files, leaves)
-        is_left = leaves is not None and leaves() and controllers[-1].run_state.state is not State.DONE
+
+            def gives_up() -> str:
+                """Why other places are to be asked now."""
+                is_time = boot_s() - asked_at > _ASKED_AGAIN_S
+                return world.nodes.elsewhere if world.nodes is not None and is_time else ""
+
+            def is_due() -> bool:
+                return hand_over is not None and hand_over.is_due()
+
+            def leaves() -> bool:
+                return is_due() or bool(gives_up())
+
+            may_leave = hand_over is not None or session.recipe.places_left
+            pace, leaving = pace or USUAL_PACE, leaves if may_leave else None
+            _drive(opened, session, world, watcher, started, pace, files, leaving)
+            controller = controllers[-1]
+            is_left = controller.run_state.state is not State.DONE
+            if is_left and not is_due():
+                going = session
+                if why := gives_up():
+                    from trainmaster.service.driving.moving import moved
+
+                    asked_at, tell = boot_s(), _teller(watcher)
+                    going = moved(opened, session, world, controller, environ, why, tell) or session
+                if controller.interrupts:  # the next one would not know
+                    is_left = False
+                    raise controller.interrupted
     finally:
         if files is not None:
             with suppress(StoreError):  # the next driver sends the rest
@@ -105,6 +155,7 @@ def drive(
         for each in (delivery, feeding):
             if each is not None:
                 each.stop()
+    return going, asked_at
 
 
 def _delivery(opened: OpenHome, session: Session, environ: Mapping[str, str]) -> Delivery | None:

@@ -119,6 +119,7 @@ class RunClusters:
         own_cluster: the one that this process runs on; it knows of no other runs of its home then, and so
             gives back no machines that seem orphaned.
         wait_s: how long to wait for machines; None: as long as it takes.
+        elsewhere_s: how long to wait before another place is asked, where there is one.
 
     Attributes:
         clusters: the executor of all its clusters.
@@ -143,6 +144,7 @@ class RunClusters:
         own_cluster: str = "",
         wait_s: float | None = None,
         baking: Baking | None = None,
+        elsewhere_s: float = math.inf,
     ) -> None:
         from trainmaster.cluster.node_files.remote_site import RemoteSite
 
@@ -151,7 +153,7 @@ class RunClusters:
         self._lease = lease
         self._tell = tell
         self._saved = saved
-        self._own_cluster = own_cluster
+        self._own_cluster, self._name = own_cluster, provider
         self._baking = baking or Baking()
         identity = home.identity()
         self._provider = get_provider(provider, ProviderPlace(home.root, identity, dict(environ), saved))
@@ -169,7 +171,7 @@ class RunClusters:
             saved=saved,
         )
         can = capabilities_of(provider)
-        patience = machines_patience(environ, wait_s)
+        patience = replace(machines_patience(environ, wait_s), elsewhere_s=elsewhere_s)
         self._earlier_usd = (0.0, 0.0)
         loops: dict[str, ClusterLoop] = {}
         self._taken: set[str] = set()
@@ -268,7 +270,7 @@ class RunClusters:
         now = time.time()
         records = [ClusterRecord.of_row(row) for row in self._database.clusters_of(self._lease.run)]
         found = []
-        for record in resumed(records):
+        for record in resumed(record for record in records if record.provider == self._name):
             warm = self._warm(record, now) if record.state is ClusterState.PLANNED else None
             found.append(warm or record)
         ids = {record.id for record in found}

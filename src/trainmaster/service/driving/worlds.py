@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -148,11 +149,12 @@ def world_of_machines(
     from trainmaster.cluster.baking import Baking
     from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
     from trainmaster.service.driving.run_clusters import RunClusters
+    from trainmaster.service.places import IN_TIME_S
     from trainmaster.service.quotes.phase_records import brought_seconds, phases_of, waited_for
 
     database, recipe = opened.database, session.recipe
     home, row = opened.home_of(session.run), database.run_row(session.run)
-    code = opened.replicas.code(row)
+    code, wait_s = opened.replicas.code(row), recipe.budget.wait_s if recipe.budget else None
     machines = RunClusters(
         database,
         home,
@@ -164,7 +166,8 @@ def world_of_machines(
         recipe.budget.usd_per_hour if recipe.budget else None,
         saved=_nothing if files is None else files.save_private,
         own_cluster="" if files is None else files.own_cluster,
-        wait_s=recipe.budget.wait_s if recipe.budget else None,
+        wait_s=wait_s,
+        elsewhere_s=(wait_s or IN_TIME_S) if recipe.places_left else math.inf,
         baking=Baking.of(recipe, code, row["team"] or "", partial(brought_seconds, database)),
     )
 

@@ -156,6 +156,7 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
         "seconds": round(driven_s, 3),
         **({"queued_s": round(queued_s, 3)} if (queued_s := queued_seconds(row, now)) else {}),
         **_queued(row, now),
+        **_place(row, recipe),
         **_phases(database, row, driven_s),
         "cost_usd": row["cost_usd"],
         **_described(row),
@@ -207,6 +208,15 @@ def _queued(row: RowMapping, now: float) -> dict[str, Any]:
             kind = AwaitedApproval if "approval" in found else QueuedMachines
         found = {**found, "waits_for": kind(**found).words}
     return {"queued": {"since": row["queued_at"], **found}}
+
+
+def _place(row: RowMapping, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a run with several places where it is, where there were no machines, and which are asked next."""
+    left, given_up = stored.get("places_left") or [], stored.get("places_given_up") or []
+    words = [f"at {row['provider']}", *(f"no machines at {each}" for each in given_up)]
+    words += [f"else {', '.join(left)}"] if left and row["state"] != State.DONE else []
+    found = {"provider": row["provider"], "next": list(left), "given_up": list(given_up)}
+    return {"place": {**found, "words": "; ".join(words)}} if left or given_up else {}
 
 
 def _stored(row: RowMapping) -> dict[str, Any]:
