@@ -39,7 +39,7 @@ b=; p=; for a in "$@"; do [ "$p" = --bundle ] && b=$a; p=$a; done
 exec runc "$@"
 """
 #: The rights of docs/kubernetes.md.
-_RULES: Final = [
+RULES: Final = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "get", "list", "patch"]},
     {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create", "get"]},
     {"apiGroups": [""], "resources": ["pods/log", "events", "resourcequotas"], "verbs": ["get", "list"]},
@@ -156,7 +156,7 @@ class PrivateKubernetes(PrivateServer):
             self.boot(name)
         self._until(lambda: len(self.ready()) == len(self._names), "kubelet")
         self.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        self.api.call("POST", f"{_RBAC}/roles", {"metadata": {"name": "trainmaster"}, "rules": _RULES})
+        self.api.call("POST", f"{_RBAC}/roles", {"metadata": {"name": "trainmaster"}, "rules": RULES})
         self._bind()
 
     def close(self) -> None:

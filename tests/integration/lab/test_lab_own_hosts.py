@@ -166,7 +166,7 @@ def test_two_runs_share_the_hosts_one_after_the_other_and_nothing_of_them_stays(
 def test_hosts_that_others_use_meanwhile_send_a_run_on_to_the_next_place(
     renter: Renter, *, is_killed: bool
 ) -> None:
-    """From its newest checkpoint, for no more than `budget.total`; also if its driver is killed on the way."""
+    """From its newest checkpoint, for no more than `budget.total`; also if its driver is killed."""
     text = renter.gang(steps=60, every=2).read_text() + "provider: [hosts, lab]\nbudget: {total: $1}\n"
     first = renter.start("run", renter.recipe(text), "--yes", "--json")
     run = first.run
