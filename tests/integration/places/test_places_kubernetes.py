@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,12 +17,14 @@ pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 from place_runs import gang, until, until_step
 from renter import Renter
 
-from trainmaster.testing.private_kubernetes import NoKubernetesError, PrivateKubernetes
+from trainmaster.testing.helm_chart import rendered, values_of
+from trainmaster.testing.private_kubernetes import NAMESPACE, NoKubernetesError, PrivateKubernetes
 
 pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.places,
 ]
+RBAC = "apis/rbac.authorization.k8s.io/v1"
 SETTINGS = """\
 image: work:lab
 grace: 20s
@@ -237,3 +240,161 @@ def test_a_driver_that_never_comes_back_leaves_nothing(user: Renter, account: Ac
     until_step(user, going.run)
     going.kill()
     check_clean(account)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A row: `run` of a recipe ends with a code, and it or its log says so.
+
+    Attributes:
+        command, machine, budget, more: of the recipe. options: of `run`.
+        words: that are said. code: of its end.
+    """
+
+    command: str
+    words: str
+    machine: str = "node"
+    budget: str = "{}"
+    more: str = ""
+    options: tuple[str, ...] = ()
+    code: int = 0
+
+
+ROWS = {
+    "volume": Crossing(
+        'cat "$TRAINMASTER_DATA_IMAGES/deep/a"', "of the volume", more="data: {images: {volume: images}}"
+    ),
+    "claim": Crossing("echo by $TRAINMASTER_INDEX > /claimed/$TRAINMASTER_INDEX; cat /claimed/*", "by 1"),
+    "cap": Crossing("sleep 600", "the run ends: it may cost", "dear", "{total: $0.6}", code=1),
+    "a limit of waiting": Crossing("echo never", "no machines after 5 s", "wide", "{wait: 5s}", code=1),
+    "driver on the cluster": Crossing("echo never", "in this home only", options=("--on-cluster",), code=2),
+}
+CROSSED = """
+name: steps
+budget: {budget}
+experiments:
+  train:
+    distributed: {{strategy: allreduce, workers: 2, per_node: 1}}
+    framework: plain
+    hardware: {{instance: {machine}}}
+    {more}
+    command: {command}
+"""
+
+
+def claim(kubernetes: PrivateKubernetes, name: str, place: Path) -> None:
+    """A volume of Kubernetes' own, which a directory of this machine stands for, and a claim on it."""
+    size = {"storage": "20Gi"}
+    about = {"capacity": size, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": str(place)}}
+    kubernetes.api.call("POST", "/api/v1/persistentvolumes", {"metadata": {"name": name}, "spec": about})
+    if name == "claimed":
+        wish = {"accessModes": ["ReadWriteOnce"], "volumeName": name, "resources": {"requests": size}}
+        kubernetes.api.call("POST", "persistentvolumeclaims", {"metadata": {"name": name}, "spec": wish})
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_crossing(user: Renter, account: Account, name: str) -> None:
+    """It ends as it does elsewhere."""
+    row, settings = ROWS[name], account.home / "kubernetes.yaml"
+    dear = "  dear: {cpus: 0.1, memory: 300MB, usd_per_hour: 3}\n"
+    settings.write_text(settings.read_text() + dear)
+    if name == "claim":
+        (place := user.work.parent / "claimed").mkdir(mode=0o777)
+        claim(account.kubernetes, "claimed", place)
+        settings.write_text(settings.read_text().replace('"/usr:ro"', '"/usr:ro", /claimed: claimed'))
+    if name == "volume":
+        (images := user.work.parent / "images" / "deep").mkdir(parents=True)
+        (images / "a").write_text("of the volume\n")
+        user.call("volume", "push", images.parent, "images")
+    text = CROSSED.format(budget=row.budget, machine=row.machine, more=row.more, command=row.command)
+    going = user.run(user.recipe(text), *row.options, provider="kubernetes")
+    told = going.end(row.code)
+    logs = user.call("logs", told["run"]).stdout if row.code == 0 else ""
+    assert row.words in going.text + logs, going.text
+    check_clean(account)
+
+
+def test_machines_that_are_kept_have_the_next_run(user: Renter, account: Account) -> None:
+    """The same pods; then they are given back."""
+    recipe = user.recipe(CROSSED.format(budget="{}", machine="node", more="", command="hostname"))
+    user.run(recipe, "--keep", "10m", provider="kubernetes").end()
+    pods = set(account.kubernetes.left())
+    assert len(pods) == 2
+    user.run(recipe, "--keep", "10m", provider="kubernetes").end()
+    assert set(account.kubernetes.left()) == pods
+    user.run(recipe, provider="kubernetes").end()
+    check_clean(account)
+
+
+def test_a_pod_that_is_preempted_saves_and_comes_again(user: Renter, account: Account) -> None:
+    """By one of a higher priority for which there is no other room."""
+    api, settings = account.kubernetes.api, account.home / "kubernetes.yaml"
+    settings.write_text(settings.read_text() + "  most: {cpus: 1.2, memory: 300MB}\n")
+    urgent = {"metadata": {"name": "urgent"}, "value": 1000, "preemptionPolicy": "PreemptLowerPriority"}
+    api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", urgent)
+    going = user.run(gang(user, 2, 300, "most"), provider="kubernetes")
+    run = going.run
+    until_step(user, run)
+    amounts = {"cpu": "1200m", "memory": "10Mi"}
+    container = {
+        "name": "c",
+        "image": "work:lab",
+        "command": ["/nothing"],
+        "resources": {"requests": amounts},
+    }
+    spec = {"priorityClassName": "urgent", "containers": [container], "restartPolicy": "Never"}
+    api.call("POST", "pods", {"metadata": {"name": "urgent"}, "spec": {**spec, "priority": 1000}})
+    going.until_said("is taken back", 120)
+    until(lambda: api.call("GET", "pods/urgent")["spec"].get("nodeName"), 120)
+    api.call("DELETE", "pods/urgent", query={"gracePeriodSeconds": "0"})
+    assert going.end()["state"] == "DONE"
+    assert max(step for _, step in user.starts(run)) > 0
+    check_clean(account)
+
+
+def test_a_server_by_the_helm_chart(kubernetes: PrivateKubernetes, tmp_path: Path) -> None:
+    """The real API server takes all of it, the server is ready, and it may do what runs need and no more."""
+    root = Path(__file__).parents[3]
+    places = dict.fromkeys(["/usr", sys.base_prefix, sys.prefix, str(root / "src")])
+    (data := tmp_path / "data").mkdir(mode=0o777)
+    chart = root / "deploy" / "helm" / "trainmaster"
+    values = values_of(
+        chart,
+        image="work:lab",
+        pullPolicy="Never",
+        command=[f"{sys.prefix}/bin/python", "-m", "trainmaster"],
+        securityContext={"runAsUser": 0, "runAsGroup": 0, "fsGroup": 0},
+        resources={"requests": {"cpu": "100m", "memory": "100Mi"}, "limits": {"memory": "1Gi"}},
+        extraVolumes=[{"name": f"p{at}", "hostPath": {"path": place}} for at, place in enumerate(places)],
+        extraVolumeMounts=[
+            {"name": f"p{at}", "mountPath": place, "readOnly": True} for at, place in enumerate(places)
+        ],
+    )
+    api, name = kubernetes.api, "tm-server"
+    claim(kubernetes, "of-a-server", data)
+    groups = {"Deployment": "apis/apps/v1", "Role": RBAC, "RoleBinding": RBAC}
+    for each in rendered(chart, values, name, NAMESPACE):
+        place = f"/{groups.get(each['kind'], 'api/v1')}/namespaces/{NAMESPACE}/{each['kind'].lower()}s"
+        api.call("POST", place, each)
+    deployment = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{name}"
+
+    def seen() -> str:
+        pods = [each for each in api.all("pods") if each["metadata"]["name"].startswith(name)]
+        return "\n".join(
+            [str(each["status"]) + api.text(f"pods/{each['metadata']['name']}/log") for each in pods]
+        )
+
+    until(lambda: (api.call("GET", deployment).get("status") or {}).get("readyReplicas"), 240, seen)
+    assert (data / "home" / "trainmaster.db").exists()
+
+    def may(verb: str, resource: str) -> bool:
+        attributes = {"namespace": NAMESPACE, "verb": verb, "resource": resource}
+        spec = {"user": f"system:serviceaccount:{NAMESPACE}:{name}", "resourceAttributes": attributes}
+        answer = api.call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", {"spec": spec})
+        return bool(answer["status"]["allowed"])
+
+    assert may("create", "pods")
+    assert not may("get", "secrets")
+    assert not may("create", "deployments")
+    api.call("DELETE", deployment, {"propagationPolicy": "Foreground"})
+    until(lambda: not kubernetes.left(), 120, kubernetes.left)

@@ -153,7 +153,7 @@ class RunClusters:
         self._lease = lease
         self._tell = tell
         self._saved = saved
-        self._own_cluster, self._name = own_cluster, provider
+        self._own_cluster = own_cluster
         self._baking = baking or Baking()
         identity = home.identity()
         self._provider = get_provider(provider, ProviderPlace(home.root, identity, dict(environ), saved))
@@ -270,7 +270,7 @@ class RunClusters:
         now = time.time()
         records = [ClusterRecord.of_row(row) for row in self._database.clusters_of(self._lease.run)]
         found = []
-        for record in resumed(record for record in records if record.provider == self._name):
+        for record in resumed(record for record in records if record.provider == self._provider.name):
             warm = self._warm(record, now) if record.state is ClusterState.PLANNED else None
             found.append(warm or record)
         ids = {record.id for record in found}
