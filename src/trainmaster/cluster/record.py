@@ -394,7 +394,7 @@ def new_record(run: str, plan: ClusterPlan, home_id: str, keep_s: float = 0.0) -
 
 
 def elsewhere(record: ClusterRecord, plan: ClusterPlan) -> ClusterRecord:
-    """A cluster whose machines are all over, as it is to be had from another provider; its bill stays."""
+    """A cluster whose machines are all over, to be had from another provider; its bill stays."""
     return replace(
         record,
         provider=plan.provider,

@@ -126,7 +126,7 @@ def next_place(
 ) -> Recipe | None:
     """The recipe in the next of its places that can begin in time, where the present one has no machines.
 
-    One that costs is taken only if ``budget.total`` says how much: nobody can be asked any more.
+    One that costs is taken only if ``budget.total`` says how much: there is no question any more.
 
     Args:
         service: of the run's home and team.

@@ -52,7 +52,7 @@ def rendered(
 
 
 def _text(template: str, context: Mapping[str, Any]) -> str:
-    """A template as it is rendered."""
+    """A template, rendered."""
     out, shows, at = list[str](), [True], 0
     for tag in _TAG.finditer(template):
         text, word = template[at : tag.start()], tag[2] if tag[2] is not None else tag[3]

@@ -166,7 +166,7 @@ def node_findings(nodes: Sequence[Mapping[str, Any]] | None, builds: Mapping[str
         return [Finding("nodes", words), *unseen_drivers(builds)]
     free = [each for each in nodes if not (each.get("spec") or {}).get("unschedulable")]
     gpus = sum(amount_of(str(_allocatable(each).get("nvidia.com/gpu", "0"))) for each in free)
-    advice = "" if free else "Nobody can have any: ask the administrator."
+    advice = "" if free else "None can be had: ask the administrator."
     words = f"{len(free)} of {len(nodes)} take pods, with {gpus:g} nvidia.com/gpu in all"
     found = [Finding("nodes", words, bool(free), advice)]
     drivers = {driver: str(each["metadata"]["name"]) for each in free if (driver := _driver(each))}
