@@ -598,20 +598,3 @@ def test_a_cloud_without_capacity_is_waited_for_as_long() -> None:
     seen = Seen(refusals={asked.actions[0].token: Refusal(("us-a", "us-b"), "none")})
     told = [step(asked.record, seen, NOW + s, patience=WaitLimits(60.0, 600.0, 50.0)).fatal for s in (59, 60)]
     assert [bool(each) for each in told] == [False, True], told
-
-
-def test_another_place_is_asked_where_the_recipe_names_one() -> None:
-    """At once where nothing has machines; after a while where they wait in a queue, and only then."""
-    limits = WaitLimits(60.0, 600.0, 3600.0, elsewhere_s=900.0)
-    asked = step(new_record("run", plan(), "home"))
-    refused = Seen(refusals={asked.actions[0].token: Refusal(("us-a", "us-b"), "none")})
-    decision = step(asked.record, refused, NOW, patience=limits)
-    assert (bool(decision.elsewhere), decision.fatal) == (True, "")
-    assert not step(asked.record, refused, NOW, patience=LIMITS).elsewhere
-
-    record = asked.record.changed(replace(m, id=f"i-{n}") for n, m in enumerate(asked.record.machines))
-    waits = replace(node("i-0", NodeState.STARTING, reason="job 7: Priority"), is_queued=True, started_at=0.0)
-    seen = Seen(nodes={"i-0": waits, "i-1": waits})
-    told = [step(record, seen, NOW + s, patience=limits).elsewhere for s in (1, 899, 900, 36000)]
-    assert told == ["", "", "job 7: Priority", "job 7: Priority"]
-    assert not step(record, replace(seen, is_formed=True), NOW + 900, patience=limits).elsewhere

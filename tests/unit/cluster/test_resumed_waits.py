@@ -70,3 +70,20 @@ def test_a_place_with_a_queue_that_refuses_is_asked_again_soon() -> None:
     record = step(asked, Seen(refusals={"worker-0": Refusal(("us-a", "us-b"), "no room")})).record
     assert step(record).retry_at == pytest.approx(NOW + 60)
     assert step(record, now=NOW + 60).actions
+
+
+def test_another_place_is_asked_where_the_recipe_names_one() -> None:
+    """At once where nothing has machines; after a while where they wait in a queue, and only then."""
+    limits = WaitLimits(60.0, 600.0, 3600.0, elsewhere_s=900.0)
+    first = step(new_record("run", plan(), "home"))
+    refused = Seen(refusals={first.actions[0].token: Refusal(("us-a", "us-b"), "none")})
+    decision = step(first.record, refused, NOW, patience=limits)
+    assert (bool(decision.elsewhere), decision.fatal) == (True, "")
+    assert not step(first.record, refused, NOW, patience=LIMITS).elsewhere
+
+    record = first.record.changed(replace(m, id=f"i-{n}") for n, m in enumerate(first.record.machines))
+    waits = replace(node("i-0", NodeState.STARTING, reason="job 7: Priority"), is_queued=True, started_at=0.0)
+    seen = Seen(nodes={"i-0": waits, "i-1": waits})
+    told = [step(record, seen, NOW + s, patience=limits).elsewhere for s in (1, 899, 900, 36000)]
+    assert told == ["", "", "job 7: Priority", "job 7: Priority"]
+    assert not step(record, replace(seen, is_formed=True), NOW + 900, patience=limits).elsewhere
