@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trainmaster.api.protocol import Stream
     from trainmaster.control.loop.controller import Controller
     from trainmaster.service import OfferFilter, ProfileProgress, Quote
+    from trainmaster.service.driving.driving import Move
     from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.driving.worlds import Session
     from trainmaster.service.images import HomeImages
@@ -258,7 +259,12 @@ class EmbeddedClient:
 
                 drive_away(self._service, session, self._environ, watcher, controllers.append, tell)
             else:
-                self._service.drive(session, self._environ, watcher, on_start=controllers.append)
+                move: Move | None = None
+                if session.recipe.places_left:
+                    from trainmaster.service.driving.moving import moved
+
+                    move = moved
+                self._service.drive(session, self._environ, watcher, controllers.append, move=move)
 
         return WorkStream(work, lambda: sum(controller.interrupt() for controller in controllers))
 

@@ -31,7 +31,9 @@ def drive(
 
             drive_away(service, session, os.environ, None, lambda it: catch_signals(it.interrupt), print)
         else:
-            service.drive(session, os.environ, on_start=lambda it: catch_signals(it.interrupt))
+            from trainmaster.service.driving.moving import moved
+
+            service.drive(session, os.environ, on_start=lambda it: catch_signals(it.interrupt), move=moved)
 
 
 def drive_many(number: Annotated[int, typer.Argument()]) -> None:

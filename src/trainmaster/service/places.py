@@ -10,19 +10,17 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.places import IN_TIME_S
 from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome
     from trainmaster.service.service import Service
     from trainmaster.spec import Recipe
-
-#: A queue starts in time if it does so within this; else the next place is asked, and it again last of all.
-IN_TIME_S: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from trainmaster.spec.states import State
 if TYPE_CHECKING:
     from trainmaster.advisor.papers.recommend import Wish
     from trainmaster.control.loop.controller import LoopIntervals, Watcher
-    from trainmaster.service.driving.driving import OnStart
+    from trainmaster.service.driving.driving import Move, OnStart
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.sessions import AgreedClusters
     from trainmaster.service.driving.worlds import HandOver, Session
@@ -123,6 +123,7 @@ class Service(OpenHome):
         pace: LoopIntervals | None = None,
         files: Replication | None = None,
         hand_over: HandOver | None = None,
+        move: Move | None = None,
     ) -> None:
         """Drive a run to its end; see `trainmaster.service.driving.driving.drive`.
 
@@ -133,7 +134,7 @@ class Service(OpenHome):
         """
         from trainmaster.service.driving.driving import drive
 
-        drive(self, session, environ, watcher, on_start, pace, files, hand_over)
+        drive(self, session, environ, watcher, on_start, pace, files, hand_over, move)
 
     def cancel(self, run: str, environ: Mapping[str, str]) -> None:
         """Ask for the end of a run; of an undriven one, what is left is stopped here.

@@ -7,6 +7,8 @@ from typing import Final
 from trainmaster.spec.node import YamlNode
 from trainmaster.spec.reading import Path, Problems, list_of, pattern, takes
 
+#: A queue starts in time if it does so within this, seconds; else the next place is asked.
+IN_TIME_S: Final = 900.0
 PROVIDER_NAME: Final = r"[a-z][a-z0-9_-]*"
 _provider = pattern(PROVIDER_NAME, "write a provider's name such as local")
 _providers = list_of(_provider, "write a provider's name such as local, or a list of some", single=True)

@@ -6,8 +6,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from trainmaster.control.decide.budget import SavingMoney
 from trainmaster.control.loop.attempt_actions import AttemptActions
@@ -46,6 +47,22 @@ _ASKED_AGAIN_S: Final = 900.0
 OnStart = Callable[[Controller], None]
 
 
+class Move(Protocol):
+    """Has a run go on in the next of its places: `trainmaster.service.driving.moving.moved`."""
+
+    def __call__(
+        self,
+        opened: OpenHome,
+        session: Session,
+        world: World,
+        controller: Controller,
+        environ: Mapping[str, str],
+        why: str,
+        tell: Callable[[str], None],
+    ) -> Session | None:
+        """With what it goes on; None where it waits on."""
+
+
 def drive(
     opened: OpenHome,
     session: Session,
@@ -55,18 +72,21 @@ def drive(
     pace: LoopIntervals | None = None,
     files: Replication | None = None,
     hand_over: HandOver | None = None,
+    move: Move | None = None,
 ) -> None:
     """Drive a run to its end, or until it is handed over; see `Service.drive`.
 
     ``files`` sends the files of the run, instead of how its home does. ``hand_over`` says when another driver
-    goes on; the lease is kept for it then. In a place that has no machines it ends, to go on in the next one.
+    goes on; the lease is kept for it then. Where it has no machines, ``move`` has it go on elsewhere.
     """
     forbid_core_dumps()
+    if move is None and session.recipe.places_left:
+        session = replace(session, recipe=session.recipe.model_copy(update={"places_left": ()}))
     going: Session | None = session
     asked_at = -math.inf
     while going is not None:
         going, asked_at = _drive_there(
-            opened, going, environ, watcher, on_start, pace, files, hand_over, asked_at
+            opened, going, environ, watcher, on_start, pace, files, hand_over, move, asked_at
         )
 
 
@@ -79,6 +99,7 @@ def _drive_there(
     pace: LoopIntervals | None,
     files: Replication | None,
     hand_over: HandOver | None,
+    move: Move | None,
     asked_at: float,
 ) -> tuple[Session | None, float]:
     """Drive a run in one place; with what, and since when, it goes on in another, None if it does not.
@@ -128,11 +149,9 @@ def _drive_there(
             is_left = controller.run_state.state is not State.DONE
             if is_left and not is_due():
                 going = session
-                if why := gives_up():
-                    from trainmaster.service.driving.moving import moved
-
+                if move is not None and (why := gives_up()):
                     asked_at, tell = boot_s(), _teller(watcher)
-                    going = moved(opened, session, world, controller, environ, why, tell) or session
+                    going = move(opened, session, world, controller, environ, why, tell) or session
                 if controller.interrupts:  # the next one would not know
                     is_left = False
                     raise controller.interrupted

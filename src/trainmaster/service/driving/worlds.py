@@ -19,6 +19,7 @@ from trainmaster.executors.base import Capacity, Executor
 from trainmaster.executors.capacity import NodeCapacity, detect_capacity
 from trainmaster.service.quotes.history import histories
 from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.places import IN_TIME_S
 from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
@@ -149,7 +150,6 @@ def world_of_machines(
     from trainmaster.cluster.baking import Baking
     from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
     from trainmaster.service.driving.run_clusters import RunClusters
-    from trainmaster.service.places import IN_TIME_S
     from trainmaster.service.quotes.phase_records import brought_seconds, phases_of, waited_for
 
     database, recipe = opened.database, session.recipe
