@@ -184,7 +184,7 @@ ROWS = {
         'cat "$TRAINMASTER_DATA_IMAGES/deep/a"', "of the volume", "node",
         more="data: {images: {volume: images}}",
     ),
-    "sweep": Crossing("echo rate {rate}", "rate 2", "node", more="parameters: {rate: [1, 2, 3]}"),
+    "sweep": Crossing("echo rate {{rate}}", "rate 2", "node", more="parameters: {rate: [1, 2, 3]}"),
     "cap": Crossing("sleep 600", "the run ends: it may cost", "dear", "{total: $0.6}", code=1),
     "a limit of waiting": Crossing("echo never", "no machines after 5 s", "node", "{wait: 5s}", code=1),
     "driver on a machine": Crossing(

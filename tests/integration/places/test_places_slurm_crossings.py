@@ -37,7 +37,7 @@ ROWS = {
         env={"TRAINMASTER_CONTAINER_ENGINE": "podman"},
     ),
     "sweep": Crossing(
-        "echo rate {rate}", "rate 2", more="parameters: {rate: [1, 2, 3]}"
+        "echo rate {{rate}}", "rate 2", more="parameters: {rate: [1, 2, 3]}"
     ),
     "cap": Crossing(
         "sleep 600", "the run ends: it may cost", "dear", "{total: $0.6}", code=1
