@@ -1,0 +1,193 @@
+"""What our providers add to a Slurm's and a Ray's own time, beside their own clients in the same run.
+
+Both ways take turns on a real Slurm of 8 nodes (`sbatch` of a job whose steps hold each node, seen to run by
+`squeue`, `scancel` until it is gone) and on a real Ray of 3 (a placement group with an actor in each bundle,
+asked once, removed). Ours is what a cluster's loop calls. Then a run is kept warm: how long the next one
+takes, from the command until the first line of its task, and how much memory a supervisor has.
+`python benchmarks/place_overhead.py --place slurm` (or `ray`); as root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+from common import TRAINMASTER, machine, options, spread
+
+from trainmaster.providers.base import Node, NodeRequest, NodeState, Provider, ProviderPlace
+from trainmaster.providers.ray.provider import ray_provider
+from trainmaster.providers.slurm.provider import slurm_provider
+from trainmaster.testing.private_ray import PrivateRay
+from trainmaster.testing.private_slurm import PrivateSlurm
+
+LOOK_S = 0.1
+RECIPE = """
+name: warm
+engine: ssh
+experiments:
+  train:
+    distributed: {strategy: allreduce, workers: 2, per_node: 1}
+    framework: plain
+    hardware: {instance: m}
+    command: echo begun; sleep 3
+"""
+#: As somebody would write it: the whole of it is inside one client.
+BARE_RAY = """
+import time
+@ray.remote(num_cpus=1)
+class Held:
+    def there(self):
+        return 1
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as In
+began = time.perf_counter()
+group = placement_group([{'CPU': 1}] * COUNT, 'STRICT_SPREAD')
+held = [Held.options(scheduling_strategy=In(group, index)).remote() for index in range(COUNT)]
+ray.get([each.there.remote() for each in held])
+ready = time.perf_counter()
+remove_placement_group(group)
+print(ready - began, time.perf_counter() - ready)
+"""
+
+
+def until(condition: Callable[[], bool], deadline_s: float = 300.0) -> float:
+    """Seconds until it holds."""
+    began = time.perf_counter()
+    while not condition():
+        if time.perf_counter() - began > deadline_s:
+            raise SystemExit("it does not get there")
+        time.sleep(LOOK_S)
+    return time.perf_counter() - began
+
+
+def bare_slurm(slurm: PrivateSlurm, count: int) -> tuple[float, float]:
+    """Seconds until a job runs with a step on each node, and until it is gone."""
+    script = "srun --overlap sleep 600"
+    began = time.perf_counter()
+    words = ("-c1", "--mem=300M", f"-N{count}", "--ntasks-per-node=1", "-o", "/dev/null")
+    slurm.command("sbatch", *words, "--wrap", script)
+    until(lambda: f"{count}" in slurm.command("squeue", "-h", "-t", "R", "-o", "%D").split())
+    until(lambda: len(slurm.command("squeue", "-h", "-s", "-o", "%i").split()) >= 2)
+    ready = time.perf_counter()
+    slurm.command("scancel", "-u", "root")
+    until(partial(_is_free, slurm))
+    return ready - began, time.perf_counter() - ready
+
+
+def _is_free(slurm: PrivateSlurm) -> bool:
+    return not slurm.command("squeue", "-h", "-o", "%i")
+
+
+def bare_ray(ray: PrivateRay, count: int) -> tuple[float, float]:
+    """The same of a placement group with actors."""
+    there, gone = ray.said(BARE_RAY.replace("COUNT", str(count))).split()
+    return float(there), float(gone)
+
+
+def ours(
+    provider: Provider, count: int, round: int, is_free: Callable[[], bool] = lambda: True
+) -> tuple[float, float]:
+    """The same by our provider."""
+    name = f"bench{round}"
+
+    def nodes() -> list[Node]:
+        return provider.nodes(name)
+
+    began = time.perf_counter()
+    provider.acquire(name, NodeRequest("worker", count, "m", token=f"worker-{round}"))
+    until(lambda: all(node.state is NodeState.READY for node in nodes()))
+    ready = time.perf_counter()
+    provider.release(name)
+    until(is_free)
+    return ready - began, time.perf_counter() - ready
+
+
+def warm_s(env: dict[str, str], folder: Path, place: str) -> tuple[list[float], list[float]]:
+    """Seconds to the first line of runs on a warm cluster; MB of supervisors meanwhile."""
+    (folder / "recipe.yaml").write_text(RECIPE)
+    command = [TRAINMASTER, "run", "recipe.yaml", "--provider", place, "--yes", "--keep", "10m"]
+    found, memory = list[float](), list[float]()
+    for words in (*[command] * 4, command[:-2]):  # the last one gives it back
+        began, said = time.perf_counter(), ""
+        with subprocess.Popen(words, cwd=folder, env=env, stdout=-1, stderr=-2, text=True) as running:
+            assert running.stdout is not None
+            for line in running.stdout:
+                said += line
+                if line.startswith("begun"):
+                    found.append(time.perf_counter() - began)
+                    memory += supervisors_mb()
+                    break
+            said += running.stdout.read()
+        if running.returncode:
+            raise SystemExit(said)
+    return found[1:], memory
+
+
+def supervisors_mb() -> list[float]:
+    """Proportional memory of each supervisor of a node."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if "trainmaster.executors.supervisor" in " ".join(process.cmdline()):
+                found.append(process.memory_full_info().pss / 1e6)
+    return found
+
+
+@contextlib.contextmanager
+def slurm_place(root: Path) -> Iterator[tuple[PrivateSlurm, dict[str, str]]]:
+    """A Slurm, and settings of somebody who may use it."""
+    with PrivateSlurm(8) as slurm:
+        (root / "slurm.yaml").write_text(f"scratch: {root}/s\nmachines:\n  m: {{cpus: 1, memory: 300MB}}\n")
+        yield slurm, slurm.environ
+
+
+@contextlib.contextmanager
+def ray_place(root: Path) -> Iterator[tuple[PrivateRay, dict[str, str]]]:
+    """The same of a Ray."""
+    with PrivateRay(3) as ray:
+        lines = f"{ray.way}scratch: {ray.scratch}\nmachines:\n  m: {{cpus: 1, memory: 300MB}}\n"
+        (root / "ray.yaml").write_text(lines)
+        yield ray, {}
+
+
+def main() -> None:
+    """Print all as JSON."""
+    found = options(__doc__ or "", place="slurm", rounds=5)
+    root = Path(tempfile.mkdtemp(prefix="tm-places-"))
+    (root / "s").mkdir()
+    is_slurm = found.place == "slurm"
+    rows = list[tuple[tuple[float, float], tuple[float, float]]]()
+    with slurm_place(root) if is_slurm else ray_place(root) as (private, environ):
+        place = ProviderPlace(root, "0123456789abcdef", environ)
+        provider: Provider = slurm_provider(place) if is_slurm else ray_provider(place)
+        provider.check_up()  # what is started once is no part of a cluster
+        for number in range(found.rounds):
+            if isinstance(private, PrivateSlurm):
+                is_free = partial(_is_free, private)
+                rows.append((bare_slurm(private, 8), ours(provider, 8, number, is_free)))
+            else:
+                rows.append((bare_ray(private, 3), ours(provider, 3, number)))
+        env = {**os.environ, **environ, "TRAINMASTER_HOME": str(root)}
+        (root / "work").mkdir()
+        warm, memory = warm_s(env, root / "work", found.place)
+    names = ("there_s", "given_back_s")
+    result: dict[str, Any] = {
+        way: {name: spread([row[index][number] for row in rows]) for number, name in enumerate(names)}
+        for index, way in enumerate(("bare", "ours"))
+    }
+    result["added_s"] = spread([sum(mine) - sum(own) for own, mine in rows])
+    result |= {"warm_first_line_s": spread(warm), "supervisor_mb": spread(memory)}
+    print(json.dumps({"benchmark": f"place_overhead {found.place}", "machine": machine(), **result}))
+
+
+if __name__ == "__main__":
+    main()
