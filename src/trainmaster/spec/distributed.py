@@ -147,6 +147,10 @@ class Distributed(Noun):
         """Fewest and most workers; None is no limit."""
         return (self.workers, self.workers) if isinstance(self.workers, int) else _bounds(self.workers)
 
+    def summary(self) -> dict[str, Any]:
+        """What ``check --json`` shows of it."""
+        return self.model_dump(mode="json", exclude={"span", "chooses_servers"})
+
     def sized(self, workers: int, servers: int) -> Distributed:
         """With these numbers of workers and servers; what the recipe says of them is still known."""
         span = self.workers if isinstance(self.workers, str) else self.span

@@ -389,7 +389,7 @@ class Experiment(Noun):
             "tasks": count,
             "workers": self.workers,
             "hardware": self.hardware.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
-            "distributed": None if self.distributed is None else self.distributed.model_dump(mode="json"),
+            "distributed": None if self.distributed is None else self.distributed.summary(),
             "launcher": self.launcher,
             "container": self.container,
             "members": self._member_counts(),

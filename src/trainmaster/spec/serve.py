@@ -190,7 +190,7 @@ class Serve(Noun):
         if health.timeout_s + health.every_s >= values.get("hang_s", 30.0):
             message = f"a check every {health.every_s:g} s that takes up to {health.timeout_s:g} s; "
             problems.add(
-                node.entries.get("hang", node.entries["health"]),
+                node.entries.get("hang") or node.entries["health"],
                 (*path, "hang"),
                 f"{message}write a `hang` that is longer than both together",
             )
