@@ -112,7 +112,7 @@ _RATIO = st.floats(0.05, 5.0)
 _S = st.floats(0.0, 1e6)
 sizes = st.builds(
     lambda workers, servers, usual, more, machines, usd: Outlook(
-        workers, servers, usual, usual * more, "", machines, usd
+        workers, servers, usual, usual * more, machines, usd
     ),
     st.integers(1, 64),
     st.integers(0, 8),

@@ -25,7 +25,6 @@ class Outlook:
         workers, servers: how many.
         usual, sure: how many times as long the rest takes as with the present size: what is expected, and
             what is not exceeded with a probability of 75 %.
-        bottleneck: what limits it then, in words.
         machines: so many more than there are must be asked for; below 0: so many are given back.
         usd_per_hour: of all its machines.
     """
@@ -34,7 +33,6 @@ class Outlook:
     servers: int
     usual: float
     sure: float
-    bottleneck: str = ""
     machines: int = 0
     usd_per_hour: float = 0.0
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.decide.resizing import Outlook
-from trainmaster.control.task.gangs import resized
+from trainmaster.control.task.gangs import resized, slots_of
 from trainmaster.spec import Experiment
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def outlooks(
     from trainmaster.advisor.model.shapes import Floats
     from trainmaster.advisor.quote.supply import own_timing
 
-    at = (shape.workers, shape.parameter_servers)
+    at = (int(shape.workers), shape.parameter_servers)
     here = [m.point for m in measured if m.point and (m.point.workers, m.point.parameter_servers) == at]
     latency_ms = next((each.latency_ms for each in here if each.latency_ms is not None), shape.latency_ms)
-    known: dict[tuple[int, int], tuple[Floats, str]] = {}
+    known: dict[tuple[int, int], Floats] = {}
     for servers, workload in _workloads(experiment, seed):
         workload = replace(workload, latency_ms=latency_ms)  # of now, whatever it was earlier
         timing = own_timing(workload, learnt, catalogue, room)
@@ -67,15 +67,13 @@ def outlooks(
         some = some[some.at_once == 1]
         sizes = [int(n) for n in some.workers]
         some = replace(some, nodes=np.array([float(nodes(resized(experiment, n, servers))) for n in sizes]))
-        drawn, words = timing.training_s(some), learnt.model.bottlenecks(timing.shapes(some))
-        known |= {(n, servers): (drawn[:, at], words[at]) for at, n in enumerate(sizes)}
-    present = known.get((int(shape.workers), shape.parameter_servers))
-    if present is None:
-        return ()
+        known |= {(n, servers): drawn for n, drawn in zip(sizes, timing.training_s(some).T, strict=True)}
     found = []
-    for (workers, servers), (drawn, word) in known.items():
-        usual, sure = np.quantile(drawn / present[0], (0.5, SURE)).tolist()
-        found.append(Outlook(workers, servers, usual, sure, word))
+    for size, drawn in known.items() if at in known else ():
+        if size != at and slots_of(resized(experiment, *size)) > room:
+            continue  # it would never begin
+        usual, sure = np.quantile(drawn / known[at], (0.5, SURE)).tolist()
+        found.append(Outlook(*size, usual, sure))
     return tuple(found)
 
 

@@ -65,6 +65,7 @@ def test_servers_that_the_recipe_leaves_out_may_be_more():
     one = experiment(more=", strategy: ps-sync", count=4)
     sizes = found(one, measured(4, 1.0, servers=1), measured(1, 0.9, servers=1))
     assert sizes[4, 2] < sizes[4, 1] == pytest.approx(1.0)
+    assert (4, 2) not in found(one, measured(4, 1.0, servers=1), room=6), "there is a chief, too"
     fixed = experiment(more=", strategy: ps-sync, parameter_servers: 1", count=4)
     assert {servers for _, servers in found(fixed, measured(4, 1.0, servers=1))} == {1}
 
