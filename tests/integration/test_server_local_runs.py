@@ -195,7 +195,8 @@ def test_a_script_sees_nothing_of_the_server_or_of_another_team(shared, tm):
     found = shared.end(run)
     assert found["reason"] == "SUCCEEDED", tm.logs(run)
     (model,) = found["models"]
-    tm.call("models", "get", model["uri"], tm.root / "got")
+    assert model["uri"].startswith("store:/models/"), "a member is told no path"
+    tm.call("models", "get", model["uri"].replace("store:", f"file://{tm.home}/store"), tm.root / "got")
     told = json.loads((tm.root / "got/told").read_text())
     for path in paths[1:]:
         assert not told[path].startswith("seen: b"), (path, told)

@@ -166,8 +166,9 @@ def wide_line(one: ExperimentQuote) -> str:
         return ""
     then = following.time_s
     many = _count(following.workers, "worker")
-    # Here only what is new here helps: the job itself, or the machine that it will run on.
-    helps_here = one.similar == one.measurements or capabilities_of(one.cluster.worker.provider).is_here
+    # Here only what is new here helps: the job itself in one process, or the machine that it will run on.
+    is_new = following.workers == 1 and one.similar == one.measurements
+    helps_here = is_new or capabilities_of(one.cluster.worker.provider).is_here
     how = (
         "`trainmaster run --measure-first` measures on this machine before it runs"
         if helps_here

@@ -19,6 +19,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AfterValidator, Field
 
 from trainmaster.advisor.papers.policy_quote import POLICIES
+from trainmaster.api.rest.places import TYPED
 from trainmaster.api.rest.registry import registry_of
 from trainmaster.api.rest.runs import planned
 from trainmaster.api.rest.state import Runs, ServerState, State, Submitter
@@ -259,7 +260,8 @@ def _as_json(
     fields = form.model_dump(include=set(RecipeForm.model_fields))
     told = {"checked": checked, "wrong": wrong_fields(mistake)}
     told |= {} if takes is None else {"takes": part("takes.html", **takes)}
-    return JSONResponse({"recipe": form.recipe, "was": form.was, "fields": fields, **told}, http)
+    answer = {"recipe": form.recipe, "was": form.was, "fields": fields, **told}
+    return JSONResponse(answer, http, headers={TYPED: "1"})
 
 
 @router.post("/new/estimate")

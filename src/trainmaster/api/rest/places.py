@@ -6,7 +6,7 @@ import html
 import json
 import re
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 
 #: Answers that are words of ours; logs, recipes and files are what people have written, and stay as they are.
 _OURS: Final = ("application/json", "application/problem+json", "text/event-stream", "text/html")
-#: What a person types into a page stays as it is typed.
-_TYPED: Final = re.compile(rb"(<textarea\b.*?</textarea>)", re.DOTALL)
+#: What a person has typed into a page, and what tasks have logged, stays as it is: in pages, and in streams.
+_TYPED: Final = re.compile(
+    rb"""(<textarea\b.*?</textarea>|<input\b[^>]*>|<div\b[^>]*(?:class="log\b|id="log").*?</div>"""
+    rb"""|<pre tabindex.*?</pre>|^(?:id:[^\n]*\n)?event: log\n.*?\n\n)""",
+    re.DOTALL | re.MULTILINE,
+)
+#: Header of an answer that is typed or logged as a whole; nobody is sent it.
+TYPED: Final = "trainmaster-typed"
 #: A home that lies directly below `/` has a name that paths of others may have: there only these are its own.
 _OWN: Final = r"(?=/(?:runs|store|snapshots|uploads|trainmaster\.db))"
 
@@ -35,7 +41,7 @@ class HiddenPlaces:
     def __init__(self, app: ASGIApp, home: Home) -> None:
         self._app = app
         self._store = home.store_url.rstrip("/") if home.store_url.startswith("file://") else ""
-        store = self._store.removeprefix("file://")
+        store = unquote(self._store.removeprefix("file://"))
         folders = {"store:": store, "cache:": str(home.cache), "home:": str(home.root)}
         self._folders = [
             (re.compile(_pattern(place)), word.encode()) for word, place in folders.items() if place
@@ -43,7 +49,7 @@ class HiddenPlaces:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] != "http" or scope["path"].startswith("/static/"):
+        if scope["type"] != "http" or scope["method"] == "HEAD" or scope["path"].startswith("/static/"):
             await self._app(scope, receive, send)
             return
         begun: Message | None = None
@@ -54,7 +60,9 @@ class HiddenPlaces:
             caller = scope.get("state", {}).get("caller")
             if message["type"] == "http.response.start":
                 headers = dict(message["headers"])
-                is_hidden = _is_ours(headers) and (caller is None or not caller.sees_places)
+                is_typed = headers.pop(TYPED.encode(), None) is not None
+                message = {**message, "headers": [each for each in message["headers"] if each[0] in headers]}
+                is_hidden = not is_typed and _is_ours(headers) and (caller is None or not caller.sees_places)
                 if is_hidden and b"content-length" in headers:
                     begun = message  # its length may change
                     return

@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.bodies import Body, MetricCurve, NewRun, RunCurves, RunPage
 from trainmaster.api.rest.hubs import HEADERS
+from trainmaster.api.rest.places import TYPED
 from trainmaster.api.rest.state import (
     Following,
     Reader,
@@ -330,6 +331,7 @@ def fetch_system_log(
 @router.get("/logs")
 def search_logs(
     runs: Runs,
+    response: Response,
     text: Annotated[str, Query(min_length=1, max_length=1000, description="but for upper and lower case")],
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="lines, at most")] = LINES,
     cursor: Annotated[str | None, Query(description="`next` of the answer before")] = None,
@@ -339,6 +341,7 @@ def search_logs(
 
     An answer ends at `limit` lines, or after some seconds; `next` says where it goes on.
     """
+    response.headers[TYPED] = "1"
     return runs.search_logs(text, limit, cursor, since)
 
 

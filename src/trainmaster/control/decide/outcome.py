@@ -107,7 +107,9 @@ def classify(
             return Outcome(EndReason.TIMEOUT, message)
     if failed:
         return _judge(failed[0], memory_bytes, alone=len(gang.members) == 1)
-    return Outcome(EndReason.PREEMPTED, "its node was told to stop")
+    return Outcome(
+        EndReason.PREEMPTED, "its members were told to stop, as it goes on elsewhere or in another size"
+    )
 
 
 def with_last_error(message: str, gang: GangStatus, last_errors: Mapping[str, str]) -> str:

@@ -153,6 +153,11 @@ def test_no_answer_to_a_member_has_a_path_of_the_servers_disk(office):
     seen = office.ask("chief", "GET", "/api/v1/runs/job-blue").json()
     assert seen["models"][0]["uri"] == f"{home.store_url}/models/job-blue/main/0"
     assert seen["bound_to"]["home"] == str(home.root)
+    typed = f"name: x\nexperiments: {{t: {{command: 'true', env: {{HF_HOME: {home.cache}/hf}}}}}}\n"
+    sent = {"data": {"recipe": typed}, "headers": {"hx-request": "true"}}
+    answer = office.ask("theirs", "POST", "/new/recipe", **sent)
+    assert answer.json()["recipe"] == typed, "what a person types stays"
+    assert "trainmaster-typed" not in answer.headers
 
 
 def test_what_a_person_types_stays_and_a_stream_is_not_held_back():
@@ -176,7 +181,8 @@ def test_what_a_person_types_stays_and_a_stream_is_not_held_back():
         async def send(message):
             sent.append(message)
 
-        asyncio.run(HiddenPlaces(app, home)({"type": "http", "path": "/"}, None, send))
+        scope = {"type": "http", "method": "GET", "path": "/"}
+        asyncio.run(HiddenPlaces(app, home)(scope, None, send))
         lengths = [value for name, value in sent[0]["headers"] if name == b"content-length"]
         return b"".join(each.get("body", b"") for each in sent), lengths, begun
 
@@ -184,6 +190,14 @@ def test_what_a_person_types_stays_and_a_stream_is_not_held_back():
     assert answered(b"text/html", *cut, length=b"1") == (hidden, [str(len(hidden)).encode()], [False, False])
     assert answered(b"text/event-stream", page, page) == (hidden * 2, [], [True, True])
     assert answered(b"application/yaml", page, length=b"9") == (page, [b"9"], [True]), "a person's own"
+    log = b'<div class="log is-tall" id="log"><p>/data/cache/x</p></div>'
+    kept = b'<input value="/data/store/x">' + log + b"/data/cache/y"
+    assert answered(b"text/html", kept)[0] == kept.replace(b"/data/cache/y", b"cache:/y")
+    said = b'id: 1\nevent: %s\ndata: {"text": "/data/cache/x"}\n\n'
+    frames = said % b"log" + said % b"state" + said % b"log"
+    assert answered(b"text/event-stream", frames)[0] == frames.replace(
+        said % b"state", (said % b"state").replace(b"/data/cache/x", b"cache:/x")
+    )
 
 
 def test_no_page_sends_a_member_to_a_shell_or_to_the_docs(office):
