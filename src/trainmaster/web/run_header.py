@@ -297,6 +297,6 @@ def cost_words(cost_usd: float, cap_usd: float | None) -> str:
     """What it has cost, of what.
 
     >>> cost_words(0.31, 0.5), cost_words(0.0, None)
-    ('$0.31 of $0.50', '$0.00')
+    ('$0.31 of $0.50', '$0')
     """
     return usd(cost_usd) if cap_usd is None else f"{usd(cost_usd)} of {usd(cap_usd)}"
