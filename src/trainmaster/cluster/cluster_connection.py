@@ -376,7 +376,7 @@ class ClusterConnection:
         spare: set[str] = set()
         if self.executor is not None and not self.waiting and all(where):
             stays = {address for members in where for _, address in members}
-            if self.sent or self.loop.scaling.needed != 0:
+            if self.sent or not self.loop.scaling.is_none:
                 stays.add(self.loop.first_address)  # all others may need it
             spare = {node.address for node in self.executor.nodes()} - stays
         self.loop.spare(frozenset(spare))

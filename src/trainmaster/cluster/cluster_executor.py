@@ -337,7 +337,8 @@ class ClusterExecutor:
         plan = loop.record.plan
         if plan.experiments == (experiment,) and len(plan.roles) == 1 and plan.roles[0].rentals[0].is_rented:
             least = int(loop.record.id == self.own_cluster)
-            loop.scaling.needed = max(least, math.ceil(share * plan.roles[0].count))
+            role = plan.roles[0]
+            loop.scaling.needed = {role.role: max(least, math.ceil(share * role.count))}
 
     def stops_in_s(self, attempt: str) -> float | None:
         """After how long an attempt of a service is told to end as its machine is taken back.
@@ -443,7 +444,9 @@ class ClusterExecutor:
         if is_over and not is_own:
             loop.end()
         elif not is_over:
-            loop.scaling.needed = int(is_own)
+            first = loop.formation and loop.formation.first
+            roles = [machine.role for machine in loop.record.rented if machine.id == first]
+            loop.scaling.needed = {(*roles, loop.record.plan.roles[0].role)[0]: int(is_own)}
 
     def _growth(self, connection: ClusterConnection, gang: GangStatus, message: str) -> Growth | None:
         places = self._member_places.machines(gang.attempt, _present(connection.loop))

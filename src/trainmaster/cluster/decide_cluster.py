@@ -352,7 +352,8 @@ def _fill_seats(decision: Decision, seen: Seen, now: float, patience: WaitLimits
         if not role.rentals[0].is_rented and _count(decision.record, role) >= role.needed:
             # Another host is no other than the one that could not be used: those that are left are enough.
             free = [seat for seat in free if seat not in {m.seat for m in decision.record.machines}]
-        if free := scaling.to_fill(free, len(held)):
+        missing = scaling.of(role.role, role.count) - _count(decision.record, role)
+        if free := free[: max(missing, 0)]:
             _ask(decision, role, free, now, patience)
 
 
@@ -446,7 +447,7 @@ def _enough(record: ClusterRecord, role: RolePlan, ready: list[Machine], scaling
     """Whether a role has the nodes that it needs, and no more are on the way."""
     mine = [m for m in ready if m.role == role.role]
     coming = [m for m in record.live if m.role == role.role and m not in ready and not m.is_leaving]
-    return len(mine) >= role.count or (len(mine) >= scaling.least(role.needed) and not coming)
+    return len(mine) >= role.count or (len(mine) >= scaling.of(role.role, role.needed) and not coming)
 
 
 def _in_order(record: ClusterRecord, machines: list[Machine], head: str) -> list[Machine]:

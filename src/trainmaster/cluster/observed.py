@@ -30,41 +30,44 @@ class Scaling:
     """What the run's loop has said.
 
     Attributes:
-        needed: so many machines are enough; None: one for each seat.
+        needed: so many machines of each role are enough, none of a role without a number; None: one for
+            each seat.
         unused: ids of machines on which nothing works, nor is about to.
     """
 
-    needed: int | None = None
+    needed: Mapping[str, int] | None = None
     unused: frozenset[str] = frozenset()
 
-    def to_fill(self, free: list[str], held: int) -> list[str]:
-        """Which seats are to get a machine.
+    @property
+    def is_none(self) -> bool:
+        """Whether no machine is needed."""
+        return self.needed is not None and not any(self.needed.values())
 
-        Args:
-            free: those that have none.
-            held: how many have one.
+    def of(self, role: str, most: int) -> int:
+        """How many machines of a role are enough; it has no use for more than ``most``.
 
-        >>> Scaling(2).to_fill(["worker-1", "worker-2"], 1), Scaling().to_fill(["worker-1"], 1)
-        (['worker-1'], ['worker-1'])
+        >>> Scaling({"worker": 2}).of("worker", 3), Scaling({"worker": 2}).of("ps", 1), Scaling().of("ps", 1)
+        (2, 0, 1)
         """
-        return free if self.needed is None else free[: max(self.needed - held, 0)]
-
-    def least(self, count: int) -> int:
-        """How many nodes are enough to begin with, of a role that needs so many otherwise."""
-        return count if self.needed is None else min(count, self.needed)
+        return most if self.needed is None else min(most, self.needed.get(role, 0))
 
     def to_spare(self, record: ClusterRecord, stages: Mapping[str, Stage]) -> list[Machine]:
         """Nodes that are more than are needed, and on which nothing works; the newest first."""
         if self.needed is None:
             return []
-        staying = [m for m in record.live if not m.is_leaving]
-        unused = [m for m in staying if m.id in self.unused and stages.get(m.id) is Stage.JOINED]
-        return unused[::-1][: max(len(staying) - self.needed, 0)]
+        spare: list[Machine] = []
+        for role in record.plan.roles:
+            staying = [m for m in record.live if m.role == role.role and not m.is_leaving]
+            unused = [m for m in staying if m.id in self.unused and stages.get(m.id) is Stage.JOINED]
+            spare += unused[::-1][: max(len(staying) - self.needed.get(role.role, 0), 0)]
+        return spare
 
     def awaits(self, record: ClusterRecord, stages: Mapping[str, Stage]) -> bool:
         """Whether there are fewer nodes than are needed."""
-        there = sum(not m.is_leaving and stages.get(m.id) is Stage.JOINED for m in record.rented)
-        return self.needed is not None and there < min(self.needed, len(record.seats))
+        joined = [m.role for m in record.rented if not m.is_leaving and stages.get(m.id) is Stage.JOINED]
+        return self.needed is not None and any(
+            joined.count(role.role) < self.of(role.role, role.count) for role in record.plan.roles
+        )
 
 
 log = logging.getLogger(__name__)

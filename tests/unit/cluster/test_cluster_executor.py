@@ -343,7 +343,7 @@ def test_while_a_person_is_asked_machines_are_held_for_as_long_as_they_stay_warm
     assert bench.loop.scaling.needed is None, "`--keep 1m` was asked for"
     assert not bench.loop.wanted, "what is lost meanwhile is not replaced"
     bench.cluster_executor.look(run_state, None, 1060.0)
-    assert bench.loop.scaling.needed == int(own), "only the machine of the driver stays"
+    assert bench.loop.scaling.needed == {"worker": int(own)}, "only the machine of the driver stays"
     asks.approval = Approval(True, "ada", 1070.0)
     bench.cluster_executor.look(run_state, None, 1071.0)
     assert bench.loop.scaling.needed is None

@@ -104,7 +104,7 @@ class Driver:
             is_released=self.is_released,
         )
         self.answers.clear()
-        scaling = Scaling(self.needed, self.unused())
+        scaling = Scaling(None if self.needed is None else {"worker": self.needed}, self.unused())
         decision = decide_cluster(
             self.record, seen, cloud.now, wanted=True, ending=ending, patience=PATIENCE, scaling=scaling
         )

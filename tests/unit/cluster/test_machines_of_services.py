@@ -67,7 +67,7 @@ def test_machines_on_which_no_replica_works_or_is_about_to_are_spare(bench: Benc
     bench.cluster_executor.forget([TWO])
     bench.cluster_executor.changes(0.0)
     assert bench.loop.told_spare == {"10.0.0.2"}
-    bench.loop.scaling.needed = 0
+    bench.loop.scaling.needed = {}
     bench.cluster_executor.changes(0.0)
     assert bench.loop.told_spare == {"10.0.0.1", "10.0.0.2"}, "no machine is needed"
 
@@ -101,13 +101,13 @@ def test_the_only_replica_does_not_wait_for_a_machine_of_its_own(bench: Bench) -
 @pytest.mark.parametrize(("share", "nodes"), [(0.0, 0), (0.25, 1), (0.5, 2), (0.6, 3), (1.0, 4), (1.25, 5)])
 def test_a_part_of_the_replicas_needs_a_part_of_the_machines(bench: Bench, share: float, nodes: int) -> None:
     rental = SimpleNamespace(is_rented=True)
-    role = SimpleNamespace(count=4, rentals=[rental])
+    role = SimpleNamespace(role="worker", count=4, rentals=[rental])
     bench.loop.record.plan = SimpleNamespace(experiments=("train",), roles=[role])
     bench.cluster_executor.need("train", share)
-    assert bench.loop.scaling.needed == nodes
+    assert bench.loop.scaling.needed == {"worker": nodes}
     bench.cluster_executor.own_cluster = bench.loop.record.id
     bench.cluster_executor.need("train", share)
-    assert bench.loop.scaling.needed == max(nodes, 1), "the driver works on one"
+    assert bench.loop.scaling.needed == {"worker": max(nodes, 1)}, "the driver works on one"
     rental.is_rented, bench.loop.scaling.needed = False, None
     bench.cluster_executor.need("train", share)
     assert bench.loop.scaling.needed is None, "hosts of one's own cost nothing"

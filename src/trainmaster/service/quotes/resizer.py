@@ -207,9 +207,10 @@ class Resizer:
             return size
         plan = self._nodes.loop_of(self._id(task)).record.plan
         now, then = self._present(task), self._with(task, size)
+        more = [_count(role, then) - _count(role, now) for role in plan.roles]
         return replace(
             size,
-            machines=sum(_count(role, then) - _count(role, now) for role in plan.roles),
+            machines=sum(max(each, 0) for each in more) or sum(more),  # workers' are of no use to servers
             usd_per_hour=sum(_count(role, then) * role.rentals[0].usd_per_hour for role in plan.roles),
         )
 
@@ -224,14 +225,13 @@ class Resizer:
         if len(plan.experiments) > 1 and not self._pending and not self._facts.sizes(experiment.name):
             return True
         wanted = [(role, _count(role, experiment)) for role in plan.roles]
-        total = sum(count for _, count in wanted)
         for role, count in wanted:
             if count > role.count:
                 loop.grow(replace(role, count=count))
-        if total == plan.nodes and loop.scaling.needed is None:
+        if loop.scaling.needed is None and all(count == role.count for role, count in wanted):
             return True
-        loop.scaling.needed = total
-        return len(loop.record.seats) >= total and not loop.awaits
+        loop.scaling.needed = needed = {role.role: count for role, count in wanted}
+        return all(role.count >= needed[role.role] for role in loop.record.plan.roles) and not loop.awaits
 
     def _keep_machines(self, task: Task) -> None:
         """Those of the present size, if that was changed before: a driver may just have asked for others."""

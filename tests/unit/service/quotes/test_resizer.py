@@ -31,8 +31,15 @@ AS_QUICK = (Outlook(1, 0, 1.0, 1.02), *SIZES[1:])
 class Loop:
     """A cluster whose machines are there when the test says so."""
 
-    def __init__(self, rental: Rental, others: tuple[str, ...] = ()) -> None:
-        plan = ClusterPlan("train", ("train", *others), "lab", (RolePlan("worker", 2, (rental,)),))
+    def __init__(
+        self,
+        rental: Rental,
+        others: tuple[str, ...] = (),
+        dearer: tuple[Rental, ...] = (),
+        servers: tuple[int, ...] = (),
+    ) -> None:
+        roles = (RolePlan("worker", 2, (rental, *dearer)), *(RolePlan("ps", n, (rental,)) for n in servers))
+        plan = ClusterPlan("train", ("train", *others), "lab", roles)
         self.record = new_record("x-1", plan, "home")
         machines = [
             Machine(f"worker-{n}", "worker", "t", rental, f"i-{n}", started_at=BEGUN) for n in range(2)
@@ -50,7 +57,8 @@ class Loop:
 
     @property
     def awaits(self) -> bool:
-        return self.there < min(self.scaling.needed or 0, len(self.record.seats))
+        needed = sum((self.scaling.needed or {}).values())
+        return self.there < min(needed, len(self.record.seats))
 
 
 class Bench:
@@ -67,6 +75,8 @@ class Bench:
         others: tuple[str, ...] = (),
         workers: str = "1..8",
         per_hour: float = float("inf"),
+        dearer: tuple[Rental, ...] = (),
+        servers: tuple[int, ...] = (),
         due: tuple[float, float] = (float("inf"), float("inf")),
     ) -> None:
         text = f"""
@@ -79,7 +89,7 @@ experiments:
         text += f"budget: {budget}\n" if budget != "{}" else ""
         recipe = Recipe.from_text(text)
         self.recipe = with_workers(recipe, {"train": 2})
-        self.loop = None if rental is None else Loop(rental, others)
+        self.loop = None if rental is None else Loop(rental, others, dearer, servers)
         self.nodes = None if self.loop is None else SimpleNamespace(loop_of=lambda _: self.loop)
         self.rows: dict[tuple[Fact, str], str] = {}
         self.stopped: list[tuple[str, float]] = []
@@ -178,7 +188,9 @@ def test_crossings(name):
     assert bench.stopped == [("x-1/train/0/1", 7.0)]
     assert bench.next_attempt(30) == then
     assert bench.quoted.experiments["train"].distributed.workers == then
-    assert bench.loop is None or (bench.loop.scaling.needed or bench.loop.record.plan.nodes) == then
+    assert bench.loop is None or (bench.loop.scaling.needed or {"worker": bench.loop.record.plan.nodes}) == {
+        "worker": then
+    }
 
 
 @pytest.mark.parametrize("at", ["decided", "machines", "written", "stopped", "next"])
@@ -214,11 +226,11 @@ def test_a_driver_that_is_killed_anywhere_changes_it_once(at):
 def test_what_no_longer_pays_stays_and_its_machines_are_given_back():
     bench = Bench()
     bench.look(20)
-    assert bench.loop.scaling.needed == 4
+    assert bench.loop.scaling.needed == {"worker": 4}
     bench.loop.there, bench.found.eta_s = 4, 10.0
     assert bench.look(40) == ["2 workers stay: a change no longer pays"]
     bench.look(42)
-    assert bench.loop.scaling.needed == 2
+    assert bench.loop.scaling.needed == {"worker": 2}
     assert not bench.rows
 
 
@@ -230,6 +242,15 @@ def test_more_parameter_servers_go_where_the_workers_are():
     bench.look(22)
     assert bench.next_attempt(30) == 5  # and the chief
     assert bench.loop.record.plan.nodes == 2
+
+
+def test_servers_of_their_own_machines_are_waited_for_though_there_are_as_many_in_all():
+    sizes = (Outlook(2, 1, 1.0, 1.0), Outlook(1, 2, 0.5, 0.55))
+    bench = Bench(strategy=", strategy: ps-sync", sizes=sizes, servers=(1,))
+    bench.loop.there = 3
+    assert "on 1 machine more" in bench.look(20)[0]
+    assert bench.loop.scaling.needed == {"worker": 1, "ps": 2}
+    assert [role.count for role in bench.loop.record.plan.roles] == [2, 2]
 
 
 def test_a_machine_that_is_being_replaced_comes_first():
