@@ -218,11 +218,13 @@ class ClusterRecord:
         return tuple(machine for machine in self.live if machine.id)
 
     def is_outgrown(self, machine: Machine) -> bool:
-        """Whether its role has no such machines any more, as something ran out of memory on one."""
-        kinds = {
-            r.instance_type for role in self.plan.roles if role.role == machine.role for r in role.rentals
-        }
-        return machine.rental.memory_bytes > 0 and machine.rental.instance_type not in kinds
+        """Whether its role has no such machines any more, as something ran out of memory on one.
+
+        A way to have machines may also be left out because so many of them would be too dear.
+        """
+        ways = [r for role in self.plan.roles if role.role == machine.role for r in role.rentals]
+        has_more = any(r.outgrows(machine.rental, device=gpu) for r in ways for gpu in (False, True))
+        return has_more and machine.rental.instance_type not in {r.instance_type for r in ways}
 
     def machine(self, node: str) -> Machine | None:
         """The machine with that name; a host of one's own may come back, then its last time counts."""

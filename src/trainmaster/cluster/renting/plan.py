@@ -17,6 +17,7 @@ EXACTLY: Final = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
 MORE: Final = 1.25
 #: Label of every node that is planned: what it is for.
 ROLE_LABEL: Final = "role"
+_NOTHING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,14 @@ class RolePlan:
         """How many nodes are enough."""
         return self.least or self.count
 
+    def within(self, spare_usd_per_hour: float) -> RolePlan:
+        """Without those ways to have its machines that cost so much more than the best one."""
+        most = max(spare_usd_per_hour, 0.0) + _NOTHING
+        best = self.rentals[0].usd_per_hour
+        return replace(
+            self, rentals=tuple(r for r in self.rentals if self.count * (r.usd_per_hour - best) <= most)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
@@ -195,9 +204,6 @@ class ClusterPlan:
         return asdict(self)
 
 
-_NOTHING = 1e-9
-
-
 def most_at_once(recipe: Recipe, usd_per_hour: Mapping[str, float], plans: Sequence[ClusterPlan]) -> float:
     """The most that clusters which may be there at the same time cost per hour.
 
@@ -232,12 +238,7 @@ def capped(recipe: Recipe, plans: Sequence[ClusterPlan]) -> tuple[ClusterPlan, .
     # Several kinds may have to be had in a dearer way, and all together must stay below the cap.
     spare = (cap - needed) / sum(len(plan.roles) for plan in plans)
 
-    def allowed(role: RolePlan) -> RolePlan:
-        best = role.rentals[0].usd_per_hour
-        kept = tuple(r for r in role.rentals if role.count * (r.usd_per_hour - best) <= spare + _NOTHING)
-        return replace(role, rentals=kept)
-
-    return tuple(replace(plan, roles=tuple(allowed(role) for role in plan.roles)) for plan in plans)
+    return tuple(replace(plan, roles=tuple(role.within(spare) for role in plan.roles)) for plan in plans)
 
 
 def dearest_usd_per_hour(plan: ClusterPlan) -> float:

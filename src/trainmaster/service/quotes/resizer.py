@@ -225,9 +225,15 @@ class Resizer:
         if len(plan.experiments) > 1 and not self._pending and not self._facts.sizes(experiment.name):
             return True
         wanted = [(role, _count(role, experiment)) for role in plan.roles]
+        larger = [replace(role, count=count) for role, count in wanted if count > role.count]
+        spare_usd = self._most_usd_per_hour - sum(
+            role.count * role.rentals[0].usd_per_hour for role in larger
+        )
         for role, count in wanted:
-            if count > role.count:
-                loop.grow(replace(role, count=count))
+            if count <= role.count:  # it may have to be had in the dearest of its ways
+                spare_usd -= count * max(rental.usd_per_hour for rental in role.rentals)
+        for role in larger:
+            loop.grow(role.within(spare_usd / len(larger)))
         if loop.scaling.needed is None and all(count == role.count for role, count in wanted):
             return True
         loop.scaling.needed = needed = {role.role: count for role, count in wanted}

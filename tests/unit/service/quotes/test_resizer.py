@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -242,6 +243,17 @@ def test_more_parameter_servers_go_where_the_workers_are():
     bench.look(22)
     assert bench.next_attempt(30) == 5  # and the chief
     assert bench.loop.record.plan.nodes == 2
+
+
+@pytest.mark.parametrize(("per_hour", "zones"), [(10.0, ["us-a"]), (12.0, ["us-a", "us-b"])])
+def test_more_machines_are_not_had_in_ways_that_are_then_too_dear_per_hour(per_hour, zones):
+    dearer = replace(RENTED, instance_type="m5.large", zone="us-b", usd_per_hour=3.0, memory_bytes=8 << 30)
+    bench = Bench(per_hour=per_hour, dearer=(dearer,))
+    bench.look(20)
+    (role,) = bench.loop.record.plan.roles
+    assert (role.count, [rental.zone for rental in role.rentals]) == (4, zones)
+    there = replace(bench.loop.record.machines[0], rental=dearer)
+    assert not bench.loop.record.is_outgrown(there), "what was had before stays"
 
 
 def test_servers_of_their_own_machines_are_waited_for_though_there_are_as_many_in_all():
