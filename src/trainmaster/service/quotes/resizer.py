@@ -97,6 +97,8 @@ class Resizer:
     ) -> list[Note]:
         """Decide, and go on with what was decided; lines for the user."""
         notes: list[Note] = []
+        live = {self._id(task) for name in self._names for task in run_state.experiments[name].live.values()}
+        self._pending = {attempt: each for attempt, each in self._pending.items() if attempt in live}
         for name in self._names:
             for task in run_state.experiments[name].live.values():
                 if self._attempts.get(name) != task.attempt:
@@ -240,9 +242,12 @@ class Resizer:
         return all(role.count >= needed[role.role] for role in loop.record.plan.roles) and not loop.awaits
 
     def _keep_machines(self, task: Task) -> None:
-        """Those of the present size, if that was changed before: a driver may just have asked for others."""
-        if self._facts.sizes(task.experiment):
-            self._have_machines(self._present(task))
+        """Those of the present size, if it was changed before, or if any driver has asked for more."""
+        present = self._present(task)
+        plan = None if self._nodes is None else self._nodes.loop_of(self._id(task)).record.plan
+        is_larger = plan is not None and any(role.count > _count(role, present) for role in plan.roles)
+        if self._facts.sizes(task.experiment) or (is_larger and plan and len(plan.experiments) == 1):
+            self._have_machines(present)
 
     def _present(self, task: Task) -> Experiment:
         return sized(self._recipe.experiments[task.experiment], self._facts, task.attempt)

@@ -235,6 +235,21 @@ def test_what_no_longer_pays_stays_and_its_machines_are_given_back():
     assert not bench.rows
 
 
+@pytest.mark.parametrize("ends", ["the driver", "the attempt"])
+def test_machines_of_a_first_change_are_given_back_if_it_does_not_come_to_that(ends):
+    bench = Bench()
+    bench.look(20)
+    bench.quote.sizes = {}
+    if ends == "the driver":
+        bench.drive()
+    else:
+        bench.task.attempt, bench.task.state = 2, State.WAITING
+        bench.look(30)
+        assert not bench.resizer.is_changing(bench.task)
+    assert bench.loop.record.plan.nodes == 4
+    assert bench.loop.scaling.needed == {"worker": 2}
+
+
 def test_more_parameter_servers_go_where_the_workers_are():
     sizes = (Outlook(2, 1, 1.0, 1.0), Outlook(2, 2, 0.5, 0.55))
     bench = Bench(strategy=", strategy: ps-sync", workers="2", sizes=sizes)
