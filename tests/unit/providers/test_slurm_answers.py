@@ -351,20 +351,30 @@ def test_a_machine_costs_what_slurm_bills_for_it(flags, units):
     typed = billing.BillingWeights({"p": {"GRES/gpu:a100": "5"}}, "p")
     assert typed.units(SlurmMachine(cpus=3, memory_bytes=1, gpus=2, gres="gpu:a100:2")) == 10
     assert typed.units(SlurmMachine(cpus=3, memory_bytes=1, gpus=2)) == 0
+    with pytest.raises(UsageError, match="partition 'hidden'") as refused:
+        weights.units(SlurmMachine(partition="hidden", cpus=3, memory_bytes=1))
+    assert "main, scavenge" in refused.value.hint
+    with pytest.raises(UsageError, match="none is the default"):
+        replace(weights, default="").units(SlurmMachine(cpus=3, memory_bytes=1))
 
 
 def test_weights_are_asked_for_once_a_day(tmp_path, monkeypatch):
     commands = tmp_path / "bin"
     commands.mkdir()
     told = tmp_path / "told"
-    (commands / "scontrol").write_text(f"#!/bin/sh\necho x >> {told}\ncat <<END\n{PARTITIONS}END\n")
+    (commands / "scontrol").write_text(f"#!/bin/sh\necho $* >> {told}\ncat <<END\n{PARTITIONS}END\n")
     (commands / "scontrol").chmod(0o755)
     text = f"path: {commands}\nusd_per_unit: 0.5\nmachines:\n  a: {{cpus: 2, memory: 1GB}}\n"
     settings(tmp_path, text + "  b: {cpus: 2, memory: 1GB, usd_per_hour: 0}\n")
     for _ in range(2):
         offers = catalogue_of(tmp_path, {}, date(2026, 11, 26), list).offers
         assert [offer.price_usd_per_hour for offer in offers] == [1.0, 0.0]
-    assert told.read_text().count("x") == 2, "partitions and the configuration"
+    asked = ["-a -o show partition", "show config"]
+    assert told.read_text().splitlines() == asked
+    settings(tmp_path, text + "  c: {partition: new, cpus: 2, memory: 1GB}\n")
+    with pytest.raises(UsageError, match="partition 'new'"):
+        catalogue_of(tmp_path, {}, date(2026, 11, 26), list)
+    assert told.read_text().splitlines() == asked * 2, "a partition may be new"
 
 
 def test_offers_are_the_machines_of_the_settings(tmp_path):

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.providers.slurm.answers import fields
+from trainmaster.providers.slurm.answers import fields, names_of
 from trainmaster.providers.slurm.settings import SlurmMachine, SlurmSettings
+from trainmaster.spec.errors import UsageError
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
 
@@ -40,8 +41,19 @@ class BillingWeights:
         >>> weights = BillingWeights({"gpu": {"CPU": "1.0", "Mem": "0.25G", "GRES/gpu": "2.0"}}, "gpu")
         >>> weights.units(SlurmMachine(cpus=2, memory_bytes=4 * 2**30, gpus=1))
         5.0
+
+        Raises:
+            UsageError: Slurm says nothing of its partition.
         """
-        weights = self.partitions.get(machine.partition or self.default, {}) or {"cpu": "1"}
+        name = machine.partition or self.default
+        if name not in self.partitions:
+            what = f"partition {name!r}" if name else "jobs that name no partition: none is the default"
+            raise UsageError(
+                f"usd_per_unit: Slurm does not say what it bills for {what}",
+                f"It has {names_of(sorted(self.partitions))}. `partition` in slurm.yaml names one, "
+                "or `usd_per_hour` of the machine says its price.",
+            )
+        weights = self.partitions[name] or {"cpu": "1"}
         found = {name.lower(): _units(name.lower(), weight, machine) for name, weight in weights.items()}
         if "MAX_TRES" not in self.flags:
             return sum(found.values())
@@ -82,17 +94,22 @@ def parse_weights(text: str) -> BillingWeights:
 
 def weights_script() -> str:
     """Ask for them."""
-    return "scontrol -o show partition || exit $?\nscontrol show config | grep '^PriorityFlags'\nexit 0\n"
+    return "scontrol -a -o show partition || exit $?\nscontrol show config | grep '^PriorityFlags'\nexit 0\n"
 
 
 def kept_weights(file: Path, settings: SlurmSettings) -> BillingWeights | None:
-    """Those that were asked for a while ago; None if they have to be asked for."""
+    """Those that were asked for a while ago; None if they have to be asked for.
+
+    A partition that they do not have may be new.
+    """
     try:
         if not 0 <= time.time() - file.stat().st_mtime < _OLD_S:
             return None
         kept = typed(dict[str, Any], parsed_json(file.read_bytes()))
-        return typed(BillingWeights, kept["weights"]) if kept.get("of") == settings.login else None
-    except (OSError, ValueError, KeyError):
+        weights = typed(BillingWeights, kept["weights"])
+        priced(settings, weights)
+        return weights if kept.get("of") == settings.login else None
+    except (OSError, ValueError, KeyError, UsageError):
         return None
 
 
