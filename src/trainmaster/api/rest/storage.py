@@ -21,9 +21,7 @@ router = Routes(tags=["storage"])
 @finds_caller("read")
 def _storage(request: Request) -> Storage:
     state = state_of(request)
-    if request.method != "GET":
-        state.room.forget()
-    return Storage(state.service, caller_of(request), state.environ)
+    return Storage(state.service, caller_of(request), state.environ, state.room)
 
 
 Stored = Annotated[Storage, Depends(_storage)]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
@@ -169,7 +170,7 @@ class KeptCount:
     def __init__(self, home: Home) -> None:
         self._home, self._lock = home, threading.Lock()
         self._count: Future[StorageUsage] | None = None
-        self._began_s = 0.0
+        self._ended_s, self._is_stale = 0.0, False
 
     def counted(self, wait_s: float) -> StorageUsage | None:
         """What takes room; None if that is still being counted after this time.
@@ -178,26 +179,34 @@ class KeptCount:
             TrainmasterError: it could not be counted.
         """
         with self._lock:
-            old = self._count is not None and time.monotonic() - self._began_s > self.FRESH_S
-            if self._count is None or (old and self._count.done()):
-                self._count, self._began_s = Future(), time.monotonic()
-                threading.Thread(target=self._look, args=(self._count,), daemon=True).start()
             count = self._count
+            is_old = self._is_stale or time.monotonic() - self._ended_s > self.FRESH_S
+            if count is None or (count.done() and is_old):
+                count = self._count = Future()
+                threading.Thread(target=self._look, args=(count,), daemon=True).start()
         try:
             return count.result(wait_s)
         except TimeoutError:
             return None
 
     def forget(self) -> None:
-        """Something was removed: what is asked for next is counted again."""
+        """Something was removed: it is counted again, also what is being counted."""
         with self._lock:
-            self._count = None
+            self._is_stale = True
 
     def _look(self, count: Future[StorageUsage]) -> None:
-        try:
-            count.set_result(StorageUsage(self._home).count())
-        except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
-            count.set_exception(error)
+        end: Callable[[], None]
+        while not count.done():
+            with self._lock:
+                self._is_stale = False
+            try:
+                end = partial(count.set_result, StorageUsage(self._home).count())
+            except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+                end = partial(count.set_exception, error)
+            with self._lock:
+                if not self._is_stale:  # else again, by this thread: there is never a second one
+                    self._ended_s = time.monotonic()
+                    end()
 
 
 class Storage:
@@ -207,11 +216,14 @@ class Storage:
         service: of the home.
         caller: who asks; it may `read`.
         environ: says how long what is kept.
+        room: what was counted, which is forgotten once something was removed.
     """
 
-    def __init__(self, service: Service, caller: Caller, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, service: Service, caller: Caller, environ: Mapping[str, str], room: KeptCount | None = None
+    ) -> None:
         caller.need("read")
-        self._service, self._caller, self._environ = service, caller, environ
+        self._service, self._caller, self._environ, self._room = service, caller, environ, room
 
     def remove_runs(
         self,
@@ -249,7 +261,8 @@ class Storage:
         left = [run for run in runs if run not in gone]
         for run in left:
             seen.row(run)
-        found = RunRemoval(self._service).remove(left, self._caller.name, is_trial=dry_run)
+        with self._changing(dry_run):
+            found = RunRemoval(self._service).remove(left, self._caller.name, is_trial=dry_run)
         found["runs"] += [RemovalOutcome(run, REMOVED).to_json() for run in runs if run in gone]
         return found
 
@@ -282,7 +295,8 @@ class Storage:
             unused_s=unused_s,
             is_trial=dry_run,
         )
-        return pruning.prune(kinds)
+        with self._changing(dry_run):
+            return pruning.prune(kinds)
 
     def usage(self, limit: int | None = None, counted: StorageUsage | None = None) -> dict[str, Any]:
         """What lies where, whose it is, and how much room it takes: the object of ``df --json``.
@@ -294,6 +308,14 @@ class Storage:
         teams = removals.teams(self._service.database, self._which)
         counted = counted or StorageUsage(self._service.home).count()
         return counted.found(teams, limit, is_whole=self._caller.sees_all)
+
+    @contextmanager
+    def _changing(self, dry_run: bool) -> Iterator[None]:
+        try:
+            yield
+        finally:  # also what failed may have removed something
+            if self._room is not None and not dry_run:
+                self._room.forget()
 
     @property
     def _which(self) -> RunFilter:

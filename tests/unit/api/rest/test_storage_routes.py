@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,7 +48,8 @@ def test_a_team_removes_its_own_runs_and_a_name_is_a_conflict_until_it_is_taken_
     assert ("red-read", 403) in done
 
 
-def test_the_page_asks_first_and_says_what_takes_room(own):
+def test_the_page_asks_first_and_says_what_takes_room(own, monkeypatch):
+    monkeypatch.setattr("trainmaster.web.storage._WAIT_S", 60.0)
     page = own.ask("red-user", "GET", "/runs/job-red").text
     assert 'href="/remove?run=job-red"' in page
     asked = own.ask("red-user", "GET", "/remove?run=job-red").text
@@ -65,13 +67,17 @@ def test_the_page_asks_first_and_says_what_takes_room(own):
 
 
 def test_the_page_of_what_takes_room_waits_for_no_count_of_many_files(own, monkeypatch):
-    done, counts, count = threading.Event(), [], StorageUsage.count
+    begun, done, counts, count = threading.Event(), threading.Event(), [], StorageUsage.count
+    now = [0.0]
 
     def slow(usage):
+        now[0] += 100.0  # longer than what was counted is shown
         counts.append(usage)
+        begun.set()
         done.wait(60)
         return count(usage)
 
+    monkeypatch.setattr("trainmaster.service.storage.storage.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(StorageUsage, "count", slow)
     monkeypatch.setattr("trainmaster.web.storage._WAIT_S", 0.01)
     for _ in range(3):
@@ -80,7 +86,22 @@ def test_the_page_of_what_takes_room_waits_for_no_count_of_many_files(own, monke
     monkeypatch.setattr("trainmaster.web.storage._WAIT_S", 60.0)
     assert "job-red" in own.ask("red-user", "GET", "/storage").text
     assert "job-blue" in own.ask("blue-user", "GET", "/storage").text, "one count is enough for all teams"
+    for who, dry_run in (("red-read", False), ("admin", True)):  # what removes nothing
+        own.ask(who, "POST", "/api/v1/storage/prune", json={"dry_run": dry_run})
+        own.ask(who, "GET", "/storage")
     assert len(counts) == 1
     own.ask("red-user", "POST", "/remove", data={"run": "job-red"})
     assert "job-red" not in own.ask("red-user", "GET", "/storage").text
     assert len(counts) == 2, "what was removed counts no more"
+    now[0] += 61.0
+    begun.clear(), done.clear()
+    monkeypatch.setattr("trainmaster.web.storage._WAIT_S", 0.01)
+    assert "It is being counted" in own.ask("admin", "GET", "/storage").text
+    assert begun.wait(60)
+    own.ask("blue-user", "POST", "/remove", data={"run": "job-blue"})
+    assert "It is being counted" in own.ask("admin", "GET", "/storage").text
+    assert len(counts) == 3, "one at a time"
+    done.set()
+    monkeypatch.setattr("trainmaster.web.storage._WAIT_S", 60.0)
+    assert "job-blue" not in own.ask("admin", "GET", "/storage").text
+    assert len(counts) == 4, "what was removed meanwhile counts no more"
