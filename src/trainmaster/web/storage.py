@@ -36,9 +36,11 @@ def ask_prune(request: Request, found: Stored, caller: Submitter) -> Response:
 
 
 @router.post("/storage/prune")
-def prune(found: Stored, caller: Submitter) -> Response:
-    """Removes what nothing needs any more; what all teams share, for admins only."""
-    found.prune()
+def prune(request: Request, found: Stored, caller: Submitter, kind: Annotated[list[str], Form()]) -> Response:
+    """Removes what nothing needs any more of the kinds that were shown, and says what could not go."""
+    done = found.prune(kind)
+    if any("trouble" in each for each in done["kinds"].values()):
+        return page(request, "prune.html", found=done)
     return redirect("/storage")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import re
 import tarfile
 from html import unescape
@@ -16,6 +17,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_home import RECIPE, Served
+
+from trainmaster.service.storage.removal import RunRemoval
 
 RUN = "job-red"
 JOB = {
@@ -158,10 +161,31 @@ def test_a_page_shows_what_a_run_would_do(own):
     assert (wrong.status_code, "provider: local" in words(wrong)) == (422, True)
 
 
-def test_what_nothing_needs_goes_from_the_page(own):
-    place = own.service.home.root / "runs" / RUN
-    own.ask("red-user", "POST", "/storage/prune")
-    assert place.is_dir()
-    assert own.ask("admin", "POST", "/storage/prune").headers["location"] == "/storage"
+def away(removal, place, unused_s, *, is_trial):
+    raise OSError("the disk is away")
+
+
+def test_what_nothing_needs_goes_from_the_page(own, monkeypatch):
+    unneeded = own.service.home.snapshots / ("0" * 64)
+    unneeded.mkdir(parents=True)
+    (unneeded / "train.py").write_text("pass\n")
+    os.utime(unneeded, (0, 0))
+    confirmed = '<input type="hidden" name="kind" value="code">'
+    assert confirmed not in own.ask("red-user", "GET", "/storage/prune").text
+    assert own.ask("red-user", "POST", "/storage/prune", data={"kind": ["code"]}).status_code == 403
+    own.ask("red-user", "POST", "/storage/prune", data={"kind": ["runs", "checkpoints", "models"]})
+    assert own.ask("admin", "POST", "/storage/prune").status_code == 422, "nothing was confirmed"
+    assert confirmed in own.ask("admin", "GET", "/storage/prune").text
+    own.ask("admin", "POST", "/storage/prune", data={"kind": ["data"]})
+    assert unneeded.is_dir()
+    with monkeypatch.context() as patch:
+        patch.setattr(RunRemoval, "free", away)
+        asked = own.ask("admin", "GET", "/storage/prune").text
+        assert ("the disk is away" in asked, "Delete it for good" in asked) == (True, False)
+        assert "the disk is away" in own.ask("admin", "POST", "/storage/prune", data={"kind": ["code"]}).text
+    sent = own.ask("admin", "POST", "/storage/prune", data={"kind": ["code"]})
+    assert (sent.status_code, sent.headers["location"]) == (303, "/storage")
+    assert not unneeded.exists()
+    assert (own.service.home.root / "runs" / RUN).is_dir()
     done = json.dumps(own.ask("admin", "GET", "/api/v1/audit").json())
     assert "POST /storage/prune" in done
