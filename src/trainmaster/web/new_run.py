@@ -286,7 +286,8 @@ def show_plan(request: Request, state: State, caller: Submitter, form: Filled) -
     """What a run would do, in the words of what does it; nothing of it is done."""
     try:
         form, _ = _merged(state, caller, form)
-        return page(request, "dry_run.html", plan=planned(state, caller, form.request()))
+        plan = planned(state, caller, form.request())
+        return page(request, "dry_run.html", plan=plan, filled=form.model_dump())
     except TrainmasterError as error:
         return show_form(request, state, caller, form, error, 422)
 

@@ -152,7 +152,13 @@ def test_each_page_shows_its_own_team(own):
 
 
 def test_a_page_shows_what_a_run_would_do(own):
-    shown = words(own.ask("red-user", "POST", "/new/dry-run", data=ZONED))
+    sent = own.ask("red-user", "POST", "/new/dry-run", data={**ZONED, "most_workers": "7"})
+    back = dict(re.findall(r'type="hidden" name="(\w+)" value="(.*?)"', sent.text, re.DOTALL))
+    back = {name: unescape(value) for name, value in back.items()}
+    page = own.ask("red-user", "POST", "/new/recipe", data=back)
+    assert 'name="most_workers" value="7"' in page.text
+    assert ZONED["recipe"].replace("'", '"') in unescape(page.text).replace("'", '"')
+    shown = words(sent)
     assert "RunInstances" in shown
     assert "python train.py --lr 0.5" in shown
     assert str(own.service.home.root) not in shown
