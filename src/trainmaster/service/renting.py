@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -278,9 +279,10 @@ def check_with_provider(
     notes: list[str] = []
     plans = tuple(plan for plan in plans if not _is_warm(service, plan, team))
     for name in dict.fromkeys(plan.provider for plan in plans):
-        provider = get_provider(name, ProviderPlace(service.home.root, service.home.identity(), environ))
+        place = ProviderPlace(service.home.root, service.home.identity(), environ)
         mine = (plan for plan in plans if plan.provider == name)
-        notes += provider.preflight([request for plan in mine for request in _requests(plan)])
+        with closing(get_provider(name, place)) as provider:
+            notes += provider.preflight([request for plan in mine for request in _requests(plan)])
     return notes
 
 
@@ -313,14 +315,12 @@ def asked_of(
     probe = with_fewest(recipe)
     plans = plans_of(service, probe, environ, today)
     check_with_provider(service, plans, environ, service.team)
-    provider = get_provider(
-        recipe.provider, ProviderPlace(service.home.root, service.home.identity(), environ)
-    )
+    cold = [each for each in plans if not _is_warm(service, each, service.team)]
+    place = ProviderPlace(service.home.root, service.home.identity(), environ)
     wait_s: float | None = 0.0
-    if isinstance(provider, Queue) and (
-        cold := [each for each in plans if not _is_warm(service, each, service.team)]
-    ):
-        wait_s = provider.queue_wait_s([request for plan in cold for request in _requests(plan)])
+    with closing(get_provider(recipe.provider, place)) as provider:
+        if isinstance(provider, Queue) and cold:
+            wait_s = provider.queue_wait_s([request for plan in cold for request in _requests(plan)])
     machines = " and ".join(dict.fromkeys(words(plan) for plan in plans))
     return machines, _offer(probe, plans).most_usd_per_hour, wait_s
 

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from trainmaster.cluster.record import ClusterRecord, new_record
+from trainmaster.cluster.renting.plan_clusters import pinned
 from trainmaster.control.task.layout import Home
+from trainmaster.db import AcceptedRun
+from trainmaster.db.run_facts import put_fact
 from trainmaster.providers.base import NoCapacityError, NodeRequest
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service import renting
+from trainmaster.service.driving.moving import moved
+from trainmaster.service.driving.worlds import Session
 from trainmaster.service.places import Place, check_places, chosen, next_place, settled_place
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import ProviderError, RecipeError, UsageError
+from trainmaster.spec.errors import LeaseLostError, ProviderError, RecipeError, UsageError
+from trainmaster.spec.facts import Fact, GangSize
 
 RECIPE = """\
 name: places
@@ -35,6 +44,9 @@ class FakeProvider:
 
     def __init__(self, answer: float | Exception | None) -> None:
         self._answer = answer
+
+    def close(self) -> None:
+        """It was asked."""
 
     def check_settings(self) -> None:
         """They are right."""
@@ -195,6 +207,96 @@ def test_machines_that_a_team_has_kept_are_its_own(service: Service, monkeypatch
     recipe = Recipe.from_text(RECIPE.format(places="slurm, local"))
     assert settled_place(service.of_team("red"), recipe, {}, lambda _: None).provider == "slurm"
     assert set(teams) == {"red"}
+
+
+GANG = """\
+name: places
+provider: [hosts, {place}]
+budget: {{total: $2{per_hour}}}
+experiments:
+  train:
+    command: "true"
+    hardware: {{cpus: 2}}
+    distributed: {{workers: 1}}
+    retries: 3
+    adapt: true
+    steps: 10
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "per_hour", "workers", "goes_on"),
+    [
+        ("slurm", "", 1, True),
+        ("slurm", "", 3, True),
+        ("slurm", ", per_hour: $1", 1, True),
+        ("slurm", ", per_hour: $1", 3, False),
+        ("local", "", 1, True),
+    ],
+)
+def test_a_run_moves_with_the_present_size_of_its_gang(
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    per_hour: str,
+    workers: int,
+    *,
+    goes_on: bool,
+) -> None:
+    """For which there must be money; its record says how many machines that are."""
+    (service.home.root / "hosts.yaml").write_text("hosts: [{address: 192.0.2.1}]\n")
+    _have(monkeypatch, {"hosts": 0.0, place: 0.0})
+    run = MovingRun(service, GANG.format(place=place, per_hour=per_hour))
+    if workers > 1:
+        size = GangSize(workers, 0, 1.0, "")
+        put_fact(service.database, run.session.lease, Fact.SIZE, "train/1", size.to_json())
+    found = run.moved()
+    assert (found is not None) == goes_on, run.told
+    row = service.database.run_row("r")
+    assert row["provider"] == (place if goes_on else "hosts")
+    if found is None:
+        return
+    assert found.recipe.experiments["train"].distributed.workers == 1  # type: ignore[union-attr]
+    records = {record.provider: record for record in run.records()}
+    if place == "slurm":
+        assert (records[place].plan.nodes, records[place].keep_s) == (workers, 60.0)
+
+
+def test_a_run_that_others_drive_is_not_moved(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has is theirs."""
+    _have(monkeypatch, {"hosts": 0.0, "slurm": 0.0})
+    run = MovingRun(service, GANG.format(place="slurm", per_hour=""))
+    run.session.lease = replace(run.session.lease, token=run.session.lease.token - 1)
+    with pytest.raises(LeaseLostError):
+        run.moved()
+    assert not run.finished
+
+
+class MovingRun:
+    """One that has asked its first place for machines, which another run's would have kept for a minute."""
+
+    def __init__(self, service: Service, text: str) -> None:
+        self.service, self.told, self.finished = service, list[str](), list[object]()
+        recipe = settled_place(service, Recipe.from_text(text), {}, self.told.append)
+        plans = renting.plans_of(service, recipe, {})
+        home = service.home.identity()
+        clusters = [replace(new_record("r", plan, home), keep_s=60.0).as_row() for plan in plans]
+        new = AcceptedRun(
+            "r", "places", recipe.model_dump_json(), "r.yaml", "hosts", "code", "file:///s",
+            [("train", 1)], home_id=home, clusters=clusters,
+        )  # fmt: skip
+        self.session = Session("r", service.database.create_run(new, 1.0), pinned(recipe, plans))
+
+    def moved(self) -> Session | None:
+        """As its driver has it move."""
+        task = SimpleNamespace(experiment="train", attempt=1)
+        controller = SimpleNamespace(run_state=SimpleNamespace(live_tasks=lambda: [task]))
+        world = SimpleNamespace(finish=self.finished.append)
+        return moved(self.service, self.session, world, controller, {}, "in use", self.told.append)  # type: ignore[arg-type]
+
+    def records(self) -> list[ClusterRecord]:
+        """Of its clusters."""
+        return [ClusterRecord.of_row(row) for row in self.service.database.clusters_of("r")]
 
 
 def _have(monkeypatch: pytest.MonkeyPatch, answers: dict[str, float | Exception | None]) -> None:

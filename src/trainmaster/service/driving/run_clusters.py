@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -91,13 +92,13 @@ def check_provider(home: Home, provider: str, environ: Mapping[str, str], *, dia
     Raises:
         UsageError: no lab is up, no inventory, wrong settings, no credentials.
     """
-    found = get_provider(provider, ProviderPlace(home.root, home.identity(), dict(environ)))
-    try:
-        found.check_settings()
-        if dials:
-            found.check_up()
-    except UsageError as error:
-        raise type(error)(f"provider: {provider}: {error.args[0]}", error.hint) from None
+    with closing(get_provider(provider, ProviderPlace(home.root, home.identity(), dict(environ)))) as found:
+        try:
+            found.check_settings()
+            if dials:
+                found.check_up()
+        except UsageError as error:
+            raise type(error)(f"provider: {provider}: {error.args[0]}", error.hint) from None
 
 
 class RunClusters:
