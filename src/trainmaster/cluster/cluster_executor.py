@@ -222,7 +222,9 @@ class ClusterExecutor:
         """
         notes: list[Note] = []
         held, waits = run_state.held_by_people(), run_state.awaited_approval() is not None
+        has_nodes = self._has_nodes
         for connection in self._all:
+            connection.loop.stays = has_nodes
             notes += [Note(text, reason=EndReason.NODE_LOST) for text in connection.loop.losses()]
             notes += [Note(text) for text in (*connection.loop.notes(), *connection.waits())]
             if connection.loop.fatal is not None:
@@ -259,10 +261,13 @@ class ClusterExecutor:
     @property
     def elsewhere(self) -> str:
         """Why another place is to be asked for machines; empty if none is, or some are here already."""
-        loops = [connection.loop for connection in self._all]
-        if any(loop.formation for loop in loops):
+        if self._has_nodes:
             return ""
-        return next((loop.elsewhere for loop in loops if loop.elsewhere), "")
+        return next((each.loop.elsewhere for each in self._all if each.loop.elsewhere), "")
+
+    @property
+    def _has_nodes(self) -> bool:
+        return any(each.loop.formation or self.all_nodes(name) for name, each in self._connections.items())
 
     def finish(
         self,

@@ -69,6 +69,7 @@ class ClusterLoop:
         scaling: how many of them are needed, for the run's loop to say.
         affords: whether the budget allows to ask for what is not there yet.
         elsewhere: why another place is to be asked for its machines; empty if none is.
+        stays: some of the run's machines are here, so that no other place is asked.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class ClusterLoop:
         self.record = record
         self.affords: Callable[[], bool] = lambda: True
         self.elsewhere = ""
+        self.stays = False
         self._patience = patience or WaitLimits()
         self._provider = provider
         self._provisioner = provisioner
@@ -408,8 +410,9 @@ class ClusterLoop:
             lapsed=self._outage.lapsed(self._watch.leased_until(), self._watch.lost_since(), now),
         )
         wanted = self._wanted and observed.fatal is None
+        patience = replace(self._patience, elsewhere_s=math.inf) if self.stays else self._patience
         decision = decide_cluster(
-            self.record, seen, now, wanted=wanted, ending=self._ending, patience=self._patience,
+            self.record, seen, now, wanted=wanted, ending=self._ending, patience=patience,
             scaling=replace(self.scaling),
         )  # fmt: skip
         self._record(decision.record)

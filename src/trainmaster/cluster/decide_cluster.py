@@ -396,12 +396,15 @@ def _lose_patience(decision: Decision, seen: Seen, now: float, patience: WaitLim
     why = decision.waits or next((node.reason for node in known if node is not None and node.is_queued), "")
     if since is None or decision.fatal or not why:
         return
-    if patience.elsewhere_s < math.inf and (decision.waits or now - since >= patience.elsewhere_s):
-        decision.elsewhere = why  # where nothing has any, waiting is of no use
-    elif now - since >= patience.machines_s:
+    waited_s = now - since
+    has_some = any(node is not None and node.state is NodeState.READY for node in known)
+    may_leave = patience.elsewhere_s < math.inf and not has_some
+    if waited_s >= patience.machines_s and (patience.was_asked or not may_leave):
         limit = format_duration(patience.machines_s)
         decision.fatal = f"{record.plan.name} has no machines after {limit} (budget.wait): {why}"
         decision.is_users = True
+    elif may_leave and (decision.waits or waited_s >= patience.elsewhere_s):
+        decision.elsewhere = why  # where nothing has any, waiting is of no use
 
 
 def _missing(role: RolePlan, names: list[str]) -> str:

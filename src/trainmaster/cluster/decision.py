@@ -162,9 +162,11 @@ class WaitLimits:
         cool_down_s: before machines are asked for again where there were none.
         machines_s: for machines that a queue, or a cloud without capacity, does not give (`budget.wait`).
         elsewhere_s: the same, before another place is asked, where the recipe names one.
+        was_asked: none of these would do.
     """
 
     lost_s: float = 60.0
     cool_down_s: float = COOL_DOWN_S
     machines_s: float = math.inf
     elsewhere_s: float = math.inf
+    was_asked: bool = False

@@ -33,3 +33,19 @@ def test_a_driver_moves_to_a_machine_that_stays(tmp_path: Path, other: dict[str,
     assert executor.first_machine() == ("c-2", "access to i-2")
     loops["b"].gone = frozenset({"i-2"})
     assert executor.first_machine() is None
+
+
+@pytest.mark.parametrize(
+    ("up", "nodes", "leaves"), [(True, True, False), (False, True, False), (False, False, True)]
+)
+def test_a_run_leaves_a_place_only_while_none_of_its_clusters_has_a_node(
+    tmp_path: Path, up: bool, nodes: bool, leaves: bool
+) -> None:
+    loops = {"a": loop("c-1", "i-1", up=up), "b": loop("c-2", "i-2", up=False)}
+    loops["b"].accesses, loops["a"].elsewhere, loops["b"].elsewhere = {}, "", "there are none"
+    if not nodes:
+        loops["a"].accesses = {}
+    executor = ClusterExecutor(
+        cast("Any", loops), lambda *_: None, lambda _: None, MemberPlaces(tmp_path.joinpath)
+    )
+    assert executor.elsewhere == ("there are none" if leaves else "")

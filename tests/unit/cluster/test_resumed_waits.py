@@ -87,3 +87,25 @@ def test_another_place_is_asked_where_the_recipe_names_one() -> None:
     told = [step(record, seen, NOW + s, patience=limits).elsewhere for s in (1, 899, 900, 36000)]
     assert told == ["", "", "job 7: Priority", "job 7: Priority"]
     assert not step(record, replace(seen, is_formed=True), NOW + 900, patience=limits).elsewhere
+
+
+def test_while_any_machine_is_there_no_other_place_is_asked_and_waiting_ends() -> None:
+    limits = WaitLimits(60.0, 600.0, 3600.0, elsewhere_s=900.0)
+    first = step(new_record("run", plan(), "home"))
+    record = first.record.changed(replace(m, id=f"i-{n}") for n, m in enumerate(first.record.machines))
+    one = Seen(nodes={"i-0": node("i-0"), "i-1": replace(QUEUED, id="i-1")})
+    told = [step(record, one, NOW + s, patience=limits) for s in (900, 3599, 3600)]
+    assert [each.elsewhere for each in told] == ["", "", ""]
+    assert [bool(each.fatal) for each in told] == [False, False, True]
+
+
+@pytest.mark.parametrize("was_asked", [False, True])
+def test_waiting_ends_once_no_other_place_would_do(*, was_asked: bool) -> None:
+    limits = WaitLimits(60.0, 600.0, 300.0, elsewhere_s=300.0, was_asked=was_asked)
+    record = asked(new_record("run", plan(), "home"), NOW)
+    at_last = step(record, queued(record), NOW + 300, patience=limits)
+    assert (bool(at_last.elsewhere), bool(at_last.fatal)) == (not was_asked, was_asked)
+
+    first = step(new_record("run", plan(), "home"))
+    refused = Seen(refusals={first.actions[0].token: Refusal(("us-a", "us-b"), "none")})
+    assert step(first.record, refused, NOW, patience=limits).elsewhere, "also again, before waiting is over"

@@ -44,6 +44,7 @@ class Loop:
 
     record: Any = None
     formation: Any = None
+    accesses: dict[str, Any] = field(default_factory=dict)
     fatal: Exception | None = None
     leases: Leases = field(default_factory=Leases)
     is_over: bool = False

@@ -60,6 +60,7 @@ class Loop:
     booting_until: float = 0.0
     known_until: dict[str, float] = field(default_factory=dict)
     formation: Any = None
+    accesses: dict[str, Any] = field(default_factory=dict)
     fatal: Any = None
     is_over: bool = False
     is_kept: bool = False

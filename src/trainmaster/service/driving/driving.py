@@ -104,7 +104,7 @@ def _drive_there(
 ) -> tuple[Session | None, float]:
     """Drive a run in one place; with what, and since when, it goes on in another, None if it does not.
 
-    ``asked_at`` says when other places were asked last, by the clock of `boot_s`; see `drive` for the others.
+    ``asked_at``: when other places were asked in vain, by the clock of `boot_s`; see `drive` for the others.
     """
     if watcher is not None:
         opened.database.patience.tell = watcher.say
@@ -128,7 +128,8 @@ def _drive_there(
         if capabilities_of(session.recipe.provider).is_here:
             made: AbstractContextManager[World] = nullcontext(world_here(opened, session, environ))
         else:
-            made = world_of_machines(opened, session, environ, _teller(watcher), files, hand_over)
+            was_asked = asked_at > -math.inf
+            made = world_of_machines(opened, session, environ, _teller(watcher), files, hand_over, was_asked)
         with made as world:
 
             def gives_up() -> str:
@@ -150,8 +151,8 @@ def _drive_there(
             if is_left and not is_due():
                 going = session
                 if move is not None and (why := gives_up()):
-                    asked_at, tell = boot_s(), _teller(watcher)
-                    going = move(opened, session, world, controller, environ, why, tell) or session
+                    there = move(opened, session, world, controller, environ, why, _teller(watcher))
+                    going, asked_at = (session, boot_s()) if there is None else (there, -math.inf)
                 if controller.interrupts:  # the next one would not know
                     is_left = False
                     raise controller.interrupted

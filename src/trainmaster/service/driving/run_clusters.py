@@ -121,6 +121,7 @@ class RunClusters:
             gives back no machines that seem orphaned.
         wait_s: how long to wait for machines; None: as long as it takes.
         elsewhere_s: how long to wait before another place is asked, where there is one.
+        was_asked: none of these would do.
 
     Attributes:
         clusters: the executor of all its clusters.
@@ -146,6 +147,7 @@ class RunClusters:
         wait_s: float | None = None,
         baking: Baking | None = None,
         elsewhere_s: float = math.inf,
+        was_asked: bool = False,
     ) -> None:
         from trainmaster.cluster.node_files.remote_site import RemoteSite
 
@@ -172,7 +174,7 @@ class RunClusters:
             saved=saved,
         )
         can = capabilities_of(provider)
-        patience = replace(machines_patience(environ, wait_s), elsewhere_s=elsewhere_s)
+        patience = replace(machines_patience(environ, wait_s), elsewhere_s=elsewhere_s, was_asked=was_asked)
         self._earlier_usd = (0.0, 0.0)
         loops: dict[str, ClusterLoop] = {}
         self._taken: set[str] = set()

@@ -145,8 +145,12 @@ def world_of_machines(
     tell: Callable[[str], None],
     files: Replication | None,
     hand_over: HandOver | None,
+    was_asked: bool = False,
 ) -> Iterator[World]:
-    """Members are on machines that are rented, or in an inventory; they are let go of at the end."""
+    """Members are on machines that are rented, or in an inventory; they are let go of at the end.
+
+    ``was_asked``: no other place of the run would do, so that it ends when `budget.wait` is over.
+    """
     from trainmaster.cluster.baking import Baking
     from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
     from trainmaster.service.driving.run_clusters import RunClusters
@@ -168,6 +172,7 @@ def world_of_machines(
         own_cluster="" if files is None else files.own_cluster,
         wait_s=wait_s,
         elsewhere_s=(wait_s or IN_TIME_S) if recipe.places_left else math.inf,
+        was_asked=was_asked,
         baking=Baking.of(recipe, code, row["team"] or "", partial(brought_seconds, database)),
     )
 
