@@ -390,8 +390,7 @@ def cluster_id(run: str, plan: ClusterPlan) -> str:
 
 def new_record(run: str, plan: ClusterPlan, home_id: str, keep_s: float = 0.0) -> ClusterRecord:
     """A cluster that is to be had. Hosts of one's own are not kept: nothing there would end what is ours."""
-    is_rented = any(rental.is_rented for role in plan.roles for rental in role.rentals)
-    keep_s = keep_s if is_rented else 0.0
+    keep_s = keep_s if _may_be_kept(plan) else 0.0
     return ClusterRecord(cluster_id(run, plan), plan.provider, home_id, plan, keep_s=keep_s)
 
 
@@ -405,7 +404,12 @@ def elsewhere(record: ClusterRecord, plan: ClusterPlan) -> ClusterRecord:
         failures=(),
         waiting_since=None,
         leased_until=None,
+        keep_s=record.keep_s if _may_be_kept(plan) else 0.0,
     )
+
+
+def _may_be_kept(plan: ClusterPlan) -> bool:
+    return any(rental.is_rented for role in plan.roles for rental in role.rentals)
 
 
 def marked_slow(record: ClusterRecord, machine: str, why: str, slowdown: float, now: float) -> ClusterRecord:

@@ -41,6 +41,12 @@ def admit(connection: Connection, run: str, now: float, note: str = "") -> None:
         insert_events(connection, [event_row(run, now, "note", message=note)])
 
 
+def reprice(connection: Connection, run: str, usd_per_hour: float) -> None:
+    """Its machines are others now, which cost so much per hour."""
+    mine = t.admission.update().where(t.admission.c.run_id == run)
+    connection.execute(mine.values(usd_per_hour=usd_per_hour))
+
+
 def wait(connection: Connection, run: str, since: float, waits_for: str) -> None:
     """Write down since when it waits, and for what, as JSON."""
     connection.execute(t.run.update().where(t.run.c.id == run).values(queued_at=since, queued_for=waits_for))

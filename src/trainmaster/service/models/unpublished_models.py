@@ -68,7 +68,7 @@ def save_kept(database: Database, home_of: Callable[[str], Home], run: str) -> l
         )
     found = []
     try:
-        with _renewed(database, lease):
+        with renewed(database, lease):
             while rows:  # those that are recorded are kept no more
                 for row in rows:
                     context = actions.context(
@@ -104,7 +104,7 @@ def _saved(database: Database, lease: Lease, context: TaskContext, metrics: Any)
 
 
 @contextmanager
-def _renewed(database: Database, lease: Lease) -> Iterator[None]:
+def renewed(database: Database, lease: Lease) -> Iterator[None]:
     """Renew a lease meanwhile: a large model takes longer to publish than it lasts.
 
     A process that loses it all the same, asleep for instance, learns that from the next record.

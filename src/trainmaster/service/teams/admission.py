@@ -214,6 +214,7 @@ def entrance(
     wish: Application | None,
     now: float,
     wallet: Wallet | None = None,
+    usd_per_hour: float | None = None,
 ) -> Callable[[Connection], None]:
     """What sets aside, in the transaction that accepts a run, what it may cost; or lets it wait for that.
 
@@ -224,6 +225,7 @@ def entrance(
         wish: of a run that was sent to a server; None for one that starts here, or goes on.
         now: Unix seconds.
         wallet: that has to have so much, too.
+        usd_per_hour: what its machines cost where it goes on; None: as before.
 
     Returns:
         To be called within the transaction, when the run's row is there. It raises OverBudgetError for a run
@@ -241,6 +243,8 @@ def entrance(
             _apply(connection, run, team, most_usd, wish, now)
             return
         set_aside(connection, run, team, most_usd, now)
+        if usd_per_hour is not None:
+            admissions.reprice(connection, run, usd_per_hour)
         admissions.admit(connection, run, now)  # one that was cancelled before its turn
         _check_place(connection, run, team, now)
 

@@ -173,6 +173,14 @@ class Office:
         finally:
             self.database.release(lease, now)
 
+    def move(self, run, usd_per_hour, team="red", now=NOW):
+        lease = self.database.acquire(run, now)
+        try:
+            admit = entrance(run, team, 10.0, None, now, usd_per_hour=usd_per_hour)
+            self.database.move_run(lease, "lab", "{}", [], now, "it goes on at lab", admit)
+        finally:
+            self.database.release(lease, now)
+
     def queued(self, run):
         return json.loads(self.database.run_row(run)["queued_for"])
 
@@ -225,6 +233,18 @@ def test_limits_of_what_goes_on_at_once_make_runs_wait(office):
     assert office.queued("d")["waits_for"].startswith("the end of a run: all teams together")
     office.end("c")
     assert admit_waiting(office.database, NOW) == ["d"]
+
+
+def test_a_run_that_moves_counts_with_what_it_costs_there(office):
+    office.limit("red", usd_per_hour=5.0)
+    assert office.send("moves", usd_per_hour=1.0)
+    assert office.send("stays", usd_per_hour=2.0)
+    with pytest.raises(OverBudgetError, match="per hour"):
+        office.move("moves", 3.5)
+    office.move("moves", 3.0)
+    assert not office.send("another", usd_per_hour=0.5, now=NOW + 1)
+    office.move("moves", 0.0)
+    assert admit_waiting(office.database, NOW + 2) == ["another"]
 
 
 def test_a_team_that_has_had_nothing_comes_before_one_that_has_had_a_little(office):
