@@ -8,7 +8,7 @@ import typer
 
 from trainmaster.cli.output import print_json, say, table
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.units import format_duration, parse_money
+from trainmaster.spec.units import dollars, format_duration, parse_money
 
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
@@ -69,9 +69,9 @@ def queue(as_json: AsJson = False) -> None:
 
 def _words(found: dict[str, Any]) -> str:
     spent = (
-        f"${found['spent_usd']:.2f} spent this month, "
-        f"${found['reserved_usd']:.2f} reserved for runs that go on"
+        f"{dollars(found['spent_usd'])} spent this month, "
+        f"{dollars(found['reserved_usd'])} reserved for runs that go on"
     )
     if found["monthly_usd"] is None:
         return f"{spent}; no limit: `trainmaster budget --monthly '$200'` sets one"
-    return f"{spent}, ${max(0.0, found['left_usd']):.2f} left of ${found['monthly_usd']:.2f}"
+    return f"{spent}, {dollars(max(0.0, found['left_usd']))} left of {dollars(found['monthly_usd'])}"

@@ -8,6 +8,7 @@ import typer
 
 from trainmaster.cli.output import print_json, say
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import dollars
 
 if TYPE_CHECKING:
     from trainmaster.api import ClientProtocol
@@ -48,7 +49,8 @@ def mcp(
     elif left is None:
         say("an assistant may start what costs nothing; `--at-most 20` gives it a wallet")
     else:
-        say(f"an assistant may spend ${max(0.0, left['left_usd']):.2f} of ${left['at_most_usd']:.2f}")
+        may_usd = max(0.0, left["left_usd"])
+        say(f"an assistant may spend {dollars(may_usd)} of {dollars(left['at_most_usd'])}")
     serve_stdio(desk)
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
 from trainmaster.db.events import event_row, insert_events
+from trainmaster.spec import units
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import BUDGET_REACHED
 
@@ -372,8 +373,8 @@ def _warn(connection: Connection, account: _Account, now: float) -> None:
         )
         who = "all teams together have" if team == ALL else f"team {team} has" if team else "you have"
         message = (
-            f"budget: {who} spent {new[-1]} % of the month's ${limit['monthly_usd']:.2f} "
-            f"(${dollars(spent[team].spent):.2f})"
+            f"budget: {who} spent {new[-1]} % of the month's {units.dollars(limit['monthly_usd'])} "
+            f"({units.dollars(dollars(spent[team].spent))})"
         )
         note = event_row(account.run, now, "note", message=message, topic=BUDGET_REACHED)
         insert_events(connection, [note])

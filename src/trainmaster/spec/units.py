@@ -142,9 +142,11 @@ def price(usd: float) -> str:
 def dollars(usd: float) -> str:
     """An amount for people: cents, and two digits of what is less than ten cents.
 
-    >>> dollars(1234.5), dollars(0.0018), dollars(0.0), dollars(3e-7)
-    ('$1,234.50', '$0.0018', '$0', '<$0.0001')
+    >>> dollars(1234.5), dollars(0.0018), dollars(0.0), dollars(3e-7), dollars(-5.0)
+    ('$1,234.50', '$0.0018', '$0', '<$0.0001', '-$5.00')
     """
+    if usd <= -0.0001:
+        return f"-{dollars(-usd)}"
     if not usd:
         return "$0"
     if usd < 0.0001:
@@ -153,14 +155,17 @@ def dollars(usd: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes for people: two digits at least.
+    """Bytes for people: two digits at least, halves upwards; `bytesOf` of the pages' page.js writes it alike.
 
-    >>> format_bytes(999), format_bytes(34_500_000), format_bytes(1_200_000_000)
-    ('999 B', '34 MB', '1.2 GB')
+    >>> format_bytes(999), format_bytes(34_500_000), format_bytes(1_200_000_000), format_bytes(-5e6)
+    ('999 B', '35 MB', '1.2 GB', '-5.0 MB')
     """
+    if count < 0:
+        return f"-{format_bytes(-count)}"
     units = ["TB", "GB", "MB", "kB", "B"]
-    while count >= (999.5 if units[-1] != "B" else 1000) and len(units) > 1:
+    while count >= 999.5 and len(units) > 1:
         count /= 1000
         units.pop()
-    unit = units[-1]
-    return f"{count:.0f} {unit}" if count >= 9.95 or unit == "B" else f"{count:.1f} {unit}"
+    if count >= 9.95 or units[-1] == "B":
+        return f"{math.floor(count + 0.5)} {units[-1]}"
+    return f"{math.floor(10 * count + 0.5) / 10:.1f} {units[-1]}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.db import admissions, ledger
 from trainmaster.db.ledger import ALL
 from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget, set_aside
-from trainmaster.spec.units import format_duration
+from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, RowMapping
@@ -81,8 +81,8 @@ class BudgetLeft:
         ):
             if usd and ledger.micro(usd) > _micro(limit_usd):
                 return (
-                    f"a higher limit: it may cost ${usd:.2f}{what}, and that of {self.who} is "
-                    f"${limit_usd:.2f}{what}"
+                    f"a higher limit: it may cost {dollars(usd)}{what}, and that of {self.who} is "
+                    f"{dollars(limit_usd)}{what}"
                 )
         return ""
 
@@ -90,14 +90,15 @@ class BudgetLeft:
         """What a run waits for, in words; empty if it may start."""
         if wanted.most_usd and ledger.micro(wanted.most_usd) > _micro(self.left_usd):
             return (
-                f"${wanted.most_usd:.2f} of the month's budget: {self.who} has "
-                f"${max(0.0, self.left_usd):.2f} left"
+                f"{dollars(wanted.most_usd)} of the month's budget: {self.who} has "
+                f"{dollars(max(0.0, self.left_usd))} left"
             )
         if self.runs < 1:
             return f"the end of a run: {self.who} has as many as may go on at once"
         if wanted.usd_per_hour and ledger.micro(wanted.usd_per_hour) > _micro(self.usd_per_hour):
             return (
-                f"${wanted.usd_per_hour:.2f} per hour: {self.who} has ${max(0.0, self.usd_per_hour):.2f} left"
+                f"{dollars(wanted.usd_per_hour)} per hour: {self.who} has "
+                f"{dollars(max(0.0, self.usd_per_hour))} left"
             )
         return ""
 

@@ -18,6 +18,7 @@ from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S, Meter
 from trainmaster.db import ledger
 from trainmaster.db.ledger import ALL, Balance
 from trainmaster.spec.errors import NotFoundError, RunError, UsageError
+from trainmaster.spec.units import dollars
 
 if TYPE_CHECKING:
     from sqlalchemy import Select
@@ -85,7 +86,7 @@ class Allowance:
         may_usd = ledger.dollars(self._database.write(write))
         if may_usd < self._cap_usd:
             meter.cap_usd = may_usd
-            meter.why = f"of the month's budget there were only ${may_usd:.2f} for it"
+            meter.why = f"of the month's budget there were only {dollars(may_usd)} for it"
 
 
 #: The owner of the home, whose runs belong to no team.
@@ -159,9 +160,9 @@ class TeamBudget:
         if ledger.micro(most_usd) > ledger.micro(self.left_usd):
             left_usd = max(0.0, self.left_usd)
             raise OverBudgetError(
-                f"this run may cost ${most_usd:.2f}, and {self.who} {has} ${left_usd:.2f} left of "
-                f"${self.monthly_usd:.2f} this month "
-                f"(${self.spent_usd:.2f} spent, ${self.reserved_usd:.2f} reserved)",
+                f"this run may cost {dollars(most_usd)}, and {self.who} {has} {dollars(left_usd)} left of "
+                f"{dollars(self.monthly_usd or 0.0)} this month "
+                f"({dollars(self.spent_usd)} spent, {dollars(self.reserved_usd)} reserved)",
                 "Set a lower cap, or raise it: `trainmaster budget --monthly`."
                 if self.team == OWNER
                 else "Have it wait for that (`run --queue`), set a lower cap, or have the budget raised.",

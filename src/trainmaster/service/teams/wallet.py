@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.db import ledger
 from trainmaster.service.teams.team_budget import OverBudgetError, Read
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import dollars
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -51,9 +52,9 @@ class WalletBalance:
         more_usd = most_usd if more_usd is None else more_usd
         if ledger.micro(more_usd) > ledger.micro(self.left_usd):
             raise OverBudgetError(
-                f"this run may cost ${most_usd:.2f}, and the wallet {self.wallet!r} has "
-                f"${max(0.0, self.left_usd):.2f} left of ${self.at_most_usd:.2f} "
-                f"(${self.spent_usd:.2f} spent, ${self.reserved_usd:.2f} set aside)",
+                f"this run may cost {dollars(most_usd)}, and the wallet {self.wallet!r} has "
+                f"{dollars(max(0.0, self.left_usd))} left of {dollars(self.at_most_usd)} "
+                f"({dollars(self.spent_usd)} spent, {dollars(self.reserved_usd)} set aside)",
                 "Lower the cap (`budget.total`, max_usd), take smaller machines, or wait for a run to end.",
             )
 

@@ -135,8 +135,9 @@ new MutationObserver(seen).observe(document.body, {childList: true, subtree: tru
 }
 // Bytes, as `format_bytes` writes them.
 function bytesOf(count) {
+  if (count < 0) return `-${bytesOf(-count)}`;
   const units = ["B", "kB", "MB", "GB", "TB"];
   let at = 0;
-  for (; count >= (at ? 999.5 : 1000) && at < 4; at++) count /= 1000;
-  return `${at && count < 9.95 ? count.toFixed(1) : Math.round(count)} ${units[at]}`;
+  for (; count >= 999.5 && at < 4; at++) count /= 1000;
+  return `${at && count < 9.95 ? (Math.round(10 * count) / 10).toFixed(1) : Math.round(count)} ${units[at]}`;
 }
