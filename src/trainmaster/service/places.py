@@ -153,7 +153,9 @@ def next_place(
     return None
 
 
-def check_places(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> list[str]:
+def check_places(
+    service: Service, recipe: Recipe, environ: Mapping[str, str], *, has_code: bool = True
+) -> list[str]:
     """Refuse what no place of a recipe could ever run, as `check_run` does; notes for the user.
 
     Raises:
@@ -162,12 +164,12 @@ def check_places(service: Service, recipe: Recipe, environ: Mapping[str, str]) -
     from trainmaster.service.renting import check_run
 
     if not recipe.places:
-        return check_run(service, recipe, environ)
+        return check_run(service, recipe, environ, has_code=has_code)
     notes: list[str] = []
     refusals: dict[str, TrainmasterError] = {}
     for name in recipe.places:
         try:
-            notes += check_run(service, in_place(recipe, name), environ)
+            notes += check_run(service, in_place(recipe, name), environ, has_code=has_code)
         except TrainmasterError as error:
             refusals[name] = error
     lines = [_refused(name, error).line for name, error in refusals.items()]

@@ -16,9 +16,17 @@ from trainmaster.cluster.renting.offer_filter import AvailableOffers
 from trainmaster.cluster.renting.plan import ClusterPlan, capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
 from trainmaster.cluster.renting.requirements import Pick
+from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.control.checks.inputs import missing_script_notes
-from trainmaster.control.checks.preflight import check_all, check_parts, data_notes
+from trainmaster.control.checks.preflight import (
+    check_all,
+    check_machine,
+    check_parts,
+    check_volumes,
+    data_notes,
+)
 from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S, Meter, saving_limit_usd
+from trainmaster.executors.capacity import detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.run_clusters import check_provider
 from trainmaster.service.models.starting_models import with_versions
@@ -212,13 +220,17 @@ def plan_run(
     return _offer(pinned(settled, plans), plans, quote, why, notes)
 
 
-def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> list[str]:
+def check_run(
+    service: Service, recipe: Recipe, environ: Mapping[str, str], *, has_code: bool = True
+) -> list[str]:
     """Refuse what `trainmaster run` would refuse before it asks whether to rent. Nothing is measured.
 
     Args:
         service: of the user's home.
         recipe: as read.
         environ: of the caller.
+        has_code: False for the text alone: whoever has the code looks into it, and nothing that the recipe
+            names is asked, as a server may reach what its users may not.
 
     Returns:
         Notes for the user.
@@ -232,6 +244,19 @@ def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> l
         lambda: notes.extend(service.check_inputs(probe, environ)),
         lambda: notes.extend(missing_script_notes(probe)),
     ]
+    if not has_code:
+        notes += framework_notes(probe, environ)
+        checks = [
+            lambda: service.secrets_of(probe, environ),
+            lambda: check_volumes(probe, service.home.store_url),
+        ]
+    if not has_code and capabilities_of(recipe.provider).is_here:
+        check_all(
+            *checks,
+            lambda: check_parts(probe),
+            lambda: notes.extend(check_machine(probe, detect_capacity())),
+        )
+        return [*notes, *data_notes(probe)]
     if capabilities_of(recipe.provider).is_here:
         check_all(*checks, lambda: notes.extend(service.check(probe, environ)))
         return notes

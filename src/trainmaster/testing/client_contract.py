@@ -118,6 +118,12 @@ class ClientContract(ContractHome):
         for each in (client, at_home):
             with pytest.raises(UsageError, match=r"there is no .*nosuch"):
                 each.check(wrong)
+        keyless = Recipe.from_text(
+            "experiments: {a: {command: make, secrets: [TRAINMASTER_NO_SUCH_KEY]}}", directory=code
+        )
+        for each in (client, at_home):
+            with pytest.raises(UsageError, match="no value for TRAINMASTER_NO_SUCH_KEY"):
+                each.check(keyless)
         before = client.listed()
         assert client.dry_run(recipe) == at_home.dry_run(recipe)
         assert client.dry_run(recipe)["processes"][0]["command"].startswith("echo hello")

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from trainmaster.spec import Recipe
 
 
+def sent_text(recipe: Recipe) -> dict[str, Any]:
+    """What stands for a recipe in requests; a command that is configured here is for this machine."""
+    sent = tuple(each for each in recipe.configured if not each[0].startswith("notify="))
+    return {"recipe": recipe.model_copy(update={"configured": sent}).as_yaml(code=".")}
+
+
 class RemoteRegistry:
     """Those of the team.
 
@@ -215,7 +221,7 @@ class RemoteAdministration:
         return self._done("PUT", "/teams", {"team": name, **as_written(limits)})
 
     def examine_places(self, places: Sequence[str], recipe: Recipe | None = None) -> list[dict[str, Any]]:
-        body = {"places": list(places), "recipe": recipe.as_yaml(code=".") if recipe else None}
+        body = {"places": list(places), **(sent_text(recipe) if recipe else {})}
         return list(self._to.post("/doctor", body, repeats=True)["findings"])
 
     def teams(self) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from trainmaster.api.remote.protocol_parts import (
     RemoteStorage,
     RemoteViews,
     RemoteWorkflows,
+    sent_text,
 )
 from trainmaster.api.remote.streaming import Listening, messages
 from trainmaster.api.results import Accepted, Downloaded, Event, LogQuery, Model, RunPlan, RunStatus, Watched
@@ -108,7 +109,7 @@ class RemoteClient:
         with tempfile.TemporaryFile() as packed:
             digest, notes = pack(recipe, packed)
             self.put_code(digest, packed)
-        return {**_sent_text(recipe), "code": digest}, (*recipe.notes, *notes)
+        return {**sent_text(recipe), "code": digest}, (*recipe.notes, *notes)
 
     def put_code(self, digest: str, packed: IO[bytes]) -> None:
         """Send a tar that is named by its SHA-256, unless it is there."""
@@ -438,10 +439,10 @@ class RemoteClient:
 
         with tempfile.TemporaryFile() as packed:  # it is not sent, but would be like this
             notes = [*recipe.notes, *pack(recipe, packed)[1], *missing_script_notes(recipe)]
-        return [*notes, *self._to.post("/recipes/check", _sent_text(recipe), repeats=True)["notes"]]
+        return [*notes, *self._to.post("/recipes/check", sent_text(recipe), repeats=True)["notes"]]
 
     def dry_run(self, recipe: Recipe) -> dict[str, Any]:
-        return dict(self._to.post("/runs/dry-run", _sent_text(recipe), repeats=True))
+        return dict(self._to.post("/runs/dry-run", sent_text(recipe), repeats=True))
 
     def configuration(self, directory: str) -> list[dict[str, Any]]:
         return list(self._to.get("/configuration")["values"])
@@ -551,12 +552,6 @@ class RemoteClient:
         wanted = {"version": version or None, "whole": whole and not version}
         self._to.ask("DELETE", f"/volumes/{quote(name)}", wanted)
         return RemovedVolume(name, url, int(version) if version else "all")
-
-
-def _sent_text(recipe: Recipe) -> dict[str, Any]:
-    """What stands for a recipe in requests; a command that is configured here is for this machine."""
-    sent = tuple(each for each in recipe.configured if not each[0].startswith("notify="))
-    return {"recipe": recipe.model_copy(update={"configured": sent}).as_yaml(code=".")}
 
 
 class FetchedModel(Model):

@@ -25,10 +25,11 @@ from trainmaster.api.rest.state import (
     Submitter,
     Transfer,
 )
-from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.service import capabilities_of
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.dry_run import dry_run as dry_run_of
+from trainmaster.service.places import check_places
+from trainmaster.service.run_planning import check_services_and_sinks
 from trainmaster.service.runs.log_search import LINES
 from trainmaster.service.teams.team_runs import MAX_PAGE, POINTS, TeamRuns
 from trainmaster.service.users.caller import Caller
@@ -130,10 +131,13 @@ def _accepted(state: ServerState, run: str, notes: list[str]) -> dict[str, Any]:
 def check(body: NewRun, state: State, caller: Reader) -> dict[str, Any]:
     """Whether a recipe is right: 422 with all mistakes, each with line and column, else what was read.
 
-    `notes` says which image `container: auto` is, and which machines lack the recipe's framework.
+    Secrets, volumes, models, machines and budget are looked for as the caller's team has them, and code is
+    not. `notes` says which image `container: auto` is, and which machines lack the recipe's framework.
     """
     recipe = state.submissions.read(caller, request_of(body, state, caller))
-    return {**recipe.summary(), "notes": framework_notes(recipe, state.environ)}
+    service = state.service.of_team(caller.team)
+    check_services_and_sinks(service, recipe, state.environ)
+    return {**recipe.summary(), "notes": check_places(service, recipe, state.environ, has_code=False)}
 
 
 @router.post("/runs/dry-run")

@@ -380,13 +380,19 @@ def test_a_run_has_its_metrics_log_model_and_recipe(served):
         assert ask(f"/models/job-red/main/0/files/{path}").status_code == 404
 
 
-def test_mistakes_are_told_with_place_and_hint(served):
+def test_mistakes_are_told_with_place_and_hint(served, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
     answer = served.ask(
         "red-user", "POST", "/api/v1/recipes/check", json={"recipe": "name: x\nexperimentz: 1\n"}
     )
     assert answer.status_code == 422
     assert {"line": 2, "column": 1, "key": "experimentz"}.items() <= answer.json()["mistakes"][-1].items()
-    chosen = {"recipe": RECIPE.replace("'true'", "'true', framework: pytorch, container: auto")}
+    chosen = {
+        "recipe": RECIPE.replace(
+            "'true'", "'true', framework: pytorch, container: auto, hardware: {region: us-east-1}"
+        )
+    }
     chosen = served.ask("red-user", "POST", "/api/v1/recipes/check", json=chosen | {"provider": "aws"}).json()
     (image,) = {each["container"] for each in chosen["experiments"].values()}
     assert chosen["notes"] == [f"main: container: auto is {image} (TRAINMASTER_IMAGE_PYTORCH names another)"]

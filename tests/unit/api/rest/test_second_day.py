@@ -55,8 +55,10 @@ CALLS = [
     ("POST", "/storage/prune", {"kinds": ["code"], "dry_run": True}, 403, 403),
     ("GET", "/configuration", None, '"key":"region","value":"eu-west-1"', '"file":"config.toml"'),
     ("GET", "/recipes/schema", None, '"keep_after"', '"silence"'),
-    ("POST", "/recipes/check", JOB, '"tasks":1', '"tasks":1'),
+    ("POST", "/recipes/check", ZONED, '"tasks":1', '"tasks":1'),
     ("POST", "/recipes/check", LOCAL, "provider: local", 422),
+    ("POST", "/recipes/check", {"recipe": ZONED["recipe"].replace("workers", "secrets: [NOPE], workers")},
+     "team red has no NOPE", 422),
     ("POST", "/recipes/check", {"recipe": JOB["recipe"] + "nosuch: 1"}, "nosuch", 422),
     ("POST", "/runs/dry-run", ZONED, "python train.py --lr 0.5", "RunInstances"),
     ("POST", "/recipes/convert", SKY, "gpu: A100", "gpus: 8"),
@@ -76,7 +78,9 @@ def own(tmp_path_factory):
     found.service.close()
 
 
-def test_each_call_answers_its_own_team(own):
+def test_each_call_answers_its_own_team(own, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     wrong = []
     for method, path, body, *answers in CALLS:
         for who, wanted in zip(("red-user", "blue-user"), answers, strict=True):
