@@ -98,6 +98,7 @@ def get(
     from trainmaster.spec.errors import UsageError
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # half a download is taken away again
+    uri = _named(uri)
     if "://" not in uri and not Path(uri).expanduser().exists():
         client = open_client()
         if "@" in uri:
@@ -115,6 +116,17 @@ def get(
         manifest = fetch(uri, directory)
         files, total_bytes = sum(bool(entry.sha256) for entry in manifest.files), manifest.total_bytes
     say(f"{counted(files, 'file')}, {total_bytes:,} bytes in {directory}, hashes verified")
+
+
+def _named(text: str) -> str:
+    """A model as one names it, where a server has told its place to a member of a team.
+
+    >>> _named("store:/models/job-1a/main/0-attempt-2"), _named("s3://b/models/job-1a/main/0")
+    ('job-1a/main/0', 's3://b/models/job-1a/main/0')
+    """
+    import re
+
+    return re.sub(r"^store:/models/(.+?)(?:-attempt-\d+)?$", r"\1", text)
 
 
 @app.command("fsck")

@@ -100,6 +100,7 @@ def _write(
     directory: Path,
 ) -> Path:
     """The recipe, with the code of the run beside it."""
+    from trainmaster.cli.opening import context
     from trainmaster.service.apps.rented_notebook import rented_notebook_recipe
     from trainmaster.service.runs.capsule import open_capsule
     from trainmaster.spec import read_recipe
@@ -113,14 +114,38 @@ def _write(
         client.export(run, capsule)
         opened = open_capsule(capsule, directory)
         shutil.copytree(opened.recipe.parent / "code", work, symlinks=True)
-        models = [each.uri for each in client.models(run)[:_MOST_MODELS]]
+        models, left = _models(client, run, at_server=context() is not None)
         of = read_recipe(opened.recipe)
         text, notes = rented_notebook_recipe(provider, hardware, idle_s, of, models, variables)
+        notes += left
     for note in notes:
         say(f"note: {note}")
     recipe = work / "trainmaster-notebook.yaml"
     recipe.write_text(text, encoding="utf-8")
     return recipe
+
+
+def _models(client: ClientProtocol, run: str, *, at_server: bool) -> tuple[list[str], list[str]]:
+    """The first models of a run as a recipe names them, and notes on those that none can.
+
+    A server takes no addresses on its store from others, and tells none of its own disk to them.
+    """
+    found = client.models(run)[:_MOST_MODELS]
+    if not at_server:
+        return [each.uri for each in found], []
+    registry = client.registry
+    versions = [each for model in registry.models() for each in registry.show(model["name"])["versions"]]
+    registered = {each["model"]: f"{each['name']}@{each['version']}" for each in versions}
+    models, notes = [], []
+    for each in found:
+        name = f"{each.run}/{each.experiment}/{each.task}"
+        if name in registered:
+            models.append(registered[name])
+        elif each.uri.startswith("file://"):  # who is told has the server for himself
+            models.append(each.uri)
+        else:
+            notes.append(f"model {name} stays there: `trainmaster models register` lets recipes name it")
+    return models, notes
 
 
 def _facts(client: ClientProtocol, run: str) -> dict[str, Any] | None:

@@ -86,7 +86,7 @@ def rented_notebook_recipe(
         hardware: as in a recipe: which machine is wished.
         idle_s: it ends when nothing was done for so long.
         of: the recipe of the run whose notebook it is; its last experiment says what is there.
-        models: of that run: where they are on its object store.
+        models: of that run: where they are on its object store, or as which version they are registered.
         variables: more of them, ``NAME=VALUE``, or ``NAME`` for a secret; its ``setup`` has them, too.
     """
     notes: list[str] = []
@@ -97,7 +97,7 @@ def rented_notebook_recipe(
         setup = f"{experiment.setup.rstrip()}\n{setup}" if experiment.setup else setup
         env = {name: value for name, value in experiment.env.items() if "{{" not in value}
         data = _data(experiment, notes)
-        data |= {f"model{number or ''}": {"url": uri} for number, uri in enumerate(models)}
+        data |= {f"model{number or ''}": _source(each) for number, each in enumerate(models)}
         found |= {"data": data} if data else {}
     env |= {name: value for name, is_plain, value in _split(variables) if is_plain}
     secrets = [name for name, is_plain, _ in _split(variables) if not is_plain]
@@ -115,6 +115,10 @@ def rented_notebook_recipe(
         "experiments": {"notebook": found},
     }
     return json.dumps(recipe, indent=2), notes
+
+
+def _source(model: str) -> dict[str, str]:
+    return {"url" if "://" in model else "model": model}
 
 
 def _split(variables: Sequence[str]) -> list[tuple[str, str, str]]:

@@ -16,9 +16,10 @@ from trainmaster.advisor.quote.quote import (
     Rented,
 )
 from trainmaster.api.remote.asking import asked, options_of, plan_of, quote_of
+from trainmaster.api.remote.protocol_parts import RemoteAdministration, sent_text
 from trainmaster.service import ProfilePhase
 from trainmaster.service.quotes.quote_options import QuoteOptions
-from trainmaster.spec import Strategy
+from trainmaster.spec import Recipe, Strategy
 from trainmaster.spec.errors import InterruptedByUser, UsageError
 
 SHAPE = ClusterShape(Rented("m5.large", 2, True, "aws", "eu", 0.1), Rented("c5.large", 1), 2, 3)
@@ -138,3 +139,30 @@ def test_files_of_options_are_sent_as_their_text(tmp_path):
     assert (found["policy"], found["measurements"], found["bandwidth"]) == ("lookup", "a,b\n", None)
     with pytest.raises(UsageError, match="--bandwidth"):
         options_of(QuoteOptions(bandwidth=tmp_path / "none.csv"))
+
+
+def test_commands_that_are_configured_here_are_sent_to_no_server(tmp_path, monkeypatch):
+    """Neither by requests of runs nor by `doctor`; what else is configured is."""
+    from trainmaster.spec import read_recipe
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "config" / "trainmaster").mkdir(parents=True)
+    (tmp_path / "config" / "trainmaster" / "config.toml").write_text(
+        "provider = 'lab'\nnotify = [{to = 'cat'}]\n"
+    )
+    (tmp_path / "recipe.yaml").write_text("experiments: {a: {command: make}}\n")
+    recipe = read_recipe(tmp_path / "recipe.yaml")
+    assert recipe.notify
+    asked_for = []
+
+    class Server:
+        def post(self, path, body, **_):
+            asked_for.append((path, body))
+            return {"findings": []}
+
+    RemoteAdministration(Server()).examine_places(["lab"], recipe)
+    RemoteAdministration(Server()).examine_places(["lab"])
+    assert asked_for[1] == ("/doctor", {"places": ["lab"]})
+    again = Recipe.from_text(asked_for[0][1]["recipe"])
+    assert (again.provider, again.notify) == ("lab", ())
+    assert asked_for[0][1]["recipe"] == sent_text(recipe)["recipe"]

@@ -9,7 +9,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from trainmaster.api.proxy.headers import UpstreamTarget
-from trainmaster.cli.rented_notebook import _print_address
+from trainmaster.api.results import Model
+from trainmaster.cli.rented_notebook import _models, _print_address
 from trainmaster.service.apps.app_access import NOTEBOOK_POLLS
 from trainmaster.service.apps.rented_notebook import PROGRAM, rented_notebook_recipe
 from trainmaster.spec import Recipe
@@ -54,6 +55,23 @@ def test_it_has_the_code_data_models_and_environment_of_the_last_experiment(tmp_
     assert [note.split(":")[0] for note in notes] == ["data.old", "data.near"]
     assert (notebook.hardware.gpu, notebook.hardware.spot) == ("v100", False)
     assert "shutdown_no_activity_timeout=1800 " in notebook.command
+
+
+def test_models_of_a_server_are_named_by_their_versions(tmp_path):
+    """Members are told no place that a recipe could name."""
+    places = ("store:/models/r/train/0", "store:/models/r/train/1", "file:///store/models/r/train/2")
+    models = [Model("r", "train", task, uri, {}, {}) for task, uri in enumerate(places)]
+    version = {"name": "shapes", "version": 3, "model": "r/train/0"}
+    registry = SimpleNamespace(models=lambda: [{"name": "shapes"}], show=lambda _: {"versions": [version]})
+    client = SimpleNamespace(models=lambda _: models, registry=registry)
+    found, notes = _models(client, "r", at_server=True)
+    assert found == ["shapes@3", places[2]]
+    assert [note.partition(":")[0] for note in notes] == ["model r/train/1 stays there"]
+    assert _models(client, "r", at_server=False) == ([*places], [])
+    run = Recipe.from_text(RUN, directory=tmp_path)
+    text, _ = rented_notebook_recipe("aws", {}, 60.0, run, found)
+    data = Recipe.from_text(text, directory=tmp_path).experiments["notebook"].data
+    assert (data["model"].model, data["model1"].url) == tuple(found)
 
 
 def test_variables_are_added_and_names_alone_are_secrets(tmp_path):
