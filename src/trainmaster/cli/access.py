@@ -11,7 +11,7 @@ import typer
 from trainmaster.cli.opening import open_administration
 from trainmaster.cli.output import print_json, say, show_list
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.units import parse_money
+from trainmaster.spec.units import dollars, parse_money
 
 token_app = typer.Typer(help="Who may use the server in use, or of this home.", no_args_is_help=True)
 team_app = typer.Typer(help="Teams that share the server in use, or of this home.", no_args_is_help=True)
@@ -247,6 +247,6 @@ def _show_lines(
 
 
 def _line(team: dict[str, Any]) -> str:
-    limit = "" if team["monthly_usd"] is None else f" of ${team['monthly_usd']:g}"
-    spent = f"${team['spent_usd']:.2f}{limit} spent this month"
-    return f"{team['team']}: {spent}, ${team['reserved_usd']:.2f} reserved"
+    limit = "" if team["monthly_usd"] is None else f" of {dollars(team['monthly_usd'])}"
+    spent = f"{dollars(team['spent_usd'])}{limit} spent this month"
+    return f"{team['team']}: {spent}, {dollars(team['reserved_usd'])} reserved"
