@@ -236,15 +236,21 @@ class Resizer:
                 spare_usd -= count * max(rental.usd_per_hour for rental in role.rentals)
         for role in larger:
             loop.grow(role.within(spare_usd / len(larger)))
-        if loop.scaling.needed is None and all(count == role.count for role, count in wanted):
+        if self._pending:
+            loop.want()  # another driver may have sent the members that run there
+        elif loop.scaling.needed is None and all(count == role.count for role, count in wanted):
             return True
         loop.scaling.needed = needed = {role.role: count for role, count in wanted}
         return all(role.count >= needed[role.role] for role in loop.record.plan.roles) and not loop.awaits
 
     def _keep_machines(self, task: Task) -> None:
-        """Those of the present size, if it was changed before, or if any driver has asked for more."""
+        """Those of the present size, if it was changed before, or if any driver has asked for more.
+
+        What an earlier driver has asked for while its members run is to be decided again.
+        """
         present = self._present(task)
-        plan = None if self._nodes is None else self._nodes.loop_of(self._id(task)).record.plan
+        is_over = task.state is not State.RUNNING and self._nodes is not None
+        plan = self._nodes.loop_of(self._id(task)).record.plan if is_over and self._nodes else None
         is_larger = plan is not None and any(role.count > _count(role, present) for role in plan.roles)
         if self._facts.sizes(task.experiment) or (is_larger and plan and len(plan.experiments) == 1):
             self._have_machines(present)

@@ -48,6 +48,10 @@ class Loop:
         self._has(machines)
         self.scaling = Scaling()
         self.there = 2
+        self.wanted = False
+
+    def want(self) -> None:
+        self.wanted = True
 
     def _has(self, machines: list[Machine]) -> None:
         object.__setattr__(self.record, "machines", tuple(machines))
@@ -114,6 +118,8 @@ experiments:
 
     def drive(self) -> None:
         """A driver begins, from what is written down."""
+        if self.loop is not None:
+            self.loop.scaling, self.loop.wanted = Scaling(), False
         self.facts = RunFacts(self.rows, self._record)
         executor = SimpleNamespace(stop=lambda attempt, grace_s: self.stopped.append((attempt, grace_s)))
         costs = SimpleNamespace(spent_usd=lambda _: 0.5)
@@ -235,19 +241,29 @@ def test_what_no_longer_pays_stays_and_its_machines_are_given_back():
     assert not bench.rows
 
 
-@pytest.mark.parametrize("ends", ["the driver", "the attempt"])
-def test_machines_of_a_first_change_are_given_back_if_it_does_not_come_to_that(ends):
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_machines_of_a_first_change_are_given_back_if_its_attempt_ends_before(is_killed):
     bench = Bench()
     bench.look(20)
-    bench.quote.sizes = {}
-    if ends == "the driver":
+    if is_killed:
         bench.drive()
-    else:
-        bench.task.attempt, bench.task.state = 2, State.WAITING
-        bench.look(30)
-        assert not bench.resizer.is_changing(bench.task)
+        assert bench.loop.scaling.needed is None, "what is asked for may be decided again"
+    bench.task.attempt, bench.task.state = 2, State.WAITING
+    bench.look(30)
+    assert not bench.resizer.is_changing(bench.task)
     assert bench.loop.record.plan.nodes == 4
     assert bench.loop.scaling.needed == {"worker": 2}
+
+
+def test_what_an_earlier_driver_asked_for_is_had_by_the_next_one():
+    bench = Bench()
+    bench.look(20)
+    bench.drive()
+    assert len(bench.look(21)) == 1
+    assert bench.loop.wanted
+    bench.found.checkpoint_at = BEGUN + 22
+    bench.look(23)
+    assert not bench.stopped, "its machines are not there"
 
 
 def test_more_parameter_servers_go_where_the_workers_are():
