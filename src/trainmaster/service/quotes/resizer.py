@@ -244,11 +244,12 @@ class Resizer:
         return all(role.count >= needed[role.role] for role in loop.record.plan.roles) and not loop.awaits
 
     def _keep_machines(self, task: Task) -> None:
-        """Those of the present size, if it was changed before, or if any driver has asked for more.
+        """Those of the size that is decided, if it was changed, or if any driver has asked for more.
 
         What an earlier driver has asked for while its members run is to be decided again.
         """
-        present = self._present(task)
+        attempt = task.attempt + self._is_decided(task)
+        present = sized(self._recipe.experiments[task.experiment], self._facts, attempt)
         is_over = task.state is not State.RUNNING and self._nodes is not None
         plan = self._nodes.loop_of(self._id(task)).record.plan if is_over and self._nodes else None
         is_larger = plan is not None and any(role.count > _count(role, present) for role in plan.roles)

@@ -218,6 +218,7 @@ def test_a_driver_that_is_killed_anywhere_changes_it_once(at):
     if at in ("written", "stopped"):
         bench.stopped.clear() if at == "written" else None
         bench.drive()
+        assert bench.loop.scaling.needed in (None, {"worker": 4}), "none is given back"
         assert bench.look(25) == []
         assert {attempt for attempt, _ in bench.stopped} == {"x-1/train/0/1"}
     assert bench.next_attempt(30) == 4
