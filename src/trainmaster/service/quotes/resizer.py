@@ -250,8 +250,8 @@ class Resizer:
         """
         attempt = task.attempt + self._is_decided(task)
         present = sized(self._recipe.experiments[task.experiment], self._facts, attempt)
-        is_over = task.state is not State.RUNNING and self._nodes is not None
-        plan = self._nodes.loop_of(self._id(task)).record.plan if is_over and self._nodes else None
+        nodes = None if task.state is State.RUNNING else self._nodes
+        plan = None if nodes is None else nodes.loop_of(self._id(task)).record.plan
         is_larger = plan is not None and any(role.count > _count(role, present) for role in plan.roles)
         if self._facts.sizes(task.experiment) or (is_larger and plan and len(plan.experiments) == 1):
             self._have_machines(present)
