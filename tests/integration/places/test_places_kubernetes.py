@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("websockets", reason="websockets is not installed")
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
-from place_runs import gang, until, until_step
+from place_runs import RECIPE, Crossing, gang, until, until_step
 from renter import Renter
 
 from trainmaster.testing.helm_chart import rendered, values_of
@@ -242,44 +242,22 @@ def test_a_driver_that_never_comes_back_leaves_nothing(user: Renter, account: Ac
     check_clean(account)
 
 
-@dataclass(frozen=True)
-class Crossing:
-    """A row: `run` of a recipe ends with a code, and it or its log says so.
-
-    Attributes:
-        command, machine, budget, more: of the recipe. options: of `run`.
-        words: that are said. code: of its end.
-    """
-
-    command: str
-    words: str
-    machine: str = "node"
-    budget: str = "{}"
-    more: str = ""
-    options: tuple[str, ...] = ()
-    code: int = 0
-
-
 ROWS = {
     "volume": Crossing(
-        'cat "$TRAINMASTER_DATA_IMAGES/deep/a"', "of the volume", more="data: {images: {volume: images}}"
+        'cat "$TRAINMASTER_DATA_IMAGES/deep/a"',
+        "of the volume",
+        "node",
+        more="data: {images: {volume: images}}",
     ),
-    "claim": Crossing("echo by $TRAINMASTER_INDEX > /claimed/$TRAINMASTER_INDEX; cat /claimed/*", "by 1"),
+    "claim": Crossing(
+        "echo by $TRAINMASTER_INDEX > /claimed/$TRAINMASTER_INDEX; cat /claimed/*", "by 1", "node"
+    ),
     "cap": Crossing("sleep 600", "the run ends: it may cost", "dear", "{total: $0.6}", code=1),
     "a limit of waiting": Crossing("echo never", "no machines after 5 s", "wide", "{wait: 5s}", code=1),
-    "driver on the cluster": Crossing("echo never", "in this home only", options=("--on-cluster",), code=2),
+    "driver on the cluster": Crossing(
+        "echo never", "in this home only", "node", options=("--on-cluster",), code=2
+    ),
 }
-CROSSED = """
-name: steps
-budget: {budget}
-experiments:
-  train:
-    distributed: {{strategy: allreduce, workers: 2, per_node: 1}}
-    framework: plain
-    hardware: {{instance: {machine}}}
-    {more}
-    command: {command}
-"""
 
 
 def claim(kubernetes: PrivateKubernetes, name: str, place: Path) -> None:
@@ -306,7 +284,7 @@ def test_crossing(user: Renter, account: Account, name: str) -> None:
         (images := user.work.parent / "images" / "deep").mkdir(parents=True)
         (images / "a").write_text("of the volume\n")
         user.call("volume", "push", images.parent, "images")
-    text = CROSSED.format(budget=row.budget, machine=row.machine, more=row.more, command=row.command)
+    text = RECIPE.format(budget=row.budget, machine=row.machine, more=row.more, command=row.command)
     going = user.run(user.recipe(text), *row.options, provider="kubernetes")
     told = going.end(row.code)
     logs = user.call("logs", told["run"]).stdout if row.code == 0 else ""
@@ -316,7 +294,7 @@ def test_crossing(user: Renter, account: Account, name: str) -> None:
 
 def test_machines_that_are_kept_have_the_next_run(user: Renter, account: Account) -> None:
     """The same pods; then they are given back."""
-    recipe = user.recipe(CROSSED.format(budget="{}", machine="node", more="", command="hostname"))
+    recipe = user.recipe(RECIPE.format(budget="{}", machine="node", more="", command="hostname"))
     user.run(recipe, "--keep", "10m", provider="kubernetes").end()
     pods = set(account.kubernetes.left())
     assert len(pods) == 2
