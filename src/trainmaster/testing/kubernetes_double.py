@@ -411,3 +411,5 @@ class KubernetesDouble(PrivateServer):
             await line.send_bytes(b"\3" + json.dumps(status).encode())
             await line.close()
         taking.cancel()
+        # A pod that is killed can leave its pipes to a process of its own; asyncio has no public way.
+        process._transport.close()  # type: ignore[attr-defined]

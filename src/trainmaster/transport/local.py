@@ -161,6 +161,7 @@ class _Children:
             if child.returncode is None:
                 child.close()
                 await child.wait_closed()
+            child.close_pipes()
 
 
 class _Child:
@@ -182,6 +183,10 @@ class _Child:
     def close(self) -> None:
         """End it."""
         _end_group(self._process.pid)
+
+    def close_pipes(self) -> None:
+        """Close our ends: their end may not be seen before the loop is, and asyncio's process has no way."""
+        self._process._transport.close()  # type: ignore[attr-defined]
 
 
 def _end_group(group: int) -> None:

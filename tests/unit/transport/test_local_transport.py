@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
+
 import pytest
 
 from trainmaster.testing.transport_contract import TransportContract
-from trainmaster.transport.base import Target
+from trainmaster.transport.base import RemoteTimeoutError, Target
 from trainmaster.transport.local import Local
 
 
@@ -17,6 +20,16 @@ class TestLocal(TransportContract):
     @pytest.fixture
     def target(self) -> Target:
         return Target("here", "127.0.0.1")
+
+    def test_pipes_that_a_process_of_another_session_holds_are_closed(
+        self, transport: Local, target: Target
+    ) -> None:
+        with transport.connection(target) as connection, warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            with pytest.raises(RemoteTimeoutError):
+                connection.run("setsid sleep 3 & wait", timeout_s=0.2)
+            gc.collect()
+        assert [str(each.message) for each in told] == []
 
 
 class TestPrefix(TestLocal):
