@@ -20,7 +20,7 @@ LEASE_S = 4.0
 TO_OTHERS = """\
 number=$(( ${1##*.} - 2 ))
 [ -e PLACE/cut-$number ] && exit 255
-exec $(echo "$2" | sed "s,/[0-9]/statuses,/$number/statuses,")
+$(echo "$2" | sed "s,/[0-9]/statuses,/$number/statuses,") && touch PLACE/asked-$number
 """
 
 
@@ -69,6 +69,26 @@ def test_what_waits_for_a_dead_peer_ends_and_says_why(cluster, tmp_path):
     assert {each.name: (each.lost, each.stopped) for each in members} == {
         each.name: (each is lost, each is not lost) for each in started.members
     }
+
+
+def test_what_waits_for_the_only_peer_ends_though_that_dies_with_the_driver(cluster, tmp_path):
+    bench = Bench(lambda: NodesExecutor(cluster), tmp_path)
+    gang = bench.gang("0", LOOP, LOOP)
+    bench.executor.submit([gang])
+    started = bench.all_started(gang)
+    place = cluster.directory.parent
+    addresses = [node.address for node in cluster.nodes]
+    numbers = {each.name: addresses.index(started.addresses[each.name]) for each in started.members}
+    first, second = started.members
+    assert numbers[first.name] != numbers[second.name]
+    asked = [place / f"asked-{number}" for number in numbers.values()]
+    until(lambda: all(map(Path.exists, asked)), "they know that they reach each other", patience_s=90.0)
+    (place / f"cut-{numbers[second.name]}").touch()
+    bench.executor.close()
+    cluster._conductor.end()
+    until(lambda: not alive(first.pid), "it has ended", patience_s=90.0)
+    log = (bench.directory / "attempts" / "0" / f"{first.name}.log").read_text()
+    assert f"node n{numbers[second.name]} is lost while no process drives the run" in log
 
 
 def test_without_its_driver_a_gang_goes_on(cluster, tmp_path):

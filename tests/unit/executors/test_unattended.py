@@ -108,6 +108,24 @@ def test_a_node_that_is_silent_for_the_lease_is_dead_once_any_has_answered():
     assert not rules.lives({own: record_of()})
 
 
+def test_a_node_that_never_answers_is_dead_after_the_lease_if_nodes_were_seen_to_reach_each_other():
+    own = "r/e/0/1#n0"
+    rules = Unattended(60.0, ["id-1"])
+    silent = {part: each for part, each in seen().items() if part == own}
+    assert orders(rules, {own: record_of()}, silent, 100.0) == []
+    assert orders(rules, {own: record_of()}, silent, 159.0) == []
+    kept, order = orders(rules, {own: record_of()}, silent, 160.0)
+    assert (order["do"], order["attempt"]) == ("stop", own)
+    assert order["why"] == (
+        "node n1 is lost while no process drives the run; node n2 is lost while no process drives the run"
+    )
+    assert [part.lost_at for part in Gang.from_record(kept["record"]).parts] == [
+        None,
+        1_000_160.0,
+        1_000_160.0,
+    ]
+
+
 def test_the_nodes_that_are_asked():
     both = {"r/e/0/1#n0": record_of()}
     assert parts_elsewhere(both) == {

@@ -6,7 +6,6 @@ the others are stopped, and those that only serve the others last; what was on a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import astuple, dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,8 @@ from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.executors.gangs.rules import NOBODY, SERVERS, has_served, who_ends
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from trainmaster.executors.base import GangStatus
     from trainmaster.executors.wire import Message
 
 Command = dict[str, Any]
@@ -449,15 +447,17 @@ class Unattended:
     Args:
         silent_s: a node that does not answer for so long is dead, once any has answered: only then is it sure
             that nodes reach each other. None: others say which are dead.
+        met: ids of nodes that have answered while the driver was there.
 
     Attributes:
         gangs: as far as they are known, by the part that is on this node and the gang's reservation: one that
             is submitted again has the same parts.
     """
 
-    def __init__(self, silent_s: float | None = None) -> None:
+    def __init__(self, silent_s: float | None = None, met: Iterable[str] = ()) -> None:
         self.gangs: dict[tuple[str, str], Gang] = {}
         self._silent_s = silent_s
+        self._met = frozenset(met)
         self._heard: dict[str, float] = {}
         self._began: float | None = None
 
@@ -512,6 +512,6 @@ class Unattended:
                 self._heard[node_id] = now
 
     def _is_dead(self, node_id: str, now: float) -> bool:
-        if self._silent_s is None or self._began is None or not self._heard:
+        if self._silent_s is None or self._began is None or not (self._heard or self._met):
             return False
         return now - self._heard.get(node_id, self._began) >= self._silent_s

@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,13 +27,15 @@ from trainmaster.executors.gangs.node_program import AGENT_PROGRAM, STATUSES
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from trainmaster.executors.gangs.agent import Elsewhere, Seen
 
 #: Nodes are asked this often at most, and so many times within the lease at least.
 _PAUSE_S = 15.0
 _ROUNDS = 8
+#: While a driver is there, a node is asked this often in the end, until one has answered.
+_LONG_PAUSE_S = 3600.0
 #: Logging in to a busy node takes long.
 _ANSWER_S = 30.0
 _AT_ONCE = 8
@@ -39,13 +43,16 @@ _AT_ONCE = 8
 
 def serve(node: Mapping[str, Any]) -> None:
     """Serve one driver; leave behind what looks after its gangs when it has gone."""
-    agent = Agent(node)
+    agent, records = Agent(node), Records(node["home"])
+    met: list[str] = []
+    if node["to_others"]:
+        threading.Thread(target=_meet, args=(node, records, met), name="meet", daemon=True).start()
 
     def leave() -> None:
         token = agent.orphan()
-        if token and node["to_others"] and parts_elsewhere(Records(node["home"]).load()):
+        if token and node["to_others"] and parts_elsewhere(records.load()):
             subprocess.Popen(
-                [sys.executable, "-m", AGENT_PROGRAM, json.dumps(node), "tend", token],
+                [sys.executable, "-m", AGENT_PROGRAM, json.dumps(node), "tend", token, *met],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -55,20 +62,41 @@ def serve(node: Mapping[str, Any]) -> None:
     AgentProgram(agent).serve(leave)
 
 
-def tend(node: Mapping[str, Any], token: str) -> None:
-    """Look after gangs over several nodes, until none lives here or another driver is served."""
+def _meet(node: Mapping[str, Any], records: Records, met: list[str]) -> None:
+    """Find out whether nodes reach each other while they surely live: one that answers is enough."""
+    pause_s = _pause_s(node)
+    while not met:
+        time.sleep(pause_s)
+        if parts := parts_elsewhere(records.load()):
+            other = random.choice(list(parts))  # noqa: S311 - so that not all ask the same one
+            if _elsewhere(node, {other: parts[other]}):
+                met.append(other[0])
+            pause_s = min(pause_s * 2, _LONG_PAUSE_S)  # they may not be let in: do not knock for ever
+
+
+def tend(node: Mapping[str, Any], token: str, met: Sequence[str]) -> None:
+    """Look after gangs over several nodes, until none lives here or another driver is served.
+
+    Args:
+        node: this one.
+        token: of the driver that has gone.
+        met: ids of nodes that have answered before.
+    """
     agent, records = Agent(node), Records(node["home"])
     agent.orphan()
-    pause_s = min(_PAUSE_S, node["lease_s"] / _ROUNDS)
-    rules, lives = Unattended(node["lease_s"]), True
+    rules, lives = Unattended(node["lease_s"], met), True
     while lives:
-        time.sleep(pause_s)
+        time.sleep(_pause_s(node))
         if records.served() != token:
             return
         try:
             lives = agent.tend(rules, partial(_elsewhere, node))
         except (TrainmasterError, OSError):  # its supervisor is out of reach
-            rules = Unattended(node["lease_s"])
+            rules = Unattended(node["lease_s"], met)
+
+
+def _pause_s(node: Mapping[str, Any]) -> float:
+    return min(_PAUSE_S, float(node["lease_s"]) / _ROUNDS)
 
 
 def _elsewhere(node: Mapping[str, Any], parts: Elsewhere) -> Seen:
@@ -95,8 +123,8 @@ def main(arguments: list[str]) -> None:
     match rest:
         case [str(word)] if word == STATUSES:
             print(json.dumps(Agent(about).statuses(json.loads(sys.stdin.buffer.read()))))  # noqa: T201
-        case ["tend", token]:
-            tend(about, token)
+        case ["tend", token, *met]:
+            tend(about, token, met)
         case _:
             serve(about)
     sys.stdout.flush()
