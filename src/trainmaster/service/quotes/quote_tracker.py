@@ -14,12 +14,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.loop.recording import Where
 from trainmaster.control.task.gangs import may_resize
 from trainmaster.db import Database, NewQuoteRow, Note
-from trainmaster.executors.capacity import detect_capacity
 from trainmaster.service.quotes.history import History, MeasuredNow
+from trainmaster.service.quotes.quote_danger import QuoteDanger, drift_words
 from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told, told_in_full
+from trainmaster.service.quotes.run_place import RunPlace
 from trainmaster.service.quotes.steadiness import (
     NARROW,
     has_trained,
@@ -32,11 +32,10 @@ from trainmaster.service.quotes.steadiness import (
 )
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
-from trainmaster.spec.topics import QUOTE_BOUND, QUOTE_IN_DANGER
+from trainmaster.spec.topics import QUOTE_BOUND
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.model.devices import Device
     from trainmaster.advisor.quote.forecast import Doing, Overhead
     from trainmaster.control.decide.resizing import Outlook
     from trainmaster.control.loop.run_state import RunState, Task
@@ -61,8 +60,6 @@ _WARN_AFTER_S: Final = 60.0
 #: While nothing is bound yet, and of runs that are over before, nothing of their phases is told.
 _FORECAST_SOON_S: Final = 15.0
 _SHORT_S: Final = 3.0
-#: A forecast that has grown by so much since it was told is told again.
-_WORSE: Final = 1.2
 
 #: Of all runs that a process drives one thinks at a time, and then rests for so many times as long: the maths
 #: would keep the others from what they have to do at once.
@@ -115,15 +112,16 @@ class QuoteTracker:
         self._staging_since: dict[str, float] = {}
         self._watch: PhaseWatch | None = None
         self._promised = promised
-        self._cores: int | None = None
+        self._place = RunPlace(costs)
+        capped = recipe.budget is not None and recipe.budget.total_usd is not None
+        self._danger = QuoteDanger(run, is_rented=costs is not None, is_capped=capped)
         self._other = ""
         self._known = MeasuredNow()
         self._binding: QuoteRecord | None = None
         self._estimate: QuoteRecord | None = None
         self._forecast_at = 0.0
-        self._begun = self._is_upset = False
+        self._begun = False
         self._estimated = False
-        self._told: tuple[float, float] | None = None
         #: They do not say how long they train: how long their tasks take is all that can be known of them.
         self._lengthless = {
             name for name, each in recipe.experiments.items() if not each.builtin_values().get("steps")
@@ -184,7 +182,7 @@ class QuoteTracker:
         every_s = _FORECAST_SOON_S if self._resizable else FORECAST_EVERY_S
         self._next_at = now + (look_s if self._binding is None or upset else every_s)
         if upset:  # how long it takes to begin again tells nothing of how long the rest takes
-            return lines + self._tell_upset()
+            return lines + self._danger.upset(self._binding)
         if self._binding is not None:
             self._think("forecast", run_state, progress, now)
         elif self._is_time(run_state, progress, now):
@@ -206,16 +204,11 @@ class QuoteTracker:
                 self._database,
                 self._run,
                 self._lengthless | (set(self._recipe.experiments) - steps),
-                self._has_machines,
+                self._place.has_machines,
                 self._expected,
                 self._elapsed,
             )
         return self._watch
-
-    def _has_machines(self, name: str) -> bool:
-        if self._costs is None:
-            return True
-        return any(each.is_there for each in self._costs.clusters() if name in each.experiments)
 
     def _expected(self) -> dict[str, list[tuple[str, Span]]]:
         """What is expected of all phases but the training, by experiment; of that what was estimated, too."""
@@ -236,12 +229,6 @@ class QuoteTracker:
                 ]
         return {name: [each for each in spans if each[1][2] > 0] for name, spans in found.items()}
 
-    def _tell_upset(self) -> list[Note]:
-        if self._binding is None or self._is_upset:
-            return []
-        self._is_upset = True
-        return [Note("something has to begin again: the quote is looked at again once it trains steadily")]
-
     def _begin(self) -> None:
         """Read what was measured and promised before; a run that is resumed keeps its quote."""
         self._begun = True
@@ -258,7 +245,7 @@ class QuoteTracker:
     def _read_histories(self) -> None:
         """What was measured on the machines that the run has: of others only where they are much alike."""
         for name, history in self._histories().items():
-            self._known.read(name, history, self._where(name).offer)
+            self._known.read(name, history, self._place.where(name).offer)
 
     def _measure(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
@@ -277,9 +264,9 @@ class QuoteTracker:
                 started_at=task.started_at,
                 ended_at=None,
                 now=now,
-                cores=self._where(name).cores,
-                offer=self._where(name).offer,
-                nodes=self._nodes(name),
+                cores=self._place.where(name).cores,
+                offer=self._place.where(name).offer,
+                nodes=self._place.nodes(self._recipe.experiments[name]),
             )
             if measured is not None:
                 self._known.live.setdefault(name, {})[number] = measured
@@ -392,7 +379,7 @@ class QuoteTracker:
         widest = NARROW if self._may_wait(run_state, progress, now) else float("inf")
 
         beside = self._beside(run_state, now)
-        devices = {name: self._device(name) for name in run_state.experiments}
+        devices = {name: self._place.device(recipe.experiments[name]) for name in run_state.experiments}
         rented = None
         if self._costs is not None:
             costs = self._costs
@@ -478,8 +465,10 @@ class QuoteTracker:
         found_at = promise.made_at
         watch.forecast(promise.time_s, promise.cost_usd, forecast.left_s, found_at, is_promised=is_promised)
         if promise.kind == "forecast":
-            why = partial(self._drift, run_state, progress, now)
-            return [] if self._binding is None else self._compare(promise, why)
+            if self._binding is None:
+                return []
+            why = partial(drift_words, run_state, progress, now)
+            return self._danger.compare(self._binding, promise, self._other, why)
         if len(watch.courses) == 1:
             promise = replace(promise, phases=next(iter(watch.courses.values())).spans())
         return self._promise(promise, run_state, now)
@@ -511,90 +500,3 @@ class QuoteTracker:
         if self._database.was_cancelled(self._run):
             then = "the run was ended by hand before, so it is not judged"
         return [Note(f"quote: {words}; {then}{score}", topic=QUOTE_BOUND)]
-
-    def _compare(self, forecast: QuoteRecord, why: Callable[[], str]) -> list[Note]:
-        """Tell when the forecast leaves the quote, and when it comes back."""
-        assert self._binding is not None
-        time_s, cost_usd = forecast.time_s.p50, forecast.cost_usd.p50
-        late = time_s > self._binding.time_s.p95
-        dear = cost_usd > self._binding.cost_usd.p95
-        was_upset, self._is_upset = self._is_upset, False
-        if not late and not dear:
-            if self._told is None and not was_upset:
-                return []
-            word = "still" if self._told is None else "again"
-            self._told = None
-            return [Note(f"{word} within the quote: {told_in_full(forecast.time_s, forecast.cost_usd)}")]
-        if self._told is not None and time_s < _WORSE * self._told[0] and cost_usd <= _WORSE * self._told[1]:
-            return []
-        self._told = (time_s, cost_usd)
-        what = [word for word, is_so in (("take longer", late), ("cost more", dear)) if is_so]
-        most = [format_duration(self._binding.time_s.p95)] * late + [
-            dollars(self._binding.cost_usd.p95)
-        ] * dear
-        words = (
-            f"it will {' and '.join(what)} than quoted: {told_in_full(forecast.time_s, forecast.cost_usd)}; "
-            f"quoted were at most {' and '.join(most)}{why()}. {self._choices()}"
-        )
-        return [Note(words, topic=QUOTE_IN_DANGER)]
-
-    @staticmethod
-    def _drift(run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float) -> str:
-        """What makes steps slower than they were; empty if none are."""
-        from trainmaster.control.measure.drift import drift_of
-
-        for (name, number), found in progress.items():
-            task = run_state.experiments[name].live.get(number)
-            if task is None or task.started_at is None or found.trace is None:
-                continue
-            if told := drift_of(found.trace, found.directory, task.started_at, now):
-                return f"; {told.words}"
-        return ""
-
-    def _choices(self) -> str:
-        """What the user can do about it."""
-        stop = f"`trainmaster cancel {self._run}` stops it with its checkpoint"
-        again = f"`trainmaster resume {self._run}` goes on from there"
-        if self._costs is None:
-            return f"Let it go on; or {stop}, and {again} when the machine is less busy"
-        other = f", such as {self._other}" if self._other else ""
-        capped = self._recipe.budget is not None and self._recipe.budget.total_usd is not None
-        money = " (budget.total ends it in any case)" if capped else ""
-        return (
-            f"Let it go on{money}; or {stop} and gives the machines back, and {again}; or run it anew on "
-            f"another cluster{other}: hardware.instance and distributed.workers choose it"
-        )
-
-    def _where(self, experiment: str) -> Where:
-        """What its attempts run on."""
-        if self._costs is None:
-            if self._cores is None:
-                self._cores = detect_capacity().cores  # they stay, and this is asked each few seconds
-            return Where("local", self._cores)
-        from trainmaster.service.cluster_costs import where_in
-
-        return where_in(self._costs, experiment)
-
-    def _nodes(self, experiment: str) -> int:
-        """Machines that the workers of one of its tasks sit on."""
-        if self._costs is None:
-            return 1
-        from trainmaster.service.quotes.forecast_inputs import gang_nodes
-
-        there = next((c.nodes for c in self._costs.clusters() if experiment in c.experiments), 1)
-        return gang_nodes(self._recipe.experiments[experiment], there)
-
-    def _device(self, experiment: str) -> Device:
-        """What a worker of an experiment computes on."""
-        from trainmaster.advisor.model.devices import Device
-        from trainmaster.service.quotes.knowledge_builder import local_device
-
-        recipe = self._recipe.experiments[experiment]
-        if self._costs is None:
-            return local_device(recipe)
-        for each in self._costs.clusters():
-            if experiment in each.experiments:
-                return Device(recipe.hardware.device, float(each.slots), each.machine)
-        from trainmaster.providers.capabilities import HOST
-
-        return Device("", 1.0, HOST)

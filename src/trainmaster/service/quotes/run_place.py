@@ -1,0 +1,64 @@
+"""`RunPlace`: what the attempts of a run run on, this machine or what was rented for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmaster.control.loop.recording import Where
+from trainmaster.executors.capacity import detect_capacity
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.model.devices import Device
+    from trainmaster.service.cluster_costs import ClusterCosts
+    from trainmaster.spec import Experiment
+
+
+class RunPlace:
+    """Of one run.
+
+    Args:
+        costs: of the machines that were rented for it; None if it runs on this one.
+    """
+
+    def __init__(self, costs: ClusterCosts | None) -> None:
+        self._costs = costs
+        self._cores: int | None = None
+
+    def where(self, experiment: str) -> Where:
+        """What its attempts run on."""
+        if self._costs is None:
+            if self._cores is None:
+                self._cores = detect_capacity().cores  # they stay, and this is asked each few seconds
+            return Where("local", self._cores)
+        from trainmaster.service.cluster_costs import where_in
+
+        return where_in(self._costs, experiment)
+
+    def nodes(self, experiment: Experiment) -> int:
+        """Machines that the workers of one of its tasks sit on."""
+        if self._costs is None:
+            return 1
+        from trainmaster.service.quotes.forecast_inputs import gang_nodes
+
+        there = next((c.nodes for c in self._costs.clusters() if experiment.name in c.experiments), 1)
+        return gang_nodes(experiment, there)
+
+    def device(self, experiment: Experiment) -> Device:
+        """What a worker of an experiment computes on."""
+        from trainmaster.advisor.model.devices import Device
+        from trainmaster.service.quotes.knowledge_builder import local_device
+
+        if self._costs is None:
+            return local_device(experiment)
+        for each in self._costs.clusters():
+            if experiment.name in each.experiments:
+                return Device(experiment.hardware.device, float(each.slots), each.machine)
+        from trainmaster.providers.capabilities import HOST
+
+        return Device("", 1.0, HOST)
+
+    def has_machines(self, experiment: str) -> bool:
+        """Whether what it runs on is there."""
+        if self._costs is None:
+            return True
+        return any(each.is_there for each in self._costs.clusters() if experiment in each.experiments)
