@@ -77,7 +77,7 @@ def listed(as_json: AsJson = False) -> None:
     def line(each: dict[str, Any]) -> str:
         of = f", team {each['team']}" if each["team"] else ""
         of += f", {each['account']}" if each["account"] else ""
-        of += f", at most ${each['at_most_usd']:.2f} in all" if each["at_most_usd"] else ""
+        of += f", at most {dollars(each['at_most_usd'])} in all" if each["at_most_usd"] else ""
         ended = ", revoked" if each["revoked_at"] else ""
         return f"{each['name']}  {each['beginning']}...  {','.join(each['scopes'])}{of}{ended}"
 

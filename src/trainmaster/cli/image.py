@@ -12,7 +12,7 @@ import typer
 from trainmaster.cli.opening import open_client
 from trainmaster.cli.output import can_ask, duration, print_json, say, show, show_list, table
 from trainmaster.spec.errors import RunError
-from trainmaster.spec.units import format_bytes
+from trainmaster.spec.units import dollars, format_bytes
 
 if TYPE_CHECKING:
     from trainmaster.api import ClientProtocol
@@ -114,7 +114,7 @@ def _table(found: Sequence[dict[str, Any]]) -> str:
             duration(max(time.time() - one["made_at"], 0.0)) if one["made_at"] else "",
             format_bytes(one["size_bytes"]),
             duration(one["saves_s"]) if one["saves_s"] else "unknown",
-            "unknown" if month is None else f"${month:.2f}" if month else "nothing",
+            "unknown" if month is None else dollars(month) if month else "nothing",
             how,
         ]
 

@@ -75,7 +75,7 @@ def _client(at_most: str | None, wallet: str) -> ClientProtocol:
     client = open_client()
     found = client.wallet()
     if usd is not None and (found is None or found["at_most_usd"] > usd):
-        has = "no wallet" if found is None else f"a wallet of ${found['at_most_usd']:.2f}"
+        has = "no wallet" if found is None else f"a wallet of {dollars(found['at_most_usd'])}"
         raise UsageError(
             f"the token for {server.url} has {has}: a server keeps wallets with tokens",
             f"There: `trainmaster token create NAME --at-most {usd:g}`; log in with that token.",

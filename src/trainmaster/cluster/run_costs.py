@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.record import BOOTING_S
 from trainmaster.control.decide.budget import RELEASING_S, SWITCH_OFF_S, Bill, Meter
+from trainmaster.spec.units import dollars
 
 if TYPE_CHECKING:
     from trainmaster.cluster.cluster_loop import ClusterLoop
@@ -111,7 +112,8 @@ class RunCosts:
         least = count * way.billed_usd(BOOTING_S + self._meter.reserved_s, at_most=True)
         left = cap - self.most_usd(now, now + BOOTING_S)
         if least > left:
-            return f"of budget.total no more than ${max(left, 0.0):.2f} is left, and they need ${least:.2f}"
+            left_usd = dollars(max(left, 0.0))
+            return f"of budget.total no more than {left_usd} is left, and they need {dollars(least)}"
         return ""
 
     def _bill(self, now: float) -> Bill:

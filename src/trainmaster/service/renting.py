@@ -116,7 +116,7 @@ class RentalOffer:
             usd = saving_limit_usd(budget.saving_usd if budget else None, self.usd_per_hour)
             usd = usd if budget is None or budget.total_usd is None else min(usd, budget.total_usd)
             found.append(
-                f"if a model cannot be saved, machines wait for it for at most ${usd:.2f} (budget.saving)"
+                f"if a model cannot be saved, machines wait for it for at most {dollars(usd)} (budget.saving)"
             )
         if self.quote is not None and self.quote.time_s is not None and self.quote.cost_usd is not None:
             found.append(

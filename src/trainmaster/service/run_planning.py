@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.units import format_duration
+from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
@@ -294,7 +294,7 @@ def capped_by_month(offer: RentalOffer, budgets: Sequence[TeamBudget], tell: Cal
     cap_usd = min(given_usd, *months)
     if cap_usd != total_usd:
         lower = "budget.total, or max_usd, sets a lower one"
-        tell(f"its cap is ${cap_usd:.2f}, as there is a budget for the month; {lower}")
+        tell(f"its cap is {dollars(cap_usd)}, as there is a budget for the month; {lower}")
     return capped(recipe, cap_usd)
 
 

@@ -17,6 +17,7 @@ from typing import Final
 from trainmaster.control.loop.run_state import Task
 from trainmaster.spec import Budget
 from trainmaster.spec.states import State
+from trainmaster.spec.units import dollars
 
 #: Set aside for waiting where the recipe's ``budget.saving`` says nothing: a day's rent, or so much if less.
 USUAL_USD: Final = 20.0
@@ -225,10 +226,10 @@ of its machines costs up to $3.60'
         least_s = self.reserved_s
         needs_usd = self.bill(now + least_s)
         hour_usd = self.bill(now + least_s + 3600) - needs_usd
-        whose = self.why or f"it may cost {_dollars(self.cap_usd)}"
+        whose = self.why or f"it may cost {dollars(self.cap_usd)}"
         return (
             f"{whose}, and with {least_s:.0f} s more, for a lease and an end in order, it could be "
-            f"{_dollars(needs_usd)}; an hour of its machines costs up to {_dollars(hour_usd)}"
+            f"{dollars(needs_usd)}; an hour of its machines costs up to {dollars(hour_usd)}"
         )
 
     def must_be_over(self, now: float) -> float:
@@ -272,8 +273,3 @@ of its machines costs up to $3.60'
 
 #: The longest wait: what costs so little never reaches its cap.
 _ENDLESS_S: Final = 100 * 365 * 86_400.0
-
-
-def _dollars(usd: float) -> str:
-    """Two digits at least, also of a cap of less than a cent."""
-    return f"${usd:.2f}" if usd >= 0.1 or not usd else f"${usd:.2g}"

@@ -15,7 +15,7 @@ from trainmaster.control.loop.run_state import RunState, Task
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note
 from trainmaster.spec.states import State
-from trainmaster.spec.units import format_duration
+from trainmaster.spec.units import dollars, format_duration
 from trainmaster.spec.until import Until
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class JobNotes:
             return f"{place} This costs nothing: `trainmaster cancel {run}` ends it, and it stays there."
         at = time.strftime("%H:%M", time.localtime(now + left_s))
         return (
-            f"{place} Machines wait for it until ${self._saving.limit_usd:.2f} are used (budget.saving), "
+            f"{place} Machines wait for it until {dollars(self._saving.limit_usd)} are used (budget.saving), "
             f"not before {at}; then it is fetched to this machine."
         )
 

@@ -409,6 +409,7 @@ def _check_ever(budget: TeamBudget, most_usd: float | None, usd_per_hour: float)
     ):
         if limit is not None and ledger.micro(wanted) > ledger.micro(limit):
             raise OverBudgetError(
-                f"this run may cost ${wanted:.2f}{what}, and the limit of {budget.who} is ${limit:.2f}{what}",
+                f"this run may cost {dollars(wanted)}{what}, "
+                f"and the limit of {budget.who} is {dollars(limit)}{what}",
                 "It can never start. Set a lower cap, take smaller machines, or have the limit raised.",
             )
