@@ -252,8 +252,8 @@ class Bench:
         for name, text in SCRIPTS.items():
             (self.work / name).write_text(text)
         (self.work / "set").mkdir(exist_ok=True)
-        for number in range(64):
-            (self.work / "set" / f"{number}.bin").write_bytes(os.urandom(1 << 19))
+        for number in range(64):  # the same in each session: it is part of what the jobs are known by
+            (self.work / "set" / f"{number}.bin").write_bytes(random.Random(number).randbytes(1 << 19))
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("TRAINMASTER_", "AWS_"))}
         self.env = {**kept, "TRAINMASTER_HOME": str(self.home), "COLUMNS": "200"}
 

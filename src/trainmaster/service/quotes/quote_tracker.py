@@ -311,7 +311,8 @@ class QuoteTracker:
         if name in self._lengthless:
             return True
         running = [found for (of, _), found in progress.items() if of == name]
-        stepped = any(m.point is not None for m in self._known.of(name)[0])
+        # What other versions of its code have shown says that steps will come, and does not stand for them.
+        stepped = any(m.point is not None for known in self._known.of(name) for m in known)
         if not running or not stepped:
             return True
         traces = [(found.trace, share_done(found)) for found in running if found.trace is not None]

@@ -131,6 +131,15 @@ def test_a_training_without_length_is_quoted_by_earlier_durations(tmp_path):
     assert {row["kind"] for row in world.database.rows} == {"estimate", "binding"}
 
 
+def test_nothing_is_bound_by_other_versions_of_the_code_before_its_own_steps(tmp_path):
+    """One of two minutes was bound to 36 s while PyTorch was still loaded."""
+    point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
+    kin = Measurement(point, startup_s=1.0, duration_s=200.0, steps_done=400)
+    world = World(tmp_path, steps=400, histories=lambda: {"main": SimpleNamespace(same=[], similar=[kin])})
+    assert [line.split(":")[0] for line in world.look(30)] == ["estimate"]
+    assert [row["kind"] for row in world.database.rows] == ["estimate"]
+
+
 def test_steady_steps_make_a_binding_quote_and_then_silence(tmp_path):
     world = World(tmp_path, steps=400)
     lines = world.look(150, step_s=0.5)
