@@ -1,7 +1,8 @@
 """How often quotes are kept: runs of a dozen kinds of jobs, here and in a lab, with and without faults.
 
-Each run is a line of a file, with the load of the machine, so that hours of it may be cut anywhere and gone
-on with; `--report 1` only tells what the file says. Beside each quote stands the naive one: the mean of past
+Each run is a line of `benchmarks/data/quotes_kept.jsonl`, with the machine, its load and the commit, so that
+hours of it may be cut anywhere and gone on with, by other machines too; `--report 1` only tells what the file
+says. Beside each quote stands the naive one: the mean of past
 runs of that kind, give or take 1.645 of their standard deviations (a tenth of the mean at least).
 
     python benchmarks/quotes_kept.py --rounds 3 --kinds here-single,lab-gang
@@ -26,214 +27,25 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
 from common import OUT, TRAINMASTER, machine, options, report
+from quote_jobs import KINDS, SCRIPTS, SUBSET
 
 from trainmaster.service.quotes.score import binomial_interval
 
+#: Of all sessions and machines.
+ROWS = Path(__file__).resolve().parent / "data" / "quotes_kept.jsonl"
 #: Width that a binding quote aims at, p95 over p50; what share of quotes is to be kept.
 TARGET_WIDTH, TARGET_KEPT = 1.25, 0.9
 NAIVE_LEAST = 0.1
+#: Numbers of the runs that look for the best cluster begin here.
+BRUTE = 10_000
 #: A run that hangs is no reason to end all of them.
 MOST_S = 900.0
 
-STEPS = """
-import json, os, sys, time
-steps, pause_s = int(sys.argv[1]), float(sys.argv[2])
-place = os.environ.get("TRAINMASTER_CHECKPOINT_DIR", ".")
-at = 0
-if os.path.exists(place + "/at"):
-    at = int(open(place + "/at").read())
-first = os.environ.get("TRAINMASTER_RANK", "0") == "0"
-lr = float(sys.argv[3]) if len(sys.argv) > 3 else 0.1
-while at < steps:
-    sum(i * i for i in range(50_000))
-    time.sleep(pause_s)
-    at += 1
-    if first:
-        with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
-            loss = (lr - 0.1) ** 2 + 1 / at
-            file.write(json.dumps({"step": at, "loss": loss, "at": time.time()}) + "\\n")
-        if at % 10 == 0:
-            with open(place + "/draft", "w") as file:
-                file.write(str(at))
-            os.replace(place + "/draft", place + "/at")
-if first:
-    with open(os.environ["TRAINMASTER_OUTPUT_DIR"] + "/model", "wb") as file:
-        file.write(b"0" * 1_000_000)
-"""
-DDP = """
-import json, os, sys, time
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Sequential(
-    torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-x, y = torch.randn(64, 256), torch.randint(0, 10, (64,))
-for step in range(1, int(sys.argv[1]) + 1):
-    optimizer.zero_grad()
-    torch.nn.functional.cross_entropy(model(x), y).backward()
-    optimizer.step()
-    if dist.get_rank() == 0:
-        with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
-            file.write(json.dumps({"step": step, "at": time.time()}) + "\\n")
-dist.barrier()
-os._exit(0)
-"""
-MPI = """
-import json, os, sys, time
-from mpi4py import MPI
-import numpy as np
-world, part = MPI.COMM_WORLD, np.ones(20000)
-for step in range(1, int(sys.argv[1]) + 1):
-    time.sleep(0.02)
-    part = world.allreduce(part) / world.size
-    if world.rank == 0:
-        with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
-            file.write(json.dumps({"step": step, "at": time.time()}) + "\\n")
-"""
-WHOLE = """
-import os, sys, time
-end = time.monotonic() + float(sys.argv[1])
-while time.monotonic() < end:
-    time.sleep(0.1)
-open(os.environ["TRAINMASTER_OUTPUT_DIR"] + "/out", "w").write("done")
-"""
-READ = """
-import json, os, pathlib, sys, time
-files = sorted(pathlib.Path(os.environ["TRAINMASTER_DATA_SET"]).rglob("*"))
-for step in range(1, int(sys.argv[1]) + 1):
-    sum(len(f.read_bytes()) for f in files[step % len(files)::16] if f.is_file())
-    time.sleep(0.02)
-    with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
-        file.write(json.dumps({"step": step, "at": time.time()}) + "\\n")
-"""
-SCRIPTS = {"steps.py": STEPS, "ddp.py": DDP, "mpi.py": MPI, "whole.py": WHOLE, "read.py": READ}
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Of jobs.
-
-    Attributes:
-        recipe: of one experiment, indented; names in braces are drawn.
-        draws: what each may be.
-        provider: ``local`` or ``lab``.
-        fault: what goes wrong: ``lost``, ``interrupted`` or ``slow``; empty for nothing.
-    """
-
-    recipe: str
-    draws: dict[str, Sequence[Any]] = field(default_factory=dict)
-    provider: str = "local"
-    fault: str = ""
-
-
-def gang(command: str, *more: str) -> str:
-    lines = ["distributed: {{strategy: allreduce, workers: {workers}}}", f"command: {command}", *more]
-    return "\n".join(f"    {line}" for line in lines)
-
-
-def single(command: str, *more: str) -> str:
-    return "\n".join(f"    {line}" for line in (f"command: {command}", *more))
-
-
-STEPPED = "python3 steps.py {{{{steps}}}} {pause}"
-LENGTH = "steps: {steps}"
-TYPE = "hardware: {{instance: {instance}}}"
-TYPES = ["t2.small", "m4.large", "m4.xlarge"]
-KINDS = {
-    "here-single": Kind(single(STEPPED, LENGTH), {"steps": [200, 400, 800], "pause": [0.03, 0.06]}),
-    "here-short": Kind(single(STEPPED, LENGTH), {"steps": [100], "pause": [0.15, 0.2]}),
-    "here-whole": Kind(single("python3 whole.py {seconds}"), {"seconds": [22, 40]}),
-    "here-setup": Kind(
-        single(STEPPED, LENGTH, "setup: sleep {sleep}; true {n}"),
-        {"steps": [200], "pause": [0.1], "sleep": [8]},
-    ),
-    "here-ddp": Kind(
-        gang("python3 ddp.py {{{{steps}}}}", LENGTH, "framework: torch"),
-        {"steps": [1500, 3000], "workers": [2]},
-    ),
-    "here-sweep": Kind(
-        single(
-            "python3 steps.py {{{{steps}}}} {pause} {{{{lr}}}}",
-            LENGTH,
-            "workers: 2",
-            "search:",
-            "  metric: loss",
-            "  goal: min",
-            "  pruner: asha",
-            "parameters: {{lr: {{range: 0.01-0.5}}}}",
-            "samples: 8",
-        ),
-        {"steps": [80], "pause": [0.08]},
-    ),
-    "lab-single": Kind(
-        single(STEPPED, LENGTH, TYPE),
-        {"steps": [200, 500], "pause": [0.05, 0.1], "instance": TYPES},
-        "lab",
-    ),
-    "lab-setup": Kind(
-        single(STEPPED, LENGTH, TYPE, "setup: sleep {sleep}"),
-        {"steps": [200], "pause": [0.1], "instance": TYPES, "sleep": [6, 12]},
-        "lab",
-    ),
-    "lab-gang": Kind(
-        gang(STEPPED, LENGTH, TYPE, "framework: plain"),
-        {"steps": [300], "pause": [0.05, 0.1], "instance": TYPES, "workers": [2, 3, 4, 6]},
-        "lab",
-    ),
-    "lab-ddp": Kind(
-        gang("python3 ddp.py {{{{steps}}}}", LENGTH, TYPE, "framework: torch"),
-        {"steps": [400, 800], "instance": ["m4.xlarge"], "workers": [2, 3]},
-        "lab",
-    ),
-    "lab-mpi": Kind(
-        gang("python3 mpi.py {{{{steps}}}}", LENGTH, TYPE, "framework: mpi"),
-        {"steps": [600], "instance": ["m4.large", "m4.xlarge"], "workers": [2, 3]},
-        "lab",
-    ),
-    "lab-volume": Kind(
-        single("python3 read.py {{{{steps}}}}", LENGTH, TYPE, "data: {{set: {{dir: set}}}}"),
-        {"steps": [600], "instance": ["m4.large"]},
-        "lab",
-    ),
-    "lab-spot": Kind(
-        gang(STEPPED, LENGTH, "hardware: {{instance: {instance}, spot: true}}", "framework: plain"),
-        {"steps": [300], "pause": [0.1], "instance": ["m4.large"], "workers": [2]},
-        "lab",
-    ),
-    "lab-interrupted": Kind(
-        gang(STEPPED, LENGTH, "hardware: {{instance: {instance}, spot: true}}", "framework: plain"),
-        {"steps": [300], "pause": [0.1], "instance": ["m4.large"], "workers": [2]},
-        "lab",
-        "interrupted",
-    ),
-    "lab-lost": Kind(
-        gang(STEPPED, LENGTH, TYPE, "framework: plain", "checkpoint: {{every: 5s}}"),
-        {"steps": [300], "pause": [0.1], "instance": ["m4.large"], "workers": [2]},
-        "lab",
-        "lost",
-    ),
-    "lab-slow": Kind(
-        gang("python3 ddp.py {{{{steps}}}}", LENGTH, TYPE, "framework: torch"),
-        {"steps": [400], "instance": ["m4.xlarge"], "workers": [2]},
-        "lab",
-        "slow",
-    ),
-}
-
-
-#: One run of each of these, by its number: what is drawn is the same on every machine.
-SUBSET = {
-    "here-single": 3, "here-short": 0, "here-whole": 1, "here-setup": 0, "here-ddp": 2, "here-sweep": 0,
-    "lab-single": 1, "lab-setup": 0, "lab-gang": 4, "lab-spot": 0, "lab-lost": 0, "lab-slow": 0,
-}  # fmt: skip
 UNITS = (("time", "s"), ("cost", "usd"))
 #: What makes a job of a kind another cluster, and no other job.
 CLUSTER = ("instance", "workers")
@@ -293,7 +105,7 @@ class Bench:
         path.write_text(text)
         told = json.loads(self.call("quote", path, "--json", "--allow-stale").strip().splitlines()[-1])
         worker = told["cluster"]["worker"]
-        picked = {"instance": worker["instance"], "workers": told["experiments"]["train"]["workers"]}
+        picked = {"instance": worker["instance"], "workers": worker["processes"]}
         kept = {key: value for key, value in drawn.items() if key not in CLUSTER}
         load = os.getloadavg()[0]
         yield {"kind": name, "number": number, "at": round(time.time()), "load": [load, load], "drawn": kept,
@@ -548,7 +360,7 @@ def main() -> None:
         rounds=1,
         kinds=",".join(KINDS),
         home="/var/tmp/trainmaster-quotes-kept",
-        out=str(OUT / "quotes_kept.jsonl"),
+        out=str(ROWS),
         minutes=1e9,
         report=0,
         since=0.0,
@@ -557,6 +369,14 @@ def main() -> None:
     )
     out, kinds = Path(chosen.out), chosen.kinds.split(",")
     out.parent.mkdir(exist_ok=True)
+
+    commit = ["git", "-C", str(ROWS.parent), "rev-parse", "--short", "HEAD"]
+    here = {"of": {key: value for key, value in machine().items() if key != "load"}}
+    here["commit"] = subprocess.run(commit, capture_output=True, text=True).stdout.strip()
+
+    def keep(record: dict[str, Any]) -> None:
+        with out.open("a") as file:
+            file.write(json.dumps(here | record) + "\n")
 
     def records() -> list[dict[str, Any]]:
         lines = out.read_text().splitlines() if out.exists() else []
@@ -577,22 +397,20 @@ def main() -> None:
         names, bench = chosen.brute.split(","), Bench(Path(chosen.home))
         with bench.lab(names):
             for number in range(chosen.rounds):
-                for record in (each for name in names for each in bench.brute(name, 10_000 + number)):
-                    with out.open("a") as file:
-                        file.write(json.dumps(record) + "\n")
+                for record in (each for name in names for each in bench.brute(name, BRUTE + number)):
+                    keep(record)
     elif not chosen.report:
         bench, end = Bench(Path(chosen.home)), time.time() + 60 * float(chosen.minutes)
         done = defaultdict(int)
         for each in records():
-            done[each["kind"]] = max(done[each["kind"]], each["number"] + 1)
+            if each["number"] < BRUTE:
+                done[each["kind"]] = max(done[each["kind"]], each["number"] + 1)
         with bench.lab(kinds):
             for _ in range(chosen.rounds):
                 for name in kinds:
                     if time.time() < end:
-                        record = bench.run(name, done[name])
+                        keep(bench.run(name, done[name]))
                         done[name] += 1
-                        with out.open("a") as file:
-                            file.write(json.dumps(record) + "\n")
     report("quotes_kept", {"of": machine(), **summary(records())})
 
 

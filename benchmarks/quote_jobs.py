@@ -1,0 +1,201 @@
+"""The kinds of jobs that `quotes_kept.py` runs: their scripts, recipes, and what of these is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+STEPS = """
+import json, os, sys, time
+steps, pause_s = int(sys.argv[1]), float(sys.argv[2])
+place = os.environ.get("TRAINMASTER_CHECKPOINT_DIR", ".")
+at = 0
+if os.path.exists(place + "/at"):
+    at = int(open(place + "/at").read())
+first = os.environ.get("TRAINMASTER_RANK", "0") == "0"
+lr = float(sys.argv[3]) if len(sys.argv) > 3 else 0.1
+while at < steps:
+    sum(i * i for i in range(50_000))
+    time.sleep(pause_s)
+    at += 1
+    if first:
+        with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+            loss = (lr - 0.1) ** 2 + 1 / at
+            file.write(json.dumps({"step": at, "loss": loss, "at": time.time()}) + "\\n")
+        if at % 10 == 0:
+            with open(place + "/draft", "w") as file:
+                file.write(str(at))
+            os.replace(place + "/draft", place + "/at")
+if first:
+    with open(os.environ["TRAINMASTER_OUTPUT_DIR"] + "/model", "wb") as file:
+        file.write(b"0" * 1_000_000)
+"""
+DDP = """
+import json, os, sys, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Sequential(
+    torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x, y = torch.randn(64, 256), torch.randint(0, 10, (64,))
+for step in range(1, int(sys.argv[1]) + 1):
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    if dist.get_rank() == 0:
+        with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+            file.write(json.dumps({"step": step, "at": time.time()}) + "\\n")
+dist.barrier()
+os._exit(0)
+"""
+MPI = """
+import json, os, sys, time
+from mpi4py import MPI
+import numpy as np
+world, part = MPI.COMM_WORLD, np.ones(20000)
+for step in range(1, int(sys.argv[1]) + 1):
+    time.sleep(0.02)
+    part = world.allreduce(part) / world.size
+    if world.rank == 0:
+        with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+            file.write(json.dumps({"step": step, "at": time.time()}) + "\\n")
+"""
+WHOLE = """
+import os, sys, time
+end = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    time.sleep(0.1)
+open(os.environ["TRAINMASTER_OUTPUT_DIR"] + "/out", "w").write("done")
+"""
+READ = """
+import json, os, pathlib, sys, time
+files = sorted(pathlib.Path(os.environ["TRAINMASTER_DATA_SET"]).rglob("*"))
+for step in range(1, int(sys.argv[1]) + 1):
+    sum(len(f.read_bytes()) for f in files[step % len(files)::16] if f.is_file())
+    time.sleep(0.02)
+    with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+        file.write(json.dumps({"step": step, "at": time.time()}) + "\\n")
+"""
+SCRIPTS = {"steps.py": STEPS, "ddp.py": DDP, "mpi.py": MPI, "whole.py": WHOLE, "read.py": READ}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Of jobs.
+
+    Attributes:
+        recipe: of one experiment, indented; names in braces are drawn.
+        draws: what each may be.
+        provider: ``local`` or ``lab``.
+        fault: what goes wrong: ``lost``, ``interrupted`` or ``slow``; empty for nothing.
+    """
+
+    recipe: str
+    draws: dict[str, Sequence[Any]] = field(default_factory=dict)
+    provider: str = "local"
+    fault: str = ""
+
+
+def gang(command: str, *more: str) -> str:
+    lines = ["distributed: {{strategy: allreduce, workers: {workers}}}", f"command: {command}", *more]
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def single(command: str, *more: str) -> str:
+    return "\n".join(f"    {line}" for line in (f"command: {command}", *more))
+
+
+STEPPED = "python3 steps.py {{{{steps}}}} {pause}"
+LENGTH = "steps: {steps}"
+TYPE = "hardware: {{instance: {instance}}}"
+TYPES = ["t2.small", "m4.large", "m4.xlarge"]
+KINDS = {
+    "here-single": Kind(single(STEPPED, LENGTH), {"steps": [200, 400, 800], "pause": [0.03, 0.06]}),
+    "here-short": Kind(single(STEPPED, LENGTH), {"steps": [100], "pause": [0.15, 0.2]}),
+    "here-whole": Kind(single("python3 whole.py {seconds}"), {"seconds": [22, 40]}),
+    "here-setup": Kind(
+        single(STEPPED, LENGTH, "setup: sleep {sleep}; true {n}"),
+        {"steps": [200], "pause": [0.1], "sleep": [8]},
+    ),
+    "here-ddp": Kind(
+        gang("python3 ddp.py {{{{steps}}}}", LENGTH, "framework: torch"),
+        {"steps": [1500, 3000], "workers": [2]},
+    ),
+    "here-sweep": Kind(
+        single(
+            "python3 steps.py {{{{steps}}}} {pause} {{{{lr}}}}",
+            LENGTH,
+            "workers: 2",
+            "search:",
+            "  metric: loss",
+            "  goal: min",
+            "  pruner: asha",
+            "parameters: {{lr: {{range: 0.01-0.5}}}}",
+            "samples: 8",
+        ),
+        {"steps": [80], "pause": [0.08]},
+    ),
+    "lab-single": Kind(
+        single(STEPPED, LENGTH, TYPE),
+        {"steps": [200, 500], "pause": [0.05, 0.1], "instance": TYPES},
+        "lab",
+    ),
+    "lab-setup": Kind(
+        single(STEPPED, LENGTH, TYPE, "setup: sleep {sleep}"),
+        {"steps": [200], "pause": [0.1], "instance": TYPES, "sleep": [6, 12]},
+        "lab",
+    ),
+    "lab-gang": Kind(
+        gang(STEPPED, LENGTH, TYPE, "framework: plain"),
+        {"steps": [300], "pause": [0.05, 0.1], "instance": TYPES, "workers": [2, 3, 4, 6]},
+        "lab",
+    ),
+    "lab-ddp": Kind(
+        gang("python3 ddp.py {{{{steps}}}}", LENGTH, TYPE, "framework: torch"),
+        {"steps": [400, 800], "instance": ["m4.xlarge"], "workers": [2, 3]},
+        "lab",
+    ),
+    "lab-mpi": Kind(
+        gang("python3 mpi.py {{{{steps}}}}", LENGTH, TYPE, "framework: mpi"),
+        {"steps": [600], "instance": ["m4.large", "m4.xlarge"], "workers": [2, 3]},
+        "lab",
+    ),
+    "lab-volume": Kind(
+        single("python3 read.py {{{{steps}}}}", LENGTH, TYPE, "data: {{set: {{dir: set}}}}"),
+        {"steps": [600], "instance": ["m4.large"]},
+        "lab",
+    ),
+    "lab-spot": Kind(
+        gang(STEPPED, LENGTH, "hardware: {{instance: {instance}, spot: true}}", "framework: plain"),
+        {"steps": [300], "pause": [0.1], "instance": ["m4.large"], "workers": [2]},
+        "lab",
+    ),
+    "lab-interrupted": Kind(
+        gang(STEPPED, LENGTH, "hardware: {{instance: {instance}, spot: true}}", "framework: plain"),
+        {"steps": [300], "pause": [0.1], "instance": ["m4.large"], "workers": [2]},
+        "lab",
+        "interrupted",
+    ),
+    "lab-lost": Kind(
+        gang(STEPPED, LENGTH, TYPE, "framework: plain", "checkpoint: {{every: 5s}}"),
+        {"steps": [300], "pause": [0.1], "instance": ["m4.large"], "workers": [2]},
+        "lab",
+        "lost",
+    ),
+    "lab-slow": Kind(
+        gang("python3 ddp.py {{{{steps}}}}", LENGTH, TYPE, "framework: torch"),
+        {"steps": [400], "instance": ["m4.xlarge"], "workers": [2]},
+        "lab",
+        "slow",
+    ),
+}
+
+
+#: One run of each of these, by its number: what is drawn is the same on every machine.
+SUBSET = {
+    "here-single": 3, "here-short": 0, "here-whole": 1, "here-setup": 0, "here-ddp": 2, "here-sweep": 0,
+    "lab-single": 1, "lab-setup": 0, "lab-gang": 4, "lab-spot": 0, "lab-lost": 0, "lab-slow": 0,
+}  # fmt: skip
