@@ -28,6 +28,7 @@ class ClusterFacts:
         is_there: its machines are paid for now.
         provider, region, instance: of its workers' machines.
         phases: what is no training, by experiment.
+        gpus: that each of its workers' machines has.
     """
 
     experiments: tuple[str, ...]
@@ -40,6 +41,7 @@ class ClusterFacts:
     region: str = ""
     instance: str = ""
     phases: Mapping[str, ExperimentPhases] = field(default_factory=dict)
+    gpus: int = 0
 
     def beside(self) -> dict[str, Overhead]:
         """What is no training there, by experiment."""
@@ -159,4 +161,5 @@ def _facts(record: ClusterRecord, phases: Mapping[str, ExperimentPhases]) -> Clu
         rental.region,
         rental.instance_type,
         phases,
+        rental.gpus,
     )

@@ -16,6 +16,7 @@ from trainmaster.control.loop.controller import USUAL_PACE, Controller, LoopInte
 from trainmaster.control.loop.loading import load_run_state
 from trainmaster.control.notes.store_silence import StoreSilence
 from trainmaster.control.task.gangs import may_resize
+from trainmaster.db import queries
 from trainmaster.db.run_facts import facts_of, put_fact
 from trainmaster.executors._processes import forbid_core_dumps
 from trainmaster.providers.capabilities import capabilities_of
@@ -29,6 +30,7 @@ from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.facts import Fact, RunFacts
 from trainmaster.spec.states import State
+from trainmaster.spec.topics import ADAPTED
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.forecast import Overhead
@@ -347,6 +349,9 @@ def _forecaster(
         return tracker
     from trainmaster.service.quotes.adapter import Adapter
 
+    names = [name for name, each in session.recipe.experiments.items() if each.adapt]
+    earlier = queries.experiment_notes(opened.database, session.run, names)
+    told = [(row["experiment"], row["message"]) for row in earlier if row["topic"] == ADAPTED]
     resizer = None
     if any(map(may_resize, session.recipe.experiments.values())):
         from trainmaster.service.quotes.resizer import Resizer
@@ -360,9 +365,10 @@ def _forecaster(
             world.costs,
             facts,
             _most_usd_per_hour(opened, session, world),
+            told,
         )
         resizer.begin(run_state)
-    return Adapter(tracker, session.run, session.recipe, world.nodes, world.costs, resizer)
+    return Adapter(tracker, session.run, session.recipe, world.nodes, world.costs, resizer, told)
 
 
 def _most_usd_per_hour(opened: OpenHome, session: Session, world: World) -> float:

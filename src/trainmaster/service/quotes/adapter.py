@@ -6,7 +6,7 @@ What is decided is in the record of the cluster before anything is done; the nex
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +15,8 @@ from trainmaster.control.measure.drift import Drift, drift_of
 from trainmaster.control.task.gangs import checkpoints_of
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note
-from trainmaster.service.quotes.resizer import NO_DIGITS, Resizer, adapted, cap_usd, change_s
+from trainmaster.service.quotes.resizer import Resizer, adapted, cap_usd, change_s
+from trainmaster.service.quotes.told_reasons import ToldReasons
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
 
@@ -43,6 +44,7 @@ class Adapter:
         executor: of its machines; None on this one, where there is no other.
         costs: what it has cost.
         resizer: changes the size of its gangs; None where the recipe leaves none open.
+        told_before: lines of earlier drivers, with the experiment of each.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Adapter:
         executor: ClusterExecutor | None,
         costs: ClusterCosts | None,
         resizer: Resizer | None = None,
+        told_before: Sequence[tuple[str, str]] = (),
     ) -> None:
         self._resizer = resizer
         self._quote = quote
@@ -62,7 +65,7 @@ class Adapter:
         self._executor = executor
         self._costs = costs
         self._since: dict[str, tuple[str, float]] = {}
-        self._told: dict[str, list[str]] = {}
+        self._told = ToldReasons(_TOLD_MOST, told_before)
         self._ready_at: dict[str, float] = {}
         self._asked: set[str] = set()
         self._look_at = 0.0
@@ -220,10 +223,4 @@ class Adapter:
         )
 
     def _tell(self, attempt: str, task: Task, words: str) -> list[Note]:
-        """Each reason once."""
-        told = self._told.setdefault(attempt, [])
-        reason = words.rpartition(":")[2].translate(NO_DIGITS)
-        if reason in told or len(told) >= _TOLD_MOST:
-            return []
-        told.append(reason)
-        return [adapted(task, words)]
+        return [adapted(task, words)] if self._told.is_new(task.experiment, attempt, words) else []

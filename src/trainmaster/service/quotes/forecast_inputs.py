@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.renting.requirements import Needs
@@ -75,27 +76,38 @@ class RentedNow:
 
     def slots(self, experiment: str) -> int:
         """Processes that an experiment's cluster takes at once."""
-        return next((each.slots for each in self.clusters if experiment in each.experiments), 1)
+        one = self.cluster(experiment)
+        return 1 if one is None else one.slots
 
     def nodes(self, experiment: Experiment) -> int:
         """Machines that the workers of one of its tasks sit on."""
-        there = next((each.nodes for each in self.clusters if experiment.name in each.experiments), 1)
-        return gang_nodes(experiment, there)
+        one = self.cluster(experiment.name)
+        return 1 if one is None else gang_nodes(experiment, one.nodes, one.gpus)
+
+    def cluster(self, experiment: str) -> ClusterFacts | None:
+        """That of an experiment."""
+        return next((each for each in self.clusters if experiment in each.experiments), None)
 
 
-def gang_nodes(experiment: Experiment, there: int) -> int:
+def gang_nodes(experiment: Experiment, there: int, gpus: int) -> int:
     """Machines that the workers of one task sit on.
 
     Args:
         experiment: with a fixed number of workers.
         there: how many machines its cluster has for them.
+        gpus: that each of these has.
     """
-    return min(machines_of_workers(experiment), there)
+    return min(machines_of_workers(experiment, gpus), there)
 
 
-def machines_of_workers(experiment: Experiment) -> int:
-    """Machines that the workers of one task are to have."""
-    return Needs.of(experiment, 0).gang_nodes(0)
+def machines_of_workers(experiment: Experiment, gpus: int) -> int:
+    """Machines that the workers of one task are to have, each with so many GPUs.
+
+    Args:
+        experiment: with a fixed number of workers; of ``gpus: 1..8`` the machines decide.
+        gpus: that a machine has.
+    """
+    return Needs.of(experiment, 0).gang_nodes(gpus)
 
 
 def doing_of(
@@ -214,7 +226,8 @@ def forecast_inputs(
             from trainmaster.service.quotes.sizes import outlooks
 
             most = slots if rented is None else _MANY
-            on = (lambda _: 1) if rented is None else machines_of_workers
+            has = None if rented is None else rented.cluster(name)
+            on = (lambda _: 1) if has is None else partial(machines_of_workers, gpus=has.gpus)
             sizes[name] = outlooks(experiment, recipe.seed, seen_sizes, device, here, most, on)
     after = {name: recipe.experiments[name].depends_on for name in left}
     if rented is None:

@@ -51,10 +51,10 @@ class PhaseWatch:
         self._run = run
         self._stepless = frozenset(stepless)
         self._has_machines = has_machines
-        self._told: set[tuple[str, str]] = set()
         self._waited: dict[str, float] = {}  # until when, as far as that was seen
         stored = json.loads(database.forecast_of(run) or "{}")
         self._ends: dict[str, Any] = stored.get("ends", {})
+        self._told = {(name, phase) for name, phase in stored.get("late", ())}
         self.courses = {name: PhaseProgress.of_dict(each) for name, each in stored.get("courses", {}).items()}
         self._elapsed = elapsed
         for name, spans in expected().items():
@@ -119,7 +119,10 @@ class PhaseWatch:
                 has_moved = True
         if has_moved:
             self._keep()
-        return [note for name in self.courses for note in self._late(name, now)]
+        notes = [note for name in self.courses for note in self._late(name, now)]
+        if notes:
+            self._keep()
+        return notes
 
     def _sight(
         self,
@@ -182,6 +185,7 @@ class PhaseWatch:
                 )
 
     def _keep(self) -> None:
-        data = {"courses": {name: each.as_dict() for name, each in self.courses.items()}, "ends": self._ends}
+        courses = {name: each.as_dict() for name, each in self.courses.items()}
+        data = {"courses": courses, "ends": self._ends, "late": sorted(self._told)}
         with suppress(StoreError):  # the run matters more
             self._database.put_forecast(self._run, json.dumps(data))

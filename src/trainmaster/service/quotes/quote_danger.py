@@ -39,6 +39,11 @@ class QuoteDanger:
         self._is_upset = True
         return [Note("something has to begin again: the quote is looked at again once it trains steadily")]
 
+    def resumed(self, binding: QuoteRecord, time_s: float, cost_usd: float) -> None:
+        """An earlier driver has forecast this (medians) last: what it has told of that is known."""
+        if time_s > binding.time_s.p95 or cost_usd > binding.cost_usd.p95:
+            self._told = (time_s, cost_usd)
+
     def compare(
         self, binding: QuoteRecord, forecast: QuoteRecord, other: str, why: Callable[[], str]
     ) -> list[Note]:

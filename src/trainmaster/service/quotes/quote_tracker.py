@@ -6,6 +6,7 @@ of this one. The binding quote is never changed; a forecast that leaves it is to
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 import time
@@ -241,6 +242,8 @@ class QuoteTracker:
             self._other = promise.other or self._other
             if row["kind"] == "binding":
                 self._binding = promise
+                if ends := json.loads(self._database.forecast_of(self._run) or "{}").get("ends"):
+                    self._danger.resumed(promise, ends["time_s"]["p50"], ends["cost_usd"]["p50"])
 
     def _read_histories(self) -> None:
         """What was measured on the machines that the run has: of others only where they are much alike."""

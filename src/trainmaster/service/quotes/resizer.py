@@ -7,7 +7,7 @@ drives the run by then. What was only asked for until then is for the next drive
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +16,7 @@ from trainmaster.control.decide.resizing import Outlook, Sizing, best_size, mome
 from trainmaster.control.task.gangs import checkpoints_of, may_resize, resized, sized, sized_recipe
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note
+from trainmaster.service.quotes.told_reasons import ToldReasons
 from trainmaster.spec.facts import Fact, GangSize
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import ADAPTED
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.quotes.quote_tracker import QuoteTracker
     from trainmaster.spec import Experiment, Recipe
-    from trainmaster.spec.facts import RunFacts
+from trainmaster.spec.facts import RunFacts
 
 #: Members are asked to stop, and what they left is saved.
 _STOP_S: Final = 3.0
@@ -57,6 +58,7 @@ class Resizer:
         costs: what it has cost.
         facts: what was found out of it.
         most_usd_per_hour: what its machines may cost at a time.
+        told_before: lines of earlier drivers, with the experiment of each.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Resizer:
         costs: ClusterCosts | None,
         facts: RunFacts,
         most_usd_per_hour: float = math.inf,
+        told_before: Sequence[tuple[str, str]] = (),
     ) -> None:
         self._quote, self._run, self._recipe = quote, run, recipe
         self._executor, self._nodes = executor, nodes
@@ -77,7 +80,7 @@ class Resizer:
         self._names = [name for name, each in recipe.experiments.items() if may_resize(each)]
         self._attempts: dict[str, int] = {}
         self._pending: dict[str, _Pending] = {}
-        self._told: dict[str, list[str]] = {}
+        self._told = ToldReasons(_TOLD_MOST, told_before)
 
     def begin(self, run_state: RunState) -> None:
         """Before anything is asked for: machines that the present sizes do not need are not."""
@@ -148,7 +151,7 @@ class Resizer:
             return []
         del self._pending[attempt]
         if what is Moment.KEEP:
-            self._told.setdefault(attempt, []).extend([""] * _TOLD_MOST)
+            self._told.enough(attempt)
             return [adapted(task, f"{sizing.now.stays}: a change no longer pays")]
         words = f"it goes on with {size.words} from its newest checkpoint"
         found = GangSize(size.workers, size.servers, now, words)
@@ -269,16 +272,7 @@ class Resizer:
         return attempt_id(self._run, task.experiment, task.number, task.attempt)
 
     def _tell(self, task: Task, words: str) -> list[Note]:
-        """Each reason to change nothing once."""
-        told = self._told.setdefault(self._id(task), [])
-        reason = words.rpartition(":")[2].translate(NO_DIGITS)
-        if not words or reason in told or len(told) >= _TOLD_MOST:
-            return []
-        told.append(reason)
-        return [adapted(task, words)]
-
-
-NO_DIGITS: Final = str.maketrans("", "", "0123456789.")
+        return [adapted(task, words)] if self._told.is_new(task.experiment, self._id(task), words) else []
 
 
 def _count(role: RolePlan, experiment: Experiment) -> int:
@@ -287,7 +281,9 @@ def _count(role: RolePlan, experiment: Experiment) -> int:
 
     shape = experiment.distributed
     assert shape is not None
-    return shape.parameter_servers if role.role == "ps" else machines_of_workers(experiment)
+    if role.role == "ps":
+        return shape.parameter_servers
+    return machines_of_workers(experiment, role.rentals[0].gpus)
 
 
 def adapted(task: Task, words: str) -> Note:

@@ -40,8 +40,8 @@ class RunPlace:
             return 1
         from trainmaster.service.quotes.forecast_inputs import gang_nodes
 
-        there = next((c.nodes for c in self._costs.clusters() if experiment.name in c.experiments), 1)
-        return gang_nodes(experiment, there)
+        one = next((c for c in self._costs.clusters() if experiment.name in c.experiments), None)
+        return 1 if one is None else gang_nodes(experiment, one.nodes, one.gpus)
 
     def device(self, experiment: Experiment) -> Device:
         """What a worker of an experiment computes on."""

@@ -160,6 +160,12 @@ def test_a_forecast_beyond_the_quote_is_told_once(tmp_path):
     assert "longer than quoted" in lines[0]
 
 
+def test_a_forecast_beyond_the_quote_is_not_told_again_by_the_next_driver(tmp_path):
+    database = Store(promise(p95=100.0))
+    assert len(World(tmp_path, database, steps=400).look(180, step_s=0.5)) == 1
+    assert World(tmp_path, database, steps=400).look(180, step_s=0.5) == []
+
+
 def test_a_failure_ends_the_forecasts_and_not_the_run(tmp_path):
     def broken():
         raise RuntimeError("gone")
