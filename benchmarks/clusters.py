@@ -1,7 +1,8 @@
 """How quickly clusters come, how quickly a lost machine is noticed and replaced, what DDP over them costs.
 
 Everything in the lab, so on one machine: hosts of 2 GB and a fraction of a core. DDP is compared with
-the same script started by hand over SSH on the same hosts, in turn.
+the same script started by hand over SSH on the same hosts, in turn; `--rounds 0` leaves that out.
+`--engine ray` is the other engine.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import sqlite3
 import statistics
 import subprocess
@@ -31,6 +33,7 @@ for step in range(1, 100000):
 """
 GANG = """
 name: bench
+engine: {engine}
 experiments:
   train:
     distributed: {{strategy: allreduce, workers: {workers}}}
@@ -64,8 +67,9 @@ os._exit(0)
 class Lab:
     """A lab in a home of its own."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, engine: str) -> None:
         self.root = root
+        self.engine = engine
         self.home = root / "home"
         self.work = root / "work"
         self.work.mkdir()
@@ -86,7 +90,13 @@ class Lab:
     def recipe(self, **values: object) -> Path:
         """A gang."""
         path = self.work / "recipe.yaml"
-        wanted = {"framework": "plain", "instance": "m4.xlarge", "command": "python3 steps.py", **values}
+        wanted = {
+            "engine": self.engine,
+            "framework": "plain",
+            "instance": "m4.xlarge",
+            "command": "python3 steps.py",
+            **values,
+        }
         path.write_text(GANG.format(**wanted))
         return path
 
@@ -118,7 +128,7 @@ class Lab:
         )
 
     def machines(self, run: str) -> dict[str, dict[str, Any]]:
-        """Its machines by seat."""
+        """Its machines by seat: in words `worker-1` is node-2."""
         with contextlib.closing(sqlite3.connect(self.home / "trainmaster.db")) as connection:
             rows = connection.execute("SELECT data FROM cluster WHERE run_id = ?", [run]).fetchall()
         machines = [machine for (data,) in rows for machine in json.loads(data)["machines"]]
@@ -131,9 +141,9 @@ class Lab:
 
 
 @contextlib.contextmanager
-def lab() -> Iterator[Lab]:
+def lab(engine: str = "ssh") -> Iterator[Lab]:
     with tempfile.TemporaryDirectory() as root:
-        made = Lab(Path(root))
+        made = Lab(Path(root), engine)
         made.call("lab", "up", "--cpu-scale", "0.25", "--memory-scale", "0.125", "--network-scale", "0.25")
         try:
             yield made
@@ -154,7 +164,7 @@ def formed(lab: Lab, workers: int) -> dict[str, float]:
     """From `run` to nodes that are one cluster, and to the first member."""
     process, log, began = lab.start(lab.recipe(workers=workers))
     run = lab.run_of(log)
-    asked = until(lambda: next((at for at, _, _, text in lab.events(run) if " for worker-0" in text), None))
+    asked = until(lambda: next((at for at, _, _, text in lab.events(run) if " for node-1" in text), None))
     granted = lab.when(run, "STAGING")
     running = lab.when(run, "RUNNING")
     lab.end(process, run)
@@ -230,8 +240,8 @@ def ssh_gang(lab: Lab, run: str, seats: list[str], steps: int, port: int) -> str
         words = " ".join(f"{name}={value}" for name, value in env.items())
         command = f"cd && {words} python3 ddp.py {steps}"
         lab.call("ssh", run, seat, "--", "sh", "-c", f"cat > ~/ddp.py <<'END'\n{DDP}\nEND")
-        words = [TRAINMASTER, "ssh", run, seat, "--", "sh", "-c", command]
-        processes.append(subprocess.Popen(words, env=lab.env, stdout=subprocess.PIPE, text=True))
+        call = [TRAINMASTER, "ssh", run, seat, "--", "sh", "-c", command]
+        processes.append(subprocess.Popen(call, env=lab.env, stdout=subprocess.PIPE, text=True))
     return "".join(process.communicate()[0] for process in processes)
 
 
@@ -243,17 +253,19 @@ def rate(text: str) -> float:
 
 
 def main() -> None:
-    wanted = options(__doc__ or "", nodes=8, steps=60, rounds=3)
+    wanted = options(__doc__ or "", nodes=8, steps=60, rounds=3, engine="ssh")
     if os.geteuid() != 0:
         sys.exit("a lab needs root")
-    results: dict[str, Any] = {}
-    with lab() as made:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("it was to end"))  # not before its lab is down
+    results: dict[str, Any] = {"engine": wanted.engine}
+    with lab(wanted.engine) as made:
         results["formed"] = {"nodes": wanted.nodes, **formed(made, wanted.nodes)}
         for how in ("terminate", "cut"):
             results[how] = lost(made, how)
         results["warm"] = warm(made)
-        results["ddp"] = ddp(made, wanted.steps, wanted.rounds)
-    report("clusters", results)
+        if wanted.rounds:
+            results["ddp"] = ddp(made, wanted.steps, wanted.rounds)
+    report(f"clusters-{wanted.engine}", results)
 
 
 if __name__ == "__main__":

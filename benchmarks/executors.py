@@ -143,7 +143,7 @@ def ssh_here(place: Path) -> Iterator[list[str] | None]:
 def bare_ray(cluster: RayCluster, tasks: int, runs: int) -> Iterator[Callable[[], float]]:
     """Plain Ray tasks on the same cluster, in a process of their own."""
     head = cluster.head
-    env = {**os.environ, **authentication(cluster.head.directory, tls=True)}
+    env = {**os.environ, **authentication(head.directory)}
     arguments = [f"{head.address}:{head.port_base}", head.address, str(tasks), str(runs)]
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", BARE, *arguments],

@@ -80,7 +80,8 @@ class RayProvider:
         self._memory = RayLedger(place.directory(self.name), place.saved)
 
     def check_settings(self) -> None:
-        """Nothing is left to check: the settings have been read."""
+        """Nothing is left to check: the settings have been read. Who has it checked asks Ray soon."""
+        self._proxy.expect()
 
     def check_up(self) -> None:
         """Refuse a Ray that does not answer, or is of another version."""
