@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -259,12 +259,16 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("it was to end"))  # not before its lab is down
     results: dict[str, Any] = {"engine": wanted.engine}
     with lab(wanted.engine) as made:
-        results["formed"] = {"nodes": wanted.nodes, **formed(made, wanted.nodes)}
-        for how in ("terminate", "cut"):
-            results[how] = lost(made, how)
-        results["warm"] = warm(made)
-        if wanted.rounds:
-            results["ddp"] = ddp(made, wanted.steps, wanted.rounds)
+        parts: dict[str, Callable[[], dict[str, Any]]] = {
+            "formed": lambda: {"nodes": wanted.nodes, **formed(made, wanted.nodes)},
+            "terminate": lambda: lost(made, "terminate"),
+            "cut": lambda: lost(made, "cut"),
+            "warm": lambda: warm(made),
+            "ddp": lambda: ddp(made, wanted.steps, wanted.rounds) if wanted.rounds else {},
+        }
+        for name, part in parts.items():
+            results[name] = part()
+            print(name, results[name], file=sys.stderr, flush=True)
     report(f"clusters-{wanted.engine}", results)
 
 
