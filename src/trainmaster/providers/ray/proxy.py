@@ -63,7 +63,8 @@ class RayProxy:
         """It is asked soon: have the process start meanwhile. It says nothing to Ray before that."""
         with self._lock:
             if self._line is None and self._early is None:
-                self._early = early = concurrent.futures.Future[_Way]()
+                early: concurrent.futures.Future[_Way] = concurrent.futures.Future()
+                self._early = early
                 threading.Thread(target=_settle, args=(early, self._dial), name="ray", daemon=True).start()
 
     def ask(self, do: str, *args: object) -> Any:  # noqa: ANN401 - JSON
