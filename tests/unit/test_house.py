@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _KINDS = ("monotonic", "time", "perf_counter", "process_time", "thread_time")
 CLOCKS = {f"{kind}{suffix}" for kind in _KINDS for suffix in ("", "_ns")}
 _REFERENCE = re.compile(r"(?<!`)`(trainmaster(?:\.\w+)+)`(?!`)")
+_PUBLIC_CLASS = re.compile(r"^ *class ([A-Za-z]\w*)", re.MULTILINE)
 _READS_CLOCK = re.compile(rf"\b({'|'.join(CLOCKS)})\(")
 #: Asserts about a time that passed, by file: how many, and why no busy machine breaks them.
 TIMED = {
@@ -159,6 +160,16 @@ def test_no_test_asserts_how_long_something_took() -> None:
 def test_no_unit_test_sleeps() -> None:
     """Wait for an event or a condition (`trainmaster.testing.waits.until`), or give it a clock."""
     assert _surplus(_counted(["tests/unit"], sleeps), SLEEPS) == []
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """Doubles may be called as what they double."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        if not {"lab", "testing"} & set(path.relative_to(ROOT).parts):
+            for name in _PUBLIC_CLASS.findall(path.read_text(encoding="utf-8")):
+                found.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
 
 
 def test_what_docstrings_refer_to_is_there() -> None:

@@ -248,7 +248,7 @@ def serve(
     state.setup.add(code)
     setup = f"{public or url}/setup?code={code}"
 
-    class Server(uvicorn.Server):
+    class RestServer(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             asyncio.get_running_loop().set_exception_handler(_Mishaps())
             await super().startup(sockets=sockets)
@@ -264,7 +264,7 @@ def serve(
     raise_limit()  # a connection is an open file
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn sends itself once more what has ended it
         signal.signal(number, lambda *_: None)
-    Server(config).run(sockets=[listener])
+    RestServer(config).run(sockets=[listener])
 
 
 class _Mishaps:

@@ -48,7 +48,7 @@ _NOBODY_READS: Final = 141
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CopySide:
     """One side of a copy.
 
     Attributes:
@@ -62,7 +62,7 @@ class Place:
     path: str
 
     @classmethod
-    def of(cls, text: str) -> Place:
+    def of(cls, text: str) -> CopySide:
         """What is written as ``RUN[/MEMBER]:PATH``, or a path here.
 
         >>> Place.of("job-1/worker-0:out/a.txt"), Place.of("./a:b").run
@@ -84,7 +84,7 @@ def cp(
     """Copy a file or directory from where a member works, or to there."""
     from trainmaster.cli.opening import open_client
 
-    here, there = Place.of(source), Place.of(target)
+    here, there = CopySide.of(source), CopySide.of(target)
     if (here.run is None) == (there.run is None):
         raise UsageError("one side of a copy is a member of a run", "Write RUN:PATH or RUN/MEMBER:PATH.")
     client = open_client()
@@ -94,7 +94,7 @@ def cp(
         _send(client, Path(source).expanduser(), there)
 
 
-def _bring(client: ClientProtocol, source: Place, target: Path) -> None:
+def _bring(client: ClientProtocol, source: CopySide, target: Path) -> None:
     """Unpack beside the target first: what did not come whole is not there.
 
     A machine that was taken over may send anything: only what has the name that was asked for is taken.
@@ -165,7 +165,7 @@ def _make_way(found: Path, into: Path) -> None:
                 there.unlink()
 
 
-def _send(client: ClientProtocol, source: Path, target: Place) -> None:
+def _send(client: ClientProtocol, source: Path, target: CopySide) -> None:
     if not source.exists():
         raise NotFoundError(f"{source} is not there", "Look at the path.")
     name = source.absolute().name
@@ -182,7 +182,7 @@ def _send(client: ClientProtocol, source: Path, target: Place) -> None:
 
 def _talk(
     client: ClientProtocol,
-    place: Place,
+    place: CopySide,
     script: str,
     reads: Callable[[IO[bytes]], None] | None = None,
     writes: Callable[[IO[bytes]], None] | None = None,

@@ -17,8 +17,8 @@ from trainmaster.db.events import event_row, insert_events, json_column
 from trainmaster.db.patience import Try
 from trainmaster.db.registry_rows import (
     LISTED,
+    AliasMove,
     ModelInUseError,
-    Move,
     NewVersionRow,
     RunModel,
     add_version,
@@ -128,13 +128,13 @@ def register(database: Database, new: NewVersionRow, alias: str | None, now: flo
         version, is_new = add_version(connection, new, now)
         if alias is not None:
             present = alias_version(connection, new.team, new.name, alias)
-            move_alias(connection, new.team, new.name, Move(alias, version, new.by), now, present)
+            move_alias(connection, new.team, new.name, AliasMove(alias, version, new.by), now, present)
         return version, is_new
 
     return database.write(write)
 
 
-def move(database: Database, team: str, name: str, to: Move, now: float, expected: int | None) -> bool:
+def move(database: Database, team: str, name: str, to: AliasMove, now: float, expected: int | None) -> bool:
     """See `move_alias`."""
     return database.write(lambda connection, _: move_alias(connection, team, name, to, now, expected))
 

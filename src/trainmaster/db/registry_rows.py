@@ -48,7 +48,7 @@ class RunModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class AliasMove:
     """What an alias is to mean from now on.
 
     Attributes:
@@ -171,7 +171,7 @@ def _hold(connection: Connection, team: str, name: str, now: float) -> int:
 
 
 def move_alias(
-    connection: Connection, team: str, name: str, move: Move, now: float, expected: int | None
+    connection: Connection, team: str, name: str, move: AliasMove, now: float, expected: int | None
 ) -> bool:
     """Have an alias mean a version, if it means what is expected; False if it means that version already.
 
@@ -265,7 +265,7 @@ def promote(connection: Connection, run: str, experiment: str, promotion: Promot
         stays = f"{target} was moved for this run before: version {version} stays as it is"
         return Note(stays, experiment, topic=NOT_PROMOTED)
     present = alias_version(connection, team, name, alias)  # what moves it has the model's row, as we do
-    move = Move(alias, version, who, "run", run, experiment)
+    move = AliasMove(alias, version, who, "run", run, experiment)
     move_alias(connection, team, name, move, now, present)
     before = "" if present is None else f", and was version {present}"
     is_now = f"promoted: {target} is version {version}, {run}/{experiment}/{model.task}{before}"

@@ -130,7 +130,7 @@ S = TypeVar("S", bound=SiteSettings[Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Site(Generic[S]):
+class SiteKind(Generic[S]):
     """A kind of site. kind: of its settings. settings: what these are read as."""
 
     kind: SettingsKind

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Shell:
+class MemberShell:
     """What opens a shell where a member is.
 
     Attributes:
@@ -139,7 +139,7 @@ def find_shell(
     patience_s: float = _MACHINES_S,
     is_for_others: bool = False,
     nodes: KnownNodes | None = None,
-) -> Shell:
+) -> MemberShell:
     """Where a member is, and by which command one gets there.
 
     Args:
@@ -168,7 +168,7 @@ def find_shell(
         if not code.is_dir():
             raise NotFoundError(f"the working copy of {run} is gone: {code}", "It was removed by somebody.")
         words = (shell, *(["-c", _line(command)] if command else []))
-        return Shell(words, str(code), {**environ, **_environment_of(run, member)})
+        return MemberShell(words, str(code), {**environ, **_environment_of(run, member)})
     way = find_way(service, run, member, environ, tell, patience_s, is_for_others=is_for_others, nodes=nodes)
     from trainmaster.providers.base import root_on_nodes
 
@@ -184,7 +184,7 @@ def find_shell(
     there = f"exec sh -c {shlex.quote(there)}"  # whatever shell the login has
     has_terminal = not command if is_terminal is None else is_terminal
     words = (*way.command, *(("-t",) if has_terminal else ()), way.address, there)
-    return Shell(words, "", dict(environ))
+    return MemberShell(words, "", dict(environ))
 
 
 @dataclass(frozen=True, slots=True)

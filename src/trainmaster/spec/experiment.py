@@ -43,7 +43,7 @@ from trainmaster.spec.roles import Roles
 from trainmaster.spec.search import Search
 from trainmaster.spec.serve import Serve, check_serve, lift_command
 from trainmaster.spec.task_space import MAX_TASKS, TaskSpace
-from trainmaster.spec.until import Target, Until, read_until
+from trainmaster.spec.until import MetricTarget, Until, read_until
 
 
 class Batch(Noun):
@@ -191,7 +191,7 @@ class Experiment(Noun):
     epochs: Annotated[int | None, Key("epochs", integer(1))] = None
     examples: Annotated[int | None, Key("examples", integer(1))] = None
     until: Annotated[str | None, Key("until", read_until)] = None
-    target: Annotated[Target | None, Key("target", noun(Target))] = None
+    target: Annotated[MetricTarget | None, Key("target", noun(MetricTarget))] = None
     parameters: Annotated[dict[str, Parameter], Key("parameters", _PARAMETERS)] = Field(default={})
     samples: Annotated[int | None, Key("samples", integer(1, MAX_TASKS))] = None
     search: Annotated[Search | None, Key("search", noun(Search))] = None

@@ -1,4 +1,4 @@
-"""`Until`: what ends a training early, a bound of one metric; `Target`: one whose time is foretold."""
+"""`Until`: what ends a training early, a bound of one metric; `MetricTarget`: one whose time is foretold."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Until:
         return f"{self.metric} {self.op} {format_value(self.value)}"
 
 
-class Target(Noun):
+class MetricTarget(Noun):
     """A bound of a metric that ends the training, and whose time is foretold from its curve.
 
     Attributes:
@@ -155,7 +155,7 @@ def stored_end(experiment: Mapping[str, Any]) -> Until | None:
     loss <= 0.1 acc > 1.0
     """
     if target := experiment.get("target"):
-        return Target.model_validate(target).until
+        return MetricTarget.model_validate(target).until
     return Until.of(experiment["until"]) if experiment.get("until") else None
 
 

@@ -1,8 +1,8 @@
 """`SimulatedGangs`: gangs over several supervisors in simulated time, by the rules that the driver heeds.
 
-What is decided is the real `Gang`. Stood in for are supervisors (`SimulatedNode`) and the way to them:
-each command and each piece of news takes its time, is handed over twice after a connection was lost, and
-overtakes news of another kind. Between any two messages nodes die, supervisors are killed, and the driver
+What is decided is the real `ConductedGang`. Stood in for are supervisors (`SimulatedNode`) and the way to
+them: each command and each piece of news takes its time, is handed over twice after a connection was lost,
+and overtakes news of another kind. Between any two messages nodes die, supervisors are killed, and the driver
 begins anew.
 """
 
@@ -15,7 +15,15 @@ from random import Random
 from typing import Any, Final
 
 from trainmaster.executors.base import GangRequest, GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.life import Command, Fate, Gang, Part, Step, Unattended, parts_elsewhere
+from trainmaster.executors.gangs.life import (
+    Command,
+    ConductedGang,
+    Fate,
+    GangPart,
+    Step,
+    Unattended,
+    parts_elsewhere,
+)
 from trainmaster.testing.simulated_node import Client, Ending, SimulatedNode
 from trainmaster.testing.simulated_world import World
 
@@ -161,7 +169,7 @@ class SimulatedGangs:
         on_start: Callable[[str], None],
     ) -> None:
         self.world = world
-        self.gangs: dict[str, Gang] = {}
+        self.gangs: dict[str, ConductedGang] = {}
         self.links: dict[str, Link] = {}
         self.clients: list[Client] = []
         self.epoch = 0
@@ -176,7 +184,7 @@ class SimulatedGangs:
         self._requests: dict[str, GangRequest] = {}
         self._clients: dict[str, Client] = {}
         self._endings: dict[str, dict[str, Ending]] = {}
-        self._parts: dict[str, tuple[Gang, Part]] = {}
+        self._parts: dict[str, tuple[ConductedGang, GangPart]] = {}
         self._records: dict[str, dict[str, Any]] = {}
         self._told: dict[str, dict[str, MemberStatus]] = {}
         self._stopped: set[str] = set()
@@ -191,7 +199,7 @@ class SimulatedGangs:
         if request.attempt not in self.gangs and not self.is_away:
             self._requests[request.attempt] = request
             message = json.loads(json.dumps(request.message()))
-            self.gangs[request.attempt] = Gang(message, "", is_followed=True)
+            self.gangs[request.attempt] = ConductedGang(message, "", is_followed=True)
             self._clients[request.attempt] = client
             self._told.pop(request.attempt, None)
             self.grant()
@@ -322,7 +330,7 @@ class SimulatedGangs:
         self.epoch += 1
         self.clients.clear()
         records = [json.loads(json.dumps(gang.record("", ""))) for gang in self.gangs.values() if gang.parts]
-        self.gangs = {each["attempt"]: Gang.from_record({**each, "group": ""}) for each in records}
+        self.gangs = {each["attempt"]: ConductedGang.from_record({**each, "group": ""}) for each in records}
         self._parts = {part.name: (gang, part) for gang in self.gangs.values() for part in gang.parts}
         for link in self.links.values():
             link.commands.clear()
@@ -429,11 +437,11 @@ class SimulatedGangs:
                 self._parts[part.name] = (gang, part)
                 self._tell(part, {"do": "submit", "gangs": [gang.part_request(part, "")]})
 
-    def _tell(self, part: Part, command: Command) -> None:
+    def _tell(self, part: GangPart, command: Command) -> None:
         if (link := self.links.get(part.key)) is not None:
             link.send(command)
 
-    def _after(self, gang: Gang) -> None:
+    def _after(self, gang: ConductedGang) -> None:
         step = gang.after(self.world.now)
         self._perform(gang, step)
         if step.fate is Fate.ENDED:
@@ -443,7 +451,7 @@ class SimulatedGangs:
             self._judge_told(gang)
             self._announce(gang.attempt)
 
-    def _perform(self, gang: Gang, step: Step) -> None:
+    def _perform(self, gang: ConductedGang, step: Step) -> None:
         for part, command in step.orders:
             self._tell(part, command)
         if step.press_in_s is not None:
@@ -455,7 +463,7 @@ class SimulatedGangs:
             self._announce(gang.attempt)
             self.grant()
 
-    def _press(self, gang: Gang) -> None:
+    def _press(self, gang: ConductedGang) -> None:
         if self.gangs.get(gang.attempt) is gang and not self.is_away:  # not one of a driver that was killed
             self._perform(gang, gang.press())
 
@@ -499,7 +507,7 @@ class SimulatedGangs:
         if led and self.world.now < gang.kill_at:
             self.world.fail(f"{part.name} is asked to end while {', '.join(led)} may need it")
 
-    def _judge_left(self, link: Link, gangs: Mapping[str, Gang]) -> None:
+    def _judge_left(self, link: Link, gangs: Mapping[str, ConductedGang]) -> None:
         """Without a driver, too, nothing waits for a peer that is known to be dead."""
         for own, gang in gangs.items():
             part = link.host.gangs.get(own)
@@ -507,7 +515,7 @@ class SimulatedGangs:
             if late and part is not None and part.phase is Phase.RUNNING and not part.orphaned:
                 self.world.fail(f"{own} waits for what is dead")
 
-    def _judge_told(self, gang: Gang) -> None:
+    def _judge_told(self, gang: ConductedGang) -> None:
         """How a member ended, once the driver has heard it, never changes."""
         rows = gang.members()
         told = self._told.setdefault(gang.attempt, {})
@@ -528,7 +536,7 @@ class SimulatedGangs:
         if gang.kill_at is not None and not (served or missed or gang.attempt in self._stopped):
             self.world.fail(f"{gang.attempt} is ended though all go on but {', '.join(bad)}")
 
-    def _ended(self, gang: Gang) -> None:
+    def _ended(self, gang: ConductedGang) -> None:
         rows = gang.members()
         essential = [row for name, row in rows.items() if gang.essential[name]]
         self.won.setdefault(gang.attempt, all(row.exit_code == 0 and not row.stopped for row in essential))

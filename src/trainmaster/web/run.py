@@ -26,7 +26,7 @@ from trainmaster.web.log_text import LEVELS
 from trainmaster.web.log_view import LogView, LogWish
 from trainmaster.web.recipe_form import key_of, mistakes_of, new_key, without_triggers
 from trainmaster.web.rendering import is_part, page, redirect
-from trainmaster.web.run_header import Failure, RunHeader, cost_words
+from trainmaster.web.run_header import RunHeader, TaskFailure, cost_words
 from trainmaster.web.searches import SearchPicture, again_from, narrowed
 from trainmaster.web.task_table import TaskTable
 from trainmaster.web.workflows import begin
@@ -118,11 +118,11 @@ def _best_model(status: dict[str, Any], models: list[dict[str, Any]]) -> str | N
     return str(wanted[0]["model"]) if len(wanted) == 1 else None
 
 
-def _failure(found: TeamRuns, run: str, task: TaskLine) -> Failure:
+def _failure(found: TeamRuns, run: str, task: TaskLine) -> TaskFailure:
     lines = b""
     with suppress(TrainmasterError):  # a log that is away: the reason is there
         lines = b"".join(found.logs(run, task.experiment, task.task, attempt=task.attempt, tail=_LINES))
-    return Failure.of(task, lines.decode("utf-8", "replace"))
+    return TaskFailure.of(task, lines.decode("utf-8", "replace"))
 
 
 def _checkpoint(details: RunDetails, task: TaskLine) -> int | None:

@@ -1,6 +1,6 @@
 """`RunHeader`: the first lines of a run's page: how far it is, what is left, its quote.
 
-`Failure`: why it failed.
+`TaskFailure`: why it failed.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def _bar(
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class TaskFailure:
     """Why a task failed.
 
     Attributes:
@@ -265,7 +265,7 @@ class Failure:
     lines: str
 
     @classmethod
-    def of(cls, task: TaskLine, lines: str) -> Failure:
+    def of(cls, task: TaskLine, lines: str) -> TaskFailure:
         """Of a task that did not succeed, and the last lines of its log."""
         error, how = error_of(task.message)
         frames = list(_FRAME.finditer(lines))

@@ -10,9 +10,9 @@ from database_nouns import NOW, new_run
 from trainmaster.db import Database, ExperimentChange, TaskChange, queries, registry
 from trainmaster.db.changes import Promotion
 from trainmaster.db.registry_rows import (
+    AliasMove,
     AliasMovedError,
     ModelInUseError,
-    Move,
     NewVersionRow,
     RunModel,
     UsedVersion,
@@ -53,14 +53,16 @@ def test_the_same_model_is_one_version_and_numbers_are_never_given_again(databas
 
 
 def test_an_alias_moves_only_from_where_it_is_thought_to_be(two):
-    registry.move(two, "", "digits", Move("production", 1, "bob"), NOW, 2)
+    registry.move(two, "", "digits", AliasMove("production", 1, "bob"), NOW, 2)
     with pytest.raises(AliasMovedError, match="means version 1 since bob moved it; it meant version 2"):
-        registry.move(two, "", "digits", Move("production", None, "carl"), NOW, 2)
-    assert not registry.move(two, "", "digits", Move("production", 1, "carl"), NOW, 7), "it is there already"
+        registry.move(two, "", "digits", AliasMove("production", None, "carl"), NOW, 2)
+    assert not registry.move(two, "", "digits", AliasMove("production", 1, "carl"), NOW, 7), (
+        "it is there already"
+    )
     with pytest.raises(AliasMovedError, match="there was none"):
-        registry.move(two, "", "digits", Move("production", 2, "carl"), NOW, None)
+        registry.move(two, "", "digits", AliasMove("production", 2, "carl"), NOW, None)
     with pytest.raises(NotFoundError, match="no version 9"):
-        registry.move(two, "", "digits", Move("production", 9, "carl"), NOW, 1)
+        registry.move(two, "", "digits", AliasMove("production", 9, "carl"), NOW, 1)
     assert aliases(two) == {"production": 1}
     history = [(row["before"], row["version"], row["moved_by"]) for row in registry.moves(two, "", "digits")]
     assert history == [(2, 1, "bob"), (1, 2, "anna"), (None, 1, "anna")]
@@ -126,7 +128,7 @@ def test_of_many_at_once_one_moves_the_alias_and_each_version_has_its_number(two
         other = Database(url)
         try:
             made = registry.register(other, version(10 + number), None, NOW)[0]
-            registry.move(other, "", "digits", Move("production", made, f"who-{number}"), NOW, 2)
+            registry.move(other, "", "digits", AliasMove("production", made, f"who-{number}"), NOW, 2)
         except AliasMovedError:
             return made, False
         finally:

@@ -7,7 +7,7 @@ import pytest
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.executors.gangs.copies import Files
-from trainmaster.executors.gangs.life import Gang, Part
+from trainmaster.executors.gangs.life import ConductedGang, GangPart
 
 ATTEMPT = "r/e/0/1"
 
@@ -15,13 +15,13 @@ ATTEMPT = "r/e/0/1"
 def ended_gang():
     """One over two nodes, with a member on each that has ended well."""
     members = [{"name": f"worker-{index}", "essential": index == 0, "gpus": 0} for index in range(2)]
-    gang = Gang(
+    gang = ConductedGang(
         {"attempt": ATTEMPT, "directory": "/r/1", "grace_s": 5.0, "hold": True, "members": members}, "r"
     )
     gang.launched = True
     for index, key in enumerate(("n0", "n1")):
         row = MemberStatus(f"worker-{index}", pid=7, started_at=1.0, ended_at=9.0, exit_code=0)
-        part = Part(f"{ATTEMPT}#{key}", (key, f"id-{key}", "10.0.0.1"), (row.name,), leads=not index)
+        part = GangPart(f"{ATTEMPT}#{key}", (key, f"id-{key}", "10.0.0.1"), (row.name,), leads=not index)
         part.status = GangStatus(part.name, Phase.EXITED, (row,))
         gang.parts.append(part)
     return gang

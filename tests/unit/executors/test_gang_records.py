@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.executors.gangs.agent import Records
-from trainmaster.executors.gangs.life import Gang, Part
+from trainmaster.executors.gangs.life import ConductedGang, GangPart
 from trainmaster.executors.gangs.placement import LiveNode, OwnPlacement
 from trainmaster.executors.gangs.scheduler import Scheduler
 
@@ -45,9 +45,11 @@ def gang_of_three():
     """A member on the first node, two on the second."""
     members = [{"name": f"worker-{index}", "essential": True, "gpus": 0} for index in (0, 1, 2)]
     request = {"attempt": "r/e/0/1", "directory": "/d", "grace_s": 5.0, "hold": True, "members": members}
-    gang = Gang(request | {"slots": 3, "group_slots": 3, "share_gpus": False}, "r")
+    gang = ConductedGang(request | {"slots": 3, "group_slots": 3, "share_gpus": False}, "r")
     for node, names in zip(NODES, (("worker-0",), ("worker-1", "worker-2")), strict=True):
-        gang.parts.append(Part(f"r/e/0/1#{node.key}", (node.key, node.node_id, node.address), names, True))
+        gang.parts.append(
+            GangPart(f"r/e/0/1#{node.key}", (node.key, node.node_id, node.address), names, True)
+        )
     return gang
 
 

@@ -9,14 +9,14 @@ from unittest.mock import patch
 import pytest
 
 from trainmaster.executors.gangs import life, rules
-from trainmaster.executors.gangs.life import Gang
+from trainmaster.executors.gangs.life import ConductedGang
 from trainmaster.testing.gang_schedules import simulate
 
 SCHEDULES = 300
 #: Schedules that have failed once, beyond those that are gone through anyway.
 FAILED_ONCE = (5377,)
-who_ends, ask = life.who_ends, life.Gang._ask
-from_record = Gang.from_record.__func__
+who_ends, ask = life.who_ends, life.ConductedGang._ask
+from_record = ConductedGang.from_record.__func__
 
 
 def no_member_fails_its_gang(rows, dispensable, *, asked):
@@ -36,7 +36,7 @@ def some_granted(gang):
 MISTAKES: dict[str, tuple[Callable[[], AbstractContextManager[object]], int]] = {
     "what ended well is lost with its node when the driver begins anew": (
         lambda: patch.object(
-            Gang, "from_record", classmethod(lambda cls, row: from_record(cls, {**row, "ended": {}}))
+            ConductedGang, "from_record", classmethod(lambda cls, row: from_record(cls, {**row, "ended": {}}))
         ),
         199,
     ),
@@ -45,11 +45,11 @@ MISTAKES: dict[str, tuple[Callable[[], AbstractContextManager[object]], int]] = 
         5,
     ),
     "parameter servers are stopped with the workers": (
-        lambda: patch.object(life.Gang, "_ask", all_at_once),
+        lambda: patch.object(life.ConductedGang, "_ask", all_at_once),
         16,
     ),
     "a gang is launched when some of its parts have their places": (
-        lambda: patch.object(life.Gang, "granted", property(some_granted)),
+        lambda: patch.object(life.ConductedGang, "granted", property(some_granted)),
         1,
     ),
     "a member that the others can do without ends them": (

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.life import Gang, Part
+from trainmaster.executors.gangs.life import ConductedGang, GangPart
 
 ENDED = MemberStatus("worker-1", pid=7, started_at=1.0, ended_at=9.0)
 
@@ -16,13 +16,13 @@ def gang_with(row, *, dispensable):
         {"name": "worker-0", "essential": True, "gpus": 0},
         {"name": "worker-1", "essential": False, "dispensable": dispensable, "gpus": 0},
     ]
-    gang = Gang(
+    gang = ConductedGang(
         {"attempt": "r/e/0/1", "directory": "/d", "grace_s": 5.0, "hold": True, "members": members}, "r"
     )
     gang.launched = True
     chief = MemberStatus("worker-0", pid=6, started_at=1.0)
     for key, member, phase in (("n0", chief, Phase.RUNNING), ("n1", row, Phase.EXITED)):
-        part = Part(f"r/e/0/1#{key}", (key, key, "10.0.0.1"), (member.name,), leads=key == "n0")
+        part = GangPart(f"r/e/0/1#{key}", (key, key, "10.0.0.1"), (member.name,), leads=key == "n0")
         part.status = GangStatus(part.name, phase, (member,))
         gang.parts.append(part)
     return gang

@@ -3,7 +3,7 @@
 import json
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.life import Gang, Unattended, parts_elsewhere
+from trainmaster.executors.gangs.life import ConductedGang, Unattended, parts_elsewhere
 
 NAMES = ("worker-0", "ps-0", "worker-1")
 
@@ -13,7 +13,7 @@ def record_of(grace_s=5.0):
     members = [{"name": name, "essential": name != "ps-0", "gpus": index} for index, name in enumerate(NAMES)]
     members[1]["gpus"] = 0
     request = {"attempt": "r/e/0/1", "directory": "/d", "grace_s": grace_s, "hold": True, "members": members}
-    gang = Gang(request | {"slots": 3, "group_slots": 3, "share_gpus": False}, "r")
+    gang = ConductedGang(request | {"slots": 3, "group_slots": 3, "share_gpus": False}, "r")
     gang.place({name: (f"n{index}", f"id-{index}", f"10.0.0.{index}") for index, name in enumerate(NAMES)})
     return json.loads(json.dumps(gang.record("e", "")))
 
@@ -56,7 +56,11 @@ def test_a_dead_node_ends_the_parts_here_and_servers_last():
     ]
     assert first[0]["why"] == "node n2 is lost while no process drives the run"
     assert kept["part"] == "r/e/0/1#n0"
-    assert [part.lost_at for part in Gang.from_record(kept["record"]).parts] == [None, None, 1_000_100.0]
+    assert [part.lost_at for part in ConductedGang.from_record(kept["record"]).parts] == [
+        None,
+        None,
+        1_000_100.0,
+    ]
     assert kept["record"]["gpus"] == 2
     server = Unattended()
     (name,) = [part for part in dead if "#n1" in part]
@@ -119,7 +123,7 @@ def test_a_node_that_never_answers_is_dead_after_the_lease_if_nodes_were_seen_to
     assert order["why"] == (
         "node n1 is lost while no process drives the run; node n2 is lost while no process drives the run"
     )
-    assert [part.lost_at for part in Gang.from_record(kept["record"]).parts] == [
+    assert [part.lost_at for part in ConductedGang.from_record(kept["record"]).parts] == [
         None,
         1_000_160.0,
         1_000_160.0,

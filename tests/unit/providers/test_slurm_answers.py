@@ -13,7 +13,7 @@ from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.slurm import answers, billing, scripts, shell
 from trainmaster.providers.slurm.answers import JobPhase
 from trainmaster.providers.slurm.fitting import refuse_misfit
-from trainmaster.providers.slurm.ledger import KnownCluster, KnownJob, SlurmLedger
+from trainmaster.providers.slurm.ledger import ClusterJobs, KnownJob, SlurmLedger
 from trainmaster.providers.slurm.provider import Shell, SlurmProvider, catalogue_of
 from trainmaster.providers.slurm.settings import SLURM, SlurmMachine, SlurmSettings
 from trainmaster.providers.slurm.shell import SlurmShell
@@ -302,7 +302,7 @@ def test_a_job_has_ended_only_when_slurm_says_so(tmp_path, said):
     place = ProviderPlace(tmp_path, "home")
     with provider_of(tmp_path, Slurm())._memory.alone("c"):
         memory = SlurmLedger(place.directory("slurm"))
-        memory.put(KnownCluster("c").with_job(KnownJob("812", "worker-0", "worker", 1, "big")))
+        memory.put(ClusterJobs("c").with_job(KnownJob("812", "worker-0", "worker", 1, "big")))
     provider = SlurmProvider(here, place, SlurmShell(here, place))
     if "nvalid" in said:
         assert [node.state for node in provider.nodes("c")] == [NodeState.GONE]

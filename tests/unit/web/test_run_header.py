@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from trainmaster.service.runs.highlights import TaskLine
-from trainmaster.web.run_header import Failure, RunHeader
+from trainmaster.web.run_header import RunHeader, TaskFailure
 
 QUOTED = {"p5": 50.0, "p50": 60.0, "p95": 100.0}
 FREE = {"p5": 0.0, "p50": 0.0, "p95": 0.0}
@@ -93,11 +93,11 @@ KeyError: 'missing_key'
 
 def test_a_failure_is_the_exception_and_where_in_the_script_it_was():
     task = TaskLine("train", 0, 1, "USER_ERROR", "exit code 1 (KeyError: 'missing_key')", {})
-    found = Failure.of(task, LOG)
+    found = TaskFailure.of(task, LOG)
     assert (found.error, found.how) == ("KeyError: 'missing_key'", "exit code 1")
     assert found.where == "train.py, line 5", "of the own code"
     assert found.lines.endswith("d['missing_key']"), "the error stands above it"
-    killed = Failure.of(TaskLine("train", 0, 1, "OOM", "killed: out of memory", {}), LOG)
+    killed = TaskFailure.of(TaskLine("train", 0, 1, "OOM", "killed: out of memory", {}), LOG)
     assert (killed.error, killed.how, killed.where) == ("killed: out of memory", "", "")
 
 

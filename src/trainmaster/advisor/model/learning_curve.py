@@ -162,7 +162,7 @@ def _log_fall(form: NDArray[np.int64], s: Floats, scale: Floats, power: Floats) 
 
 
 @dataclass(frozen=True, slots=True)
-class Posterior:
+class CurvePosterior:
     """What a curve says of its form.
 
     Attributes:
@@ -255,7 +255,7 @@ def _least_of(many: Floats, chance: Floats) -> Floats:
 
 
 def _future(
-    posterior: Posterior, chosen: NDArray[np.int64], looks: Floats, rng: np.random.Generator
+    posterior: CurvePosterior, chosen: NDArray[np.int64], looks: Floats, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
     """(DRAWS, looks) logarithm of what is left, without the noise of reports, and (DRAWS,) that noise."""
     particles = posterior.particles
@@ -272,7 +272,7 @@ def _future(
     return mean, posterior.noise[chosen]
 
 
-def posterior_of(s: Floats, left: Floats, prior: CurvePrior, rng: np.random.Generator) -> Posterior:
+def posterior_of(s: Floats, left: Floats, prior: CurvePrior, rng: np.random.Generator) -> CurvePosterior:
     """What is to be believed of a curve.
 
     Args:
@@ -304,7 +304,7 @@ def posterior_of(s: Floats, left: Floats, prior: CurvePrior, rng: np.random.Gene
     whole = Particles(
         *(np.concatenate([part] * len(cells)) for part in (particles.form, particles.theta, particles.rises))
     )
-    return Posterior(
+    return CurvePosterior(
         whole,
         weight / weight.sum(),
         np.repeat([cell.drift for cell in cells], k),

@@ -13,7 +13,7 @@ import h11
 
 from trainmaster.api.own_hosts import OwnHosts
 from trainmaster.api.proxy.admissions import RequestRefusedError
-from trainmaster.api.proxy.exchange import IDLE_S, READS, GoneError, ProxyExchange, send
+from trainmaster.api.proxy.exchange import IDLE_S, READS, BrowserGoneError, ProxyExchange, send
 from trainmaster.api.proxy.grants import Grants
 from trainmaster.api.proxy.headers import (
     APPS,
@@ -89,7 +89,7 @@ class BrowserConnection(ProxyExchange):
                 if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                     return
                 self._http.start_next_cycle()
-        except GoneError:
+        except BrowserGoneError:
             return
         except h11.RemoteProtocolError as error:
             if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):

@@ -24,7 +24,7 @@ _PONG: Final = 0x8A
 READS: Final = (b"GET", b"HEAD", b"OPTIONS")
 
 
-class GoneError(Exception):
+class BrowserGoneError(Exception):
     """The browser has closed its connection."""
 
 
@@ -127,7 +127,7 @@ class ProxyExchange:
                 await send(upstream.http, upstream.writer, h11.EndOfMessage())
                 return
             else:
-                raise GoneError
+                raise BrowserGoneError
 
     @property
     def _is_without_body(self) -> bool:
@@ -163,7 +163,7 @@ class ProxyExchange:
                 await asyncio.wait({answer, data}, return_when=asyncio.FIRST_COMPLETED)
                 if data.done():
                     if not data.result():
-                        raise GoneError
+                        raise BrowserGoneError
                     self._http.receive_data(data.result())  # of the next request
                     await asyncio.wait({answer})
             finally:

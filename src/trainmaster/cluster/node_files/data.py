@@ -40,7 +40,7 @@ from trainmaster.cluster.node_files.voice import NoWayError
 from trainmaster.cluster.node_files.worker_client import NO_ROOM_HINT, OrderError, StoreRefusedError
 from trainmaster.control.attempt.data_sources import pinned_volume, volume_url
 from trainmaster.control.attempt.staged_data import output_of
-from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
+from trainmaster.control.decide.store_verdicts import NoticedAt, StoreVerdict, verdict
 from trainmaster.control.task.job_context import RelayError, TaskContext
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.objects.errors import ObjectStoreError, StoreTrouble, trouble_of, url_of
@@ -288,7 +288,7 @@ class NodeData:
         try:
             yield
         except PublishError as error:
-            if verdict(Moment.NODE, trouble_of(error)) is not StoreVerdict.WAIT:
+            if verdict(NoticedAt.NODE, trouble_of(error)) is not StoreVerdict.WAIT:
                 raise
             raise self._outages.away(name, stores, one_line(error), url_of(error)) from error
 
@@ -424,7 +424,7 @@ class NodeData:
             return InUseError(said)
         if error.kind == UsageError.__name__ and wanted.order["do"] == "hdfs":
             return UsageError(said)
-        found = verdict(Moment.NODE, error.trouble)
+        found = verdict(NoticedAt.NODE, error.trouble)
         if found is StoreVerdict.USER_ERROR:
             return UsageError(said, "" if said.endswith(".") else NO_ROOM_HINT)
         if found is StoreVerdict.WAIT:

@@ -17,7 +17,7 @@ from trainmaster.artifacts.sending import ToSend, listed_entry
 from trainmaster.cluster.node_files.merging import Tree
 from trainmaster.cluster.node_files.trees import TreeEntry, TreeError, digest
 from trainmaster.cluster.node_files.voice import ENDING
-from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
+from trainmaster.control.decide.store_verdicts import NoticedAt, StoreVerdict, verdict
 from trainmaster.objects.errors import known_trouble
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.transport.base import CommandError, Connection, ConnectionLostError, RemoteTimeoutError
@@ -473,7 +473,7 @@ def _usage_errors() -> Iterator[None]:
     try:
         yield
     except OrderError as error:
-        if verdict(Moment.NODE, error.trouble) is StoreVerdict.USER_ERROR:
+        if verdict(NoticedAt.NODE, error.trouble) is StoreVerdict.USER_ERROR:
             raise UsageError(str(error.args[0]), NO_ROOM_HINT) from error
         raise
 

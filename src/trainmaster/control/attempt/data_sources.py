@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from trainmaster.artifacts import fetch
 from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES, UnpackLimits, unpack
-from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
+from trainmaster.control.decide.store_verdicts import NoticedAt, StoreVerdict, verdict
 from trainmaster.control.task.locking import locked
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import (
@@ -155,7 +155,7 @@ def require_volume(name: str, address: str) -> None:
         )
         raise UsageError(f"there is no volume {name}: {error.args[0]}", hint) from error
     except PublishError as error:
-        if verdict(Moment.CHECK, trouble_of(error)) is StoreVerdict.USER_ERROR:
+        if verdict(NoticedAt.CHECK, trouble_of(error)) is StoreVerdict.USER_ERROR:
             raise UsageError(error.args[0], error.hint) from error
 
 

@@ -21,7 +21,7 @@ from trainmaster.control.attempt.unpublished_checkpoint import (
     note_restored,
     restore_kept,
 )
-from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
+from trainmaster.control.decide.store_verdicts import NoticedAt, StoreVerdict, verdict
 from trainmaster.control.decide.task import Job, PhaseDuration
 from trainmaster.control.task.contents import of_nodes, setup_hash
 from trainmaster.control.task.job_context import NodeGoneError, RelayError, TaskContext
@@ -71,7 +71,7 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
     except (TrainmasterError, OSError) as error:
         has_worked = context.attempt > 1 or context.parent is not None or any(models.values())
         trouble = trouble_of(error)
-        found = verdict(Moment.LATER if has_worked else Moment.FIRST, trouble)
+        found = verdict(NoticedAt.LATER if has_worked else NoticedAt.FIRST, trouble)
         lacks_room = found is StoreVerdict.WAIT and trouble is StoreTrouble.FULL
         may_wait = isinstance(error, PublishError) and found is StoreVerdict.WAIT and not lacks_room
         reason = EndReason.NODE_LOST if may_wait else None

@@ -11,7 +11,7 @@ from typing import Final
 from trainmaster.objects.errors import StoreTrouble
 
 
-class Moment(Enum):
+class NoticedAt(Enum):
     """When it is noticed."""
 
     CHECK = auto()  #: Data are looked for, before anything is started.
@@ -29,10 +29,10 @@ class StoreVerdict(Enum):
 
 
 _USUAL: Final = {
-    Moment.CHECK: StoreVerdict.USER_ERROR,
-    Moment.FIRST: StoreVerdict.GIVE_UP,
-    Moment.LATER: StoreVerdict.GIVE_UP,
-    Moment.NODE: StoreVerdict.GIVE_UP,
+    NoticedAt.CHECK: StoreVerdict.USER_ERROR,
+    NoticedAt.FIRST: StoreVerdict.GIVE_UP,
+    NoticedAt.LATER: StoreVerdict.GIVE_UP,
+    NoticedAt.NODE: StoreVerdict.GIVE_UP,
 }
 #: What only the user can mend: keys that are wrong or have expired, permissions, a bucket that is not there.
 #: On a node the keys may be ours, lent for a while, so it asks a few times; what it is told last comes here.
@@ -42,19 +42,19 @@ _USERS: Final = (StoreTrouble.REFUSED, StoreTrouble.MISSING)
 _ELSE: Final = {
     **{
         (moment, trouble): StoreVerdict.USER_ERROR
-        for moment in (Moment.FIRST, Moment.LATER)
+        for moment in (NoticedAt.FIRST, NoticedAt.LATER)
         for trouble in _USERS
     },
-    (Moment.CHECK, StoreTrouble.UNREACHABLE): StoreVerdict.WAIT,
-    (Moment.FIRST, StoreTrouble.FULL): StoreVerdict.WAIT,
-    (Moment.LATER, StoreTrouble.UNREACHABLE): StoreVerdict.WAIT,
-    (Moment.LATER, StoreTrouble.FULL): StoreVerdict.WAIT,
-    (Moment.NODE, StoreTrouble.UNREACHABLE): StoreVerdict.WAIT,
-    (Moment.NODE, StoreTrouble.FULL): StoreVerdict.USER_ERROR,
+    (NoticedAt.CHECK, StoreTrouble.UNREACHABLE): StoreVerdict.WAIT,
+    (NoticedAt.FIRST, StoreTrouble.FULL): StoreVerdict.WAIT,
+    (NoticedAt.LATER, StoreTrouble.UNREACHABLE): StoreVerdict.WAIT,
+    (NoticedAt.LATER, StoreTrouble.FULL): StoreVerdict.WAIT,
+    (NoticedAt.NODE, StoreTrouble.UNREACHABLE): StoreVerdict.WAIT,
+    (NoticedAt.NODE, StoreTrouble.FULL): StoreVerdict.USER_ERROR,
 }
 
 
-def verdict(moment: Moment, trouble: StoreTrouble) -> StoreVerdict:
+def verdict(moment: NoticedAt, trouble: StoreTrouble) -> StoreVerdict:
     """What trouble means at a moment.
 
     >>> verdict(Moment.LATER, StoreTrouble.UNREACHABLE)

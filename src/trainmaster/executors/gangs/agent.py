@@ -91,7 +91,7 @@ class Agent:
 
         Returns:
             Statuses of the parts that were asked for, and of those that have a record here; the records of
-            the gangs that have parts here, see `Gang.record`.
+            the gangs that have parts here, see `ConductedGang.record`.
         """
         with self._lock:
             self._detach()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from trainmaster.executors.gangs.engine import Follow
-    from trainmaster.executors.gangs.life import Gang, Part
+    from trainmaster.executors.gangs.life import ConductedGang, GangPart
     from trainmaster.executors.gangs.placement import LiveNode
     from trainmaster.executors.wire import Message
 
@@ -326,10 +326,10 @@ class Files:
 
     def __init__(
         self,
-        parts: Mapping[str, tuple[Gang, Part]],
-        tell: Callable[[Part, Message], None],
-        announce: Callable[[Gang], None],
-        is_there: Callable[[Part], bool],
+        parts: Mapping[str, tuple[ConductedGang, GangPart]],
+        tell: Callable[[GangPart, Message], None],
+        announce: Callable[[ConductedGang], None],
+        is_there: Callable[[GangPart], bool],
         grew: Callable[[str, str], None],
     ) -> None:
         self.mirror: Mirror | None = None
@@ -340,7 +340,7 @@ class Files:
         self._is_there = is_there
         self._shared: dict[tuple[str, str, str], bool] = {}
 
-    def probe(self, gang: Gang, part: Part) -> None:
+    def probe(self, gang: ConductedGang, part: GangPart) -> None:
         """Find out whether the driver sees the part's directory itself."""
         if part.shared is not None:
             return
@@ -359,7 +359,7 @@ class Files:
                 self._shared[node.node_id, parent, str(gang.here)] = shared[parent]
                 self._set_shared(gang, part, shared[parent])
 
-    def take_up(self, gang: Gang) -> None:
+    def take_up(self, gang: ConductedGang) -> None:
         """A driver that has taken over wants an attempt's files, or goes on behind what it has of them."""
         if self.mirror is None:
             return
@@ -426,7 +426,7 @@ class Files:
                 if part.shared:
                     self._tell_grew(gang.attempt, member)
 
-    def _set_shared(self, gang: Gang, part: Part, shared: bool) -> None:
+    def _set_shared(self, gang: ConductedGang, part: GangPart, shared: bool) -> None:
         part.shared = shared
         if shared and not part.complete:
             part.complete = True

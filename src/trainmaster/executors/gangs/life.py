@@ -1,4 +1,4 @@
-"""The life of a gang over several supervisors: `Gang`, told what happens, says what to send to whom. Pure.
+"""Gangs over several supervisors: `ConductedGang` is told what happens, and says what to send to whom. Pure.
 
 Each part is a gang of its own to a supervisor. All parts are held before any is launched; when a member fails
 the others are stopped, and those that only serve the others last; what was on a node that died is lost.
@@ -22,7 +22,7 @@ Command = dict[str, Any]
 _ANY_SLOTS = 1 << 30
 
 
-class Part:
+class GangPart:
     """The members of a gang that one node's supervisor takes for a gang.
 
     Attributes:
@@ -124,15 +124,15 @@ class Step:
     Attributes:
         fate: of the gang.
         orders: commands for the supervisors of parts.
-        press_in_s: after so many seconds `Gang.press` is due; None for never.
+        press_in_s: after so many seconds `ConductedGang.press` is due; None for never.
     """
 
     fate: Fate = Fate.GOES_ON
-    orders: tuple[tuple[Part, Command], ...] = ()
+    orders: tuple[tuple[GangPart, Command], ...] = ()
     press_in_s: float | None = None
 
 
-class Gang:
+class ConductedGang:
     """One attempt. Times without a unit in their name are monotonic seconds.
 
     Attributes:
@@ -163,7 +163,7 @@ class Gang:
         self.dispensable = {member["name"] for member in members if member.get("dispensable")}
         self.hold: bool = request["hold"]
         self.grace_s: float = request["grace_s"]
-        self.parts: list[Part] = []
+        self.parts: list[GangPart] = []
         self.launched = False
         self.kill_at: float | None = None
         self.stacks = False
@@ -189,12 +189,12 @@ class Gang:
                 if not chosen or (single and not leads):
                     continue
                 name = self.attempt if single else f"{self.attempt}#{key}{'' if leads else '-serving'}"
-                part = Part(name, nodes[names[0]], chosen, leads)
+                part = GangPart(name, nodes[names[0]], chosen, leads)
                 part.shared, part.complete = None if self.here else True, not self.here
                 self.parts.append(part)
         self.launched = single and not self.hold
 
-    def part_request(self, part: Part, node_queue: str) -> Message:
+    def part_request(self, part: GangPart, node_queue: str) -> Message:
         """As it is sent to a node's supervisor: those in the same node queue run one after another."""
         members = [dict(member) for member in self.request["members"] if member["name"] in part.members]
         for member in members:
@@ -362,7 +362,7 @@ class Gang:
             return Step(orders=orders + self._ask(grace_s, serving=True))
         return Step(orders=orders, press_in_s=grace_s)
 
-    def _ask(self, grace_s: float, *, serving: bool) -> tuple[tuple[Part, Command], ...]:
+    def _ask(self, grace_s: float, *, serving: bool) -> tuple[tuple[GangPart, Command], ...]:
         asked = [
             part
             for part in self.parts
@@ -402,7 +402,7 @@ class Gang:
         }
 
     @classmethod
-    def from_record(cls, record: Message) -> Gang:
+    def from_record(cls, record: Message) -> ConductedGang:
         """The contrary of `record`."""
         dispensable = record.get("dispensable", ())
         members = [
@@ -413,7 +413,7 @@ class Gang:
         gang = cls({**record, "members": members}, record["run"])
         gang.launched = True  # what was only held is dropped by its supervisor
         for name, node, names, leads, lost_at in record["parts"]:
-            part = Part(name, (node[0], node[1], node[2]), tuple(names), leads)
+            part = GangPart(name, (node[0], node[1], node[2]), tuple(names), leads)
             part.lost_at = lost_at
             part.assumed = True
             if ended := record.get("ended", {}).get(name):
@@ -422,7 +422,7 @@ class Gang:
         return gang
 
 
-def _stop(part: Part, grace_s: float) -> Command:
+def _stop(part: GangPart, grace_s: float) -> Command:
     return {"do": "stop", "attempt": part.name, "grace_s": grace_s}
 
 
@@ -430,7 +430,7 @@ def parts_elsewhere(records: Mapping[str, Message]) -> dict[tuple[str, str], lis
     """Parts of gangs that are on other nodes than this one, by the id and address of their node.
 
     Args:
-        records: see `Gang.record`; by the part that is on this node.
+        records: see `ConductedGang.record`; by the part that is on this node.
     """
     found: dict[tuple[str, str], dict[str, None]] = {}
     for record in records.values():
@@ -455,7 +455,7 @@ class Unattended:
     """
 
     def __init__(self, silent_s: float | None = None, met: Iterable[str] = ()) -> None:
-        self.gangs: dict[tuple[str, str], Gang] = {}
+        self.gangs: dict[tuple[str, str], ConductedGang] = {}
         self._silent_s = silent_s
         self._met = frozenset(met)
         self._heard: dict[str, float] = {}
@@ -475,7 +475,7 @@ class Unattended:
         self._hear(records, seen, now)
         found: list[Command] = []
         for own, record in records.items():
-            gang = self.gangs.setdefault((own, record["reservation"]), Gang.from_record(record))
+            gang = self.gangs.setdefault((own, record["reservation"]), ConductedGang.from_record(record))
             if gang.alone:
                 continue
             losses = []

@@ -297,7 +297,7 @@ def _packed(bundles: Sequence[Bundle], nodes: Sequence[LiveNode]) -> list[int] |
     return [places[number] for number in range(len(bundles))]
 
 
-class Room:
+class Reservation:
     """What a gang holds, or waits for.
 
     Args:
@@ -336,8 +336,8 @@ class Reservations(ABC):
     def __init__(self, ready: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
         self._ready = ready
         self._clock = clock
-        self._pending: dict[str, Room] = {}
-        self._held: dict[str, Room] = {}
+        self._pending: dict[str, Reservation] = {}
+        self._held: dict[str, Reservation] = {}
 
     @abstractmethod
     def take(self, attempt: str, plan: Placement, alive: Container[str]) -> None:
@@ -414,7 +414,7 @@ class OwnPlacement(Reservations):
     def take(self, attempt: str, plan: Placement, alive: Container[str]) -> None:
         """Reserve room; ``ready`` is told at once if there is some."""
         del alive
-        self._pending[attempt] = Room(plan, self._clock())
+        self._pending[attempt] = Reservation(plan, self._clock())
         self._place(attempt, plan)
 
     def give_back(self, attempt: str, alive: Container[str]) -> None:
@@ -432,7 +432,7 @@ class OwnPlacement(Reservations):
         """See `Reservations`."""
         del nodes
         bundles = [(node, slots, gpus) for node, slots, gpus in json.loads(reservation)]
-        self._held[attempt] = Room(None, self._clock(), bundles=bundles)
+        self._held[attempt] = Reservation(None, self._clock(), bundles=bundles)
 
     def has_idle(self, plan: Placement) -> bool:
         """Whether there is room for it now."""
@@ -451,7 +451,7 @@ class OwnPlacement(Reservations):
             return
         del self._pending[attempt]
         bundles = [(node, each.slots, each.gpus) for node, each in zip(nodes, plan.bundles, strict=True)]
-        self._held[attempt] = Room(plan, self._clock(), bundles=bundles)
+        self._held[attempt] = Reservation(plan, self._clock(), bundles=bundles)
         self._ready(attempt, nodes)
 
     def _find(self, plan: Placement) -> list[str] | None:

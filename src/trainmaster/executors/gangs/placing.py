@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from trainmaster.executors.gangs.engine import Engine
-    from trainmaster.executors.gangs.life import Gang, Part
+    from trainmaster.executors.gangs.life import ConductedGang, GangPart
     from trainmaster.executors.gangs.nodes import Nodes
     from trainmaster.executors.gangs.placement import LiveNode
     from trainmaster.executors.wire import Message
@@ -44,13 +44,13 @@ class Placing:
 
     def __init__(
         self,
-        gangs: Mapping[str, Gang],
+        gangs: Mapping[str, ConductedGang],
         nodes: Nodes,
         engine: Engine,
         clock: Callable[[], float],
-        start: Callable[[Gang, str, str], None],
-        refuse: Callable[[Gang, str], None],
-        tell: Callable[[Part, Message], None],
+        start: Callable[[ConductedGang, str, str], None],
+        refuse: Callable[[ConductedGang, str], None],
+        tell: Callable[[GangPart, Message], None],
     ) -> None:
         self._gangs = gangs
         self._nodes = nodes
@@ -63,7 +63,7 @@ class Placing:
         self._node_queues = NodeQueues()
         self._plans: dict[str, Placement] = {}
 
-    def queue(self, gang: Gang) -> None:
+    def queue(self, gang: ConductedGang) -> None:
         """It wants a place; where there is none even on empty nodes, it waits for nodes."""
         gang.queued_at = gang.queued_at or self._clock()
         request = gang.request
@@ -79,7 +79,7 @@ class Placing:
             most = _ANY_SLOTS  # those that only wait in a queue would count
         self._slots.add(Ticket(gang.attempt, gang.run, request["slots"], _group(gang), most, gpus))
 
-    def hold(self, gang: Gang, record: Message) -> None:
+    def hold(self, gang: ConductedGang, record: Message) -> None:
         """It has had its place since before this driver."""
         need, most = record["slots"], record["group_slots"]
         self._slots.hold(Ticket(gang.attempt, gang.run, need, _group(gang), most, record["gpus"]))
@@ -95,12 +95,12 @@ class Placing:
         """The id of the one that a gang holds, empty if none."""
         return self._reservations.id_of(attempt)
 
-    def took(self, gang: Gang) -> None:
+    def took(self, gang: ConductedGang) -> None:
         """It has ended: how long such gangs take decides how many may wait in a node queue."""
         if gang.simple and not gang.freed and (seconds := gang.seconds()) is not None:
             self._node_queues.took(seconds)
 
-    def give_back(self, gang: Gang) -> None:
+    def give_back(self, gang: ConductedGang) -> None:
         """It needs its place no more, or wants none any more."""
         self._unplan(gang)
         if gang.freed:
@@ -113,7 +113,7 @@ class Placing:
         elif held:
             self._reservations.give_back(gang.attempt, self._nodes.alive)
 
-    def again(self, gang: Gang) -> None:
+    def again(self, gang: ConductedGang) -> None:
         """Queue it again, at the end."""
         self.give_back(gang)
         gang.freed = False
@@ -160,7 +160,7 @@ class Placing:
                 self._grant(self._gangs[ticket.key], total - self._reservations.used >= ticket.need)
         return self._reservations.tick()
 
-    def _grant(self, gang: Gang, room: bool) -> None:
+    def _grant(self, gang: ConductedGang, room: bool) -> None:
         plan = self._plans[gang.attempt]
         if not room and gang.simple and not self._reservations.has_idle(plan):
             node_queue = self._node_queues.join(gang.attempt, plan.shape, self._clock())
@@ -200,7 +200,7 @@ class Placing:
                 gang.recalled = True
                 self._tell(gang.parts[0], {"do": "recall", "attempts": [attempt]})
 
-    def _unplan(self, gang: Gang) -> Placement | None:
+    def _unplan(self, gang: ConductedGang) -> Placement | None:
         plan = self._plans.pop(gang.attempt, None)
         if plan is not None:
             self._node_queues.expect(plan.shape if gang.simple else None, -1)
@@ -214,7 +214,7 @@ def _amounts(resources: Mapping[str, float]) -> list[str]:
     return [f"{amount:g} {name}" for name, amount in resources.items()]
 
 
-def _group(gang: Gang) -> str:
+def _group(gang: ConductedGang) -> str:
     return f"{gang.run}\0{gang.request['group']}"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.executors.gangs.copies import Files
 from trainmaster.executors.gangs.inbox import Inbox, NodeView
-from trainmaster.executors.gangs.life import Fate, Gang
+from trainmaster.executors.gangs.life import ConductedGang, Fate
 from trainmaster.executors.gangs.nodes import Nodes
 from trainmaster.executors.gangs.placing import Placing
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from trainmaster.executors.gangs.engine import Engine
-    from trainmaster.executors.gangs.life import Part, Step
+    from trainmaster.executors.gangs.life import GangPart, Step
     from trainmaster.executors.gangs.placement import LiveNode
     from trainmaster.executors.wire import Message
 
@@ -42,9 +42,9 @@ class Scheduler:
         note: Callable[[str], None],
         lease: tuple[str, int] = ("", 0),
     ) -> None:
-        self.gangs: dict[str, Gang] = {}
+        self.gangs: dict[str, ConductedGang] = {}
         self.inbox: Inbox | None = None
-        self._parts: dict[str, tuple[Gang, Part]] = {}
+        self._parts: dict[str, tuple[ConductedGang, GangPart]] = {}
         self.files = Files(
             self._parts,
             self._tell,
@@ -94,7 +94,7 @@ class Scheduler:
             for member in request["members"]:
                 if member["container"] is None:
                     member["env"] = {**self.inbox.env, **member["env"]}
-            gang = Gang(request, self._run, is_followed=True)
+            gang = ConductedGang(request, self._run, is_followed=True)
             gang.here, _ = self.inbox.mirror.follow(gang.attempt, gang.directory, gang.essential)
             self.gangs[gang.attempt] = gang
             self._placing.queue(gang)
@@ -149,7 +149,7 @@ class Scheduler:
         """Place what can be placed; seconds until there may be more to do."""
         return self._placing.tick()
 
-    def _start(self, gang: Gang, reservation: str, node_queue: str) -> None:
+    def _start(self, gang: ConductedGang, reservation: str, node_queue: str) -> None:
         """Hand a gang that has its place to the nodes."""
         record = gang.record(gang.request["group"], reservation)
         for part in gang.parts:
@@ -185,7 +185,7 @@ class Scheduler:
 
     def took(self, node: LiveNode, statuses: Sequence[GangStatus]) -> None:
         """News from a node's supervisor."""
-        touched: dict[str, Gang] = {}
+        touched: dict[str, ConductedGang] = {}
         for status in statuses:
             gang, part = self._living_part(node, status.attempt)
             if gang is None or part is None:
@@ -226,7 +226,7 @@ class Scheduler:
 
     def _adopt(self, record: Message) -> None:
         """A gang of an earlier driver; each of its nodes has a record, perhaps an older one."""
-        gang = Gang.from_record(record)
+        gang = ConductedGang.from_record(record)
         known = self.gangs.get(gang.attempt)
         if known is not None:
             for part, other in zip(known.parts, gang.parts, strict=False):
@@ -245,7 +245,7 @@ class Scheduler:
                 for command in ({"do": "stop", "grace_s": 0.0}, {"do": "check", "turn": 0}):
                     self.nodes.send(node.key, node.node_id, {**command, "attempt": name})
 
-    def _living_part(self, node: LiveNode, name: str) -> tuple[Gang | None, Part | None]:
+    def _living_part(self, node: LiveNode, name: str) -> tuple[ConductedGang | None, GangPart | None]:
         gang, part = self._parts.get(name, (None, None))
         if gang is None or part is None or part.node_id != node.node_id or part.over:
             return None, None
@@ -256,7 +256,7 @@ class Scheduler:
         if status.phase is Phase.EXITED and status.attempt not in self._parts:
             self.nodes.send(node.key, node.node_id, {"do": "forget", "attempts": [status.attempt]})
 
-    def _took(self, gang: Gang, part: Part, status: GangStatus) -> bool:
+    def _took(self, gang: ConductedGang, part: GangPart, status: GangStatus) -> bool:
         """Keep a part's status; whether anything follows."""
         follows = part.took(status, time.time())
         if follows and part.over and not part.dropped:
@@ -284,7 +284,7 @@ class Scheduler:
                 self._after(gang)
         self.nodes_changed()
 
-    def _after(self, gang: Gang) -> None:
+    def _after(self, gang: ConductedGang) -> None:
         """Something changed: do what follows."""
         step = gang.after(self._loop.time())
         self._perform(gang, step)
@@ -298,7 +298,7 @@ class Scheduler:
             self.wake()
         self._announce(gang)
 
-    def _perform(self, gang: Gang, step: Step) -> None:
+    def _perform(self, gang: ConductedGang, step: Step) -> None:
         for part, command in step.orders:
             self._tell(part, command)
         if step.press_in_s is not None:
@@ -311,13 +311,13 @@ class Scheduler:
 
     # -- starting and ending
 
-    def _refuse(self, gang: Gang, reason: str) -> None:
+    def _refuse(self, gang: ConductedGang, reason: str) -> None:
         """It cannot be started at all: every member says why."""
         gang.refuse(reason, time.time())
         self._placing.give_back(gang)
         self._announce(gang)
 
-    def _forget(self, gang: Gang) -> None:
+    def _forget(self, gang: ConductedGang) -> None:
         """It has not started and never will."""
         for part in gang.parts:
             self._parts.pop(part.name, None)
@@ -326,7 +326,7 @@ class Scheduler:
         self._announce(gang)
         self.wake()
 
-    def _requeue(self, gang: Gang) -> None:
+    def _requeue(self, gang: ConductedGang) -> None:
         """It has waited in a node queue and goes to another."""
         for part in gang.parts:
             self._parts.pop(part.name, None)
@@ -334,10 +334,10 @@ class Scheduler:
         self._placing.again(gang)
         self.wake()
 
-    def _tell(self, part: Part, command: Message) -> None:
+    def _tell(self, part: GangPart, command: Message) -> None:
         self.nodes.send(part.key, part.node_id, command)
 
-    def _announce(self, gang: Gang) -> None:
+    def _announce(self, gang: ConductedGang) -> None:
         if self.inbox is not None and gang.run == self._run:
             if not self._changed:
                 self._loop.call_soon(self._tell_news)
@@ -367,7 +367,7 @@ class Scheduler:
         for link in self.nodes.links.values():
             self._end_strangers(link.node, found.get(link.node.node_id, ()))
 
-    def _record(self, gang: Gang) -> None:
+    def _record(self, gang: ConductedGang) -> None:
         """Its other nodes are told what has become of one."""
         left = [part for part in gang.parts if not part.over]
         if left:

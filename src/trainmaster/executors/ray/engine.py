@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.executors.gangs.engine import StreamAgent
-from trainmaster.executors.gangs.placement import LiveNode, Reservations, Room
+from trainmaster.executors.gangs.placement import LiveNode, Reservation, Reservations
 from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class RayEngine:
     """See `Engine`.
 
     Args:
-        stream: to a `Head`.
+        stream: to a `RayHead`.
     """
 
     def __init__(self, stream: socket.socket) -> None:
@@ -104,13 +104,13 @@ class PlacementGroups(Reservations):
 
     Args:
         ready: told the attempt and the node of each bundle, or why Ray refuses it.
-        head: calls a method of the `Head`.
+        head: calls a method of the `RayHead`.
     """
 
     def __init__(self, ready: Callable[..., None], head: Callable[..., Awaitable[Any]]) -> None:
         super().__init__(ready)
         self._head = head
-        self._idle: list[Room] = []
+        self._idle: list[Reservation] = []
         self._numbers = itertools.count()
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -124,10 +124,10 @@ class PlacementGroups(Reservations):
                 return
         self._clear_idle(float("inf"))  # they may take the room that is wanted now
         name = f"{time.time_ns()}-{next(self._numbers)}"
-        room = self._pending[attempt] = Room(plan, self._clock(), name)
+        room = self._pending[attempt] = Reservation(plan, self._clock(), name)
         self._ask(self._reserve(attempt, room, plan))
 
-    async def _reserve(self, attempt: str, room: Room, plan: Placement) -> None:
+    async def _reserve(self, attempt: str, room: Reservation, plan: Placement) -> None:
         bundles = [bundle.resources for bundle in plan.bundles]
         labels = [dict(bundle.labels) for bundle in plan.bundles]
         nodes, refusal = await self._head("reserve", room.name, bundles, plan.strategy, labels)
@@ -161,7 +161,9 @@ class PlacementGroups(Reservations):
 
     def adopt(self, attempt: str, reservation: str, nodes: list[str]) -> None:
         """See `Reservations`."""
-        self._held[attempt] = Room(None, self._clock(), reservation, [(node, 0.0, 0) for node in nodes])
+        self._held[attempt] = Reservation(
+            None, self._clock(), reservation, [(node, 0.0, 0) for node in nodes]
+        )
 
     def remove_others(self, kept: Iterable[str]) -> None:
         """See `Reservations`."""
@@ -177,7 +179,7 @@ class PlacementGroups(Reservations):
         self._idle = [each for each in self._idle if each not in old]
         self._remove(old)
 
-    def _remove(self, rooms: list[Room]) -> None:
+    def _remove(self, rooms: list[Reservation]) -> None:
         if rooms:
             self._ask(self._head("remove", [each.name for each in rooms]))
 
@@ -193,10 +195,10 @@ class PlacementGroups(Reservations):
         asking.add_done_callback(self._asking.discard)
 
 
-def _shape(room: Room) -> tuple[object, ...]:
+def _shape(room: Reservation) -> tuple[object, ...]:
     """Empty where that is not known any more."""
     return () if room.plan is None else room.plan.shape
 
 
-def _nodes(room: Room) -> list[str]:
+def _nodes(room: Reservation) -> list[str]:
     return [node for node, _, _ in room.bundles]

@@ -36,7 +36,7 @@ _LOOK_S = (0.002, 0.1)
 _HEAD = "node:__internal_head__"
 
 
-class Head:
+class RayHead:
     """Ray's node table, its placement groups, and the way to the actor on each node; called from threads."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ def main(arguments: list[str]) -> None:
         words = str(error).strip().splitlines()[-1:]
         os.write(output, encode({"refused": f"Ray's head at {node['cluster']} does not answer: {words}"}))
         os._exit(1)
-    AgentProgram(Head(), _THREADS, output).serve()
+    AgentProgram(RayHead(), _THREADS, output).serve()
 
 
 def _connect(node: Mapping[str, str]) -> None:

@@ -26,7 +26,7 @@ class KnownPod:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownRequest:
+class AskedPods:
     """A request that was, or is about to be, sent.
 
     Attributes:
@@ -44,30 +44,30 @@ class KnownRequest:
     is_made: bool = False
     pods: Mapping[str, KnownPod] = field(default_factory=dict)
 
-    def with_pod(self, name: str, pod: KnownPod) -> KnownRequest:
+    def with_pod(self, name: str, pod: KnownPod) -> AskedPods:
         """With another state of one."""
         return replace(self, pods={**self.pods, name: pod})
 
 
 @dataclass(frozen=True, slots=True)
-class KnownCluster:
+class ClusterPods:
     """Of one cluster. asked: by the token of the request. place: server and namespace that were asked."""
 
     cluster: str
-    asked: Mapping[str, KnownRequest] = field(default_factory=dict)
+    asked: Mapping[str, AskedPods] = field(default_factory=dict)
     place: str = ""
 
-    def with_request(self, request: KnownRequest) -> KnownCluster:
+    def with_request(self, request: AskedPods) -> ClusterPods:
         """With another request, or another state of one."""
         return replace(self, asked={**self.asked, request.token: request})
 
-    def without(self, tokens: tuple[str, ...]) -> KnownCluster:
+    def without(self, tokens: tuple[str, ...]) -> ClusterPods:
         """As if these had not been asked for."""
         return replace(self, asked={key: each for key, each in self.asked.items() if key not in tokens})
 
 
-class KubernetesLedger(ClusterLedger[KnownCluster]):
+class KubernetesLedger(ClusterLedger[ClusterPods]):
     """See `ClusterLedger`."""
 
-    kind = KnownCluster
+    kind = ClusterPods
     hint = "Look with `kubectl get pods` what there is, delete what is unused, and remove the file."

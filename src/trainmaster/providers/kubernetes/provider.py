@@ -23,7 +23,12 @@ from trainmaster.providers.base import (
 from trainmaster.providers.examining import Finding, clock_finding, refused, room_finding
 from trainmaster.providers.kubernetes import answers, manifests
 from trainmaster.providers.kubernetes.answers import Pod
-from trainmaster.providers.kubernetes.ledger import KnownCluster, KnownPod, KnownRequest, KubernetesLedger
+from trainmaster.providers.kubernetes.ledger import (
+    AskedPods,
+    ClusterPods,
+    KnownPod,
+    KubernetesLedger,
+)
 from trainmaster.providers.kubernetes.settings import KUBERNETES, KubernetesSettings
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
@@ -220,7 +225,7 @@ class KubernetesProvider:
             names = known.asked[request.token].pods
             return [node for node in self._looked(known) if node.id in names]
 
-    def _known(self, cluster: str) -> KnownCluster:
+    def _known(self, cluster: str) -> ClusterPods:
         """What is known of a cluster; refused where another Kubernetes has it."""
         known = self._memory.of(cluster)
         if known.asked and known.place not in ("", self._place):
@@ -241,7 +246,7 @@ class KubernetesProvider:
             names = manifests.pod_names(self._home, cluster, each)
             pods = dict.fromkeys(names, KnownPod())
             known = known.with_request(
-                KnownRequest(each.token, each.role, each.instance_type, group, dict(each.labels), pods=pods)
+                AskedPods(each.token, each.role, each.instance_type, group, dict(each.labels), pods=pods)
             )
         self._memory.put(known)
         until = str(round(self._clock() + request.lease_s))
@@ -330,7 +335,7 @@ class KubernetesProvider:
         with self._memory.alone(cluster):
             return self._looked(self._memory.of(cluster))
 
-    def _looked(self, known: KnownCluster) -> list[Node]:
+    def _looked(self, known: ClusterPods) -> list[Node]:
         """Every machine of a cluster, with what Kubernetes says now written down."""
         listed = {each.name: each for each in self._pods(known.cluster)}
         given_up = self._given_up(known, listed)
@@ -351,7 +356,7 @@ class KubernetesProvider:
             self._memory.put(known)
         return nodes
 
-    def _given_up(self, known: KnownCluster, listed: Mapping[str, Pod]) -> dict[str, str]:
+    def _given_up(self, known: ClusterPods, listed: Mapping[str, Pod]) -> dict[str, str]:
         """Requests some of whose pods have had no node for too long, and why; these are deleted."""
         if self._settings.queue:  # it waits as long as Kueue says
             return {}
@@ -400,7 +405,7 @@ class KubernetesProvider:
     def _node(
         self,
         cluster: str,
-        asked: KnownRequest,
+        asked: AskedPods,
         name: str,
         state: NodeState,
         reason: str,

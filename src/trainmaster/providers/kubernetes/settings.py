@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from trainmaster.providers.own_settings import SettingsKind
-from trainmaster.providers.site_settings import Site, SiteMachine, SiteSettings, machines_key
+from trainmaster.providers.site_settings import SiteKind, SiteMachine, SiteSettings, machines_key
 from trainmaster.spec.node import Wording
 from trainmaster.spec.reading import (
     Key,
@@ -120,4 +120,4 @@ class KubernetesSettings(SiteSettings[KubernetesMachine]):
         return self.namespace
 
 
-KUBERNETES: Final = Site(_KIND, KubernetesSettings)
+KUBERNETES: Final = SiteKind(_KIND, KubernetesSettings)

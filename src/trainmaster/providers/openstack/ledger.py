@@ -28,7 +28,7 @@ class KnownServer:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownRequest:
+class AskedServers:
     """A request that was, or is about to be, sent.
 
     Attributes:
@@ -43,29 +43,29 @@ class KnownRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     servers: Mapping[str, KnownServer] = field(default_factory=dict)
 
-    def with_server(self, id: str, server: KnownServer) -> KnownRequest:
+    def with_server(self, id: str, server: KnownServer) -> AskedServers:
         """With another state of one."""
         return replace(self, servers={**self.servers, id: server})
 
 
 @dataclass(frozen=True, slots=True)
-class KnownCluster:
+class ClusterServers:
     """Of one cluster. asked: by the token of the request."""
 
     cluster: str
-    asked: Mapping[str, KnownRequest] = field(default_factory=dict)
+    asked: Mapping[str, AskedServers] = field(default_factory=dict)
 
-    def with_request(self, request: KnownRequest) -> KnownCluster:
+    def with_request(self, request: AskedServers) -> ClusterServers:
         """With another request, or another state of one."""
-        return KnownCluster(self.cluster, {**self.asked, request.token: request})
+        return ClusterServers(self.cluster, {**self.asked, request.token: request})
 
-    def without(self, token: str) -> KnownCluster:
+    def without(self, token: str) -> ClusterServers:
         """As if it had not been asked for."""
-        return KnownCluster(self.cluster, {key: each for key, each in self.asked.items() if key != token})
+        return ClusterServers(self.cluster, {key: each for key, each in self.asked.items() if key != token})
 
 
-class OpenstackLedger(ClusterLedger[KnownCluster]):
+class OpenstackLedger(ClusterLedger[ClusterServers]):
     """See `ClusterLedger`."""
 
-    kind = KnownCluster
+    kind = ClusterServers
     hint = "Look with `openstack server list` what there is, delete what is unused, and remove the file."

@@ -29,7 +29,12 @@ from trainmaster.providers.examining import Finding, clock_finding, refused, uns
 from trainmaster.providers.openstack import answers
 from trainmaster.providers.openstack.answers import CLUSTER, HOME, TOKEN, UNTIL, Flavor, Server
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
-from trainmaster.providers.openstack.ledger import KnownCluster, KnownRequest, KnownServer, OpenstackLedger
+from trainmaster.providers.openstack.ledger import (
+    AskedServers,
+    ClusterServers,
+    KnownServer,
+    OpenstackLedger,
+)
 from trainmaster.providers.openstack.login import OpenstackLogin, read_login
 from trainmaster.providers.openstack.project import OpenstackProject, base_name, prefix
 from trainmaster.providers.openstack.settings import KIND, OpenstackSettings, read_settings
@@ -248,7 +253,7 @@ class OpenstackProvider:
                 asked = known.asked[request.token]
             return [node for node in self._looked(known) if node.id in asked.servers]
 
-    def _made(self, known: KnownCluster, request: NodeRequest, *, may_be_there: bool) -> KnownCluster:
+    def _made(self, known: ClusterServers, request: NodeRequest, *, may_be_there: bool) -> ClusterServers:
         """What is known once the machines of a request are there, made if none of them were found.
 
         Args:
@@ -260,7 +265,7 @@ class OpenstackProvider:
         there = self._of_request(cluster, request, looks=_LOOKS if may_be_there else 1)
         missing = request.count - len(there)
         if missing > 0:
-            asked = KnownRequest(
+            asked = AskedServers(
                 request.token, request.role, request.count, request.instance_type, dict(request.labels)
             )
             known = known.with_request(asked)
@@ -279,7 +284,7 @@ class OpenstackProvider:
         kept, surplus = there[: request.count], there[request.count :]
         asked = replace(
             known.asked.get(request.token)
-            or KnownRequest(
+            or AskedServers(
                 request.token, request.role, request.count, request.instance_type, dict(request.labels)
             ),
             servers={each.id: KnownServer(started_at=self._clock()) for each in kept},
@@ -289,7 +294,7 @@ class OpenstackProvider:
         self._delete(surplus)
         return known
 
-    def _send(self, known: KnownCluster, request: NodeRequest) -> None:
+    def _send(self, known: ClusterServers, request: NodeRequest) -> None:
         """Ask for machines."""
         flavor = self._project.flavor(request.instance_type)
         image, network = self._project.image(flavor), self._project.network()
@@ -362,7 +367,7 @@ class OpenstackProvider:
         with self._memory.alone(cluster):
             return self._looked(self._memory.of(cluster))
 
-    def _looked(self, known: KnownCluster) -> list[Node]:
+    def _looked(self, known: ClusterServers) -> list[Node]:
         """Every machine of a cluster, with what Nova says now written down."""
         listed = {each.id: each for each in self._servers(known.cluster)}
         before, nodes = known, list[Node]()
@@ -422,7 +427,13 @@ class OpenstackProvider:
         )
 
     def _node(
-        self, cluster: str, asked: KnownRequest, id: str, server: KnownServer, state: NodeState, reason: str
+        self,
+        cluster: str,
+        asked: AskedServers,
+        id: str,
+        server: KnownServer,
+        state: NodeState,
+        reason: str,
     ) -> Node:
         return Node(
             id=id,

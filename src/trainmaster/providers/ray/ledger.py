@@ -9,7 +9,7 @@ from trainmaster.providers.cluster_ledger import ClusterLedger
 
 
 @dataclass(frozen=True, slots=True)
-class KnownRequest:
+class AskedSeats:
     """What was asked for. token, role, machine, labels: as in `NodeRequest`."""
 
     token: str
@@ -39,16 +39,16 @@ class KnownSeat:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownCluster:
+class ClusterSeats:
     """Of one cluster. requests: by token. seats: by id."""
 
     cluster: str
-    requests: Mapping[str, KnownRequest] = field(default_factory=dict)
+    requests: Mapping[str, AskedSeats] = field(default_factory=dict)
     seats: Mapping[str, KnownSeat] = field(default_factory=dict)
 
 
-class RayLedger(ClusterLedger[KnownCluster]):
+class RayLedger(ClusterLedger[ClusterSeats]):
     """See `ClusterLedger`."""
 
-    kind = KnownCluster
+    kind = ClusterSeats
     hint = "Nothing is lost with the file: actors end themselves. Remove it."

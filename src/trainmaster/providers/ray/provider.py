@@ -23,7 +23,7 @@ from trainmaster.providers.base import (
     root_on_nodes,
 )
 from trainmaster.providers.examining import Finding, unseen_drivers
-from trainmaster.providers.ray.ledger import KnownCluster, KnownRequest, KnownSeat, RayLedger
+from trainmaster.providers.ray.ledger import AskedSeats, ClusterSeats, KnownSeat, RayLedger
 from trainmaster.providers.ray.proxy import GoneError, RayProxy, proxy_of
 from trainmaster.providers.ray.settings import RAY, RaySettings
 from trainmaster.providers.ray.transport import namespace_of
@@ -207,7 +207,7 @@ class RayProvider:
                 known = self._memory.of(cluster)
             return [node for node in self._looked(known) if self._token(known, node.id) == request.token]
 
-    def _take(self, known: KnownCluster, requests: Sequence[NodeRequest]) -> None:
+    def _take(self, known: ClusterSeats, requests: Sequence[NodeRequest]) -> None:
         there = self._proxy.ask("facts")
         parts = [self._part(each, there) for each in requests]
         if words := self._misfit(parts, there):
@@ -219,7 +219,7 @@ class RayProvider:
         until, lease_s = self._clock() + requests[0].lease_s, requests[0].lease_s
         keeper = self._keeper(known.cluster)
         asked = {
-            each.token: KnownRequest(each.token, each.role, each.instance_type, dict(each.labels))
+            each.token: AskedSeats(each.token, each.role, each.instance_type, dict(each.labels))
             for each in requests
         }
         known = replace(known, requests={**known.requests, **asked})
@@ -237,7 +237,7 @@ class RayProvider:
         with self._memory.alone(cluster):
             return self._looked(self._memory.of(cluster))
 
-    def _looked(self, known: KnownCluster) -> list[Node]:
+    def _looked(self, known: ClusterSeats) -> list[Node]:
         """Every machine of a cluster, with what Ray says now written down."""
         before, seats = known, list[dict[str, Any]]()
         try:
@@ -257,7 +257,7 @@ class RayProvider:
         said = {seat["id"]: seat for seat in seats}
         return [self._node(known, seat, said.get(seat.id, {})) for seat in known.seats.values()]
 
-    def _updated(self, known: KnownCluster, seats: Sequence[Mapping[str, Any]]) -> KnownCluster:
+    def _updated(self, known: ClusterSeats, seats: Sequence[Mapping[str, Any]]) -> ClusterSeats:
         found, now = dict(known.seats), self._clock()
         for said in seats:
             if said["token"] not in known.requests:
@@ -270,7 +270,7 @@ class RayProvider:
             found[seat.id] = seat
         return replace(known, seats=found)
 
-    def _node(self, known: KnownCluster, seat: KnownSeat, said: Mapping[str, Any]) -> Node:
+    def _node(self, known: ClusterSeats, seat: KnownSeat, said: Mapping[str, Any]) -> Node:
         request = known.requests[seat.token]
         machine = self._settings.machines.get(request.machine)
         state = NodeState.GONE if seat.ended_at else NodeState(said.get("state", "GONE"))
@@ -351,7 +351,7 @@ class RayProvider:
     def _directory(self, id: str) -> str:
         return f"{self._settings.scratch}/{id}"
 
-    def _token(self, known: KnownCluster, id: str) -> str:
+    def _token(self, known: ClusterSeats, id: str) -> str:
         return known.seats[id].token
 
     def _end(self, keeper: str) -> None:

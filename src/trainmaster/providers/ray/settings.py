@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 from trainmaster.providers.own_settings import SettingsKind
-from trainmaster.providers.site_settings import LoginSettings, Site, SiteMachine, machines_key
+from trainmaster.providers.site_settings import LoginSettings, SiteKind, SiteMachine, machines_key
 from trainmaster.spec.node import Wording, YamlNode
 from trainmaster.spec.reading import (
     Key,
@@ -91,4 +91,4 @@ class RaySettings(LoginSettings[RayMachine]):
             problems.add(node, path, "login and via are both a way there; write one of them")
 
 
-RAY: Final = Site(_KIND, RaySettings)
+RAY: Final = SiteKind(_KIND, RaySettings)

@@ -51,22 +51,22 @@ class KnownJob:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownCluster:
+class ClusterJobs:
     """Of one cluster. jobs: by the token of their request. host_key: private and public half."""
 
     cluster: str
     jobs: Mapping[str, KnownJob] = field(default_factory=dict)
     host_key: tuple[str, str] = ("", "")
 
-    def with_job(self, job: KnownJob) -> KnownCluster:
+    def with_job(self, job: KnownJob) -> ClusterJobs:
         """With another job, or another state of one."""
-        return KnownCluster(self.cluster, {**self.jobs, job.token: job}, self.host_key)
+        return ClusterJobs(self.cluster, {**self.jobs, job.token: job}, self.host_key)
 
 
-class SlurmLedger(ClusterLedger[KnownCluster]):
+class SlurmLedger(ClusterLedger[ClusterJobs]):
     """See `ClusterLedger`."""
 
-    kind = KnownCluster
+    kind = ClusterJobs
     hint = "Look with `squeue --me` what there is, `scancel` what is unused, and remove the file."
 
     def host_key(self, cluster: str) -> tuple[str, str]:
@@ -76,6 +76,6 @@ class SlurmLedger(ClusterLedger[KnownCluster]):
             from trainmaster.transport.key_pairs import make_key_pair
 
             pair = make_key_pair()
-            known = KnownCluster(cluster, known.jobs, (pair.private, pair.public))
+            known = ClusterJobs(cluster, known.jobs, (pair.private, pair.public))
             self.put(known)
         return known.host_key

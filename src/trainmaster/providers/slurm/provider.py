@@ -32,7 +32,7 @@ from trainmaster.providers.slurm import answers, billing, scripts
 from trainmaster.providers.slurm.answers import JobPhase, Partition, SlurmJob
 from trainmaster.providers.slurm.billing import BillingWeights
 from trainmaster.providers.slurm.fitting import refuse_misfit
-from trainmaster.providers.slurm.ledger import KnownCluster, KnownJob, SlurmLedger
+from trainmaster.providers.slurm.ledger import ClusterJobs, KnownJob, SlurmLedger
 from trainmaster.providers.slurm.settings import SLURM, SlurmSettings
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
@@ -321,7 +321,7 @@ class SlurmProvider:
         with self._memory.alone(cluster):
             return self._looked(self._memory.of(cluster))
 
-    def _looked(self, known: KnownCluster) -> list[Node]:
+    def _looked(self, known: ClusterJobs) -> list[Node]:
         """Every machine of a cluster, with what Slurm says now written down."""
         if not known.jobs:
             return []
@@ -374,7 +374,7 @@ class SlurmProvider:
         return runs
 
     def _node(
-        self, known: KnownCluster, job: KnownJob, seen: SlurmJob | None, seat: int, offset_s: float
+        self, known: ClusterJobs, job: KnownJob, seen: SlurmJob | None, seat: int, offset_s: float
     ) -> Node:
         (part,) = self._parts(known.cluster, [NodeRequest(job.role, job.count, job.machine, token=job.token)])
         name = job.nodes[seat] if seat < len(job.nodes) else ""
@@ -462,7 +462,7 @@ class SlurmProvider:
                     known = known.with_job(self._given_back(known, job, gone))
             self._memory.put(known)
 
-    def _given_back(self, known: KnownCluster, job: KnownJob, gone: Sequence[int]) -> KnownJob:
+    def _given_back(self, known: ClusterJobs, job: KnownJob, gone: Sequence[int]) -> KnownJob:
         """A job without some of its machines; what is on them has ended."""
         left = replace(job, given_back=tuple(sorted({*job.given_back, *gone})))
         if job.ended_at:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 from trainmaster.providers.own_settings import SettingsKind
-from trainmaster.providers.site_settings import LoginSettings, Site, SiteMachine, machines_key
+from trainmaster.providers.site_settings import LoginSettings, SiteKind, SiteMachine, machines_key
 from trainmaster.spec.node import Wording, YamlNode
 from trainmaster.spec.reading import (
     Key,
@@ -100,4 +100,4 @@ class SlurmSettings(LoginSettings[SlurmMachine]):
         return self.login.rpartition("@")[0]
 
 
-SLURM: Final = Site(_KIND, SlurmSettings)
+SLURM: Final = SiteKind(_KIND, SlurmSettings)

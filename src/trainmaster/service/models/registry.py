@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import queries
 from trainmaster.db import registry as rows
-from trainmaster.db.registry_rows import AliasMovedError, Move, NewVersionRow, RunModel
+from trainmaster.db.registry_rows import AliasMove, AliasMovedError, NewVersionRow, RunModel
 from trainmaster.db.run_rows import existing
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.runs.lineage import lineage
@@ -258,7 +258,7 @@ class Registry:
         """
         checked_alias(alias)
         name, number = (found := self.version(text))["name"], found["version"]
-        moved = self._move(name, Move(alias, number, self._by), expected)
+        moved = self._move(name, AliasMove(alias, number, self._by), expected)
         return {**self.version(f"{name}@{number}"), "moved": moved}
 
     def rollback(self, text: str, expected: int | None = ANY_VERSION) -> dict[str, Any]:
@@ -287,16 +287,16 @@ class Registry:
                 f"{text} meant no version before {present} that is still there",
                 f"`trainmaster models promote {name}@VERSION {alias}` names one.",
             )
-        self._move(name, Move(alias, target, self._by, "rollback"), present)
+        self._move(name, AliasMove(alias, target, self._by, "rollback"), present)
         return {**self.version(f"{name}@{target}"), "moved": True}
 
     def remove_alias(self, text: str) -> None:
         """Take an alias away; what it meant stays."""
         wanted = ModelReference.parse(text)
         alias, present = wanted.must_alias, self._number(wanted)
-        self._move(wanted.name, Move(alias, None, self._by, "remove"), present)
+        self._move(wanted.name, AliasMove(alias, None, self._by, "remove"), present)
 
-    def _move(self, name: str, move: Move, expected: int | None) -> bool:
+    def _move(self, name: str, move: AliasMove, expected: int | None) -> bool:
         if expected == ANY_VERSION:
             aliases = rows.aliases(self._database, self._team, name)
             expected = next((row["version"] for row in aliases if row["alias"] == move.alias), None)

@@ -20,7 +20,7 @@ from trainmaster.executors._processes import give_back
 from trainmaster.spec.errors import MissingPartError, UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.service.shells import Shell
+    from trainmaster.service.shells import MemberShell
 
 _TERM: Final = re.compile(r"[A-Za-z0-9._+-]{1,40}")
 _MAX_SIZE: Final = 10_000
@@ -59,7 +59,7 @@ class MemberCommand:
         terminal: it gets one; None for pipes.
     """
 
-    def __init__(self, shell: Shell, terminal: Terminal | None = None) -> None:
+    def __init__(self, shell: MemberShell, terminal: Terminal | None = None) -> None:
         self._shell, self._terminal = shell, terminal
         self._process: subprocess.Popen[bytes] | None = None
         self._input = -1

@@ -14,7 +14,7 @@ from typing import Any
 from trainmaster.spec.errors import StoreError, UsageError
 
 
-class Room:
+class DiskUse:
     """Counts the room that directories take, what has two names once, and what was counted not again."""
 
     def __init__(self) -> None:

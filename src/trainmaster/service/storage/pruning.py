@@ -15,7 +15,7 @@ from trainmaster.db.queries import RunFilter
 from trainmaster.objects import ObjectStore
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
-from trainmaster.service.storage.places import Room, in_use, last_used_s
+from trainmaster.service.storage.places import DiskUse, in_use, last_used_s
 from trainmaster.service.storage.removal import JUST_TAKEN_S, RunRemoval, remove_environment
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason
@@ -89,7 +89,7 @@ class Pruning:
         self._opened, self._which, self._by = opened, which, by
         self._database, self._home = opened.database, opened.home
         self._kept_s, self._unused_s, self._is_trial = kept_s, unused_s, is_trial
-        self._removal, self._room = RunRemoval(opened), Room()
+        self._removal, self._room = RunRemoval(opened), DiskUse()
 
     def prune(self, kinds: Sequence[str] = ()) -> dict[str, Any]:
         """The object of ``prune --json``.

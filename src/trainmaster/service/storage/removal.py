@@ -18,7 +18,7 @@ from trainmaster.objects import ObjectStore
 from trainmaster.service.driving.replicas import ACCESS, REPLICAS, TAKEN
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
-from trainmaster.service.storage.places import Room, in_use, last_used_s, remove_tree
+from trainmaster.service.storage.places import DiskUse, in_use, last_used_s, remove_tree
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class RunRemoval:
     def __init__(self, opened: OpenHome) -> None:
         self._opened = opened
         self._database = opened.database
-        self._room = Room()
+        self._room = DiskUse()
 
     def remove(self, runs: Sequence[str], by: str, *, is_trial: bool = False) -> dict[str, Any]:
         """Remove runs; the object of ``rm --json``. One that another one of them needs goes after that.

@@ -19,7 +19,7 @@ from trainmaster.db import removals
 from trainmaster.db.queries import RunFilter
 from trainmaster.objects import ObjectStore
 from trainmaster.service.driving.replicas import REPLICAS, TAKEN
-from trainmaster.service.storage.places import Room
+from trainmaster.service.storage.places import DiskUse
 from trainmaster.service.storage.pruning import KINDS, OF_RUNS, UNUSED_S, Pruning
 from trainmaster.service.storage.removal import REMOVED, RemovalOutcome, RunRemoval
 from trainmaster.service.teams.team_runs import TeamRuns
@@ -56,7 +56,7 @@ class StorageUsage:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._room = Room()
+        self._room = DiskUse()
         self._kinds: dict[tuple[str, str], int] = {}
         self._runs: dict[str, dict[str, int]] = {}
         self._trouble = ""

@@ -19,7 +19,7 @@ from trainmaster.service.quotes.history import (
 )
 from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.experiment import Batch
-from trainmaster.spec.until import Target
+from trainmaster.spec.until import MetricTarget
 
 OWNER = "r-owner"
 
@@ -77,7 +77,7 @@ def test_a_team_is_told_what_its_own_runs_have_measured(database, home, recipe):
 
 
 def test_the_curves_of_a_target_are_those_of_the_teams_own_runs(database, home, recipe):
-    main = recipe.experiments["main"].model_copy(update={"target": Target(metric="acc", at_least=0.9)})
+    main = recipe.experiments["main"].model_copy(update={"target": MetricTarget(metric="acc", at_least=0.9)})
     recipe = recipe.model_copy(update={"experiments": {"main": main}})
     key = histories(database, home, recipe)["main"].fingerprint
     for run in (OWNER, "r-red"):

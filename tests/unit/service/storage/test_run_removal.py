@@ -359,10 +359,10 @@ def test_room_counts_what_has_two_names_once(tmp_path):
     (tmp_path / "a" / "x").write_bytes(bytes(50_000))
     (tmp_path / "b").mkdir()
     os.link(tmp_path / "a" / "x", tmp_path / "b" / "x")
-    room = places.Room()
+    room = places.DiskUse()
     first = room.bytes_below(tmp_path / "a")
     assert first >= 50_000 > room.bytes_below(tmp_path / "b")
-    assert places.Room().bytes_below(tmp_path, but=[tmp_path / "a", tmp_path / "b"]) < 50_000
+    assert places.DiskUse().bytes_below(tmp_path, but=[tmp_path / "a", tmp_path / "b"]) < 50_000
 
 
 def test_the_owner_of_a_name_on_the_store(service):
