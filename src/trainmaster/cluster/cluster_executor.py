@@ -70,6 +70,7 @@ class ClusterExecutor:
         on_lost: is told which members of an attempt were lost with their nodes.
         holds: clusters whose experiments are over wait for `finish`.
         own_cluster: the one that this very process runs on, which is given back after all others; or empty.
+        next_driver: id of the machine that is being made ready to drive the run; or empty.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class ClusterExecutor:
         self._token = 0
         self._places: dict[str, Places] = {}
         self.on_lost: Callable[[str, Sequence[str]], None] = lambda *_: None
-        self.own_cluster = ""
+        self.own_cluster = self.next_driver = ""
         self.holds = False
 
     # --- Executor --------------------------------------------------------------------------------
@@ -393,12 +394,15 @@ class ClusterExecutor:
         present = _present(self._connection(attempt).loop)
         return {machine for _, machine in self._member_places.machines(attempt, present)}
 
-    def is_replaceable(self, machine: Machine) -> bool:
-        """Whether another one may take its place: not that of the run's driver, and no machine twice."""
+    def why_kept(self, machine: Machine) -> str:
+        """Why no other one may take its place: it drives the run, or is to; or that was decided before."""
         loop = next(each.loop for each in self._all if machine in each.loop.record.machines)
         is_own = loop.record.id == self.own_cluster and loop.formation is not None
         drives = is_own and loop.formation is not None and loop.formation.first == machine.id
-        return machine.slow_at is None and machine.holds_seat and not drives
+        if drives or machine.id == self.next_driver:
+            return "the slow machine drives the run"
+        is_kept = machine.slow_at is not None or not machine.holds_seat
+        return "it was decided before that this machine stays" if is_kept else ""
 
     def cluster_of(self, experiment: str) -> str:
         """The id of an experiment's cluster."""

@@ -168,6 +168,15 @@ def machine_cpu_s() -> tuple[float, float]:
     return (user + nice + system + irq + softirq) * tick_s, stolen * tick_s
 
 
+def io_wait_s() -> float | None:
+    """Seconds since boot for which something here waited for a disk or a mount; None if not told."""
+    try:
+        with open("/proc/pressure/io", "rb") as file:
+            return int(file.readline().rpartition(b"total=")[2]) / 1e6
+    except (OSError, ValueError):
+        return None  # it is old, or was told not to count
+
+
 def scan() -> Table:
     """All processes of the node."""
     found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())

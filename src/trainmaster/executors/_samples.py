@@ -101,6 +101,7 @@ class _SampledMember:
         self.sampled_at = 0.0
         self.cpu_seconds = self.cpu_wait_seconds = 0.0
         self.machine_before = _processes.machine_cpu_s()
+        self.io_wait_before_s = _processes.io_wait_s()
         self.tree: list[int] = []
         self.rss_bytes = self.peak_rss_bytes = self.processes = 0
         self.gpus: tuple[float | None, int | None] | None = None
@@ -143,6 +144,7 @@ class MemberSampler:
         self._node_name = f"@{os.uname().nodename}"
         self._own_peak_bytes = 0
         self._machine = _processes.machine_cpu_s()
+        self._io_wait_s = _processes.io_wait_s()
 
     def tick(
         self, living: Mapping[int, tuple[GangProcesses, int]], now: float, unix_time: float
@@ -212,6 +214,7 @@ class MemberSampler:
 
     def _measure(self, living: Mapping[int, tuple[GangProcesses, int]]) -> None:
         self._machine = _processes.machine_cpu_s()
+        self._io_wait_s = _processes.io_wait_s()
         table = _processes.scan()
         roots = _processes.descent(table, living.keys())
         self._counts_traffic = self._traffic.look(roots)
@@ -287,6 +290,8 @@ class MemberSampler:
             if (trip_ms := self._traffic.round_trip_ms(pid)) is not None:
                 row["round_trip_ms"] = trip_ms
                 row["send_busy_seconds"] = round(self._traffic.busy_s(pid), 3)
+        if self._io_wait_s is not None and seen.io_wait_before_s is not None:
+            row["io_wait_seconds"] = round(self._io_wait_s - seen.io_wait_before_s, 3)
         if seen.gpus is not None and not last:
             row["gpu_utilisation"], row["gpu_memory_bytes"] = seen.gpus
         return row

@@ -29,6 +29,7 @@ _OPTIONAL: Final = (
     "machine_cpu_seconds",
     "stolen_seconds",
     "send_busy_seconds",
+    "io_wait_seconds",
 )
 _Number = TypeVar("_Number", int, float)
 
@@ -54,6 +55,7 @@ class Usage:
         machine_cpu_seconds: of its machine's processors that were used, by all; None if not told.
         stolen_seconds: of its machine's processors that the hypervisor gave to other machines.
         send_busy_seconds: for which it was sending to other machines, over all connections; None if to none.
+        io_wait_seconds: for which anything on its machine waited for a disk or a mount; None if not told.
     """
 
     seconds: float
@@ -69,6 +71,7 @@ class Usage:
     machine_cpu_seconds: float | None = None
     stolen_seconds: float | None = None
     send_busy_seconds: float | None = None
+    io_wait_seconds: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """What there is of it, as plain numbers."""
@@ -81,7 +84,12 @@ class Usage:
 
 
 def read_usage(
-    directory: Path, since_s: float = 0.0, until_s: float = math.inf, *, whole: bool = True
+    directory: Path,
+    since_s: float = 0.0,
+    until_s: float = math.inf,
+    *,
+    whole: bool = True,
+    tail_bytes: int = TAIL_BYTES,
 ) -> dict[str, Usage]:
     """What each member of an attempt has used, by its name; members that ended within a second are missing.
 
@@ -91,9 +99,10 @@ def read_usage(
             to that moment, not after it, is the beginning.
         until_s: seconds of a member's life after which nothing counts.
         whole: False reads no more than the file's end: enough for everything but the GPUs of a long attempt.
+        tail_bytes: how much that is.
     """
     rows: dict[str, list[dict[str, Any]]] = {}
-    for row in _rows(directory / SAMPLES_FILE, None if whole else TAIL_BYTES):
+    for row in _rows(directory / SAMPLES_FILE, None if whole else tail_bytes):
         if row["seconds"] <= until_s:
             rows.setdefault(row["member"], []).append(row)
     return {member: _usage(found, since_s) for member, found in rows.items()}
@@ -107,10 +116,15 @@ def member_samples(directory: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def node_samples(directory: Path) -> dict[str, list[dict[str, Any]]]:
-    """The looks at the nodes of an attempt themselves, by their name, in order; those that it has."""
+def node_samples(directory: Path, tail_bytes: int | None = None) -> dict[str, list[dict[str, Any]]]:
+    """The looks at the nodes of an attempt themselves, by their name, in order; those that it has.
+
+    Args:
+        directory: of the attempt.
+        tail_bytes: of the file's end so much is read; None: all of it.
+    """
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in _lines(directory / SAMPLES_FILE, None):
+    for row in _lines(directory / SAMPLES_FILE, tail_bytes):
         member = row.get("member")
         if isinstance(member, str) and member.startswith(_NODE) and _is_finite(row.get("time")):
             numbers = {key: value for key, value in row.items() if _is_finite(value)}
@@ -247,6 +261,7 @@ def _usage(rows: list[dict[str, Any]], since_s: float) -> Usage:
         machine_cpu_seconds=_difference(first, last, "machine_cpu_seconds"),
         stolen_seconds=_difference(first, last, "stolen_seconds"),
         send_busy_seconds=_difference(first, last, "send_busy_seconds"),
+        io_wait_seconds=_difference(first, last, "io_wait_seconds"),
     )
 
 

@@ -363,3 +363,10 @@ def test_a_machine_that_is_rented_and_not_prepared_yet_is_not_taken_for_lost(ben
     del bench.loop.accesses["i-7"]
     bench.loop.record.rented = ()
     assert not bench.cluster_executor.is_coming(ONE), "it is gone"
+
+
+def test_the_machine_that_drives_a_run_or_is_to_stays_however_slow_it_is(bench: Bench) -> None:
+    machine = next(iter(bench.loop.record.rented))
+    assert bench.cluster_executor.why_kept(machine) == ""
+    bench.cluster_executor.next_driver = machine.id
+    assert bench.cluster_executor.why_kept(machine) == "the slow machine drives the run"

@@ -22,7 +22,7 @@ from trainmaster.control.decide.adapting import (
 #: Half of its time a run of an hour waits for one machine; another one is there within two minutes.
 SLOW = Slow(
     machine="node-2 (i-2)",
-    is_rented=True,
+    kept="",
     usual_s=1.0,
     step_s=2.0,
     seen_s=20.0,
@@ -43,7 +43,7 @@ SLOW = Slow(
         ({}, ""),
         ({"machine": ""}, "gains nothing of the 30 min, and $1.00 more that it takes longer"),
         ({"machine": "", "usd_per_hour": 0.0}, "gains nothing of the 30 min that it takes longer"),
-        ({"is_rented": False}, "there is no other machine"),
+        ({"kept": "the slow machine drives the run"}, "the slow machine drives the run"),
         ({"changes": MOST_CHANGES}, "changed 2 times already"),
         ({"changes": 1, "changed_s": REST_S - 1}, "changed 59 s ago"),
         ({"changes": 1, "changed_s": REST_S}, ""),
@@ -91,7 +91,7 @@ _USD = st.floats(0.0, 1e4)
 slow_ones = st.builds(
     Slow,
     machine=st.sampled_from(["", "node-1 (i-1)"]),
-    is_rented=st.booleans(),
+    kept=st.sampled_from(["", "it drives the run"]),
     usual_s=st.floats(1e-3, 1e3),
     step_s=st.floats(1e-3, 1e3),
     seen_s=_TIMES,
@@ -116,7 +116,7 @@ def test_what_never_happens(slow):
     if why_not_replace(slow):
         return
     assert slow.machine
-    assert slow.is_rented
+    assert not slow.kept
     assert slow.changes < MOST_CHANGES
     assert slow.changed_s >= REST_S
     assert slow.checkpoint_s is not None

@@ -8,11 +8,14 @@ from dataclasses import replace
 import pytest
 
 from trainmaster.advisor.model.step_trace import StepTrace
-from trainmaster.control.measure.drift import StepProfile, drift_between, drift_of
+from trainmaster.control.measure.drift import DriftMeter, StepProfile, drift_between
 
 WAITS = {"worker-0": 0.1, "worker-1": 0.1}
-GANG = StepProfile(1.0, 0.8, 1e6, 0.2, {"a": 0.8, "b": 0.8}, 2, WAITS, WAITS)
-ALONE = StepProfile(1.0, 0.8, cpu_wait_s={"worker-0": 0.1})
+NONE = {"worker-0": 0.0, "worker-1": 0.0}
+GANG = StepProfile(1.0, 0.8, 1e6, 0.2, {"a": 0.8, "b": 0.8}, 2, WAITS, WAITS, NONE, NONE)
+ALONE = StepProfile(
+    1.0, 0.8, cpu_wait_s={"worker-0": 0.1}, stolen_s={"worker-0": 0.0}, io_wait_s={"worker-0": 0.0}
+)
 WORST = "worker-1"
 
 
@@ -33,7 +36,16 @@ WORST = "worker-1"
         (GANG, {"step_s": 2.0}, "network carries less", ""),
         (GANG, {"step_s": 2.0, "sent_bytes": 1e3}, "one of its machines is slow", ""),
         (GANG, {"step_s": 2.0, "sent_bytes": None, "round_trip_ms": None, "others": None}, "is slow", ""),
-        (ALONE, {"step_s": 2.0}, "waits for its data", ""),
+        (ALONE, {"step_s": 2.0}, "it waits for its data", ""),
+        (replace(ALONE, cpu_wait_s=None), {"step_s": 2.0}, "data, or its machine has used its credits", ""),
+        # Credits of a virtual machine: what its kernel was not given, it cannot count as a wait.
+        (ALONE, {"step_s": 2.0, "stolen_s": {"worker-0": 0.9}}, "loses 0.9 s of it to others", "worker-0"),
+        (GANG, {"step_s": 2.0, "stolen_s": {"worker-0": 0.0, "worker-1": 0.9}}, "used its credits", WORST),
+        (GANG, {"step_s": 2.0, "stolen_s": {"worker-0": 0.8, "worker-1": 0.9}}, "network carries less", ""),
+        # Data: told, with the member, and no machine is replaced for it.
+        (ALONE, {"step_s": 2.0, "io_wait_s": {"worker-0": 0.9}}, "data cannot keep up", ""),
+        (GANG, {"step_s": 2.0, "io_wait_s": {"worker-0": 0.0, "worker-1": 0.9}}, "worker-1 waits 0.9 s", ""),
+        (GANG, {"step_s": 2.0, "io_wait_s": {"worker-0": 0.1, "worker-1": 0.2}}, "network carries less", ""),
         (ALONE, {"step_s": 2.0, "cpu_s": 1.7}, "computes more", ""),
         # What hardly computes does not take longer as it computes a little more.
         (replace(GANG, cpu_s=0.01), {"step_s": 2.0, "cpu_s": 0.05}, "network carries less", ""),
@@ -71,6 +83,7 @@ def test_what_makes_steps_slower(before, now, words, member):
     if told is not None:
         assert words in told.words
         assert (told.usual_s, told.step_s, told.member) == (1.0, now["step_s"], member)
+        assert told.is_own == ("computes more" in words)
 
 
 def test_what_a_task_has_left_says_that_it_waits(tmp_path):
@@ -81,7 +94,7 @@ def test_what_a_task_has_left_says_that_it_waits(tmp_path):
         used = {"cpu_seconds": cpu_s, "peak_rss_bytes": 1, "seconds": float(second)}
         rows.append(json.dumps({"member": "worker-0", "time": 1000.0 + second, **used}))
     (tmp_path / "samples.jsonl").write_text("\n".join(rows) + "\n")
-    told = drift_of(trace, tmp_path, 1000.0, 1089.0)
+    told = DriftMeter().look(trace, tmp_path, 1000.0, 1089.0)
     assert told is not None
     assert "it waits for its data" in told.words
     assert told.words.startswith("a step takes 3")

@@ -33,7 +33,7 @@ class Slow:
 
     Attributes:
         machine: which one, for people; empty if none stands out.
-        is_rented: another one can be asked for in its place.
+        kept: why no other one can be asked for in its place; empty if one can.
         usual_s, step_s: what a step took, and takes.
         seen_s: for how long that is so.
         left_s: until its last step, at the pace that it has.
@@ -47,7 +47,7 @@ class Slow:
     """
 
     machine: str
-    is_rented: bool
+    kept: str
     usual_s: float
     step_s: float
     seen_s: float
@@ -117,8 +117,8 @@ def why_not_replace(slow: Slow) -> str:
         dearer = f", and {dollars(slow.usd_per_hour * longer_s / 3600)} more" if slow.usd_per_hour else ""
         lost = f"{format_duration(longer_s)}{dearer}"
         return f"no machine stands out, so another one gains nothing of the {lost} that it takes longer"
-    if not slow.is_rented:
-        return "there is no other machine to go on with"
+    if slow.kept:
+        return slow.kept
     if slow.changes >= MOST_CHANGES:
         return f"its machines were changed {slow.changes} times already"
     if slow.changed_s < REST_S:

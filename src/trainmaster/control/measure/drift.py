@@ -22,6 +22,22 @@ _MORE_MS: Final = 1.0
 _BUSY: Final = 0.3
 #: Share of what steps take longer that the one member waits more for its processors than any other.
 _STANDS_OUT: Final = 0.3
+#: The last half minute of a gang of two hundred is within so much of what was sampled.
+_TAIL_BYTES: Final = 512 << 10
+_CREDITS: Final = ", or its machine has used its credits"
+#: How a member stands out, and what that comes from and what to do.
+_OF_PROCESSORS: Final = (
+    "waits {} s of it for its processors",
+    "something else runs there, or its machine has used its credits: end that, or replace the machine",
+)
+_OF_HOST: Final = (
+    "loses {} s of it to others on its host",
+    "its machine has used its credits, or its host is full: replace the machine",
+)
+_OF_CARD: Final = (
+    "sends for {} s of it",
+    "the network card of its machine is full, or carries less: replace the machine",
+)
 #: A member that sends less a step waits for no network card.
 _MUCH_BYTES: Final = 1e5
 
@@ -38,6 +54,8 @@ class StepProfile:
         members: how many there are.
         cpu_wait_s: per step, for which a member's threads were ready and had no processor, by member.
         sending_s: per step, for which a member was sending to other machines, by member.
+        stolen_s: per step, of processors that the hypervisor gave to others, by member.
+        io_wait_s: per step, for which anything on a member's machine waited for disks and mounts, by member.
     """
 
     step_s: float
@@ -48,6 +66,8 @@ class StepProfile:
     members: int = 1
     cpu_wait_s: Mapping[str, float] | None = None
     sending_s: Mapping[str, float] | None = None
+    stolen_s: Mapping[str, float] | None = None
+    io_wait_s: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +78,22 @@ class Drift:
         words: what makes them so, and what to do.
         usual_s, step_s: what one took, and takes.
         member: that all others wait for, as its machine gives it less; empty if none stands out.
+        is_own: the script computes more, and no machine is to blame.
     """
 
     words: str
     usual_s: float
     step_s: float
     member: str = ""
+    is_own: bool = False
+
+    def on(self, machine: str) -> str:
+        """Its words, with the machine that the member is on.
+
+        >>> Drift("a step takes 2 s, not 1 s, as worker-1 waits", 1.0, 2.0, "worker-1").on("node-2")
+        'a step takes 2 s, not 1 s, as worker-1 on node-2 waits'
+        """
+        return self.words.replace(f"as {self.member} ", f"as {self.member} on {machine} ", 1)
 
 
 def drift_between(before: StepProfile, now: StepProfile) -> Drift | None:
@@ -77,24 +107,21 @@ def drift_between(before: StepProfile, now: StepProfile) -> Drift | None:
     """
     if now.step_s < _SLOWER * before.step_s:
         return None
-    found = Drift(_why_slower(before, now), before.step_s, now.step_s)
-    if _computes_more(before, now):  # who does waits more, too
-        return found
-    drift = f"a step takes {now.step_s:.3g} s, not {before.step_s:.3g} s"
     longer_s = now.step_s - before.step_s
-    if member := _standing_out(before.cpu_wait_s, now.cpu_wait_s, longer_s):
-        wait_s, was_s = ((each.cpu_wait_s or {})[member] for each in (now, before))
-        told = f"{member} waits {wait_s:.3g} s of it for its processors, not {was_s:.3g} s"
-        why = (
-            "something else runs there, or its machine has used its credits: end that, or replace the machine"
-        )
-        return replace(found, words=f"{drift}, as {told}: {why}", member=member)
-    member = _standing_out(before.sending_s, now.sending_s, longer_s)
-    if member and not _is_on_all_ways(before, now, member):
-        busy_s, was_s = ((each.sending_s or {})[member] for each in (now, before))
-        told = f"{member} sends for {busy_s:.3g} s of it, not {was_s:.3g} s"
-        why = "the network card of its machine is full, or carries less: replace the machine"
-        return replace(found, words=f"{drift}, as {told}: {why}", member=member)
+    drift = f"a step takes {now.step_s:.3g} s, not {before.step_s:.3g} s"
+    found = Drift(f"{drift}, {_why_slower(before, now)}", before.step_s, now.step_s)
+    if _computes_more(before, now):  # who does waits more, too
+        return replace(found, is_own=True)
+    for was, seconds, (what, why) in (
+        (before.cpu_wait_s, now.cpu_wait_s, _OF_PROCESSORS),
+        (before.stolen_s, now.stolen_s, _OF_HOST),
+        (before.sending_s, now.sending_s, _OF_CARD),
+    ):
+        member = _standing_out(was, seconds, longer_s)
+        is_everywhere = seconds is now.sending_s and _is_on_all_ways(before, now, member)
+        if was and seconds and member and not is_everywhere:
+            told = f"{member} {what.format(f'{seconds[member]:.3g}')}, not {was[member]:.3g} s"
+            return replace(found, words=f"{drift}, as {told}: {why}", member=member)
     return found
 
 
@@ -129,30 +156,54 @@ def _standing_out(
 
 
 def _why_slower(before: StepProfile, now: StepProfile) -> str:
-    drift = f"a step takes {now.step_s:.3g} s, not {before.step_s:.3g} s"
+    """What follows "a step takes 2 s, not 1 s, "; which member is to blame is not looked for here."""
+    longer_s = now.step_s - before.step_s
     if _computes_more(before, now):
-        return f"{drift}, as it computes more: that is the script's own, no other machine helps"
+        return "as it computes more: that is the script's own, no other machine helps"
+    if waits := _data_waits(before, now):
+        return waits
     trip, was = now.round_trip_ms, before.round_trip_ms
     if trip is not None and was is not None and trip - was > _MORE_MS and trip > 2 * was:
         told = f"packets between its machines take {trip:.3g} ms, not {was:.3g} ms"
-        return f"{drift}, as {told}: machines in one zone are nearer to each other"
+        return f"as {told}: machines in one zone are nearer to each other"
     known = before.others or {}
     others = {node: share - known.get(node, 0.0) for node, share in (now.others or {}).items()}
     if others and max(others.values()) > _BUSY:
         node = max(others, key=lambda name: others[name])
         told = f"something else keeps {100 * others[node]:.0f} % of {node} busy"
-        return f"{drift}, as {told}: end that, or replace {node}"
+        return f"as {told}: end that, or replace {node}"
     if now.members == 1:
-        return f"{drift}, and it computes no more: it waits for its data, or its machine has used its credits"
+        waited_s = sum((now.cpu_wait_s or {}).values()) - sum((before.cpu_wait_s or {}).values())
+        is_credits = not now.cpu_wait_s or waited_s >= _STANDS_OUT * longer_s
+        return "and it computes no more: it waits for its data" + is_credits * _CREDITS
     if now.sent_bytes is not None and now.sent_bytes > _MUCH_BYTES:
         rate, had = now.sent_bytes / now.step_s / 1e6, now.sent_bytes / before.step_s / 1e6
         told = f"members send {rate:.3g} MB/s, not {had:.3g}"
-        return f"{drift}, and they compute no more: the network carries less ({told}), or one machine is slow"
-    return f"{drift}, and members compute no more and send little: one of its machines is slow"
+        return f"and they compute no more: the network carries less ({told}), or one machine is slow"
+    return "and members compute no more and send little: one of its machines is slow"
+
+
+def _data_waits(before: StepProfile, now: StepProfile) -> str:
+    """That data cannot keep up: disks or mounted volumes take so much longer; empty if they do not."""
+    was, longer_s = before.io_wait_s or {}, now.step_s - before.step_s
+    more = {name: seconds - was[name] for name, seconds in (now.io_wait_s or {}).items() if name in was}
+    first = max(more, key=lambda name: more[name], default="")
+    if not first or more[first] < _STANDS_OUT * longer_s:
+        return ""
+    wait_s = was[first] + more[first]
+    told = f"{first} waits {wait_s:.3g} s of it for disks or volumes, not {was[first]:.3g} s"
+    return (
+        f"as {told}: data cannot keep up: read ahead in more processes, keep it on the machine's own disk, "
+        "or make it smaller; another machine would wait as well"
+    )
+
+
+#: What `Usage` has of each member, in the order of `StepProfile`.
+_BY_MEMBER: Final = ("cpu_wait_seconds", "send_busy_seconds", "stolen_seconds", "io_wait_seconds")
 
 
 def pace_of(
-    trace: StepTrace, directory: Path, started_at: float, begin: float, end: float
+    trace: StepTrace, directory: Path, started_at: float, begin: float, end: float, *, whole: bool = True
 ) -> StepProfile | None:
     """How steps went between two moments; None if too little of that is known.
 
@@ -162,9 +213,11 @@ def pace_of(
         started_at: Unix seconds: when its members were started.
         begin: Unix seconds.
         end: Unix seconds.
+        whole: False reads the end of what was sampled only.
     """
     steps = trace.steps_at(end) - trace.steps_at(begin)
-    found = read_usage(directory, begin - started_at, end - started_at)
+    span = begin - started_at, end - started_at
+    found = read_usage(directory, *span, whole=whole, tail_bytes=_TAIL_BYTES)
     used = [usage for name, usage in found.items() if name.startswith("worker-") and usage.seconds > 1.0]
     if steps < 1 or not used:
         return None
@@ -176,9 +229,9 @@ def pace_of(
         sum(usage.cpu_share for usage in used) / len(used) * step_s,
         sum(sent) / len(sent) * step_s if sent else None,
         max(trips, default=None),
-        _others(directory, begin, end),
+        _others(directory, begin, end, None if whole else _TAIL_BYTES),
         len(used),
-        *(_per_step(found, each, step_s) for each in ("cpu_wait_seconds", "send_busy_seconds")),
+        *(_per_step(found, each, step_s) for each in _BY_MEMBER),
     )
 
 
@@ -190,20 +243,40 @@ def _per_step(found: Mapping[str, Usage], what: str, step_s: float) -> dict[str,
     }
 
 
-def drift_of(trace: StepTrace, directory: Path, started_at: float, now: float) -> Drift | None:
-    """`drift_between` of a task that runs: its last 30 s, or last third, against its first."""
-    if trace.first_at is None or trace.last_at is None or trace.last_at - trace.first_at < 3.0:
-        return None
-    part_s = min(_NOW_S, (trace.last_at - trace.first_at) / 3)
-    first = pace_of(trace, directory, started_at, trace.first_at, trace.first_at + part_s)
-    last = pace_of(trace, directory, started_at, now - part_s, now)
-    return None if first is None or last is None else drift_between(first, last)
+class DriftMeter:
+    """Holds the last 30 s, or last third, of tasks that run against their first.
+
+    The first is read once: what is sampled of a run of days is long.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[Path, StepProfile] = {}
+
+    def look(self, trace: StepTrace, directory: Path, started_at: float, now: float) -> Drift | None:
+        """`drift_between` of a task that runs; None if too little is known.
+
+        Args:
+            trace: of its steps.
+            directory: of its attempt.
+            started_at: Unix seconds: when its members were started.
+            now: Unix seconds.
+        """
+        if trace.first_at is None or trace.last_at is None or trace.last_at - trace.first_at < 3.0:
+            return None
+        part_s = min(_NOW_S, (trace.last_at - trace.first_at) / 3)
+        last = pace_of(trace, directory, started_at, now - part_s, now, whole=False)
+        first = self._first.get(directory)
+        if last is not None and first is None:
+            first = pace_of(trace, directory, started_at, trace.first_at, trace.first_at + part_s)
+            if first is not None and part_s == _NOW_S:
+                self._first[directory] = first
+        return None if first is None or last is None else drift_between(first, last)
 
 
-def _others(directory: Path, begin: float, end: float) -> dict[str, float]:
+def _others(directory: Path, begin: float, end: float, tail_bytes: int | None) -> dict[str, float]:
     """Share of each node that is busy, as its samples say."""
     found = {}
-    for node, rows in node_samples(directory).items():
+    for node, rows in node_samples(directory, tail_bytes).items():
         busy = [row["cpu_percent"] for row in rows if begin <= row["time"] <= end and "cpu_percent" in row]
         if busy:
             found[node] = sum(busy) / len(busy) / 100

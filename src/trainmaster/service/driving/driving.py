@@ -344,11 +344,9 @@ def _forecaster(
     run_state: RunState,
 ) -> Forecaster:
     """Keeps an eye on the quote, and on slow machines and sizes of gangs where the recipe asks for that."""
-    tracker = _tracker(opened, session, snapshot, world)
-    if not any(each.adapt for each in session.recipe.experiments.values()):
-        return tracker
     from trainmaster.service.quotes.adapter import Adapter
 
+    tracker = _tracker(opened, session, snapshot, world)
     names = [name for name, each in session.recipe.experiments.items() if each.adapt]
     earlier = queries.experiment_notes(opened.database, session.run, names)
     told = [(row["experiment"], row["message"]) for row in earlier if row["topic"] == ADAPTED]

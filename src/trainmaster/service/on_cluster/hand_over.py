@@ -357,6 +357,7 @@ class HandingOver:
                     return
             cluster, node = found
             tried.add(node.id)
+            executor.next_driver = node.id
             why = "the connection to its driver was lost"
             try:
                 self._ready = self._made_ready(cluster, node, packages)
@@ -367,6 +368,7 @@ class HandingOver:
                     return
             if self._chosen is not None or self._over.is_set():
                 return
+            executor.next_driver = ""
             self._tell(f"note: {node.id} cannot drive the run: {why}; it is driven here")
 
     def _made_ready(

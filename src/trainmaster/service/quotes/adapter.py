@@ -1,4 +1,4 @@
-"""`Adapter`: has another machine for one that is slow, where an experiment says `adapt: true`, and tells why.
+"""`Adapter`: tells what makes steps slow, and has another machine for it where a recipe says `adapt: true`.
 
 What is decided is in the record of the cluster before anything is done; the next driver goes on from there.
 """
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.decide.adapting import SEEN_S, Moment, Slow, moment, why_not_replace, why_replace
-from trainmaster.control.measure.drift import Drift, drift_of
+from trainmaster.control.measure.drift import Drift, DriftMeter
 from trainmaster.control.task.gangs import checkpoints_of
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note
@@ -25,14 +25,20 @@ if TYPE_CHECKING:
     from trainmaster.cluster.cluster_loop import ClusterLoop
     from trainmaster.cluster.record import Machine
     from trainmaster.control.loop.run_state import RunState, Task
-    from trainmaster.control.loop.surroundings import Forecaster
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.service.cluster_costs import ClusterCosts
+    from trainmaster.service.quotes.quote_tracker import QuoteTracker
     from trainmaster.spec import Recipe
 
 _LOOK_S: Final = 2.0
 #: Of an attempt so many reasons to change nothing are shown.
 _TOLD_MOST: Final = 3
+#: Where nothing is changed it is told once of an attempt, if steps take so many times as long, for so long;
+#: and that is looked for so seldom, of so many tasks.
+_TOLD_FROM: Final = 1.5
+_TOLD_AFTER_S: Final = 30.0
+_TELL_EVERY_S: Final = 10.0
+_TASKS_MOST: Final = 8
 
 
 class Adapter:
@@ -49,7 +55,7 @@ class Adapter:
 
     def __init__(
         self,
-        quote: Forecaster,
+        quote: QuoteTracker,
         run: str,
         recipe: Recipe,
         executor: ClusterExecutor | None,
@@ -62,12 +68,16 @@ class Adapter:
         self._run = run
         self._recipe = recipe
         self._names = {name for name, each in recipe.experiments.items() if each.adapt}
+        self._tell_at = 0.0
+        self._told_of: set[str] = set()
         self._executor = executor
         self._costs = costs
+        self._meter = DriftMeter()
         self._since: dict[str, tuple[str, float]] = {}
         self._told = ToldReasons(_TOLD_MOST, told_before)
         self._ready_at: dict[str, float] = {}
         self._asked: set[str] = set()
+        self._left: set[str] = set()
         self._look_at = 0.0
         self._live: list[str] = []
 
@@ -83,11 +93,19 @@ class Adapter:
             tasks = [
                 (task, found)
                 for (name, number), found in progress.items()
-                if name in self._names
-                and (task := run_state.experiments[name].live.get(number)) is not None
+                if (task := run_state.experiments[name].live.get(number)) is not None
                 and task.started_at is not None
             ]
+            if now >= self._tell_at:
+                self._tell_at = now + _TELL_EVERY_S
+                others = [each for each in tasks if each[0].experiment not in self._names]
+                for task, found in others[:_TASKS_MOST]:
+                    notes += self._only_tell(task, found, now)
+            tasks = [each for each in tasks if each[0].experiment in self._names]
             self._live = [attempt_id(self._run, it.experiment, it.number, it.attempt) for it, _ in tasks]
+            if self._left and not self._left & set(self._live) and self._live:
+                self._left.clear()
+                self._quote.tell_again()
             if self._resizer is not None:
                 notes += self._resizer.look(run_state, progress, now)
             for task, found in tasks:
@@ -98,11 +116,31 @@ class Adapter:
             notes.append(Note(f"adapt: internal error: {type(error).__name__}: {error}"))
         return notes
 
+    def _only_tell(self, task: Task, found: TaskProgress, now: float) -> list[Note]:
+        """What makes steps of a task slow whose recipe leaves its machines alone, once, if it is much."""
+        attempt = attempt_id(self._run, task.experiment, task.number, task.attempt)
+        if found.trace is None or task.started_at is None or attempt in self._told_of:
+            return []
+        drift = self._meter.look(found.trace, found.directory, task.started_at, now)
+        if drift is None or drift.is_own or drift.step_s < _TOLD_FROM * drift.usual_s:
+            self._since.pop(attempt, None)
+            return []
+        _, since = self._since.setdefault(attempt, (drift.member, now))
+        if now - since < _TOLD_AFTER_S:
+            return []
+        self._told_of.add(attempt)
+        machine = self._machine(attempt, drift.member)
+        words = drift.words
+        if machine is not None and self._executor is not None:
+            words = drift.on(_name(self._executor.loop_of(attempt), machine))
+            words += "; with `adapt: true` in the recipe that is done at a checkpoint, if it pays"
+        return [Note(f"{task.experiment}: {words}", task.experiment)]
+
     def _look_at_task(self, run_state: RunState, task: Task, found: TaskProgress, now: float) -> list[Note]:
         attempt = attempt_id(self._run, task.experiment, task.number, task.attempt)
         if found.trace is None or found.eta_s is None or task.started_at is None:
             return []
-        drift = drift_of(found.trace, found.directory, task.started_at, now)
+        drift = self._meter.look(found.trace, found.directory, task.started_at, now)
         loop = None if self._executor is None else self._executor.loop_of(attempt)
         if loop is not None:
             for each in loop.record.rented:
@@ -125,7 +163,8 @@ class Adapter:
         slow = replace(slow, seen_s=now - since)
         why_not = why_not_replace(slow)
         if why_not or machine is None or loop is None:
-            return self._tell(attempt, task, f"{drift.words}; nothing is changed: {why_not}")
+            words = drift.on(slow.machine) if machine is not None else drift.words
+            return self._tell(attempt, task, f"{words}; nothing is changed: {why_not}")
         words = f"{drift.words}; another machine is asked for in place of {slow.machine}: {why_replace(slow)}"
         loop.replace(machine.id, words, drift.step_s / drift.usual_s)
         self._asked.add(machine.id)
@@ -163,6 +202,7 @@ class Adapter:
         if what is Moment.KEEP:
             left = format_duration(slow.left_s)
             return [adapted(task, f"{slow.machine} stays: a change no longer shortens the last {left}")]
+        self._left.add(attempt_id(self._run, task.experiment, task.number, task.attempt))
         return [adapted(task, f"it goes on without {slow.machine}, from its newest checkpoint")]
 
     def _decides(self, attempt: str, machine: Machine) -> bool:
@@ -193,7 +233,7 @@ class Adapter:
         objective = self._recipe.objective
         slow = Slow(
             machine="" if not drift.member else "its machine",
-            is_rented=False,
+            kept="there is no other machine to go on with",
             usual_s=drift.usual_s,
             step_s=drift.step_s,
             seen_s=0.0,
@@ -212,8 +252,8 @@ class Adapter:
         changes = [each.slow_at for each in record.machines if each.slow_at is not None]
         return replace(
             slow,
-            machine=f"{record.name_of(machine.seat)} ({machine.id})",
-            is_rented=self._executor.is_replaceable(machine),
+            machine=_name(loop, machine),
+            kept=self._executor.why_kept(machine),
             usd_per_hour=record.usd_per_hour(),
             machine_usd_per_hour=machine.rental.usd_per_hour,
             spent_usd=0.0 if self._costs is None else self._costs.spent_usd(now),
@@ -224,3 +264,13 @@ class Adapter:
 
     def _tell(self, attempt: str, task: Task, words: str) -> list[Note]:
         return [adapted(task, words)] if self._told.is_new(task.experiment, attempt, words) else []
+
+
+def _name(loop: ClusterLoop, machine: Machine) -> str:
+    """Of a machine, for people.
+
+    >>> from types import SimpleNamespace as Some
+    >>> _name(Some(record=Some(name_of=lambda _: "node-2")), Some(seat="worker-1", id="i-1"))
+    'node-2 (i-1)'
+    """
+    return f"{loop.record.name_of(machine.seat)} ({machine.id})"

@@ -39,6 +39,10 @@ class QuoteDanger:
         self._is_upset = True
         return [Note("something has to begin again: the quote is looked at again once it trains steadily")]
 
+    def changed(self) -> None:
+        """Members went on elsewhere, or in another number: the next forecast is told, whatever it says."""
+        self._is_upset = True
+
     def resumed(self, binding: QuoteRecord, time_s: float, cost_usd: float) -> None:
         """An earlier driver has forecast this (medians) last: what it has told of that is known."""
         if time_s > binding.time_s.p95 or cost_usd > binding.cost_usd.p95:
@@ -92,12 +96,12 @@ class QuoteDanger:
 
 def drift_words(run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float) -> str:
     """What makes steps slower than they were; empty if none are."""
-    from trainmaster.control.measure.drift import drift_of  # most runs are over before
+    from trainmaster.control.measure.drift import DriftMeter  # most runs are over before
 
     for (name, number), found in progress.items():
         task = run_state.experiments[name].live.get(number)
         if task is None or task.started_at is None or found.trace is None:
             continue
-        if told := drift_of(found.trace, found.directory, task.started_at, now):
+        if told := DriftMeter().look(found.trace, found.directory, task.started_at, now):
             return f"; {told.words}"
     return ""

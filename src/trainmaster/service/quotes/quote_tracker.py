@@ -140,6 +140,11 @@ class QuoteTracker:
         self._recipe, self.sizes = recipe, {}
         self._read_histories()
 
+    def tell_again(self) -> None:
+        """Members went on elsewhere, or in another number: the next forecast is told, whatever it says."""
+        self._danger.changed()
+        self._next_at = 0.0
+
     def due(self, now: float) -> tuple[float, float]:
         """Seconds until the run is late, by its deadline or its quote, and dollars that it may cost then."""
         deadline_s = self._recipe.budget and self._recipe.budget.deadline_s

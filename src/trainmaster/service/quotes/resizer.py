@@ -108,6 +108,7 @@ class Resizer:
                     self._attempts[name] = task.attempt
                     if self._facts.sizes(name):
                         self._quote.resized(sized_recipe(self._recipe, self._facts, self._attempts))
+                        self._quote.tell_again()
                 found = progress.get(task.key)
                 if task.state is State.RUNNING and found is not None and task.started_at is not None:
                     notes += self._look_at_task(run_state, task, found, now)

@@ -65,8 +65,8 @@ class Machines:
         machines = {machine.id for machine in self.loop.record.machines}
         return machines if "/train/0/" in attempt else {"i-0"}
 
-    def is_replaceable(self, machine: Machine) -> bool:
-        return machine.slow_at is None
+    def why_kept(self, machine: Machine) -> str:
+        return "" if machine.slow_at is None else "it stays"
 
 
 class Bench:
@@ -75,13 +75,17 @@ class Bench:
     def __init__(self, directory, *, slow_from: int = 30, traced_from: int = 0, rents: bool = True) -> None:
         self.loop = Loop()
         executor = Machines(self.loop) if rents else None
-        quote = SimpleNamespace(look=lambda *_: [])
+        self.told_again = 0
+        quote = SimpleNamespace(look=lambda *_: [], tell_again=self.tell_again)
         self.adapter = Adapter(quote, "x-1", Recipe.from_text(RECIPE), executor, None)  # type: ignore[arg-type]
         task = SimpleNamespace(experiment="train", number=0, attempt=1, started_at=BEGUN)
         self.state = SimpleNamespace(
             state=State.RUNNING,
             course={},
-            experiments={"train": SimpleNamespace(live={0: task}), "other": SimpleNamespace(live={0: task})},
+            experiments={
+                name: SimpleNamespace(live={0: SimpleNamespace(**{**vars(task), "experiment": name})})
+                for name in ("train", "other")
+            },
         )
         trace, rows = StepTrace(0.5), []
         for second in range(120):
@@ -97,10 +101,13 @@ class Bench:
             trace=trace, directory=directory, eta_s=1000.0, steps_per_s=4.0, checkpoint_at=BEGUN + 100
         )
 
-    def look(self, at: float) -> list[str]:
-        both = {("train", 0): self.found, ("other", 0): self.found}
+    def tell_again(self) -> None:
+        self.told_again += 1
+
+    def look(self, at: float, *names: str) -> list[str]:
+        both = {(name, 0): self.found for name in names or ("train",)}
         notes = self.adapter.look(self.state, both, BEGUN + at)  # type: ignore[arg-type]
-        assert all(note.topic == ADAPTED and note.experiment == "train" for note in notes), notes
+        assert all((note.topic == ADAPTED) == (note.experiment == "train") for note in notes), notes
         return [note.message.removeprefix("train: ") for note in notes]
 
 
@@ -126,6 +133,20 @@ def test_another_machine_is_asked_for_once_and_then_waited_for(bench):
     assert told == "it goes on without node-2 (i-1), from its newest checkpoint"
     assert bench.loop.record.machines[1].is_leaving
     assert bench.look(128) == []
+    assert not bench.told_again, "its members work there still"
+    bench.state.experiments["train"].live[0].attempt = 2
+    bench.look(130)
+    bench.look(132)
+    assert bench.told_again == 1, "what the run takes has changed"
+
+
+def test_where_a_recipe_leaves_machines_alone_it_is_told_once_which_one_is_slow(bench):
+    assert [bench.look(at, "other") for at in (80, 92, 104)] == [[], [], []], "it may pass"
+    (told,) = bench.look(115, "other")
+    assert told.startswith("other: a step takes 0.25 s, not 0.1 s, as worker-1 on node-2 (i-1) waits")
+    assert told.endswith("with `adapt: true` in the recipe that is done at a checkpoint, if it pays")
+    assert bench.look(119, "other") == []
+    assert not any(machine.is_slow for machine in bench.loop.record.machines)
 
 
 def test_the_next_driver_has_not_seen_how_quick_it_was_and_goes_on_all_the_same(tmp_path):

@@ -98,7 +98,9 @@ experiments:
         self.nodes = None if self.loop is None else SimpleNamespace(loop_of=lambda _: self.loop)
         self.rows: dict[tuple[Fact, str], str] = {}
         self.stopped: list[tuple[str, float]] = []
-        self.quote = SimpleNamespace(sizes={"train": sizes}, due=lambda _: due, resized=self._resized)
+        self.quote = SimpleNamespace(
+            sizes={"train": sizes}, due=lambda _: due, resized=self._resized, tell_again=lambda: None
+        )
         self.quoted = self.recipe
         self.task: Any = SimpleNamespace(
             experiment="train", number=0, attempt=1, started_at=BEGUN, state=State.RUNNING, key=("train", 0)
