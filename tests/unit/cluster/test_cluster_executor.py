@@ -366,7 +366,9 @@ def test_a_machine_that_is_rented_and_not_prepared_yet_is_not_taken_for_lost(ben
 
 
 def test_the_machine_that_drives_a_run_or_is_to_stays_however_slow_it_is(bench: Bench) -> None:
-    machine = next(iter(bench.loop.record.rented))
+    plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 1, (PRICED,)),))
+    machine = Machine("worker-0", "worker", "worker-0", PRICED, "i-1", started_at=1000.0)
+    bench.loop.record = replace(new_record("run", plan, "home", 60.0), machines=(machine,))
     assert bench.cluster_executor.why_kept(machine) == ""
     bench.cluster_executor.next_driver = machine.id
     assert bench.cluster_executor.why_kept(machine) == "the slow machine drives the run"

@@ -69,7 +69,7 @@ class Adapter:
         self._recipe = recipe
         self._names = {name for name, each in recipe.experiments.items() if each.adapt}
         self._tell_at = 0.0
-        self._told_of: set[str] = set()
+        self._has_told: set[str] = set()
         self._executor = executor
         self._costs = costs
         self._meter = DriftMeter()
@@ -119,7 +119,7 @@ class Adapter:
     def _only_tell(self, task: Task, found: TaskProgress, now: float) -> list[Note]:
         """What makes steps of a task slow whose recipe leaves its machines alone, once, if it is much."""
         attempt = attempt_id(self._run, task.experiment, task.number, task.attempt)
-        if found.trace is None or task.started_at is None or attempt in self._told_of:
+        if found.trace is None or task.started_at is None or attempt in self._has_told:
             return []
         drift = self._meter.look(found.trace, found.directory, task.started_at, now)
         if drift is None or drift.is_own or drift.step_s < _TOLD_FROM * drift.usual_s:
@@ -128,7 +128,7 @@ class Adapter:
         _, since = self._since.setdefault(attempt, (drift.member, now))
         if now - since < _TOLD_AFTER_S:
             return []
-        self._told_of.add(attempt)
+        self._has_told.add(attempt)
         machine = self._machine(attempt, drift.member)
         words = drift.words
         if machine is not None and self._executor is not None:
