@@ -44,7 +44,7 @@ class QuoteDanger:
         self._is_upset = True
 
     def resumed(self, binding: QuoteRecord, time_s: float, cost_usd: float) -> None:
-        """An earlier driver has forecast this (medians) last: what it has told of that is known."""
+        """An earlier driver has forecast this (medians) last: what it has said then is known."""
         if time_s > binding.time_s.p95 or cost_usd > binding.cost_usd.p95:
             self._told = (time_s, cost_usd)
 

@@ -12,8 +12,8 @@ class ToldReasons:
     """Of one run.
 
     Args:
-        most: so many are told of an attempt.
-        before: experiments, and lines that earlier drivers of the run have told of them.
+        most: of an attempt so many are told.
+        before: experiments, and lines that earlier drivers of the run have told.
     """
 
     def __init__(self, most: int, before: Iterable[tuple[str, str]] = ()) -> None:
@@ -42,7 +42,7 @@ class ToldReasons:
         return True
 
     def enough(self, attempt: str) -> None:
-        """Nothing more is told of an attempt."""
+        """Of an attempt nothing more is told."""
         self._told.setdefault(attempt, []).extend([""] * self._most)
 
 
