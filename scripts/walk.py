@@ -5,8 +5,8 @@
 A small run is driven in a home of its own, with a profiler in the driver and in the supervisor. With
 ``--node`` its task runs on a host behind an SSH server of its own, by `engine: ssh`, and the host's processes
 have the profiler, too. What counts is what runs inside the functions in `WALKS`, in whatever process; of a
-task only until its bash has been started. Files come in the order in which they were entered first, with the
-number of calls.
+task only until its bash has been started. What is only imported there does not count. Files come in the order
+in which they were entered first, with the number of calls.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def calls(folder: pathlib.Path, entries: tuple[str, ...]) -> Iterator[tuple[int,
         for line in file.read_text().splitlines():
             at_ns, thread, event, name = line.split()
             inside[thread] += event == "call" and name in entries
-            if event == "call" and inside[thread] > 0:
+            if event == "call" and inside[thread] > 0 and not name.endswith(":<module>"):
                 yield int(at_ns), file.name, name
             inside[thread] -= event == "return" and name in entries
 

@@ -38,7 +38,6 @@ from trainmaster.cluster.node_links import NodeVerdicts
 from trainmaster.cluster.roles.node_roles import NodeRoles
 from trainmaster.control.attempt.system_log import WAIT_S, write_system_log
 from trainmaster.control.attempt.unpublished_checkpoint import noted_restored
-from trainmaster.control.task.attempt_words import has_entries
 from trainmaster.control.task.contents import of_nodes
 from trainmaster.control.task.environment import UNBUFFERED
 from trainmaster.control.task.gangs import (
@@ -49,7 +48,7 @@ from trainmaster.control.task.gangs import (
     workers_per_node,
 )
 from trainmaster.control.task.job_context import NodeGoneError, RelayError, TaskContext
-from trainmaster.control.task.layout import Home
+from trainmaster.control.task.layout import Home, has_entries
 from trainmaster.control.task.locking import locked
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line

@@ -15,8 +15,8 @@ from trainmaster.control.attempt.saving import (
     save,
 )
 from trainmaster.control.decide.effects import Job
-from trainmaster.control.task.attempt_words import has_entries
 from trainmaster.control.task.job_context import NodeGoneError, TaskContext
+from trainmaster.control.task.layout import has_entries
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, one_line
 from trainmaster.spec.states import EndReason
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.artifacts import Manifest
-from trainmaster.control.task.attempt_words import has_entries
+from trainmaster.control.task.layout import has_entries
 from trainmaster.spec.private_files import write_private
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -11,6 +10,7 @@ from typing import Final
 
 from trainmaster.control.decide.effects import Job
 from trainmaster.control.task.job_context import TaskContext
+from trainmaster.control.task.layout import has_entries
 from trainmaster.executors.logs import read_tail
 from trainmaster.executors.member_metrics import MemberMetrics
 from trainmaster.executors.metrics import NotFinite, json_safe
@@ -167,15 +167,6 @@ def is_small(context: TaskContext) -> bool:
         first = context.members[0]
         return size_of(place.log(first)) < 1 << 16 and size_of(place.metrics(first)) < 1 << 16
     except OSError:  # the script made something else of them: the job will say what
-        return False
-
-
-def has_entries(directory: Path) -> bool:
-    """Whether there is anything in a directory."""
-    try:
-        with os.scandir(directory) as entries:
-            return next(entries, None) is not None
-    except FileNotFoundError:
         return False
 
 

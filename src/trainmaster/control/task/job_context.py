@@ -108,7 +108,7 @@ class TaskContext:
     @property
     def checkpoints(self) -> CheckpointSeries:
         """Those of the task."""
-        from trainmaster.artifacts import CheckpointSeries
+        from trainmaster.artifacts.checkpoints import CheckpointSeries
 
         return CheckpointSeries(self.checkpoints_uri, self.owner)
 

@@ -291,3 +291,12 @@ def _directory(text: str, variable: str) -> Path:
             f"{variable}: {path} is not writable", f"Set {variable} to a directory that you can write."
         )
     return path
+
+
+def has_entries(directory: Path) -> bool:
+    """Whether there is anything in a directory."""
+    try:
+        with os.scandir(directory) as entries:
+            return next(entries, None) is not None
+    except FileNotFoundError:
+        return False
