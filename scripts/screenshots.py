@@ -38,6 +38,7 @@ EVERY: Final = {
     "workflows": "/workflows", "services": "/services", "examples": "/examples", "volumes": "/volumes",
     "room": "/storage", "clusters": "/clusters", "offers": "/offers", "recommend": "/recommend",
     "apps": "/apps", "team": "/team", "cost": "/cost", "notifications": "/notifications", "audit": "/audit",
+    "places": "/places",
     "run": "/runs/{pipeline}", "failed": "/runs/{broken}", "logs": "/runs/{pipeline}/logs",
     "machines": "/runs/{pipeline}/machines", "history": "/runs/{pipeline}/history",
     "search": "/runs/{search}/sweeps", "again": "/runs/{search}/again", "quote": "/quotes/{quote}",

@@ -101,9 +101,14 @@ def _builds(recipe: Recipe | None) -> dict[str, str]:
     return found
 
 
+def other_places(home: Home) -> dict[str, bool]:
+    """Places other than this machine that can be looked at; whether this home has settings for them."""
+    names = [name for name in BUILT_IN if not capabilities_of(name).is_here]
+    return {name: (home.root / f"{name}.yaml").exists() for name in names}
+
+
 def _places(home: Home) -> Iterator[Finding]:
-    """Which other places this home has settings for."""
-    if names := [name for name in BUILT_IN if (home.root / f"{name}.yaml").exists()]:
+    if names := [name for name, is_set_up in other_places(home).items() if is_set_up]:
         advice = "`trainmaster doctor --provider NAME` looks at one."
         yield Finding("places", f"settings for {', '.join(names)}", advice=advice)
 

@@ -1,15 +1,16 @@
-"""The pages of what is rented now, and of images of machines."""
+"""The pages of what is rented now, of images of machines, and of places where machines are."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.clusters import Clusters
 from trainmaster.api.rest.images import Images, removed
-from trainmaster.api.rest.state import Reader, State, Submitter
+from trainmaster.api.rest.state import Admin, Reader, State, Submitter
+from trainmaster.service.doctor import other_places, places_checkup
 from trainmaster.web.rendering import page, redirect
 
 router = APIRouter(include_in_schema=False)
@@ -41,3 +42,16 @@ def remove(
     """Removes one, once its name was seen beside the question."""
     removed(found, image, provider)
     return redirect("/images")
+
+
+@router.get("/places")
+def places(
+    request: Request,
+    state: State,
+    caller: Admin,
+    place: Annotated[list[str], Query(default_factory=list, max_length=50)],
+) -> Response:
+    """What is right and wrong where machines are, and what to do about it: what `doctor --provider` says."""
+    found = places_checkup(state.service, place, None, state.environ)
+    known = other_places(state.service.home)
+    return page(request, "places.html", known=known, asked=place, findings=found)

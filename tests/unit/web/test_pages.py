@@ -18,7 +18,9 @@ from trainmaster.artifacts import CheckpointSeries
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, ClosedAttempt, RunChange, Submission, TaskChange
 from trainmaster.providers.base import BakedImage
+from trainmaster.providers.examining import Finding
 from trainmaster.service import Service
+from trainmaster.service import doctor as doctor_module
 from trainmaster.service import images as images_module
 from trainmaster.service.runs.run_details import RunDetails
 from trainmaster.service.uploads.code_uploads import CodeUploads
@@ -193,6 +195,27 @@ def test_images_are_seen_and_removed_once_a_person_has_confirmed(site, monkeypat
     assert kept == []
     assert "There are none" in site.page("/images")
     assert site.browser.post("/images/remove", data=data).status_code == 404
+
+
+def test_places_are_looked_at_by_admins(site, monkeypatch):
+    seen = [Finding("quota", "namespace <a>: 4 of 4 pods are used", False, "Give back what is there.")]
+    provider = SimpleNamespace(examine=lambda builds: seen, **dict.fromkeys(CALLS, lambda: None))
+    monkeypatch.setattr(doctor_module, "get_provider", lambda name, place: provider)
+    assert site.browser.get("/places").status_code == 403
+    assert "/places" not in site.page("/clusters")
+    token = site.state.access.create_token("chief", ["read", "run", "admin"])["token"]
+    headers = {"authorization": f"Bearer {token}"}
+    assert 'href="/places"' in site.browser.get("/clusters", headers=headers).text
+    (site.service.home.root / "slurm.yaml").write_text("")
+    form = site.browser.get("/places", headers=headers).text
+    assert 'value="slurm" checked' in form
+    assert 'value="kubernetes">' in form
+    page = site.browser.get("/places?place=kubernetes", headers=headers).text
+    for text in ("kubernetes: quota", "wrong", "namespace &lt;a&gt;", "Give back what is there."):
+        assert text in page, text
+    assert 'value="kubernetes" checked' in page
+    assert site.browser.get("/places?place=nowhere", headers=headers).status_code == 422
+    (site.service.home.root / "slurm.yaml").unlink()
 
 
 def test_every_page_is_the_policy_s(site):
