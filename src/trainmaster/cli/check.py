@@ -33,6 +33,7 @@ def check(
     from trainmaster.cli.opening import context, open_client, unpacked
     from trainmaster.service import Home, capabilities_of, check_names, check_urls, not_sent_of
     from trainmaster.spec import read_recipe
+    from trainmaster.spec.places import named_places
     from trainmaster.spec.trigger import needs_server
 
     recipe = unpacked(recipe)
@@ -69,13 +70,15 @@ def check(
     if of_models and (server := context()) is not None:
         say(f"note: {server.url} has the registered models: `trainmaster run` looks for them")
     # Others than `local` remember in the home what they are told; registered models are there.
-    places = found.places or (found.provider,)
+    places = named_places(found)
     makes = of_models or not all(capabilities_of(each).is_here for each in places)
     for note in open_client(makes=makes).check(found):
         say(f"note: {note}")
 
 
 def _show(found: Recipe, tell: Callable[[str], None]) -> None:
+    from trainmaster.spec.places import named_places
+
     summaries = {name: found.experiments[name].summary() for name in found.order()}
     rows = [
         [
@@ -89,7 +92,7 @@ def _show(found: Recipe, tell: Callable[[str], None]) -> None:
     ]
     tell(
         f"{found.name}: {len(rows)} experiment{'s' * (len(rows) != 1)}, "
-        f"provider {' or '.join(found.places) or found.provider}, seed {found.seed}"
+        f"provider {' or '.join(named_places(found))}, seed {found.seed}"
     )
     tell(table(["experiment", "after", "tasks", "members", "workers"], rows))
 

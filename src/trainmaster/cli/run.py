@@ -75,6 +75,7 @@ def run(
     from trainmaster.cli.renting import agree, agree_to_send
     from trainmaster.service import capabilities_of
     from trainmaster.spec import parse_duration, read_recipe
+    from trainmaster.spec.places import named_places
     from trainmaster.spec.trigger import needs_server
 
     keep_s = 0.0 if keep is None else parsed("--keep", parse_duration, keep)
@@ -99,7 +100,7 @@ def run(
 
         chosen_by += as_overrides(label)
     found = read_recipe(recipe, overrides=[*(set_ or ()), *chosen_by], provider=provider)
-    is_here = all(capabilities_of(each).is_here for each in found.places or (found.provider,))
+    is_here = all(capabilities_of(each).is_here for each in named_places(found))
     if dry_run:
         _show_plan(
             open_client(makes=not is_here).dry_run(found), as_json=as_json

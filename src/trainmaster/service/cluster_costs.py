@@ -126,8 +126,9 @@ class RecordedClusterCosts:
         """See `ClusterCosts`."""
         from trainmaster.advisor.market.phases import machines_belief
 
-        can = capabilities_of(self.provider)
-        wait = machines_belief(can.provisioning_s, self.waited, self.provider, cluster.machine)
+        provider = cluster.provider or self.provider
+        can = capabilities_of(provider)
+        wait = machines_belief(can.provisioning_s, self.waited, provider, cluster.machine)
         back = can.giving_back_s.learnt(self.gave_back_s)
         return [("machines", wait.quantiles), ("giving back", back.quantiles)]
 

@@ -23,6 +23,7 @@ from trainmaster.providers.finding import PROVIDERS, get_provider
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.launcher_names import packages_of
+from trainmaster.spec.places import named_places
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
 
@@ -66,7 +67,7 @@ def places_checkup(
     from trainmaster.providers import ProviderPlace
     from trainmaster.service.places import asked_place, in_place
 
-    names = [*dict.fromkeys(places or ((recipe.places or (recipe.provider,)) if recipe else ()))]
+    names = [*dict.fromkeys(places or (named_places(recipe) if recipe else ()))]
     for name in names:
         if name not in BUILT_IN:
             PROVIDERS.check(name)

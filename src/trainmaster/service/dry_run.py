@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.checks.framework_notes import framework_notes
@@ -12,9 +11,9 @@ from trainmaster.control.task.environment import member_environment
 from trainmaster.control.task.gangs import gang_of, member_names
 from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.quotes.candidate_offers import candidate_offers_of
 from trainmaster.service.quotes.worker_counts import with_fewest
 from trainmaster.service.renting import planned_requests
+from trainmaster.spec.places import named_places
 
 if TYPE_CHECKING:
     from trainmaster.service.service import Service
@@ -39,7 +38,7 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
         UsageError: what it asks for is not there.
     """
     told_of_places: list[str] = []
-    if recipe.places:
+    if len(named_places(recipe)) > 1:
         from trainmaster.service.places import settled_place
 
         recipe = settled_place(service, recipe, environ, told_of_places.append)
@@ -48,8 +47,7 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
     requests: list[dict[str, Any]] = []
     notes = [*told_of_places, *recipe.notes, *framework_notes(probe, environ)]
     if not capabilities_of(recipe.provider).is_here:
-        offers = candidate_offers_of(recipe, service.home, environ, datetime.now(UTC).date())
-        requests, told = planned_requests(service, probe, offers, environ)
+        requests, told = planned_requests(service, probe, environ)
         notes += told
     processes = [each for name in probe.order() for each in _processes(probe.experiments[name], probe.seed)]
     return {"requests": requests, "processes": processes, "notes": notes}

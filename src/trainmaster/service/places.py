@@ -1,26 +1,26 @@
 """`settled_place`: which of several providers a run is on: the first that can start it in time.
 
-All of a run is in one place; `next_place` says where it goes when that has no machines later. What each
-would give is told, so that the choice can be seen.
+A run is in one place if that has room for all of it, else each experiment is. `next_place` says where a run
+goes that is in one place when that has no machines later. What each would give is told, to be seen.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import TrainmasterError, UsageError
-from trainmaster.spec.places import IN_TIME_S
+from trainmaster.spec.places import IN_TIME_S, named_places, part_of
 from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome
     from trainmaster.service.service import Service
-    from trainmaster.spec import Recipe
+    from trainmaster.spec import Experiment, Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class Place:
         usd_per_hour: of all of them at most.
         wait_s: until they could begin to start; None if it does not say.
         refusal: why it would give none; empty if it would. hint: what to do about that.
+        nodes: how many machines of its workers.
     """
 
     provider: str
@@ -41,6 +42,7 @@ class Place:
     wait_s: float | None = 0.0
     refusal: str = ""
     hint: str = ""
+    nodes: int = 0
 
     @property
     def _waits_s(self) -> float:
@@ -83,9 +85,10 @@ def chosen(places: list[Place]) -> Place | None:
 def settled_place(
     service: Service, recipe: Recipe, environ: Mapping[str, str], tell: Callable[[str], None]
 ) -> Recipe:
-    """The recipe with one provider; places after one that can begin in time are not asked.
+    """The recipe with one provider for each of its experiments; for all of them if one has room for all.
 
-    It becomes an override: a run that goes on later, or elsewhere, goes on in the same place.
+    A sweep with a number of nodes (``workers``) spreads over its places: it has of each what that gives in
+    time. The choice becomes an override: a run that goes on later, or elsewhere, goes on in the same place.
 
     Args:
         service: of the user's home.
@@ -96,21 +99,143 @@ def settled_place(
     Raises:
         UsageError: none would give what it asks for.
     """
-    if not recipe.places:
+    if len(named_places(recipe)) < 2:
         return recipe
-    seen: list[Place] = []
-    for name in recipe.places:
-        seen.append(asked_place(service, in_place(recipe, name), environ))
-        tell(f"place {seen[-1].line}")
-        if seen[-1].is_in_time:
-            break
-    found = chosen(seen)
-    if found is None:
-        raise _none([each.line for each in seen])
-    tell(f"it runs on {found.provider}, the first that can begin in time" if found.is_in_time else
-         f"it runs on {found.provider}, which waits least")  # fmt: skip
-    left = tuple(name for name in recipe.places if name != found.provider)
-    return in_place(recipe, found.provider).model_copy(update={"places_left": left})
+    ask = _Asking(service, recipe, environ, tell)
+    has_own = any(each.provider for each in recipe.experiments.values())
+    whole = None if has_own else ask.whole()
+    is_settled = whole is not None and whole.is_in_time and whole.provider == recipe.places[0]
+    has_local = any(capabilities_of(name).is_here for name in recipe.places)
+    if not has_own and not ask.spreads and (is_settled or has_local or len(ask.groups()) == 1):
+        return _at(recipe, whole, tell, ask.refusals)
+    found = {name: shares for group in ask.groups() for name, shares in ask.shares(group).items()}
+    is_one = len({place for shares in found.values() for place in shares}) == 1
+    if not has_own and (is_one or not all(found.values())):
+        return _at(recipe, whole, tell, ask.refusals)
+    if not all(found.values()):
+        raise _none(ask.refusals)
+    return _spread(recipe, found, tell)
+
+
+def _at(recipe: Recipe, place: Place | None, tell: Callable[[str], None], refusals: list[str]) -> Recipe:
+    """All of it in one place; the others are asked where that has no machines later.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if place is None:
+        raise _none(refusals)
+    why = "the first that can begin in time" if place.is_in_time else "which waits least"
+    tell(f"it runs on {place.provider}, {why}")
+    left = tuple(name for name in recipe.places if name != place.provider)
+    return in_place(recipe, place.provider).model_copy(update={"places_left": left})
+
+
+def _spread(recipe: Recipe, found: Mapping[str, Mapping[str, int]], tell: Callable[[str], None]) -> Recipe:
+    """Its experiments where they were found a place."""
+    experiments, overrides = dict(recipe.experiments), list(recipe.overrides)
+    for name, shares in found.items():
+        update = {"provider": tuple(shares), "shares": dict(shares) if len(shares) > 1 else {}}
+        experiments[name] = recipe.experiments[name].model_copy(update=update)
+        overrides.append(f"experiments.{name}.provider=[{', '.join(shares)}]")
+        nodes = ", ".join(f"{count} on {place}" for place, count in shares.items())
+        tell(f"{name} runs on {next(iter(shares))}" if len(shares) == 1 else
+             f"{name}: its tasks spread over {sum(shares.values())} machines: {nodes}")  # fmt: skip
+    first = next(iter(next(iter(found.values()))))
+    update = {"provider": first, "places": (), "experiments": experiments, "overrides": tuple(overrides)}
+    return recipe.model_copy(update=update)
+
+
+@dataclass
+class _Asking:
+    """Asks places what they would give for parts of a recipe; what is told is told once."""
+
+    service: Service
+    recipe: Recipe
+    environ: Mapping[str, str]
+    tell: Callable[[str], None]
+    refusals: list[str] = field(default_factory=list)
+    _told: set[str] = field(default_factory=set)
+
+    @property
+    def spreads(self) -> bool:
+        """Whether one of its sweeps says over how many nodes it spreads."""
+        return any(self._spreads(each) for each in self.recipe.experiments.values())
+
+    def whole(self) -> Place | None:
+        """The place for all of it; None if there is none. Later ones than one in time are not asked."""
+        seen: list[Place] = []
+        for name in self.recipe.places:
+            seen.append(asked_place(self.service, in_place(self.recipe, name), self.environ))
+            self._say("", seen[-1])
+            if seen[-1].is_in_time:
+                break
+        return chosen(seen)
+
+    def groups(self) -> list[list[str]]:
+        """Experiments that share machines, and may be in the same places."""
+        from trainmaster.cluster.renting.requirements import Needs
+        from trainmaster.service.quotes.worker_counts import with_fewest
+
+        found: dict[tuple[object, ...], list[str]] = {}
+        for name, each in with_fewest(self.recipe).experiments.items():
+            alone = name if self._spreads(each) else ""
+            key = (self._places(name), alone, Needs.of(each, self.recipe.seed).key)
+            found.setdefault(key, []).append(name)
+        return list(found.values())
+
+    def shares(self, group: list[str]) -> dict[str, dict[str, int]]:
+        """Where each experiment of a group is: a place, or how many nodes in each of some."""
+        first, places = self.recipe.experiments[group[0]], self._places(group[0])
+        if self._spreads(first) and first.workers is not None and len(places) > 1:
+            return {group[0]: self._over(group[0], places, first.workers)}
+        if len(places) == 1:
+            return {name: {places[0]: 0} for name in group}
+        seen: list[Place] = []
+        for name in places:
+            seen.append(self._asked(group, name))
+            if seen[-1].is_in_time:
+                break
+        best = chosen(seen)
+        return {name: {} if best is None else {best.provider: best.nodes} for name in group}
+
+    def _over(self, name: str, places: tuple[str, ...], wanted: int) -> dict[str, int]:
+        """As many nodes as each place gives in time, the first ones first; the least wait if none does."""
+        found: dict[str, int] = {}
+        seen: list[Place] = []
+        for place in places:
+            nodes = wanted - sum(found.values())
+            seen.append(self._asked([name], place, nodes))
+            while not seen[-1].is_in_time and not seen[-1].refusal and nodes > 1:
+                nodes = nodes // 2
+                seen.append(self._asked([name], place, nodes))
+            if seen[-1].is_in_time:
+                found[place] = max(seen[-1].nodes, 1)
+            if sum(found.values()) >= wanted:
+                break
+        best = chosen(seen)
+        return found or ({} if best is None else {best.provider: best.nodes})
+
+    def _asked(self, group: list[str], place: str, nodes: int | None = None) -> Place:
+        part = part_of(self.recipe, place, dict.fromkeys(group, nodes))
+        found = asked_place(self.service, part, self.environ)
+        self._say(", ".join(group), found)
+        return found
+
+    def _say(self, who: str, place: Place) -> None:
+        line = f"{who} at {place.line}" if who else f"place {place.line}"
+        if place.refusal:
+            self.refusals.append(line.removeprefix("place "))
+        if line not in self._told:
+            self._told.add(line)
+            self.tell(line)
+
+    def _places(self, name: str) -> tuple[str, ...]:
+        return self.recipe.experiments[name].provider or self.recipe.places or (self.recipe.provider,)
+
+    def _spreads(self, experiment: Experiment) -> bool:
+        many = experiment.serve is None and len(experiment.tasks(self.recipe.seed)) > 1
+        return many and (experiment.workers or 0) > 1 and len(self._places(experiment.name)) > 1
 
 
 def next_place(
@@ -163,8 +288,8 @@ def check_places(
     """
     from trainmaster.service.renting import check_run
 
-    if not recipe.places:
-        return check_run(service, recipe, environ, has_code=has_code)
+    if not recipe.places or any(each.provider for each in recipe.experiments.values()):
+        return check_run(service, _first_choice(recipe), environ, has_code=has_code)
     notes: list[str] = []
     refusals: dict[str, TrainmasterError] = {}
     for name in recipe.places:
@@ -185,10 +310,26 @@ def _none(lines: list[str]) -> UsageError:
     return UsageError(f"no place would give what this recipe asks for:\n{reasons}", "Name another one.")
 
 
+def _first_choice(recipe: Recipe) -> Recipe:
+    """Each experiment in the first of its places."""
+    shared = recipe.places[:1] or (recipe.provider,)
+    update = {
+        name: each.model_copy(update={"provider": each.provider[:1] or shared, "shares": {}})
+        for name, each in recipe.experiments.items()
+    }
+    return recipe.model_copy(update={"places": (), "experiments": update})
+
+
 def in_place(recipe: Recipe, provider: str) -> Recipe:
-    """The recipe with one of its places."""
-    overrides = (*recipe.overrides, f"provider={provider}")
-    return recipe.model_copy(update={"provider": provider, "places": (), "overrides": overrides})
+    """The recipe with all of it in one place."""
+    own = [name for name, each in recipe.experiments.items() if each.provider]
+    cleared = {
+        name: recipe.experiments[name].model_copy(update={"provider": (), "shares": {}}) for name in own
+    }
+    overrides = [f"provider={provider}", *(f"experiments.{name}.provider=null" for name in own)]
+    update: dict[str, object] = {"provider": provider, "places": ()}
+    update |= {"overrides": (*recipe.overrides, *overrides), "experiments": {**recipe.experiments, **cleared}}
+    return recipe.model_copy(update=update)
 
 
 def asked_place(service: OpenHome, recipe: Recipe, environ: Mapping[str, str]) -> Place:
@@ -202,7 +343,8 @@ def asked_place(service: OpenHome, recipe: Recipe, environ: Mapping[str, str]) -
             return Place(name, "this machine")
         from trainmaster.service.renting import asked_of
 
-        return Place(name, *asked_of(service, recipe, environ, datetime.now(UTC).date()))
+        machines, usd_per_hour, wait_s, nodes = asked_of(service, recipe, environ, datetime.now(UTC).date())
+        return Place(name, machines, usd_per_hour, wait_s, nodes=nodes)
     except TrainmasterError as error:
         return _refused(name, error)
 

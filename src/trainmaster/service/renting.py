@@ -35,8 +35,9 @@ from trainmaster.service.quotes.prices import CATALOGUE
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told_in_full
 from trainmaster.service.quotes.worker_counts import with_clusters, with_fewest
-from trainmaster.spec import Recipe
+from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError, one_line
+from trainmaster.spec.places import parted
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
@@ -189,6 +190,8 @@ def plan_run(
         InterruptedByUser: while measuring.
     """
     today = datetime.now(UTC).date()
+    if len(parted(recipe)) > 1:
+        return _offer_of_parts(service, with_fewest(recipe), environ, today, allow_stale=allow_stale)
     candidate_offers = candidate_offers_of(recipe, service.home, environ, today)
     probe = with_fewest(recipe)  # what is wrong anyway is said before anything is measured
     if candidate_offers.costs and not allow_stale:
@@ -218,6 +221,41 @@ def plan_run(
     plans = capped(settled, plan_clusters(settled, available, picks))
     _check_total(settled, plans)
     return _offer(pinned(settled, plans), plans, quote, why, notes)
+
+
+def _offer_of_parts(
+    service: OpenHome, recipe: Recipe, environ: Mapping[str, str], today: date, *, allow_stale: bool = True
+) -> RentalOffer:
+    """The cheapest machines of a run whose experiments are in several places.
+
+    Raises:
+        UsageError: one of them has not what is asked for, or ``budget`` allows nothing.
+    """
+    plans, placed, notes = list[ClusterPlan](), recipe, tuple[str, ...]()
+    for part in parted(recipe):
+        # A gang that was planned elsewhere, too, has as many members on each machine there.
+        part = part.model_copy(update={"experiments": _placed_before(part, placed)})
+        offers = candidate_offers_of(part, service.home, environ, today)
+        if offers.costs and not allow_stale:
+            offers = _not_stale(part, offers, today)
+        taken, found = {plan.name for plan in plans}, plan_clusters(part, _available(offers))
+        found = tuple(
+            replace(plan, name=f"{plan.name}-{part.provider}") if plan.name in taken else plan
+            for plan in found
+        )
+        plans, placed, notes = [*plans, *found], pinned(placed, found), notes + offers.notes
+    every = capped(recipe, plans)
+    _check_total(recipe, every)
+    return _offer(placed, every, None, "its machines are in several places", notes)
+
+
+def _placed_before(part: Recipe, placed: Recipe) -> dict[str, Experiment]:
+    found = {}
+    for name, experiment in part.experiments.items():
+        before = placed.experiments[name]
+        update = {"distributed": before.distributed, "hardware": before.hardware}
+        found[name] = experiment.model_copy(update=update) if before.shares else experiment
+    return found
 
 
 def check_run(
@@ -261,15 +299,14 @@ def check_run(
         check_all(*checks, lambda: notes.extend(service.check(probe, environ)))
         return notes
     check_all(*checks, lambda: check_parts(probe))
-    candidate_offers = candidate_offers_of(recipe, service.home, environ, datetime.now(UTC).date())
-    plans = capped(probe, plan_clusters(probe, _available(candidate_offers)))
-    _check_total(probe, plans)
-    check_provider(service.home, recipe.provider, environ, dials=False)
-    return [*notes, *data_notes(probe), *_offer(probe, plans, notes=candidate_offers.notes).notes]
+    offer = _offer_of_parts(service, probe, environ, datetime.now(UTC).date())
+    for part in parted(probe):
+        check_provider(service.home, part.provider, environ, dials=False)
+    return [*notes, *data_notes(probe), *offer.notes]
 
 
 def planned_requests(
-    service: Service, probe: Recipe, candidate_offers: CandidateOffers, environ: Mapping[str, str]
+    service: Service, probe: Recipe, environ: Mapping[str, str]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Requests that renting the machines of a run would send, in order; notes. Nothing is sent or measured.
 
@@ -278,10 +315,12 @@ def planned_requests(
     """
     from trainmaster.providers import ProviderPlace, get_provider
 
-    plans = capped(probe, plan_clusters(probe, _available(candidate_offers)))
+    plans = _offer_of_parts(service, probe, environ, datetime.now(UTC).date()).plans
     place = ProviderPlace(service.home.root, service.home.identity(), environ)
-    provider = get_provider(probe.provider, place)
-    shown = [each for plan in plans for each in provider.dry_run(plan.name, _requests(plan))]
+    shown = []
+    for plan in plans:
+        with closing(get_provider(plan.provider, place)) as provider:
+            shown += provider.dry_run(plan.name, _requests(plan))
     return shown, list(dict.fromkeys(note for plan in plans for note in plan.notes))
 
 
@@ -319,14 +358,15 @@ def plans_of(
     Raises:
         UsageError: its provider has not what it asks for, or ``budget`` allows nothing.
     """
-    offers = candidate_offers_of(recipe, service.home, environ, today or datetime.now(UTC).date())
-    return capped(recipe, plan_clusters(recipe, _available(offers)))
+    return _offer_of_parts(service, recipe, environ, today or datetime.now(UTC).date()).plans
 
 
 def asked_of(
     service: OpenHome, recipe: Recipe, environ: Mapping[str, str], today: date
-) -> tuple[str, float, float | None]:
+) -> tuple[str, float, float | None, int]:
     """What a recipe's provider would give for its smallest machines, in words; dollars per hour; its queue.
+
+    The last is how many machines of workers that are.
 
     Raises:
         UsageError: it would not.
@@ -347,7 +387,8 @@ def asked_of(
         if isinstance(provider, Queue) and cold:
             wait_s = provider.queue_wait_s([request for plan in cold for request in _requests(plan)])
     machines = " and ".join(dict.fromkeys(words(plan) for plan in plans))
-    return machines, _offer(probe, plans).most_usd_per_hour, wait_s
+    nodes = sum(plan.roles[0].count for plan in plans)
+    return machines, _offer(probe, plans).most_usd_per_hour, wait_s, nodes
 
 
 def _requests(plan: ClusterPlan) -> list[NodeRequest]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.places import named_places, parted
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ class RunPlanner:
 
     def _settled(self, recipe: Recipe) -> Recipe:
         """With one provider, and the versions of models that it starts from."""
-        if recipe.places:
+        if len(named_places(recipe)) > 1:
             from trainmaster.service.places import settled_place
 
             recipe = settled_place(self._service, recipe, self._environ, self._tell)
@@ -215,8 +216,9 @@ class RunPlanner:
         check_parts(probe)
         for note in self._service.check_inputs(probe, self._environ):
             self._tell(f"note: {note}")
-        check_provider(self._service.home, recipe.provider, self._environ, dials=False)
-        Prices.of(self._service.home, self._environ).keep_fresh(recipe, self._tell)
+        for part in parted(recipe):
+            check_provider(self._service.home, part.provider, self._environ, dials=False)
+            Prices.of(self._service.home, self._environ).keep_fresh(part, self._tell)
 
         def look(cheapest: RentalOffer) -> None:
             if cheapest.costs and not can_agree:

@@ -21,6 +21,7 @@ from trainmaster.spec.launcher_names import LAUNCHERS
 from trainmaster.spec.model_reference import PROMOTION, PROMOTION_RIGHT
 from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.parameter import Parameter, ParameterValue, format_value, read_parameter
+from trainmaster.spec.places import read_providers
 from trainmaster.spec.reading import (
     Key,
     Noun,
@@ -147,7 +148,10 @@ class Experiment(Noun):
         framework: as written; see `launcher`.
         container: image to run in; ``auto`` becomes that of its framework when the recipe is read.
         chooses_image: it said ``auto``.
+        shares: nodes in each place that its tasks spread over, once that is chosen; empty where it is in one.
         hardware: what each node must have.
+        provider: places that its machines come from; empty: the recipe's. Of several one is chosen for each
+            gang.
         batch: examples per step.
         steps: steps to train.
         epochs: passes over the data.
@@ -186,6 +190,7 @@ class Experiment(Noun):
     framework: Annotated[str | None, Key("framework", read_framework)] = None
     container: Annotated[str | None, Key("container", pattern(_IMAGE, _IMAGE_RIGHT))] = None
     hardware: Annotated[Hardware, Key("hardware", noun(Hardware))] = Hardware()
+    provider: Annotated[tuple[str, ...], Key("provider", read_providers)] = ()
     batch: Annotated[Batch | None, Key("batch", noun(Batch))] = None
     steps: Annotated[int | None, Key("steps", integer(1))] = None
     epochs: Annotated[int | None, Key("epochs", integer(1))] = None
@@ -216,6 +221,7 @@ class Experiment(Noun):
     serve: Annotated[Serve | None, Key("serve", noun(Serve))] = None
     adapt: Annotated[bool, Key("adapt", boolean)] = False
     chooses_image: bool = False
+    shares: dict[str, int] = Field(default={})
 
     @classmethod
     def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:

@@ -30,7 +30,7 @@ from trainmaster.spec.node import (
     written,
 )
 from trainmaster.spec.objective import Budget, Objective, read_objective
-from trainmaster.spec.places import first_provider, places_of
+from trainmaster.spec.places import by_hand, first_provider, places_of
 from trainmaster.spec.reading import (
     Key,
     Noun,
@@ -203,6 +203,9 @@ class Recipe(Noun):
             name: _complete(experiment, values, f"python {shlex.quote(main)}")
             for name, experiment in values.get("experiments", {}).items()
         }
+        own = [experiment.provider for experiment in values["experiments"].values()]
+        if own and all(own):  # nothing of it is where the recipe itself would have it
+            values["provider"] = own[0][0]
 
     @classmethod
     def read(
@@ -458,7 +461,7 @@ def _read_text(
             "env_files": tuple(found.env_files),
             "notes": tuple(found.notes),
         }
-    changes = [*overrides, *([] if provider is None else [f"provider={provider}"])]
+    changes = [*overrides, *([] if provider is None else by_hand(root, provider))]
     if defaults:
         from trainmaster.spec.configuration import defaults_for, settings_of
 

@@ -17,7 +17,7 @@ from trainmaster.control.loop.controller import Controller
 from trainmaster.db import leases
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity
-from trainmaster.service.driving.run_clusters import GIVING_BACK_S, RunClusters
+from trainmaster.service.driving.run_clusters import GIVING_BACK_S, RunClusters, _Renter
 from trainmaster.service.driving.worlds import meter_of
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError, TrainmasterError
 from trainmaster.spec.facts import Approval
@@ -220,6 +220,8 @@ class SimulatedClusters(RunClusters):
         self._tell = lambda text: failures.world.note(f"{driver.process.name}: {text}")
         self._provider = cast("Any", failures.provider(driver.process))
         self._provisioner = cast("Any", failures.provisioner())
+        renter = _Renter(self._provider, cast("Any", None), self._provisioner)
+        self._renters = {self._provider.name: renter}
         self._earlier_usd = (0.0, 0.0)
         self.lease_s = failures.plan.lease_s
         self._taken = set()

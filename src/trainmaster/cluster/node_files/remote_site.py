@@ -94,8 +94,8 @@ class RemoteSite:
         patience_s: how long a node that does not answer is asked again when a task is saved.
         tell: shows lines to the user.
         is_over: see `NodeData`.
-        system_log: the command that tells what the operating system of a node says.
-        console: given an experiment's name and a machine's id, what the provider keeps of its console.
+        system_log: given an attempt's id, the command that tells what the operating system of its nodes says.
+        console: given an attempt's id and a machine's, what the provider keeps of its console.
         is_coming: given an attempt's id, whether a machine that one of its members ran on is rented, and was
             not prepared for this driver yet.
     """
@@ -113,7 +113,7 @@ class RemoteSite:
         tell: Callable[[str], None] = lambda _: None,
         is_over: Callable[[str], bool] = lambda _: False,
         is_coming: Callable[[str], bool] = lambda _: False,
-        system_log: str = "",
+        system_log: Callable[[str], str] = lambda _: "",
         console: Callable[[str, str], str] = lambda *_: "",
     ) -> None:
         self._paths = NodePaths(home, run, root)
@@ -399,14 +399,15 @@ class RemoteSite:
         """
         there = {node.id: node for node in distinct(self._nodes.present(id_of(context)))}
         machines = {*there, *read_places(context.place.directory / PLACES).values()}
+        command = self._system_log(id_of(context))
         lost_first = sorted(machines, key=lambda machine: (machine in there, machine))
 
         def said(machine: str) -> str:
-            if (node := there.get(machine)) is not None and self._system_log:
+            if (node := there.get(machine)) is not None and command:
                 with suppress(TrainmasterError):
-                    return self._files.shell(node, self._system_log, WAIT_S).out
+                    return self._files.shell(node, command, WAIT_S).out
             try:
-                if shown := self._console(context.experiment.name, machine):
+                if shown := self._console(id_of(context), machine):
                     return shown
                 why = "its provider has nothing of its console"
             except TrainmasterError as error:  # no permission, say

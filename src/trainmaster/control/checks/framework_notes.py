@@ -38,7 +38,7 @@ def framework_notes(recipe: Recipe, environ: Mapping[str, str]) -> list[str]:
         if experiment.chooses_image:
             variable = image_variable(experiment.framework or "")
             notes.append(f"{name}: container: auto is {experiment.container} ({variable} names another)")
-        elif missing := _missing(recipe.provider, experiment, environ):
+        elif missing := _missing((experiment.provider or (recipe.provider,))[0], experiment, environ):
             notes.append(f"{name}: {missing}")
         if experiment.container and experiment.setup and _AS_ROOT.search(experiment.setup):
             notes.append(

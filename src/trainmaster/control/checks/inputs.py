@@ -27,6 +27,7 @@ from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.data_source import DataSource
 from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
+from trainmaster.spec.places import named_places
 
 #: A server that has not answered by then is not waited for: the task will ask it again.
 _ANSWER_S: Final = 10.0
@@ -283,7 +284,9 @@ def _check_images(recipe: Recipe, environ: Mapping[str, str], *, here: bool) -> 
                     raise UsageError(f"{where}: {error.args[0]}", error.hint) from error
             continue
         found = look_for_image(image)
-        if found.is_missing and capabilities_of(recipe.provider).rents:  # hosts of one's own may have it
+        if found.is_missing and all(
+            capabilities_of(each).rents for each in named_places(recipe)
+        ):  # hosts of one's own may have it
             raise UsageError(
                 f"{where}: {found.words}",
                 "Check its name, push it, or build it on this machine: then it is sent to the others.",

@@ -13,6 +13,7 @@ from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import DataSource, Experiment, Recipe
 from trainmaster.spec.errors import MissingPartError, RecipeError, TrainmasterError, UsageError, one_line
+from trainmaster.spec.places import named_places
 from trainmaster.spec.redaction import has_secret
 from trainmaster.spec.roles import is_requirements
 
@@ -70,7 +71,8 @@ def check_baking(recipe: Recipe) -> None:
     if not recipe.bake:
         return
     with _named(recipe, "bake"):
-        require_baker(recipe.provider)
+        for place in named_places(recipe):
+            require_baker(place)
     for experiment in recipe.experiments.values():
         for key in ("data", "roles"):
             if getattr(experiment, key):
@@ -115,7 +117,7 @@ def check_roles(recipe: Recipe) -> None:
         if experiment.roles is None:
             continue
         with _named(recipe, "experiments", experiment.name, "roles"):
-            if capabilities_of(recipe.provider).is_here:
+            if capabilities_of(named_places(recipe)[0]).is_here:
                 raise UsageError(
                     f"Ansible makes machines ready over SSH, and provider {recipe.provider} is this one",
                     "Write `setup`, or put it into the inventory of provider hosts.",
@@ -123,6 +125,27 @@ def check_roles(recipe: Recipe) -> None:
             from trainmaster.control.checks.ansible import find_program
 
             find_program("ansible-playbook")
+
+
+def _check_places(recipe: Recipe) -> None:
+    from trainmaster.providers.finding import PROVIDERS
+
+    own = {("experiments", name, "provider"): each.provider for name, each in recipe.experiments.items()}
+    own = {key: places for key, places in own.items() if places}
+    for key, places in [(("provider",), (recipe.provider,)), *own.items()]:
+        with _named(recipe, *key):
+            for place in places:
+                if not capabilities_of(place).is_here:
+                    PROVIDERS.check(place)
+    named = named_places(recipe)
+    here = next((place for place in named if capabilities_of(place).is_here), None)
+    if own and here and len(named) > 1:
+        with _named(recipe, *next(iter(own))):
+            raise UsageError(
+                f"provider {here} is this machine, and a run is there as a whole or not at all",
+                "Name other places for all experiments (`hosts` may list this machine, too), or choose one "
+                "for the run with --provider.",
+            )
 
 
 def check_names(recipe: Recipe) -> None:
@@ -134,11 +157,7 @@ def check_names(recipe: Recipe) -> None:
         UsageError: naming the key, with the names that there are.
         MissingPartError: a plug-in has the name, but cannot be loaded.
     """
-    if not capabilities_of(recipe.provider).is_here:
-        from trainmaster.providers.finding import PROVIDERS
-
-        with _named(recipe, "provider"):
-            PROVIDERS.check(recipe.provider)
+    _check_places(recipe)
     for number, subscription in enumerate(recipe.notify):
         from trainmaster.control.notes.notifier import NOTIFIERS
 

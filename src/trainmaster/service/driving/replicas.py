@@ -26,6 +26,7 @@ from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import NotFoundError, PublishError
+from trainmaster.spec.places import named_places
 from trainmaster.spec.private_files import make_private, write_private
 from trainmaster.spec.states import State
 
@@ -206,8 +207,9 @@ class RunReplicas:
         Returns:
             What the database is to keep of it, sealed; None of a run that stays on this server.
         """
-        why = why_bound(recipe.provider, self._home.store_url, is_shared=has_rows or self._database.is_shared)
-        if why or why_bound_by_data(recipe, snapshot):
+        is_shared, url = has_rows or self._database.is_shared, self._home.store_url
+        whys = [why_bound(each, url, is_shared=is_shared) for each in named_places(recipe)]
+        if any(whys) or why_bound_by_data(recipe, snapshot):
             return None
         send_code(self._home.store_url, snapshot)
         key = self._key(environ)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +24,7 @@ from trainmaster.control.decide.budget import USUAL_LEASE_S
 from trainmaster.control.task.layout import Home, seconds_of
 from trainmaster.db import queries
 from trainmaster.db.leases import is_alive
-from trainmaster.providers.base import Provider, ProviderPlace
+from trainmaster.providers.base import Provider, ProviderPlace, root_on_nodes
 from trainmaster.providers.capabilities import capabilities_of, get_transport
 from trainmaster.providers.finding import get_provider
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.observed import Formation
     from trainmaster.db import Database, Lease
     from trainmaster.executors.base import ClusterEngine
+    from trainmaster.transport.base import Transport
 
 #: A machine that is silent for so long is given up and replaced.
 PATIENCE_S: Final = 60.0
@@ -101,6 +102,20 @@ def check_provider(home: Home, provider: str, environ: Mapping[str, str], *, dia
             raise type(error)(f"provider: {provider}: {error.args[0]}", error.hint) from None
 
 
+@dataclass(frozen=True, slots=True)
+class _Renter:
+    """What a provider's machines are had by, reached by and made ready by."""
+
+    provider: Provider
+    transport: Transport
+    provisioner: NodeProvisioner
+
+    def close(self) -> None:
+        self.provisioner.close()
+        self.transport.close()
+        self.provider.close()
+
+
 class RunClusters:
     """What a run has rented, or is about to.
 
@@ -111,7 +126,7 @@ class RunClusters:
         home: of the run.
         lease: of the run.
         code: the run's snapshot.
-        provider: name.
+        providers: names, of all places that it is in.
         environ: of the caller: settings and credentials.
         tell: shows lines to the user.
         per_hour_usd: what all machines may cost per hour.
@@ -138,7 +153,7 @@ class RunClusters:
         home: Home,
         lease: Lease,
         code: Path,
-        provider: str,
+        providers: Sequence[str],
         environ: Mapping[str, str],
         tell: Tell,
         per_hour_usd: float | None = None,
@@ -159,21 +174,8 @@ class RunClusters:
         self._own_cluster = own_cluster
         self._baking = baking or Baking()
         identity = home.identity()
-        self._provider = get_provider(provider, ProviderPlace(home.root, identity, dict(environ), saved))
-        self._transport = get_transport(provider, home.root)
         self.lease_s = node_lease_s(environ)
-        self._provisioner = NodeProvisioner(
-            home,
-            lease.run,
-            self._transport,
-            code,
-            self.lease_s,
-            self._report,
-            has_switch=capabilities_of(provider).ends_itself,
-            switch_at_boot=capabilities_of(provider).switch_at_boot,
-            saved=saved,
-        )
-        can = capabilities_of(provider)
+        self._renters = {name: self._renter(name, code, dict(environ)) for name in providers}
         patience = replace(machines_patience(environ, wait_s), elsewhere_s=elsewhere_s, was_asked=was_asked)
         self._earlier_usd = (0.0, 0.0)
         loops: dict[str, ClusterLoop] = {}
@@ -181,9 +183,10 @@ class RunClusters:
         self._unmarked: set[str] = set()
         for record in self._records():
             content = self._baking.wanted(record.plan)
-            self._provisioner.engine = record.plan.engine  # a recipe has one
+            renter = self._renters[record.provider]
+            renter.provisioner.engine = record.plan.engine  # a recipe has one
             loop = ClusterLoop(
-                record, self._provider, self._provisioner, self._write, patience, content=content
+                record, renter.provider, renter.provisioner, self._write, patience, content=content
             )
             if record.id in self._taken:
                 loop.recall()
@@ -208,13 +211,13 @@ class RunClusters:
             nodes_of=self.executor.nodes_of,
             all_nodes=self.executor.all_nodes,
             slots_of=self.executor.slots_of,
-            root=self._provisioner.root,
+            root=root_on_nodes(identity),
             patience_s=patience.lost_s,
             tell=self._tell,
             is_over=self._is_over,
             is_coming=self.executor.is_coming,
-            system_log=system_log_command(is_rented=can.rents, has_own_kernel=can.has_own_kernel),
-            console=self._console if can.console else lambda *_: "",
+            system_log=self._system_log,
+            console=self._console,
         )
         self.executor.on_lost = self.site.lost
         self._reaping: threading.Timer | None = None
@@ -233,11 +236,6 @@ class RunClusters:
             self.close()
             raise
 
-    @property
-    def provider(self) -> Provider:
-        """That rents the machines."""
-        return self._provider
-
     def finish(self, *, succeeded: bool, hurried: Callable[[], bool] = lambda: False) -> None:
         """Give everything back, or keep it warm, and write the bill down.
 
@@ -248,7 +246,8 @@ class RunClusters:
 
         def bake(loop: ClusterLoop) -> None:
             if self._baking.makes and loop.record.id != self._own_cluster:
-                self._baking.bake(loop, self._provider, self._provisioner, self._tell, hurried)
+                renter = self._renters[loop.record.provider]
+                self._baking.bake(loop, renter.provider, renter.provisioner, self._tell, hurried)
 
         self.executor.finish(
             self._tell, keep=succeeded, patience_s=GIVING_BACK_S, hurried=hurried, before_end=bake
@@ -262,18 +261,33 @@ class RunClusters:
                 self._reaping.join(_REAPED_S)
         self.executor.close()
         self.site.close()
-        self._provisioner.close()
-        self._transport.close()
-        self._provider.close()
+        for renter in self._renters.values():
+            renter.close()
 
     # --- private -----------------------------------------------------------------------------------
+
+    def _renter(self, name: str, code: Path, environ: dict[str, str]) -> _Renter:
+        can, transport = capabilities_of(name), get_transport(name, self._home.root)
+        provisioner = NodeProvisioner(
+            self._home,
+            self._lease.run,
+            transport,
+            code,
+            self.lease_s,
+            self._report,
+            has_switch=can.ends_itself,
+            switch_at_boot=can.switch_at_boot,
+            saved=self._saved,
+        )
+        place = ProviderPlace(self._home.root, self._home.identity(), environ, self._saved)
+        return _Renter(get_provider(name, place), transport, provisioner)
 
     def _records(self) -> Sequence[ClusterRecord]:
         """The run's clusters; those that are planned take over warm ones that fit."""
         now = time.time()
         records = [ClusterRecord.of_row(row) for row in self._database.clusters_of(self._lease.run)]
         found = []
-        for record in resumed(record for record in records if record.provider == self._provider.name):
+        for record in resumed(record for record in records if record.provider in self._renters):
             warm = self._warm(record, now) if record.state is ClusterState.PLANNED else None
             found.append(warm or record)
         ids = {record.id for record in found}
@@ -321,12 +335,23 @@ class RunClusters:
         is_left = not is_alive(owner, expires_at, now) and now - (expires_at or now) > _LEFT_ALONE_S
         return row["state"] == State.DONE or is_left
 
-    def _console(self, experiment: str, machine: str) -> str:
-        return self._provider.console(self.executor.cluster_of(experiment), machine)
+    def _system_log(self, attempt: str) -> str:
+        can = capabilities_of(self.executor.loop_of(attempt).record.provider)
+        return system_log_command(is_rented=can.rents, has_own_kernel=can.has_own_kernel)
+
+    def _console(self, attempt: str, machine: str) -> str:
+        record = self.executor.loop_of(attempt).record
+        if not capabilities_of(record.provider).console:
+            return ""
+        return self._renters[record.provider].provider.console(record.id, machine)
 
     def _reap(self, identity: str) -> None:
         """Give back machines of this home that belong to no run that goes on."""
-        rows = self._database.living_clusters(self._provider.name, identity)
+        for name, renter in self._renters.items():
+            self._reap_at(name, renter, identity)
+
+    def _reap_at(self, name: str, renter: _Renter, identity: str) -> None:
+        rows = self._database.living_clusters(name, identity)
         now, lease_now = time.time(), self._database.clock_s()
         others = self._of_other_databases()
         known = [
@@ -340,9 +365,9 @@ class RunClusters:
         ]
         known += [record.id for record in self.executor.records()]
         for record in readable((row for row in rows if row["id"] not in known), self._tell):
-            self._provisioner.forget(record, ())  # its keys are of no use to anybody
+            renter.provisioner.forget(record, ())  # its keys are of no use to anybody
         try:
-            if lost := self._provider.reap([*known, *others]):
+            if lost := renter.provider.reap([*known, *others]):
                 self._tell(f"note: {len(lost)} machines without a run are given back: {', '.join(lost)}")
         except UsageError:
             raise

@@ -25,6 +25,7 @@ from trainmaster.service.teams.team_budget import OWNER, OverBudgetError
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import PublishError, StoreError, UsageError
 from trainmaster.spec.facts import Approval
+from trainmaster.spec.places import named_places
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.trigger import needs_server
@@ -197,7 +198,8 @@ def resume(
     if not capabilities_of(recipe.provider).is_here and not is_driven(row, opened.database.clock_s()):
         from trainmaster.service.driving.run_clusters import check_provider
 
-        check_provider(home, recipe.provider, environ)
+        for place in named_places(recipe):
+            check_provider(home, place, environ)
     if waits_for_turn(opened.database, run):
         raise UsageError(f"{run} waits for its turn", "`trainmaster queue` shows its place.")
     lease = _acquire(opened, run, environ)
@@ -286,7 +288,7 @@ def requeue(
     quote, now = quote_summary(database, lease.run), database.clock_s()
     # Of a run from a wallet all of its cap is set aside.
     most = most_usd(None if quote is None or row["wallet"] else quote["cost_usd"]["p95"], recipe)
-    most = most if capabilities_of(recipe.provider).costs else 0.0
+    most = most if any(capabilities_of(each).costs for each in named_places(recipe)) else 0.0
     admit = entrance(lease.run, row["team"] or OWNER, most, None, now, wallet)
     database.requeue(lease, now, admit)
 

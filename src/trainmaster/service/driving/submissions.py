@@ -25,6 +25,7 @@ from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.users.caller import Caller, ForbiddenError, Wallet
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RunError, StoreError, UsageError
+from trainmaster.spec.places import named_places
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.recipe import own_configuration
 
@@ -151,7 +152,7 @@ class Submissions:
             recipe = Recipe.from_text(
                 request.recipe, directory=directory, provider=request.provider, defaults=defaults
             )
-        each_place = [in_place(recipe, name) for name in recipe.places] or [recipe]
+        each_place = [in_place(recipe, name) for name in named_places(recipe)]
         mistakes = dict.fromkeys(
             line
             for one in each_place

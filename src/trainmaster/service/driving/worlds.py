@@ -19,7 +19,7 @@ from trainmaster.executors.base import Capacity, Executor
 from trainmaster.executors.capacity import NodeCapacity, detect_capacity
 from trainmaster.service.quotes.history import histories
 from trainmaster.spec.clocks import steady_s
-from trainmaster.spec.places import IN_TIME_S
+from trainmaster.spec.places import IN_TIME_S, named_places
 from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def world_of_machines(
         home,
         session.lease,
         code,
-        recipe.provider,
+        named_places(recipe),
         environ,
         tell,
         recipe.budget.usd_per_hour if recipe.budget else None,
@@ -200,7 +200,7 @@ def world_of_machines(
             sizes = [(m.output_bytes or 0) + (m.checkpoint_bytes or 0) for each in known for m in each.same]
             meter.publishing.most_bytes = max(sizes, default=0.0)
         phases = phases_of(opened.of_team(row["team"]), recipe, environ, code)
-        waited = waited_for(database, recipe.provider)
+        waited = [each for name in named_places(recipe) for each in waited_for(database, name)]
         gave_back_s = database.gave_back_s(recipe.provider)
         costs = RecordedClusterCosts(recipe.provider, executor.records, waited, phases, gave_back_s)
         yield World(

@@ -37,6 +37,7 @@ from trainmaster.service.on_cluster.keeper import DRIVING, FAILED, READY, part
 from trainmaster.service.quotes.history import device_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
+from trainmaster.spec.places import named_places
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
@@ -150,8 +151,8 @@ def why_not(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan] | None)
         store_url: of its models.
         plans: of its clusters; None: they are not known yet.
     """
-    if recipe.places:  # what is sent, and whether it is asked first, goes by the place
-        return f"provider: {', '.join(recipe.places)}: there may be one only: name it with --provider"
+    if len(named := named_places(recipe)) > 1:  # what is sent, and whether it is asked first, goes by it
+        return f"provider: {', '.join(named)}: there may be one only: name it with --provider"
     capabilities = capabilities_of(recipe.provider)
     if not capabilities.rents:
         return f"provider: {recipe.provider} rents no machine that it could move to"

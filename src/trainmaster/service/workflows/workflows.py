@@ -25,6 +25,7 @@ from trainmaster.service.users.caller import NO_TEAM, Caller, UnknownCallerError
 from trainmaster.service.workflows.decisions import loop_at
 from trainmaster.service.workflows.triggers import registrants
 from trainmaster.spec.errors import NotFoundError, StoreError, TrainmasterError, UsageError, one_line
+from trainmaster.spec.places import named_places
 from trainmaster.spec.states import State
 from trainmaster.spec.trigger import Trigger, pushed_volumes
 from trainmaster.volumes.packed.head import head_numbers, newest_version
@@ -96,8 +97,9 @@ class Workflows:
                 f"{recipe.name} has no `on`: nothing would start it", "POST /api/v1/runs runs it once."
             )
         agreed = request.agreed_usd_per_hour  # of several places a plan may have been for one that is free
-        is_agreed = bool(agreed) if recipe.places else agreed is not None
-        costly = [each for each in recipe.places or (recipe.provider,) if capabilities_of(each).costs]
+        places = named_places(recipe)
+        is_agreed = bool(agreed) if len(places) > 1 else agreed is not None
+        costly = [each for each in places if capabilities_of(each).costs]
         if costly and request.max_usd is None and not is_agreed:
             raise UsageError(
                 f"each start rents machines of {' or '.join(costly)}, which was not agreed to",

@@ -69,7 +69,7 @@ class World:
         return warm
 
     def machines(self, lease: Lease) -> RunClusters:
-        made = RunClusters(self.database, self.home, lease, Path("/c"), "lab", {}, self.said.append)
+        made = RunClusters(self.database, self.home, lease, Path("/c"), ["lab"], {}, self.said.append)
         self.made.append(made)
         return made
 
