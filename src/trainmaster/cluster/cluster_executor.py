@@ -19,6 +19,7 @@ from trainmaster.cluster.node_links import NodeVerdicts
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
 from trainmaster.cluster.renting.growth import Growth, growth
 from trainmaster.cluster.run_costs import RunCosts
+from trainmaster.cluster.shared_out import SharedOut
 from trainmaster.control.decide.effects import MoreMemory
 from trainmaster.control.loop.jobs import THREADS
 from trainmaster.db.changes import Note
@@ -55,7 +56,7 @@ class ClusterExecutor:
     """See `Executor` for the methods of that name.
 
     Args:
-        loops: by experiment; several experiments may share one.
+        loops: by experiment; several experiments may share one, and tasks of one spread over several.
         opener: makes the executor of a cluster that is up.
         write_cost: keeps what the run has cost, in dollars.
         member_places: keeps on which machine each member of an attempt runs.
@@ -75,7 +76,7 @@ class ClusterExecutor:
 
     def __init__(
         self,
-        loops: Mapping[str, ClusterLoop],
+        loops: Mapping[str, ClusterLoop | Sequence[ClusterLoop]],
         opener: Opener,
         write_cost: Callable[[float], None],
         member_places: MemberPlaces,
@@ -90,13 +91,18 @@ class ClusterExecutor:
         )
         self._wake = threading.Event()
         connections: dict[int, ClusterConnection] = {}
-        self._connections = {
-            name: connections.setdefault(
-                id(loop), ClusterConnection(loop, opener, self._hello, self._wake, clock)
-            )
-            for name, loop in loops.items()
+
+        def connected(loop: ClusterLoop) -> ClusterConnection:
+            made = ClusterConnection(loop, opener, self._hello, self._wake, clock)
+            return connections.setdefault(id(loop), made)
+
+        places = {
+            name: tuple(map(connected, each if isinstance(each, Sequence) else (each,)))
+            for name, each in loops.items()
         }
+        self._connections = {name: each[0] for name, each in places.items()}
         self._all = list(connections.values())
+        self._shared = SharedOut(places, member_places)
         its_loops = [connection.loop for connection in self._all]
         self.costs = RunCosts(its_loops, write_cost, clock, earlier_usd, per_hour_usd)
         self._member_places = member_places
@@ -124,7 +130,8 @@ class ClusterExecutor:
             connection = self._connection(gang.attempt)
             if gang.attempt not in connection.sent:
                 self._member_places.leave(gang.attempt)
-            connection.take(gang)
+            if not self._shared.take(gang):
+                connection.take(gang)
         for connection in {id(p): p for p in (self._connection(gang.attempt) for gang in gangs)}.values():
             self._follow(connection)
 
@@ -136,15 +143,20 @@ class ClusterExecutor:
         """The present status of each attempt; UNKNOWN of those whose cluster cannot be asked, see `find`."""
         found: dict[str, GangStatus] = {}
         for connection in self._all:
-            mine = [attempt for attempt in attempts if self._connection(attempt) is connection]
+            mine = [attempt for attempt in attempts if connection in self._shared.candidates(attempt)]
             found |= connection.news
-            found |= {status.attempt: status for status in (connection.observe(mine) if mine else ())}
+            for status in connection.observe(mine) if mine else ():
+                if self._shared.heard(status, connection):
+                    found[status.attempt] = status
             found |= {attempt: GangStatus(attempt, Phase.QUEUED) for attempt in connection.waiting}
+        found |= {attempt: GangStatus(attempt, Phase.QUEUED) for attempt in self._shared.waiting}
         return [self._noted(found.get(each, GangStatus(each, Phase.UNKNOWN))) for each in attempts]
 
     def changes(self, timeout_s: float) -> list[GangStatus]:
         """Wait until something changed; see `Executor.changes`."""
         for connection in self._all:
+            self._follow(connection)
+        for connection in self._shared.send():
             self._follow(connection)
         listening = [connection for connection in self._all if connection.executor is not None]
         wait_s = timeout_s if len(listening) == 1 and len(self._all) == 1 else min(timeout_s, _SLICE_S)
@@ -177,12 +189,14 @@ class ClusterExecutor:
 
     def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
         """Ask an attempt to end; one that was never sent is forgotten."""
+        self._shared.stop(attempt)
         self._connection(attempt).stop(attempt, grace_s, stacks=stacks)
 
     def forget(self, attempts: Sequence[str]) -> None:
         """Their ends are recorded."""
         for attempt in attempts:
             self._connection(attempt).forget(attempt)
+            self._shared.forget(attempt)
             self._ends.forget(attempt)
             self._places.pop(attempt, None)
             self._member_places.forget(attempt)
@@ -201,7 +215,8 @@ class ClusterExecutor:
         Returns:
             False while there is one that may still be found: nothing can be said of its attempts.
         """
-        connections = {id(connection): connection for connection in map(self._connection, attempts)}.values()
+        every = (connection for attempt in attempts for connection in self._shared.candidates(attempt))
+        connections = {id(connection): connection for connection in every}.values()
         for connection in connections:
             self._follow(connection)
         if not any(connection.is_sought for connection in connections):
@@ -229,12 +244,9 @@ class ClusterExecutor:
             notes += [Note(text, reason=EndReason.NODE_LOST) for text in connection.loop.losses()]
             notes += [Note(text) for text in (*connection.loop.notes(), *connection.waits())]
             if connection.loop.fatal is not None:
-                raise connection.loop.fatal
-            mine = [
-                run_state.experiments[name]
-                for name, other in self._connections.items()
-                if other is connection
-            ]
+                notes += [Note(text) for text in self._shared.without(connection, connection.loop.fatal)]
+                continue
+            mine = [run_state.experiments[name] for name in self._shared.experiments(connection)]
             over = all(experiment.state is State.DONE for experiment in mine)
             if over or run_state.state is not State.RUNNING:
                 connection.loop.unwant()
@@ -253,7 +265,7 @@ class ClusterExecutor:
     @property
     def slots(self) -> int:
         """The most processes that one of its clusters takes at once."""
-        return max(connection.loop.record.plan.slots for connection in self._all)
+        return self._shared.slots
 
     def records(self) -> list[ClusterRecord]:
         """What is written of its clusters now."""
@@ -268,7 +280,7 @@ class ClusterExecutor:
 
     @property
     def _has_nodes(self) -> bool:
-        return any(each.loop.formation or self.all_nodes(name) for name, each in self._connections.items())
+        return any(each.loop.formation for each in self._all) or any(map(self.all_nodes, self._connections))
 
     def finish(
         self,
@@ -375,9 +387,11 @@ class ClusterExecutor:
 
     def all_nodes(self, experiment: str) -> list[NodeAccess]:
         """Nodes that an experiment may run on now."""
-        loop = self._connections[experiment].loop
-        here = {machine.id for machine in loop.record.rented}
-        return [access for node, access in list(loop.accesses.items()) if node in here]
+        found = []
+        for loop in (connection.loop for connection in self._shared.places[experiment]):
+            here = {machine.id for machine in loop.record.rented}
+            found += [access for node, access in list(loop.accesses.items()) if node in here]
+        return found
 
     def loop_of(self, attempt: str) -> ClusterLoop:
         """What takes care of an attempt's cluster."""
@@ -404,14 +418,10 @@ class ClusterExecutor:
         is_kept = machine.slow_at is not None or not machine.holds_seat
         return "it was decided before that this machine stays" if is_kept else ""
 
-    def cluster_of(self, experiment: str) -> str:
-        """The id of an experiment's cluster."""
-        return self._connections[experiment].loop.record.id
-
     def slots_of(self, experiment: str) -> list[int]:
-        """Processes that each node of an experiment's cluster takes at once, as planned."""
-        plan = self._connections[experiment].loop.record.plan
-        return [role.rentals[0].slots for role in plan.roles for _ in range(role.count)]
+        """Processes that each node of an experiment's clusters takes at once, as planned."""
+        plans = [connection.loop.record.plan for connection in self._shared.places[experiment]]
+        return [role.rentals[0].slots for plan in plans for role in plan.roles for _ in range(role.count)]
 
     def more_memory(self, gang: GangStatus, message: str) -> MoreMemory | None:
         """Larger machines for an attempt that ran out of memory; None if there are none to choose."""
@@ -481,7 +491,7 @@ class ClusterExecutor:
         return True
 
     def _connection(self, attempt: str) -> ClusterConnection:
-        return self._connections[attempt.split("/")[1]]
+        return self._shared.connection(attempt)
 
     def _hello(self, executor: Executor) -> None:
         executor.open(self._run, self._capacity, self._env, self._token)
@@ -491,6 +501,7 @@ class ClusterExecutor:
 
     def _noted(self, status: GangStatus) -> GangStatus:
         """Remember where its members are: their files are looked for there, also after its end."""
+        self._shared.noted(status)
         if status.addresses:
             places = tuple(
                 (member.name, status.addresses[member.name])

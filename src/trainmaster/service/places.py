@@ -234,8 +234,11 @@ class _Asking:
         return self.recipe.experiments[name].provider or self.recipe.places or (self.recipe.provider,)
 
     def _spreads(self, experiment: Experiment) -> bool:
+        """Not over places of which one is this machine: that is for whole runs."""
+        places = self._places(experiment.name)
         many = experiment.serve is None and len(experiment.tasks(self.recipe.seed)) > 1
-        return many and (experiment.workers or 0) > 1 and len(self._places(experiment.name)) > 1
+        apart = len(places) > 1 and not any(capabilities_of(name).is_here for name in places)
+        return many and apart and (experiment.workers or 0) > 1
 
 
 def next_place(

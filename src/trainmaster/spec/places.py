@@ -45,9 +45,13 @@ def by_hand(root: YamlNode, provider: str) -> list[str]:
 
 
 def named_places(recipe: Recipe) -> tuple[str, ...]:
-    """All places that a recipe, or one of its experiments, names."""
+    """All places that a recipe, or one of its experiments, names.
+
+    Those that tasks spread over come first, in their order.
+    """
     shared = recipe.places or (recipe.provider,)
-    each = (name for one in recipe.experiments.values() for name in one.provider or shared)
+    ordered = sorted(recipe.experiments.values(), key=lambda one: not one.shares)
+    each = (name for one in ordered for name in one.provider or shared)
     return tuple(dict.fromkeys(each)) or shared
 
 

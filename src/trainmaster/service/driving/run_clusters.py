@@ -126,7 +126,7 @@ class RunClusters:
         home: of the run.
         lease: of the run.
         code: the run's snapshot.
-        providers: names, of all places that it is in.
+        providers: names, of all places that it is in; the first comes first where tasks spread over several.
         environ: of the caller: settings and credentials.
         tell: shows lines to the user.
         per_hour_usd: what all machines may cost per hour.
@@ -178,7 +178,7 @@ class RunClusters:
         self._renters = {name: self._renter(name, code, dict(environ)) for name in providers}
         patience = replace(machines_patience(environ, wait_s), elsewhere_s=elsewhere_s, was_asked=was_asked)
         self._earlier_usd = (0.0, 0.0)
-        loops: dict[str, ClusterLoop] = {}
+        loops: dict[str, list[ClusterLoop]] = {}
         self._taken: set[str] = set()
         self._unmarked: set[str] = set()
         for record in self._records():
@@ -190,7 +190,9 @@ class RunClusters:
             )
             if record.id in self._taken:
                 loop.recall()
-            loops.update(dict.fromkeys(record.plan.experiments, loop))
+            for name in record.plan.experiments:
+                loops.setdefault(name, []).append(loop)
+                loops[name].sort(key=lambda each: providers.index(each.record.provider))
         if not loops:
             raise UsageError(f"{lease.run} has no plan of its machines", "Start it with `trainmaster run`.")
         places = MemberPlaces(self._directory_of)
