@@ -223,7 +223,8 @@ class _Asking:
         return found
 
     def _say(self, who: str, place: Place) -> None:
-        line = f"{who} at {place.line}" if who else f"place {place.line}"
+        is_part = who and len(self.recipe.experiments) > 1
+        line = f"{who} at {place.line}" if is_part else f"place {place.line}"
         if place.refusal:
             self.refusals.append(line.removeprefix("place "))
         if line not in self._told:

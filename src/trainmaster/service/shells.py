@@ -220,11 +220,11 @@ def find_way(
     Raises:
         ProviderError: another driver has rented it, and it does not let us in.
     """
-    client = TRANSPORTS.stated(capabilities_of(service.database.run_row(run)["provider"]).reach, "CLIENT")
-    ssh = sys.executable if client else shutil.which("ssh")
-    if ssh is None:
+    if not _client(service, run) and shutil.which("ssh") is None:
         raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
     place, node = _awaited(service, run, member, environ, tell, patience_s, nodes or KnownNodes())
+    client = _client(service, run, node.cluster)
+    ssh = sys.executable if client else shutil.which("ssh") or "ssh"
     if service.home_if_here(run) is None and not answers(node):
         raise ProviderError(
             f"{node.id} of {run} cannot be reached from here: nothing answers at port {node.port} of "
@@ -236,6 +236,13 @@ def find_way(
         return SshWay(node.id, (ssh, "-P", "-m", client, node.way), node.address, place.identity)
     words = (ssh, *(_closed(node) if is_for_others else ()), *_options(place, node))
     return SshWay(node.id, words, node.address, place.identity)
+
+
+def _client(service: Service, run: str, cluster: str = "") -> str:
+    """The module that is a client of what reaches a run's machines, or a cluster's; empty if that is SSH."""
+    row = service.database.run_row(run)
+    of = {each["id"]: each["provider"] for each in service.database.clusters_of(run)} if cluster else {}
+    return TRANSPORTS.stated(capabilities_of(of.get(cluster, row["provider"])).reach, "CLIENT") or ""
 
 
 def _line(command: Sequence[str]) -> str:
@@ -326,9 +333,10 @@ def _node(
     place = service.access_to(run, environ)
     if (node := known.find(run, wanted)) is not None:
         return place, node
-    provider = get_provider(alive[0].provider, place)
     for record in alive:
-        for node in provider.nodes(record.id):
+        if record.machine(wanted) is None:
+            continue
+        for node in get_provider(record.provider, place).nodes(record.id):
             if node.id == wanted and node.state in (NodeState.READY, NodeState.LEAVING):
                 known.note(run, node)
                 return place, node

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,7 @@ from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import LeaseLostError, ProviderError, RecipeError, UsageError
 from trainmaster.spec.facts import Fact, GangSize
+from trainmaster.spec.places import named_places, parted
 
 RECIPE = """\
 name: places
@@ -42,7 +45,7 @@ REFUSED = UsageError("no such partition", "")
 class FakeProvider:
     """A place that gives machines after a while, or says why not."""
 
-    def __init__(self, answer: float | Exception | None) -> None:
+    def __init__(self, answer: Any) -> None:
         self._answer = answer
 
     def close(self) -> None:
@@ -68,7 +71,7 @@ class FakeProvider:
         if isinstance(self._answer, NoCapacityError):
             raise self._answer
         assert not isinstance(self._answer, Exception)
-        return self._answer
+        return self._answer(sum(each.count for each in requests)) if callable(self._answer) else self._answer
 
 
 @pytest.fixture
@@ -305,3 +308,119 @@ def _have(monkeypatch: pytest.MonkeyPatch, answers: dict[str, float | Exception 
 
     for module in ("trainmaster.providers", "trainmaster.service.driving.run_clusters"):
         monkeypatch.setattr(f"{module}.get_provider", get_provider)
+
+
+TWO = """\
+name: places
+{provider}
+experiments:
+  prepare:
+    {prepare}
+    command: "true"
+  train:
+    {train}
+    command: "true"
+    after: prepare
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "answers", "places"),
+    [
+        (
+            {"provider": "provider: ray", "prepare": "provider: hosts"},
+            {},
+            {"prepare": ("hosts",), "train": ("ray",)},
+        ),
+        (
+            {"provider": "provider: hosts", "train": "provider: [slurm, ray]"},
+            {"slurm": 7200.0, "ray": 0.0},
+            {"prepare": ("hosts",), "train": ("ray",)},
+        ),
+        # What a list of the run has cannot be had as a whole: each experiment goes where it can be.
+        (
+            {"provider": "provider: [hosts, ray]", "train": "hardware: {cpus: 3}"},
+            {"hosts": 0.0, "ray": 0.0},
+            {"prepare": ("hosts",), "train": ("ray",)},
+        ),
+        (
+            {"provider": "provider: [hosts, ray]", "train": "hardware: {cpus: 3}"},
+            {"hosts": FULL, "ray": 0.0},
+            {"prepare": (), "train": ()},
+        ),
+    ],
+)
+def test_each_experiment_in_a_place_of_its_own(
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    parts: dict[str, str],
+    answers: dict[str, float | Exception | None],
+    places: dict[str, tuple[str, ...]],
+) -> None:
+    """And all of it in one where that is the choice for each."""
+    (service.home.root / "ray.yaml").write_text("address: auto\nmachines:\n  seat: {cpus: 4, memory: 2GB}\n")
+    _have(monkeypatch, {"hosts": 0.0, "ray": 0.0, **answers})
+    read = Recipe.from_text(TWO.format(**{"prepare": "retries: 0", "train": "retries: 0", **parts}))
+    found = settled_place(service, read, {}, lambda _: None)
+    assert {name: each.provider for name, each in found.experiments.items()} == places
+    again = Recipe.model_validate_json(found.model_dump_json())  # as a run keeps it
+    assert [part.provider for part in parted(again)] == list(dict.fromkeys(sum(places.values(), ()))) or [
+        "ray"
+    ]
+    offer = renting._offer_of_parts(service, again, {}, date(2026, 11, 27))
+    assert len({plan.name for plan in offer.plans}) == len(offer.plans)
+    assert {plan.provider for plan in offer.plans} == {part.provider for part in parted(again)}
+
+
+SWEEP = """\
+name: places
+provider: [{places}]
+experiments:
+  train:
+    parameters: {{x: [1, 2, 3, 4, 5, 6]}}
+    workers: {workers}
+    command: "true"
+"""
+
+
+@pytest.mark.parametrize(
+    ("answers", "workers", "shares"),
+    [
+        ({"hosts": 0.0, "slurm": 0.0}, 1, {}),
+        ({"hosts": 0.0, "slurm": 0.0}, 4, {"hosts": 1, "slurm": 3}),
+        ({"hosts": FULL, "slurm": 0.0}, 4, {}),
+        ({"hosts": 0.0, "slurm": AWAY, "ray": 0.0}, 3, {"hosts": 1, "ray": 2}),
+        ({"hosts": 0.0, "slurm": lambda nodes: 7200.0 * (nodes > 2), "ray": 0.0}, 6,
+         {"hosts": 1, "slurm": 2, "ray": 3}),
+    ],
+)  # fmt: skip
+def test_a_sweep_spreads_over_the_places_that_give_something_in_time(
+    service: Service, monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], workers: int, shares: Any
+) -> None:
+    """The first ones first: all hosts, of a queue as many as it gives in time, then what is rented."""
+    _have(monkeypatch, answers)
+    told: list[str] = []
+    text = SWEEP.format(places=", ".join(answers), workers=workers)
+    found = settled_place(service, Recipe.from_text(text), {}, told.append)
+    assert found.experiments["train"].shares == shares
+    assert len(told) == len(set(told))
+    if not shares:
+        assert len(parted(found)) == 1
+        return
+    plans = renting._offer_of_parts(service, found, {}, date(2026, 11, 27)).plans
+    assert {plan.provider: plan.nodes for plan in plans} == shares
+    assert [plan.experiments for plan in plans] == [("train",)] * len(plans)
+    assert [plan.name for plan in plans][:2] == ["train", f"train-{plans[1].provider}"]
+    assert named_places(found) == tuple(shares), "in this order they are filled"
+
+
+def test_this_machine_is_a_place_for_whole_runs_only(service: Service) -> None:
+    """And --provider chooses one for all that names another."""
+    text = TWO.format(provider="provider: local", prepare="retries: 0", train="provider: hosts")
+    with pytest.raises(RecipeError, match="provider: provider local is this machine"):
+        check_places(service, Recipe.from_text(text), {})
+    by_hand = Recipe.from_text(text, provider="hosts")
+    assert named_places(by_hand) == ("hosts",)
+    assert not by_hand.experiments["train"].provider
+    own = Recipe.from_text(TWO.format(provider="", prepare="provider: hosts", train="provider: hosts"))
+    assert (own.provider, named_places(own)) == ("hosts", ("hosts",))

@@ -213,6 +213,12 @@ def _queued(row: RowMapping, now: float) -> dict[str, Any]:
 def _place(row: RowMapping, stored: Mapping[str, Any]) -> dict[str, Any]:
     """Of a run with several places where it is, where there were no machines, and which are asked next."""
     left, given_up = stored.get("places_left") or [], stored.get("places_given_up") or []
+    own = {name: each.get("provider") or [] for name, each in (stored.get("experiments") or {}).items()}
+    own = {name: places for name, places in own.items() if places}
+    if len({place for places in own.values() for place in places}) > 1:
+        words = [f"{name} at {' and '.join(places)}" for name, places in own.items()]
+        shared = {"provider": row["provider"], "next": [], "given_up": [], "experiments": own}
+        return {"place": {**shared, "words": "; ".join(words)}}
     words = [f"at {row['provider']}", *(f"no machines at {each}" for each in given_up)]
     words += [f"else {', '.join(left)}"] if left and row["state"] != State.DONE else []
     found = {"provider": row["provider"], "next": list(left), "given_up": list(given_up)}
