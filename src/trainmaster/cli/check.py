@@ -33,7 +33,7 @@ def check(
     from trainmaster.cli.opening import context, open_client, unpacked
     from trainmaster.service import Home, capabilities_of, check_names, check_urls, not_sent_of
     from trainmaster.spec import read_recipe
-    from trainmaster.spec.places import named_places
+    from trainmaster.spec.parts import named_places
     from trainmaster.spec.trigger import needs_server
 
     recipe = unpacked(recipe)
@@ -77,7 +77,7 @@ def check(
 
 
 def _show(found: Recipe, tell: Callable[[str], None]) -> None:
-    from trainmaster.spec.places import named_places
+    from trainmaster.spec.parts import named_places
 
     summaries = {name: found.experiments[name].summary() for name in found.order()}
     rows = [

@@ -75,7 +75,7 @@ def run(
     from trainmaster.cli.renting import agree, agree_to_send
     from trainmaster.service import capabilities_of
     from trainmaster.spec import parse_duration, read_recipe
-    from trainmaster.spec.places import named_places
+    from trainmaster.spec.parts import named_places
     from trainmaster.spec.trigger import needs_server
 
     keep_s = 0.0 if keep is None else parsed("--keep", parse_duration, keep)

@@ -23,7 +23,7 @@ from trainmaster.providers.finding import PROVIDERS, get_provider
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.launcher_names import packages_of
-from trainmaster.spec.places import named_places
+from trainmaster.spec.parts import named_places
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
 

@@ -13,7 +13,7 @@ from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.worker_counts import with_fewest
 from trainmaster.service.renting import planned_requests
-from trainmaster.spec.places import named_places
+from trainmaster.spec.parts import named_places
 
 if TYPE_CHECKING:
     from trainmaster.service.service import Service

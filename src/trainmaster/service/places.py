@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import TrainmasterError, UsageError
-from trainmaster.spec.places import IN_TIME_S, named_places, part_of
+from trainmaster.spec.parts import named_places, part_of
+from trainmaster.spec.places import IN_TIME_S
 from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:

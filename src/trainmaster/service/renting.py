@@ -37,7 +37,7 @@ from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told_
 from trainmaster.service.quotes.worker_counts import with_clusters, with_fewest
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError, one_line
-from trainmaster.spec.places import parted
+from trainmaster.spec.parts import parted
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.places import named_places, parted
+from trainmaster.spec.parts import named_places, parted
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
@@ -168,6 +168,7 @@ class RunPlanner:
     def quote(self, recipe: Recipe, path: Path, options: QuoteOptions) -> Quote:
         """Quote a recipe; see `Quoter.quote`."""
         recipe = self._settled(recipe)
+        check_is_in_one_place(recipe)
         quoter = self._make_quoter()
         if options.catalogue is None:
             quoter.refresh_prices(recipe, self._environ)
@@ -178,6 +179,7 @@ class RunPlanner:
         from trainmaster.service.quotes.quote_options import QuoteOptions
 
         recipe = self._settled(recipe)
+        check_is_in_one_place(recipe)
         self._service.check(recipe, self._environ)  # what is wrong anyway is said before anything is measured
         return self._make_quoter().quote(recipe, path, self._environ, QuoteOptions(fresh=True))
 
@@ -238,6 +240,20 @@ class RunPlanner:
 
         self._quoter = Quoter(self._service, self._tell, self._show, candidate_offers, measures=self.measures)
         return self._quoter
+
+
+def check_is_in_one_place(recipe: Recipe) -> None:
+    """Refuse to quote what is in several places.
+
+    Raises:
+        UsageError: naming them.
+    """
+    if len(parts := parted(recipe)) > 1:
+        places = ", ".join(part.provider for part in parts)
+        raise UsageError(
+            f"its machines are in several places ({places}), and a quote is of one",
+            "Choose one with --provider. `trainmaster run` shows all machines and prices before it asks.",
+        )
 
 
 class _UnagreedError(Exception):

@@ -36,6 +36,7 @@ from trainmaster.service.places import settled_place
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
 from trainmaster.service.quotes.quote_service import Quoter
+from trainmaster.service.run_planning import check_is_in_one_place
 from trainmaster.service.teams.team_budget import OWNER, Budgets
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_volumes import TeamVolumes
@@ -272,6 +273,7 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
         recipe = state.submissions.read(caller, form.request())
         service = state.service.of_team(caller.team or None)
         recipe = settled_place(service, recipe, state.environ, lambda _: None)
+        check_is_in_one_place(recipe)
         quoter = Quoter(service, lambda _: None)
         made = quoter.quote(recipe, Path("recipe"), state.environ, QuoteOptions(measures=False))
     except RecipeError:  # said where the recipe is

@@ -23,11 +23,13 @@ from trainmaster.service import renting
 from trainmaster.service.driving.moving import moved
 from trainmaster.service.driving.worlds import Session
 from trainmaster.service.places import Place, check_places, chosen, next_place, settled_place
+from trainmaster.service.quotes.quote_options import QuoteOptions
+from trainmaster.service.run_planning import RunPlanner
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import LeaseLostError, ProviderError, RecipeError, UsageError
 from trainmaster.spec.facts import Fact, GangSize
-from trainmaster.spec.places import named_places, parted
+from trainmaster.spec.parts import named_places, parted
 
 RECIPE = """\
 name: places
@@ -424,3 +426,14 @@ def test_this_machine_is_a_place_for_whole_runs_only(service: Service) -> None:
     assert not by_hand.experiments["train"].provider
     own = Recipe.from_text(TWO.format(provider="", prepare="provider: hosts", train="provider: hosts"))
     assert (own.provider, named_places(own)) == ("hosts", ("hosts",))
+
+
+def test_a_quote_is_of_one_place(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in several is refused, with what to do."""
+    _have(monkeypatch, {"hosts": 0.0, "ray": 0.0})
+    read = Recipe.from_text(
+        TWO.format(provider="provider: ray", prepare="provider: hosts", train="retries: 0")
+    )
+    planner = RunPlanner(service, {}, lambda _: None, lambda _: None)
+    with pytest.raises(UsageError, match=r"several places \(hosts, ray\)"):
+        planner.quote(read, Path("recipe.yaml"), QuoteOptions())

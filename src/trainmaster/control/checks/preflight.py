@@ -13,7 +13,7 @@ from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import DataSource, Experiment, Recipe
 from trainmaster.spec.errors import MissingPartError, RecipeError, TrainmasterError, UsageError, one_line
-from trainmaster.spec.places import named_places
+from trainmaster.spec.parts import named_places
 from trainmaster.spec.redaction import has_secret
 from trainmaster.spec.roles import is_requirements
 

@@ -26,7 +26,7 @@ from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import NotFoundError, PublishError
-from trainmaster.spec.places import named_places
+from trainmaster.spec.parts import named_places
 from trainmaster.spec.private_files import make_private, write_private
 from trainmaster.spec.states import State
 

@@ -25,7 +25,7 @@ from trainmaster.service.teams.team_budget import OWNER, OverBudgetError
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import PublishError, StoreError, UsageError
 from trainmaster.spec.facts import Approval
-from trainmaster.spec.places import named_places
+from trainmaster.spec.parts import named_places
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.trigger import needs_server

@@ -25,7 +25,7 @@ from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.users.caller import Caller, ForbiddenError, Wallet
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RunError, StoreError, UsageError
-from trainmaster.spec.places import named_places
+from trainmaster.spec.parts import named_places
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.recipe import own_configuration
 

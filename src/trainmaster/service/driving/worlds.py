@@ -19,7 +19,8 @@ from trainmaster.executors.base import Capacity, Executor
 from trainmaster.executors.capacity import NodeCapacity, detect_capacity
 from trainmaster.service.quotes.history import histories
 from trainmaster.spec.clocks import steady_s
-from trainmaster.spec.places import IN_TIME_S, named_places
+from trainmaster.spec.parts import named_places
+from trainmaster.spec.places import IN_TIME_S
 from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from trainmaster.service.on_cluster.keeper import DRIVING, FAILED, READY, part
 from trainmaster.service.quotes.history import device_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
-from trainmaster.spec.places import named_places
+from trainmaster.spec.parts import named_places
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:

@@ -1,0 +1,52 @@
+"""`parted`: what of a recipe is in each of its places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainmaster.spec.recipe import Recipe
+
+
+def named_places(recipe: Recipe) -> tuple[str, ...]:
+    """All places that a recipe, or one of its experiments, names.
+
+    Those that tasks spread over come first, in their order.
+    """
+    shared = recipe.places or (recipe.provider,)
+    ordered = sorted(recipe.experiments.values(), key=lambda one: not one.shares)
+    each = (name for one in ordered for name in one.provider or shared)
+    return tuple(dict.fromkeys(each)) or shared
+
+
+def parted(recipe: Recipe) -> list[Recipe]:
+    """What of a recipe is in each of its places: the recipe itself where all of it is in one.
+
+    Args:
+        recipe: whose places are chosen.
+    """
+    found: dict[str, dict[str, int | None]] = {}
+    for name, experiment in recipe.experiments.items():
+        shares = experiment.shares or dict.fromkeys(experiment.provider or (recipe.provider,))
+        for place, nodes in shares.items():
+            found.setdefault(place, {})[name] = nodes
+    if list(found) == [recipe.provider]:
+        return [recipe]
+    return [part_of(recipe, place, names) for place, names in found.items()]
+
+
+def part_of(recipe: Recipe, place: str, names: Mapping[str, int | None]) -> Recipe:
+    """Some experiments of a recipe in one place, for planning their machines; they wait for no others.
+
+    Args:
+        recipe: of the run.
+        place: that they are in.
+        names: of the experiments, and over how many nodes each spreads; None: as the recipe says.
+    """
+    experiments = {}
+    for name, nodes in names.items():
+        one = recipe.experiments[name]
+        data = {key: source for key, source in one.data.items() if source.experiment is None}
+        update: dict[str, Any] = {"provider": (), "shares": {}, "after": (), "data": data}
+        experiments[name] = one.model_copy(update=update | ({} if nodes is None else {"workers": nodes}))
+    return recipe.model_copy(update={"provider": place, "places": (), "experiments": experiments})
