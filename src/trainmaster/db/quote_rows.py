@@ -143,22 +143,19 @@ def put_truth(connection: Connection, quote: int, truth: Truth) -> None:
     connection.execute(t.quote.update().where(t.quote.c.id == quote).values(asdict(truth)))
 
 
-def measurements_query(
-    team: str | None, *which: sa.ColumnElement[bool], limit: int = MEASUREMENTS
-) -> sa.Select[Any]:
-    """Measurements of a team for which all of that is true, newest first.
+def measurements_query(team: str | None, *which: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """The newest `MEASUREMENTS` of a team for which all of that is true, newest first.
 
     Args:
         team: whose runs were measured; None for the owner's, and for what was measured outside of runs.
         *which: what else is to be true.
-        limit: at most so many.
     """
     whose = sa.select(t.run.c.team).where(t.run.c.id == t.measurement.c.run_id).scalar_subquery()
     return (
         sa.select(t.measurement)
         .where(sa.func.coalesce(whose, "") == (team or ""), *which)
         .order_by(t.measurement.c.measured_at.desc(), t.measurement.c.id)
-        .limit(limit)
+        .limit(MEASUREMENTS)
     )
 
 

@@ -160,7 +160,6 @@ class Exchange:
         lead: sent in any case, before that line is awaited.
         reads_first: whether that line is awaited; without, ``answer`` is called with an empty one.
         expects: how it begins; lines before it are noise of the host's start-up files.
-        sink: takes standard output piece by piece; none of it is kept then.
     """
 
     command: str
@@ -168,7 +167,6 @@ class Exchange:
     lead: bytes = b""
     reads_first: bool = True
     expects: str = ""
-    sink: Callable[[bytes], None] | None = None
 
 
 class Connection(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shlex
-from collections.abc import Callable
 from typing import Any, Final
 
 from trainmaster.transport.base import ConnectionLostError, Exchange, RemoteTimeoutError, Result
@@ -22,12 +21,9 @@ _FIRST: Final = f'echo {_PID}$$ >&2; exec /bin/sh -c "$0"'
 class _Output:
     """Keeps the end of what is said, and finds the line that is waited for."""
 
-    def __init__(
-        self, limit_bytes: int, expects: str = "", sink: Callable[[bytes], None] | None = None
-    ) -> None:
+    def __init__(self, limit_bytes: int, expects: str = "") -> None:
         self._limit = limit_bytes
         self._expects = expects.encode()
-        self._sink = sink
         self._line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._kept = bytearray()
         self._searched = bytearray()
@@ -42,9 +38,6 @@ class _Output:
                 self._line.set_result("")
 
     def _hear(self, data: bytes) -> None:
-        if self._sink is not None:
-            self._sink(data)
-            return
         self._kept += data
         if len(self._kept) > self._limit:
             del self._kept[: -self._limit]
@@ -100,7 +93,7 @@ async def converse(
         lost: errors that mean that the connection was lost.
     """
     process: Any = None
-    out, err = _Output(limit_bytes, talk.expects, talk.sink), _Output(limit_bytes, _PID)
+    out, err = _Output(limit_bytes, talk.expects), _Output(limit_bytes, _PID)
     making: asyncio.Future[Any] = asyncio.ensure_future(
         connection.create_process(_wrapped(talk.command), encoding=None)
     )

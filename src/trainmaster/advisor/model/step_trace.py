@@ -222,21 +222,18 @@ class StepTrace:
             self._known_at = self._changes
         return self._known
 
-    def is_tight(
-        self, rel: float = 0.03, min_steps: float = MIN_STEPS, min_seconds: float = MIN_SECONDS
-    ) -> bool:
+    def is_tight(self, rel: float = 0.03, min_seconds: float = MIN_SECONDS) -> bool:
         """True if more steps would tell little more.
 
         Args:
             rel: half width of the confidence interval over the step time; twice that much drift is allowed.
-            min_steps: steady steps that there must be.
-            min_seconds: how long those must have taken.
+            min_seconds: how long its steady steps must have taken.
         """
         found = self.steady()
         return (
             found is not None
             and found.blocks >= _MIN_BLOCKS
-            and found.steps >= min_steps
+            and found.steps >= MIN_STEPS
             and found.seconds >= min_seconds
             and found.half_width_s <= rel * found.step_time_s
             and abs(found.drift) <= 2 * rel

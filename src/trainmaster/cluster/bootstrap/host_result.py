@@ -104,7 +104,6 @@ def ask_guest(
     order: dict[str, Any],
     timeout_s: float,
     answer: Callable[[str], Iterable[bytes] | None] = lambda _: None,
-    sink: Callable[[bytes], None] | None = None,
 ) -> Result:
     """Run one of our programs in `guest/` on a host.
 
@@ -115,14 +114,13 @@ def ask_guest(
         order: its arguments, of which nothing shows in a list of processes.
         timeout_s: after which it is ended.
         answer: see `Exchange`.
-        sink: takes what it says piece by piece; nothing is awaited or kept then.
     """
     source = guest_source((program,) if isinstance(program, str) else program)
     boot = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
     # To look for packages costs somebody else's Python a third of all that such a program takes, or more.
     command = f"exec {shlex.quote(python)} -ISu -c {shlex.quote(boot)}"
     lead = b"%d\n%s%s\n" % (len(source), source, json.dumps(order).encode())
-    talk = Exchange(command, answer, lead=lead, reads_first=sink is None, expects="@@", sink=sink)
+    talk = Exchange(command, answer, lead=lead, expects="@@")
     return connection.exchange(talk, timeout_s)
 
 
