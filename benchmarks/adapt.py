@@ -104,7 +104,7 @@ def one(env: dict[str, str], work: Path, fault: str, adapt: str, steps: int, kib
 
 
 def main() -> None:
-    asked = options(__doc__ or "", faults="quota,card,delay", steps=300, kib=64)
+    asked = options(__doc__ or "", faults="quota,card,delay", adapt="false,true", steps=300, kib=64)
     directory, env = workshop()
     env = {k: v for k, v in env.items() if not k.startswith("AWS_")} | {"COLUMNS": "200"}
     work = Path(directory.name) / "work"
@@ -116,10 +116,11 @@ def main() -> None:
     rows = []
     try:
         for fault in asked.faults.split(","):
-            for adapt in ("false", "true") if fault != "none" else ("true",):
+            for adapt in asked.adapt.split(",") if fault != "none" else ("true",):
                 rows.append(one(env, work, fault, adapt, asked.steps, asked.kib))
                 print(json.dumps(rows[-1]), flush=True)
         logs = {log.name: log.read_text() for log in work.glob("*.log")}
+        OUT.mkdir(exist_ok=True)
         (OUT / "adapt_logs.json").write_text(json.dumps(logs))
     finally:
         call(env, "lab", "down", must=False)

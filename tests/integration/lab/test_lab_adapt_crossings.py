@@ -25,7 +25,7 @@ from conftest import SCALE
 from trainmaster.lab.cgroups import CgroupTree, HostCgroup
 from trainmaster.testing.waits import until
 
-pytestmark = [pytest.mark.crossings, pytest.mark.s3, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.crossings, pytest.mark.s3, pytest.mark.timeout(1200)]
 
 GANGS = Path(__file__).parent / "gangs"
 RECIPE = """
@@ -243,9 +243,9 @@ def test_a_run_adapts_whatever_else_it_has(
         begun.until_told(r"is to go on with [23] workers.* instead of 1 worker.*, on [12] machines? more")
         begun.until_told(r"it goes on with [23] workers.* from its newest checkpoint")
     if begun.renting is None:
-        until(lambda: begun.status()["state"] == "DONE", f"its end; told: {begun.told}", DEADLINE_S)
+        until(lambda: begun.status()["state"] == "DONE", f"its end; told: {begun.told}", 2 * DEADLINE_S)
     else:
-        begun.renting.end()
+        begun.renting.end(timeout_s=2 * DEADLINE_S)
     summary = begun.status()
     print(json.dumps({"row": name, "told": begun.told, "quote": summary.get("quote")}))
     assert summary["reason"] == "SUCCEEDED", summary
