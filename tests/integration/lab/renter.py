@@ -248,6 +248,7 @@ class Renter:
         """Whatever of it is still there; whether there was something."""
         left = [begun for begun in self._begun if begun.process.poll() is None]
         for begun in left:
-            os.killpg(begun.process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.killpg(begun.process.pid, signal.SIGKILL)
             begun.process.wait()
         return bool(left)

@@ -1,0 +1,61 @@
+"""What all unit tests share."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+#: What a module imports that makes processes, sockets and loops: what it leaves open is found by a collector.
+_LEAVES_OPEN = frozenset({"asyncio", "socket", "sqlite3", "subprocess"})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def garbage_is_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A process or a socket that was left open fails a test of its own module, not one of a later module."""
+    yield
+    if _LEAVES_OPEN & vars(request.module).keys():
+        gc.collect(1)  # of what is young: all of it would take a process minutes in all
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], bytes]:
+    """A new SQLite database as a file, made once: thousands of tests begin with one."""
+    found: list[bytes] = []
+
+    def template() -> bytes:
+        from trainmaster.db import Database
+
+        if not found:
+            file = tmp_path_factory.mktemp("template") / "trainmaster.db"
+            Database(f"sqlite:///{file}").close()
+            found.append(file.read_bytes())
+        return found[0]
+
+    return template
+
+
+@pytest.fixture(scope="module", autouse=True)
+def new_databases(sqlite_template: Callable[[], bytes]) -> Iterator[None]:
+    """A new SQLite file is a copy of one: that takes 2 ms instead of 12. Tests of `db` make their own."""
+    engine = sys.modules.get("trainmaster.db.engine")
+    if engine is None:  # no module of tests has imported it
+        yield
+        return
+    make_private: Any = engine._make_private
+    made = sqlite_template()
+
+    def make(of: Any) -> None:
+        file = Path(of.url.database or ":memory:")
+        is_new = of.dialect.name == "sqlite" and file.suffix == ".db" and not file.exists()
+        make_private(of)
+        if is_new:
+            file.write_bytes(made)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_make_private", make)
+        yield
