@@ -106,6 +106,7 @@ class Failures:
         self.published: dict[tuple[str, int], list[int]] = {}
         self.later: dict[str, str] = {}
         self._disk_is_full = False
+        self._is_reaped_by_copy = False
         self._drivers = 0
 
     # --- what drivers need ---------------------------------------------------------------------------
@@ -279,11 +280,14 @@ class Failures:
         memory = ProviderMemory(zones=dict(self.memory.zones), known=list(self.memory.known))
         process = Process(Host(self.world, "backup"), "copied home")
         with process.at_work():
+            self._is_reaped_by_copy = True
             try:
                 ended = provider_of(self.cloud, process, self.home, memory).reap([])
             except Exception as error:  # noqa: BLE001 - the API is away, say
                 self.world.note(f"a copied home: {error}")
                 return
+            finally:
+                self._is_reaped_by_copy = False
         # What could not tell the provider that its machines are leased tells it as soon as it answers.
         answers_since = max(self.cloud.away_until, self.cloud.throttled_until, self.cloud.keys_expired_until)
         if self.world.now - answers_since < _TOLD_S or abs(self.host.ahead_s) > self.cloud.most_skew_s:
@@ -362,7 +366,8 @@ class Failures:
         for ray in self.rays.values():
             if any(node.machine == one.id for node in ray.nodes):
                 ray.machine_ended(one.id)
-        if one.why == "Client.UserInitiatedShutdown":
+        # A copied home knows of no model; what it ends has no lease any more and would end itself.
+        if one.why == "Client.UserInitiatedShutdown" and not self._is_reaped_by_copy:
             self.judge.given_back(one)
         if one.why == "Client.InstanceInitiatedShutdown" and self._is_driven(one):
             self.world.fail(f"{one.id} has ended itself though {self.driver.process.name} is well")
