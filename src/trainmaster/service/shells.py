@@ -334,8 +334,6 @@ def _node(
     if (node := known.find(run, wanted)) is not None:
         return place, node
     for record in alive:
-        if record.machine(wanted) is None:
-            continue
         for node in get_provider(record.provider, place).nodes(record.id):
             if node.id == wanted and node.state in (NodeState.READY, NodeState.LEAVING):
                 known.note(run, node)

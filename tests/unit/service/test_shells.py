@@ -69,7 +69,9 @@ def rented(tmp_path, monkeypatch):
     monkeypatch.setattr(shells, "_node", lambda *_: (place, node))
     monkeypatch.setattr(shells, "is_driven", lambda *_: True)
     monkeypatch.setattr("trainmaster.providers.hosts_over_ssh.target_of", lambda _: target)
-    database = SimpleNamespace(run_row=lambda _: {"provider": "aws"}, clock_s=lambda: 0.0)
+    database = SimpleNamespace(
+        run_row=lambda _: {"provider": "aws"}, clock_s=lambda: 0.0, clusters_of=lambda _: []
+    )
     return SimpleNamespace(home_if_here=lambda _: place, database=database, node=node)
 
 

@@ -15,9 +15,9 @@ import pytest
 SERVER = """
 import asyncio, os, signal
 from trainmaster.service.runs.member_commands import MemberCommand
-from trainmaster.service.shells import Shell
+from trainmaster.service.shells import MemberShell
 async def work():
-    running = MemberCommand(Shell(("/bin/sh", "-c", "echo $$; exec sleep 600"), "", dict(os.environ)))
+    running = MemberCommand(MemberShell(("/bin/sh", "-c", "echo $$; exec sleep 600"), "", dict(os.environ)))
     await running.start()
     async for _, said in running.read(100):
         os.write(1, said)
