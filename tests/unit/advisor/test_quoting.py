@@ -405,6 +405,27 @@ def test_what_to_measure_next_narrows():
     assert following.cost_usd > 0
 
 
+T4 = offer("t4", 1.5, gpu="T4")
+
+
+@pytest.mark.parametrize(
+    ("offers", "limits", "is_named"),
+    [
+        ((V100,), {}, False),  # one cluster is possible: nothing that is seen makes another one of it
+        ((V100, offer("dear", 30.0)), {}, False),  # another one is, and cannot win
+        ((V100, T4), {}, True),
+        ((V100,), {"deadline_s": 12_600.0}, True),  # it may turn out that it is not kept
+        ((V100,), {"deadline_s": 40_000.0}, False),
+    ],
+)
+def test_measuring_stops_where_it_cannot_change_the_decision(offers, limits, is_named):
+    job = Subject(workload(most=1, epochs=100), knowledge(similar=[measured(1, 256)]))
+    quote = make_quote([job], market(*offers), QuoteLimits(**limits)).main
+    assert not quote.time_s.is_wide
+    assert (quote.next_measurement is not None) is is_named
+    assert (quote.as_dict()["next_measurement"] is not None) is is_named
+
+
 def test_what_a_wide_quote_would_be_cut_to_follows_from_the_model():
     similar = [measured(1, 32, offer="local")]
     wide = make_quote(

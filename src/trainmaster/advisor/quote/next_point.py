@@ -11,6 +11,8 @@ import numpy as np
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.shapes import Floats
+from trainmaster.advisor.quote.choosing import QuoteLimits
+from trainmaster.advisor.quote.deciding import LEAST_CHANCE, chance_to_change
 from trainmaster.advisor.quote.quantiles import interval
 from trainmaster.advisor.quote.quote import Interval, NextMeasurement
 from trainmaster.advisor.quote.timing import Timing
@@ -24,7 +26,9 @@ _NARROW: Final = 1.12
 _WORTH: Final = 0.9
 
 
-def next_measurement(timing: Timing, target: Candidates) -> NextMeasurement | None:
+def next_measurement(
+    timing: Timing, target: Candidates, rivals: Candidates, limits: QuoteLimits | None
+) -> NextMeasurement | None:
     """The shape on the chosen machine whose measurement says most about the chosen cluster.
 
     What a measurement at s leaves of the variance at the target is ``1 - correlation^2`` of their
@@ -35,9 +39,12 @@ def next_measurement(timing: Timing, target: Candidates) -> NextMeasurement | No
     Args:
         timing: of the experiment.
         target: the one candidate that was chosen.
+        rivals: candidates that it was compared with.
+        limits: of the run; None if experiments share them, so that it cannot be told what is decided by one.
 
     Returns:
-        None if the quote is narrow already, or nothing would help.
+        None if the quote is narrow already, nothing would help, or (of a quote that one can plan by) nothing
+        that is measured can change the decision.
     """
     model, workload = timing.knowledge.model, timing.workload
     if model is None:
@@ -56,6 +63,8 @@ def next_measurement(timing: Timing, target: Candidates) -> NextMeasurement | No
         return None
     offer = timing.offers[int(timing.machines.index[machine])]
     time_now = interval(timing.time_s(target)[:, 0])
+    both = Candidates.joined([target, rivals])
+    times = None if time_now.is_wide or limits is None else timing.time_s(both)
     found: list[tuple[float, int, NextMeasurement]] = []
     for workers, row in zip(sizes, rows, strict=True):
         log_step = _log_step(timing, row)[:, 0]
@@ -71,6 +80,10 @@ def next_measurement(timing: Timing, target: Candidates) -> NextMeasurement | No
         time_then = _time_then(timing, target, then / now)
         if _doubt(time_then) > _WORTH * _doubt(time_now):
             continue  # a job that is over soon: in doubt is the time until it begins
+        if times is not None and limits is not None:
+            cost_usd = timing.cost_usd(times, both)
+            if chance_to_change(log_step, noise, times, cost_usd, limits) < LEAST_CHANCE:
+                continue
         gain = (now**2 - then**2) / math.sqrt(max(nodes, 1.0))
         narrow = NextMeasurement(
             workers,

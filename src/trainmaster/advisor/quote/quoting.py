@@ -46,6 +46,8 @@ from trainmaster.advisor.quote.timing import Timing
 #: Clusters this near to the front by typical figures are drawn, at most so many.
 _NEAR: Final = 1.02
 _FRONT: Final = 128
+#: So many clusters are looked at for whether a measurement makes one of them the better one.
+_RIVALS: Final = 31
 #: A dearer cluster is shown if it is faster by so much.
 _FASTER: Final = 0.01
 #: Of the price per hour that is allowed for all, experiments side by side may have so much each.
@@ -176,8 +178,8 @@ class _Asked:
             f"the network of {name} is unknown; {gbps:.3g} Gbit/s is assumed" for name, gbps in found.items()
         )
 
-    def quote(self, drawn: Drawn, row: int, considered: int) -> ExperimentQuote:
-        """Of one drawn candidate."""
+    def quote(self, drawn: Drawn, row: int, considered: int, limits: QuoteLimits | None) -> ExperimentQuote:
+        """Of one drawn candidate; limits are of this experiment alone, None if others share them."""
         one = drawn.candidates[np.array([row])]
         front = _front(self, drawn)
         known = self.subject.knowledge
@@ -195,7 +197,7 @@ class _Asked:
             memory_headroom=headroom(one, self.timing.machines, known),
             measurements=known.points,
             similar=known.similar,
-            next_measurement=next_measurement(self.timing, one),
+            next_measurement=next_measurement(self.timing, one, self._rivals(drawn, row, limits), limits),
             candidates=considered,
             notes=(*self.notes, *self._assumed(one)),
             fingerprint=self.subject.fingerprint,
@@ -204,6 +206,12 @@ class _Asked:
             more_measuring=bought(self.timing, one),
             target=_target(self.timing, one),
         )
+
+    def _rivals(self, drawn: Drawn, row: int, limits: QuoteLimits | None) -> Candidates:
+        """The best of those that were drawn beside one."""
+        value = (limits or QuoteLimits()).objective(drawn.time_s[:, 1], drawn.cost_usd[:, 1])
+        order = np.argsort(value, kind="stable")
+        return drawn.candidates[order[order != row][:_RIVALS]]
 
 
 def _not_learnt(known: Knowledge) -> tuple[str, ...]:
@@ -217,7 +225,7 @@ def _single(asked: _Asked, limits: QuoteLimits, market: Market) -> Quote:
     choice = choose(asked.candidates, asked.timing, limits)
     if choice.best is None:
         raise _infeasible(asked, choice, limits)
-    quote = asked.quote(choice.drawn, choice.best, choice.considered)
+    quote = asked.quote(choice.drawn, choice.best, choice.considered, limits)
     return _whole({quote.name: quote}, quote.time_s, quote.cost_usd, market)
 
 
@@ -244,10 +252,11 @@ def _several(asked: Sequence[_Asked], limits: QuoteLimits, market: Market) -> Qu
     best = plan(options, start, after, limits, market.own_machine)
     if not best.feasible:
         raise _infeasible_plan(options, after, limits, best, market.own_machine)
+    has_limits = min(limits.deadline_s, limits.budget_usd, limits.usd_per_hour) < math.inf
     quotes = {}
     for each in asked:
-        name = each.subject.workload.name
-        quotes[name] = each.quote(drawn[name], best.taken[name], considered[name])
+        name, own = each.subject.workload.name, None if has_limits else limits
+        quotes[name] = each.quote(drawn[name], best.taken[name], considered[name], own)
     return _whole(quotes, interval(best.time_s), interval(best.cost_usd), market)
 
 
