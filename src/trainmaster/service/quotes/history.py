@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from math import hypot, log, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -49,6 +50,11 @@ _NEAR: Final = 0.05
 #: Where no steps were seen, a longer task may take its time for something else: so much of the ratio (log).
 _UNSEEN: Final = 0.3
 _MOST_DOUBT: Final = 2.3
+#: Times follow a number where their ratio is that of the numbers to a power like these. Numbers that differ
+#: by less than so many times, and tasks beyond so many, show nothing.
+_FOLLOWS: Final = (0.6, 1.2)
+_DIFFERENT: Final = 1.2
+_MOST_PAIRED: Final = 40
 #: Of a recipe, the first that there is.
 _LENGTHS: Final = ("steps", "epochs")
 #: What counts no work.
@@ -157,10 +163,12 @@ def histories(
     for name, experiment in recipe.experiments.items():
         key = fingerprint_of(recipe, experiment, code, device)
         rows = database.measurements(key.exact, team)
-        same = [as_long(each, key.numbers) for _, each in _with_curves(home, experiment, rows)]
         others = database.similar_measurements(key.similar, key.exact, team)
-        kin = [row for row in others if any(_is_kin(key, each) for each in _read([row]))]
-        found[name] = History(key, same, _borrowed(key, _with_curves(home, experiment, kin)), team)
+        kin_rows = [row for row in others if any(_is_kin(key, each) for each in _read([row]))]
+        own, kin = (_with_curves(home, experiment, each) for each in (rows, kin_rows))
+        lengths = lengths_seen([each for _, each in (*own, *kin)])
+        same = [as_long(each, key.numbers, lengths) for _, each in own]
+        found[name] = History(key, same, _borrowed(key, kin, lengths), team)
     return found
 
 
@@ -211,26 +219,55 @@ def _reported(home: Home, experiment: Experiment, row: RowMapping, steps_done: f
     return None
 
 
-def _borrowed(key: Fingerprint, kin: Sequence[tuple[str, Measurement]]) -> list[Measurement]:
+def _borrowed(
+    key: Fingerprint, kin: Sequence[tuple[str, Measurement]], lengths: Collection[str]
+) -> list[Measurement]:
     """What was measured of other versions of a job, with the doubt that such borrowing has shown."""
     jobs: dict[str, list[Measurement]] = {}
     for fingerprint, each in kin:
-        jobs.setdefault(fingerprint, []).append(as_long(each, key.numbers))
+        jobs.setdefault(fingerprint, []).append(as_long(each, key.numbers, lengths))
     doubt = borrowing_spread(list(jobs.values()))
     found = [replace(m, step_spread=hypot(m.step_spread, doubt)) for job in jobs.values() for m in job]
     return sorted(found, key=lambda m: -m.measured_at)
 
 
-def as_long(measured: Measurement, numbers: Mapping[str, float]) -> Measurement:
+def lengths_seen(measured: Sequence[Measurement]) -> set[str]:
+    """Numbers that the times of whole tasks without steps have followed: ``export.py --rows 5000``, say.
+
+    Of two tasks that differ in one number alone, the times differ about as the numbers do (log). That has to
+    be so of all such pairs.
+
+    Args:
+        measured: of a job, and of other versions of it.
+    """
+    whole = [each for each in measured if each.point is None and each.duration_s and each.numbers]
+    found: dict[str, list[bool]] = {}
+    for one, other in combinations(whole[:_MOST_PAIRED], 2):
+        before, after = one.numbers or {}, other.numbers or {}
+        changed = [name for name in before if after.get(name) != before[name]]
+        if before.keys() != after.keys() or len(changed) != 1 or _NO_LENGTH.search(changed[0]):
+            continue
+        pair = (before[changed[0]], after[changed[0]])
+        if min(pair) > 0 and max(pair) >= _DIFFERENT * min(pair):
+            follows = log((other.duration_s or 0.0) / (one.duration_s or 1.0)) / log(pair[1] / pair[0])
+            found.setdefault(changed[0], []).append(_FOLLOWS[0] <= follows <= _FOLLOWS[1])
+    return {name for name, pairs in found.items() if all(pairs)}
+
+
+def as_long(
+    measured: Measurement, numbers: Mapping[str, float], lengths: Collection[str] = ()
+) -> Measurement:
     """A measurement with the time of a whole task as long as this job's numbers make it.
 
     ``steps`` and ``epochs`` of the recipe are its length; else a number that was the steps or epochs that the
-    measured attempt came to: ``train.py --steps 200`` that ended at step 200 says what 800 will take. Where
-    whole numbers changed and none is known to be the length, it may be anything between.
+    measured attempt came to: ``train.py --steps 200`` that ended at step 200 says what 800 will take; else
+    one that times were seen to follow. Where whole numbers changed and none is known to be the length, it may
+    be anything between.
 
     Args:
         measured: of this job, or of another version.
         numbers: of this one, see `Fingerprint`.
+        lengths: see `lengths_seen`.
     """
     before = {name: value for name, value in (measured.numbers or {}).items() if name in numbers}
     if measured.duration_s is None or before == numbers:
@@ -242,6 +279,7 @@ def as_long(measured: Measurement, numbers: Mapping[str, float]) -> Measurement:
         for name, value in before.items()
         if any(value * (1 - _NEAR) - 1 <= end <= value for end in ends) and not _NO_LENGTH.search(name)
     ]
+    told += [name for name in before if name in lengths and not told]
     ratios = [numbers[name] / before[name] for name in told if before[name] > 0 and numbers[name] > 0]
     if ratios:
         ratio = next((each for each in ratios if each != 1.0), 1.0)

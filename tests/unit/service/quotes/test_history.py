@@ -15,6 +15,7 @@ from trainmaster.service.quotes.history import (
     borrowing_spread,
     experience_of,
     histories,
+    lengths_seen,
     new_row,
 )
 from trainmaster.spec import Strategy, read_recipe
@@ -138,6 +139,28 @@ def test_a_longer_job_takes_longer(measured, numbers, duration_s, spread):
     found = as_long(measured, numbers)
     assert found.duration_s == pytest.approx(duration_s)
     assert found.step_spread == pytest.approx(spread, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "lengths"),
+    [
+        ([(40, {"rows": 40.0})], set()),
+        ([(40, {"rows": 40.0}), (23, {"rows": 22.0})], {"rows"}),
+        ([(40, {"rows": 40.0}), (39, {"rows": 22.0})], set()),
+        ([(40, {"rows": 40.0}), (41, {"rows": 40.0})], set()),  # nothing has changed
+        ([(40, {"rows": 40.0, "lr": 0.1}), (22, {"rows": 20.0, "lr": 0.2})], set()),  # which of the two?
+        ([(40, {"rows": 40.0, "lr": 0.1}), (22, {"rows": 20.0, "lr": 0.1}), (41, {"rows": 40.0, "lr": 1}),
+          (21, {"rows": 20.0, "lr": 1})], {"rows"}),
+        ([(40, {"seed": 4.0}), (20, {"seed": 2.0})], set()),
+    ],
+)  # fmt: skip
+def test_a_number_that_times_of_whole_tasks_follow_is_their_length(tasks, lengths):
+    seen = [Measurement(None, duration_s=float(seconds), numbers=numbers) for seconds, numbers in tasks]
+    assert lengths_seen(seen) == lengths
+    if lengths:
+        found = as_long(seen[0], seen[1].numbers, lengths)
+        assert found.duration_s == pytest.approx(tasks[1][0], rel=0.1)
+        assert found.step_spread < 0.25
 
 
 def test_what_is_borrowed_is_as_sure_as_borrowing_has_been():
