@@ -149,7 +149,7 @@ KINDS = {
         "lab",
     ),
     "lab-gang": Kind(
-        gang(STEPPED, LENGTH, TYPE, "framework: plain"),
+        gang(STEPPED, LENGTH, TYPE, "framework: plain", "batch: {{global: 12}}"),
         {"steps": [300], "pause": [0.05, 0.1], "instance": TYPES, "workers": [2, 3, 4, 6]},
         "lab",
     ),
