@@ -10,6 +10,10 @@ from typing import Any, Final
 from trainmaster.transport.base import ConnectionLostError, Exchange, RemoteTimeoutError, Result
 
 _READ_BYTES: Final = 1 << 16
+_SLOW_SHELL: Final = (
+    "Its shell has not begun it: what that reads first (.bashrc, .profile) may be slow, or wait for a lock. "
+    "Log in by hand and look."
+)
 _KILL_S: Final = 2.0
 #: A busy host may take longer to end a command, or even to begin it; only a task waits for that.
 _GIVEN_UP_S: Final = 120.0
@@ -115,8 +119,9 @@ async def converse(
         task.add_done_callback(_given_up.discard)
         if err.heard:  # else it has not begun, and is not waited for
             await asyncio.wait({task}, timeout=_KILL_S)
+        hint = "It was killed." if err.heard or not making.done() else _SLOW_SHELL
         raise RemoteTimeoutError(
-            f"{shown}: not done after {timeout_s:g} s: {_short(talk.command)}", "It was killed."
+            f"{shown}: not done after {timeout_s:g} s: {_short(talk.command)}", hint
         ) from None
     except asyncio.CancelledError:
         making.cancel()

@@ -43,3 +43,11 @@ class TestPrefix(TestLocal):
         with transport.connection(target) as connection, connection.stream("echo $POD; read line") as stream:
             assert connection.check("echo $POD") == "here\n"
             assert stream.recv(100) == b"here\n"
+
+    def test_a_shell_that_does_not_begin_is_named(self, target: Target) -> None:
+        """Such as one whose `.bashrc` waits for a lock."""
+        slow = Local(lambda _: ["sh", "-c", 'exec sleep 60; "$@"', "sh"])
+        with slow.connection(target) as connection:
+            with pytest.raises(RemoteTimeoutError) as caught:
+                connection.run("true", timeout_s=0.2)
+            assert ".bashrc" in caught.value.hint
