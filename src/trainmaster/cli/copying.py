@@ -65,8 +65,8 @@ class CopySide:
     def of(cls, text: str) -> CopySide:
         """What is written as ``RUN[/MEMBER]:PATH``, or a path here.
 
-        >>> Place.of("job-1/worker-0:out/a.txt"), Place.of("./a:b").run
-        (Place(run='job-1', member='worker-0', path='out/a.txt'), None)
+        >>> CopySide.of("job-1/worker-0:out/a.txt"), CopySide.of("./a:b").run
+        (CopySide(run='job-1', member='worker-0', path='out/a.txt'), None)
         """
         head, mark, path = text.partition(":")
         if not mark or head.startswith((".", "/", "~")) or not head:

@@ -252,7 +252,7 @@ class ClusterExecutor:
                 connection.loop.unwant()
             is_held = {each.name for each in mine if each.state is not State.DONE} <= held
             self._pause(connection, now, is_over=over, is_held=is_held and (waits or not over))
-            stays = connection.loop.record.keep_s or self.holds
+            stays = connection.loop.record.keepable_s or self.holds
             if over and not stays and connection.loop.record.id != self.own_cluster:
                 connection.loop.end()
         if meter is not None:
@@ -306,7 +306,7 @@ class ClusterExecutor:
             is_up = record.state is ClusterState.ACTIVE
             if keep and is_up:
                 before_end(connection.loop)
-            if keep and record.keep_s and is_up and self._keep(connection, tell):
+            if keep and record.keepable_s and is_up and self._keep(connection, tell):
                 continue
             if record.id == self.own_cluster:
                 connection.loop.close()  # our caller ends it last, and this process with it
@@ -458,7 +458,7 @@ class ClusterExecutor:
         connection.paused_since = since = now if since is None else since
         loop.unwant()  # what is lost meanwhile is not replaced
         is_own = loop.record.id == self.own_cluster
-        if now - since < loop.record.keep_s:
+        if now - since < loop.record.keepable_s:
             return
         if is_over and not is_own:
             loop.end()
@@ -476,7 +476,7 @@ class ClusterExecutor:
     def _keep(self, connection: ClusterConnection, tell: Callable[[str], None]) -> bool:
         """Leave a cluster warm, as long as is asked for and paid for."""
         record = connection.loop.record
-        keep_s = self.costs.keepable_s(record.keep_s)
+        keep_s = self.costs.keepable_s(record.keepable_s)
         if keep_s < _KEPT_LEAST_S:
             tell(f"{record.id}: budget.total leaves no money to keep it warm, it is given back")
             return False

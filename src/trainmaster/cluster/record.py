@@ -167,7 +167,7 @@ class ClusterRecord:
         failures: where machines could not be had lately.
         formed: how often its nodes were made one cluster: each time has a directory of its own.
         asked: how many requests were made; their tokens are numbered.
-        keep_s: how long it is to stay warm afterwards; 0 gives it back at once.
+        keep_s: how long it is to stay warm afterwards, where it can; see `keepable_s`.
         kept_until: Unix seconds, while KEPT.
         paid_from: Unix seconds from which on the present run pays, if it took over a warm one; else 0.
         leased_until: Unix seconds at which its machines have ended themselves, unless their lease is renewed.
@@ -268,6 +268,12 @@ class ClusterRecord:
             if machine.started_at < self.paid_from:  # the run before has paid for that
                 total -= machine.rental.billed_usd(self.paid_from - machine.started_at)
         return total
+
+    @property
+    def keepable_s(self) -> float:
+        """How long it stays warm. Hosts of one's own do not: nothing there would end what is ours."""
+        is_rented = any(rental.is_rented for role in self.plan.roles for rental in role.rentals)
+        return self.keep_s if is_rented else 0.0
 
     def idle_usd(self, now: float, over_at: float | None = None) -> float:
         """What it has cost since no run uses it, which is on no run's bill.
@@ -389,8 +395,7 @@ def cluster_id(run: str, plan: ClusterPlan) -> str:
 
 
 def new_record(run: str, plan: ClusterPlan, home_id: str, keep_s: float = 0.0) -> ClusterRecord:
-    """A cluster that is to be had. Hosts of one's own are not kept: nothing there would end what is ours."""
-    keep_s = keep_s if _may_be_kept(plan) else 0.0
+    """A cluster that is to be had."""
     return ClusterRecord(cluster_id(run, plan), plan.provider, home_id, plan, keep_s=keep_s)
 
 
@@ -404,12 +409,7 @@ def elsewhere(record: ClusterRecord, plan: ClusterPlan) -> ClusterRecord:
         failures=(),
         waiting_since=None,
         leased_until=None,
-        keep_s=record.keep_s if _may_be_kept(plan) else 0.0,
     )
-
-
-def _may_be_kept(plan: ClusterPlan) -> bool:
-    return any(rental.is_rented for role in plan.roles for rental in role.rentals)
 
 
 def marked_slow(record: ClusterRecord, machine: str, why: str, slowdown: float, now: float) -> ClusterRecord:

@@ -92,8 +92,8 @@ class RunCosts:
         records = [loop.record for loop in self._loops]
 
         def bill(until: float) -> float:
-            kept = [record.most_usd(now, until) for record in records if record.keep_s]
-            rest = [record.most_usd(now, now + RELEASING_S) for record in records if not record.keep_s]
+            kept = [record.most_usd(now, until) for record in records if record.keepable_s]
+            rest = [record.most_usd(now, now + RELEASING_S) for record in records if not record.keepable_s]
             return self._earlier_most_usd + sum(kept) + sum(rest)
 
         return replace(self._meter, bill=bill, usual_lease_s=keep_s).lease_s(now)

@@ -521,12 +521,6 @@ def test_what_was_being_given_back_is_looked_at_before_anything_is_rented() -> N
     assert {m.ended_at for m in decision.record.machines if m.is_over} == {NOW + 3}
 
 
-def test_only_what_is_rented_is_kept_warm() -> None:
-    assert new_record("run", plan(), "home", keep_s=60.0).keep_s == 60
-    own = plan(RolePlan("worker", 2, (Rental(slots=2, is_rented=False),)))
-    assert new_record("run", own, "home", keep_s=60.0).keep_s == 0, "hosts would never be free of us"
-
-
 # --- some are enough ---------------------------------------------------------------------------------------
 
 

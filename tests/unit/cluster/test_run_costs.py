@@ -11,7 +11,7 @@ import pytest
 
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.member_places import MemberPlaces
-from trainmaster.cluster.record import BOOTING_S, ClusterState, Machine, new_record
+from trainmaster.cluster.record import BOOTING_S, ClusterState, Machine, elsewhere, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.decide.budget import SWITCH_OFF_S, Meter
 from trainmaster.spec.states import State
@@ -200,3 +200,13 @@ def test_what_is_renewed_first_after_a_takeover_lasts_no_longer_than_the_money(
     clusters.costs.pay_by(Meter(cap_usd=1.0, usual_lease_s=900.0), 1700.0)
     clusters.open("run", cast("Any", None), {})
     assert begun_with == [pytest.approx(300.0 - SWITCH_OFF_S, abs=2)]
+
+
+def test_only_what_is_rented_is_kept_warm() -> None:
+    own, aws = (
+        ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 2, (rental,)),))
+        for rental in (Rental(slots=2, is_rented=False), PRICED)
+    )
+    there = new_record("run", own, "home", keep_s=60.0)
+    assert there.keepable_s == 0, "hosts would never be free of us"
+    assert elsewhere(there, aws).keepable_s == 60, "what it moves to can be kept"

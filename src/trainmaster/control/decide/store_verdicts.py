@@ -57,7 +57,7 @@ _ELSE: Final = {
 def verdict(moment: NoticedAt, trouble: StoreTrouble) -> StoreVerdict:
     """What trouble means at a moment.
 
-    >>> verdict(Moment.LATER, StoreTrouble.UNREACHABLE)
+    >>> verdict(NoticedAt.LATER, StoreTrouble.UNREACHABLE)
     <StoreVerdict.WAIT: 1>
     """
     return _ELSE.get((moment, trouble), _USUAL[moment])

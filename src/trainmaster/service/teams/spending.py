@@ -203,7 +203,8 @@ def _add_machines(cost: Cost, row: Mapping[Any, Any], clusters: Sequence[RowMapp
         cost.unknown.add(run)  # damaged: what they have cost is unknown
         cost.unknown_storage.add(run)
     for record in records:
-        over_at = row["closed_at"] or row["ended_at"] if record.keep_s and row["state"] == "DONE" else None
+        is_over = record.keepable_s and row["state"] == "DONE"
+        over_at = row["closed_at"] or row["ended_at"] if is_over else None
         idle_usd = record.idle_usd(now, over_at)
         cost.idle_usd += idle_usd
         if record.state is ClusterState.KEPT:
