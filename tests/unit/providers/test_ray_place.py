@@ -15,7 +15,7 @@ from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, 
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.ray.guest.proxy_program import Guest
 from trainmaster.providers.ray.provider import RayProvider
-from trainmaster.providers.ray.proxy import GoneError, RayProxy, said_by
+from trainmaster.providers.ray.proxy import _BOOT, GoneError, RayProxy, said_by
 from trainmaster.providers.ray.settings import RAY
 from trainmaster.spec.errors import MissingPartError, ProviderError, RecipeError, UsageError
 
@@ -196,24 +196,9 @@ def test_what_is_said_when_it_cannot_begin(
     assert str(tmp_path / "ray.yaml") in str(getattr(caught.value, "hint", "")) or kind is ProviderError
 
 
-def test_who_checks_settings_has_it_begin(tmp_path: Path) -> None:
-    """Once; who asks then finds it, and it ends unasked."""
-    (tmp_path / "ray.py").write_text("__version__ = '9'\ndef init(*_, **__):\n    pass\n")
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho >> {tmp_path}/begun\nPYTHONPATH={tmp_path} exec python3 "$@"\n')
-    python.chmod(0o755)
-    text = SETTINGS.replace("ray://head:10001", "auto") + f"python: {python}\n"
-    (tmp_path / "ray.yaml").write_text(text)
-    proxy = RayProxy(RAY.read(tmp_path, {}), tmp_path)
-    found = provider(tmp_path, proxy, text)
-    found.check_settings()
-    found.check_settings()
-    assert proxy.ask("versions")[0] == "9"
-    found.check_settings()
-    assert (tmp_path / "begun").read_text() == "\n"
-    proxy.close()
-    found.check_settings()
-    proxy.close()
+def test_a_login_shell_of_any_kind_takes_the_command() -> None:
+    """A csh takes no line break within quotes."""
+    assert "\n" not in _BOOT
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,7 @@ class RayProvider:
         self._memory = RayLedger(place.directory(self.name), place.saved)
 
     def check_settings(self) -> None:
-        """Nothing is left to check: the settings have been read. Who has it checked asks Ray soon."""
-        self._proxy.expect()
+        """Nothing is left to check: the settings have been read."""
 
     def check_up(self) -> None:
         """Refuse a Ray that does not answer, or is of another version."""

@@ -13,7 +13,6 @@ import shlex
 import socket
 import sys
 import threading
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,19 +25,10 @@ if TYPE_CHECKING:
     from trainmaster.providers.ray.settings import RaySettings
     from trainmaster.transport.base import Connection
 
-    _Way = tuple[Connection, socket.socket]
-
 #: It imports Ray, and Ray Client has a process of its own start: on a busy head not the first time.
 _BEGIN_S: Final = 300.0
 _ANSWER_S: Final = 120.0
-#: To import Ray takes most of its start, and needs nothing that comes in. It may also be that nothing comes.
-_BOOT: Final = """
-import contextlib, sys
-with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):
-    import ray
-f = sys.stdin.buffer
-exec(f.read(int(f.readline() or 0)).decode())
-"""
+_BOOT: Final = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
 
 
 class GoneError(ProviderError):
@@ -57,15 +47,6 @@ class RayProxy:
         self._settings, self._root = settings, root
         self._lock = threading.Lock()
         self._line: _Line | None = None
-        self._early: concurrent.futures.Future[_Way] | None = None
-
-    def expect(self) -> None:
-        """It is asked soon: have the process start meanwhile. It says nothing to Ray before that."""
-        with self._lock:
-            if self._line is None and self._early is None:
-                early: concurrent.futures.Future[_Way] = concurrent.futures.Future()
-                self._early = early
-                threading.Thread(target=_settle, args=(early, self._dial), name="ray", daemon=True).start()
 
     def ask(self, do: str, *args: object) -> Any:  # noqa: ANN401 - JSON
         """Have it do something; see `guest/proxy_program.py`.
@@ -95,24 +76,18 @@ class RayProxy:
         """As `ask`, without waiting for the answer."""
         with self._lock:
             if self._line is None or self._line.is_over:
-                early, self._early = self._early, None
-                self._line = _Line(early.result() if early else self._dial(), self._settings)
+                self._line = _Line(self._dial(), self._settings)
             line = self._line
         return line.send(do, args)
 
     def close(self) -> None:
         """Let it go; it is started again if it is asked again."""
         with self._lock:
-            early, self._early = self._early, None
-            if early is not None and early.exception() is None:
-                connection, stream = early.result()
-                stream.close()
-                connection.close()
             if self._line is not None:
                 self._line.close()
             self._line = None
 
-    def _dial(self) -> _Way:
+    def _dial(self) -> tuple[Connection, socket.socket]:
         there = jump_target(self._settings.login, self._settings.key_file)
         python = self._settings.python or (
             "python3" if there or self._settings.via else sys.executable or "python3"
@@ -131,17 +106,10 @@ class RayProxy:
         return connection, connection.stream(f"exec {command}")
 
 
-def _settle(early: concurrent.futures.Future[_Way], dial: Callable[[], _Way]) -> None:
-    try:
-        early.set_result(dial())
-    except BaseException as error:  # noqa: BLE001 - raised where it is asked for
-        early.set_exception(error)
-
-
 class _Line:
     """One process that speaks with Ray."""
 
-    def __init__(self, way: _Way, settings: RaySettings) -> None:
+    def __init__(self, way: tuple[Connection, socket.socket], settings: RaySettings) -> None:
         self._connection, self._stream = way
         self._settings = settings
         self._writing = threading.Lock()
