@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from math import hypot, log, sqrt
+from math import hypot, log, prod, sqrt
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.engine import RowMapping
@@ -51,14 +52,15 @@ _NEAR: Final = 0.05
 _UNSEEN: Final = 0.3
 _MOST_DOUBT: Final = 2.3
 #: Times follow a number where their ratio is that of the numbers to a power like these. Numbers that differ
-#: by less than so many times, and tasks beyond so many, show nothing.
+#: by less than so many times, and tasks beyond so many, show nothing; nor do fewer values.
 _FOLLOWS: Final = (0.6, 1.2)
 _DIFFERENT: Final = 1.2
-_MOST_PAIRED: Final = 40
+_MOST_COMPARED: Final = 40
+_LEAST_VALUES: Final = 3
 #: Of a recipe, the first that there is.
 _LENGTHS: Final = ("steps", "epochs")
 #: What counts no work.
-_NO_LENGTH: Final = re.compile(r"seed|port|rank|local|device|gpu", re.IGNORECASE)
+_NO_LENGTH: Final = re.compile(r"seed|port|rank|local|device|gpu|fold", re.IGNORECASE)
 
 #: Of so many attempts of tasks that run at once the newest say all that there is to say; and of so many that
 #: had no target the metrics are read for one.
@@ -220,7 +222,7 @@ def _reported(home: Home, experiment: Experiment, row: RowMapping, steps_done: f
 
 
 def _borrowed(
-    key: Fingerprint, kin: Sequence[tuple[str, Measurement]], lengths: Collection[str]
+    key: Fingerprint, kin: Sequence[tuple[str, Measurement]], lengths: Mapping[str, tuple[float, float]]
 ) -> list[Measurement]:
     """What was measured of other versions of a job, with the doubt that such borrowing has shown."""
     jobs: dict[str, list[Measurement]] = {}
@@ -231,38 +233,52 @@ def _borrowed(
     return sorted(found, key=lambda m: -m.measured_at)
 
 
-def lengths_seen(measured: Sequence[Measurement]) -> set[str]:
-    """Numbers that the times of whole tasks without steps have followed: ``export.py --rows 5000``, say.
+def lengths_seen(measured: Sequence[Measurement]) -> dict[str, tuple[float, float]]:
+    """Numbers that the times of whole tasks without steps have followed, with the range in which they did.
 
-    Of two tasks that differ in one number alone, the times differ about as the numbers do (log). That has to
-    be so of all such pairs.
+    Of ``export.py --rows 5000``, say. Compared are tasks of the same code, on the same kind of machine, that
+    differ in one number alone. Their times have to differ about as the number does (log), in every such pair,
+    and the number has to have had three values: one pair may be chance.
 
     Args:
         measured: of a job, and of other versions of it.
     """
     whole = [each for each in measured if each.point is None and each.duration_s and each.numbers]
-    found: dict[str, list[bool]] = {}
-    for one, other in combinations(whole[:_MOST_PAIRED], 2):
-        before, after = one.numbers or {}, other.numbers or {}
-        changed = [name for name in before if after.get(name) != before[name]]
-        if before.keys() != after.keys() or len(changed) != 1 or _NO_LENGTH.search(changed[0]):
-            continue
-        pair = (before[changed[0]], after[changed[0]])
-        if min(pair) > 0 and max(pair) >= _DIFFERENT * min(pair):
-            follows = log((other.duration_s or 0.0) / (one.duration_s or 1.0)) / log(pair[1] / pair[0])
-            found.setdefault(changed[0], []).append(_FOLLOWS[0] <= follows <= _FOLLOWS[1])
-    return {name for name, pairs in found.items() if all(pairs)}
+    alike: dict[tuple[str, object], dict[float, list[float]]] = {}
+    for each in whole[:_MOST_COMPARED]:
+        numbers = each.numbers or {}
+        for name, value in numbers.items():
+            if value > 0 and not _NO_LENGTH.search(name):
+                rest = frozenset(numbers.items() - {(name, value)})
+                seen = alike.setdefault((name, (each.offer, each.code_lines, rest)), {})
+                seen.setdefault(value, []).append(log(each.duration_s or 1.0))
+    compared: dict[str, set[float]] = {}
+    refuted: set[str] = set()
+    for (name, _), times in alike.items():
+        for one, other in combinations(sorted(times), 2):
+            if other >= _DIFFERENT * one:
+                follows = (median(times[other]) - median(times[one])) / log(other / one)
+                compared.setdefault(name, set()).update((one, other))
+                if not _FOLLOWS[0] <= follows <= _FOLLOWS[1]:
+                    refuted.add(name)
+    return {
+        name: (min(values), max(values))
+        for name, values in compared.items()
+        if len(values) >= _LEAST_VALUES and name not in refuted
+    }
 
 
 def as_long(
-    measured: Measurement, numbers: Mapping[str, float], lengths: Collection[str] = ()
+    measured: Measurement,
+    numbers: Mapping[str, float],
+    lengths: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> Measurement:
     """A measurement with the time of a whole task as long as this job's numbers make it.
 
     ``steps`` and ``epochs`` of the recipe are its length; else a number that was the steps or epochs that the
     measured attempt came to: ``train.py --steps 200`` that ended at step 200 says what 800 will take; else
-    one that times were seen to follow. Where whole numbers changed and none is known to be the length, it may
-    be anything between.
+    all that times were seen to follow, each by its own ratio, with more doubt beyond the range in which they
+    did. Where whole numbers changed and none is known to be the length, it may be anything between.
 
     Args:
         measured: of this job, or of another version.
@@ -279,14 +295,16 @@ def as_long(
         for name, value in before.items()
         if any(value * (1 - _NEAR) - 1 <= end <= value for end in ends) and not _NO_LENGTH.search(name)
     ]
-    told += [name for name in before if name in lengths and not told]
-    ratios = [numbers[name] / before[name] for name in told if before[name] > 0 and numbers[name] > 0]
+    learnt = [] if told else [name for name in before if name in lengths]
+    ratios = [numbers[name] / before[name] for name in told + learnt if min(before[name], numbers[name]) > 0]
     if ratios:
-        ratio = next((each for each in ratios if each != 1.0), 1.0)
+        # Steps and epochs are one length by two names; what was learnt was seen to change by itself.
+        ratio = prod(ratios) if learnt else next((each for each in ratios if each != 1.0), 1.0)
         once_s = min(measured.startup_s + (measured.tail_s or 0.0), measured.duration_s)
         duration_s = once_s + (measured.duration_s - once_s) * ratio
         # Where no steps were seen, what comes once is in there, too.
         doubt = 0.0 if measured.point is not None else _UNSEEN * abs(log(ratio))
+        doubt += _UNSEEN * sum(_beyond(numbers[name], lengths[name]) for name in learnt)
     else:
         duration_s = measured.duration_s
         changes = [
@@ -296,6 +314,15 @@ def as_long(
         ]
         doubt = min(max(changes, default=0.0), _MOST_DOUBT)
     return replace(measured, duration_s=duration_s, step_spread=hypot(measured.step_spread, doubt))
+
+
+def _beyond(value: float, seen: tuple[float, float]) -> float:
+    """How far a number is out of the range in which times followed it (log).
+
+    >>> _beyond(5.0, (1.0, 10.0)), round(_beyond(20.0, (1.0, 10.0)), 2)
+    (0.0, 0.69)
+    """
+    return max(log(seen[0] / value), log(value / seen[1]), 0.0) if value > 0 else 0.0
 
 
 def borrowing_spread(jobs: Sequence[Sequence[Measurement]]) -> float:

@@ -141,26 +141,61 @@ def test_a_longer_job_takes_longer(measured, numbers, duration_s, spread):
     assert found.step_spread == pytest.approx(spread, abs=0.02)
 
 
+def whole(duration_s, numbers, code=(1,), **more):
+    return Measurement(None, duration_s=float(duration_s), numbers=numbers, code_lines=code, **more)
+
+
+ROWS = [(40, {"rows": 40.0}), (23, {"rows": 22.0}), (11, {"rows": 10.0})]
+
+
 @pytest.mark.parametrize(
     ("tasks", "lengths"),
     [
-        ([(40, {"rows": 40.0})], set()),
-        ([(40, {"rows": 40.0}), (23, {"rows": 22.0})], {"rows"}),
-        ([(40, {"rows": 40.0}), (39, {"rows": 22.0})], set()),
-        ([(40, {"rows": 40.0}), (41, {"rows": 40.0})], set()),  # nothing has changed
-        ([(40, {"rows": 40.0, "lr": 0.1}), (22, {"rows": 20.0, "lr": 0.2})], set()),  # which of the two?
+        (ROWS[:1], {}),
+        (ROWS[:2], {}),  # one pair may be chance
+        (ROWS, {"rows": (10.0, 40.0)}),
+        ([*ROWS, (41, {"rows": 40.0})], {"rows": (10.0, 40.0)}),
+        ([*ROWS, (41, {"rows": 80.0})], {}),
+        ([(40, {"rows": 40.0}), (41, {"rows": 40.0}), (42, {"rows": 40.0})], {}),  # nothing has changed
+        ([(40, {"rows": 40.0, "lr": 0.1}), (22, {"rows": 20.0, "lr": 0.2}), (11, {"rows": 10.0, "lr": 0.3})],
+         {}),  # which of the two?
         ([(40, {"rows": 40.0, "lr": 0.1}), (22, {"rows": 20.0, "lr": 0.1}), (41, {"rows": 40.0, "lr": 1}),
-          (21, {"rows": 20.0, "lr": 1})], {"rows"}),
-        ([(40, {"seed": 4.0}), (20, {"seed": 2.0})], set()),
+          (11, {"rows": 10.0, "lr": 1})], {"rows": (10.0, 40.0)}),
+        ([(40, {"seed": 4.0}), (20, {"seed": 2.0}), (10, {"seed": 1.0})], {}),
     ],
 )  # fmt: skip
 def test_a_number_that_times_of_whole_tasks_follow_is_their_length(tasks, lengths):
-    seen = [Measurement(None, duration_s=float(seconds), numbers=numbers) for seconds, numbers in tasks]
+    seen = [whole(seconds, numbers) for seconds, numbers in tasks]
     assert lengths_seen(seen) == lengths
     if lengths:
         found = as_long(seen[0], seen[1].numbers, lengths)
         assert found.duration_s == pytest.approx(tasks[1][0], rel=0.1)
         assert found.step_spread < 0.25
+
+
+def test_times_of_other_machines_and_of_other_code_are_not_compared():
+    """Two of the three were measured elsewhere, or before the code was changed: no length was seen."""
+    for others in ({"offer": "m4.large"}, {"code": (1, 2)}):
+        mixed = [whole(s, n, **(others if s < 20 else {})) for s, n in ROWS]
+        assert lengths_seen(mixed) == {}
+        fast = [whole(s / 9, n, **others) for s, n in ROWS]  # else 9 times as fast refutes it
+        assert lengths_seen([whole(*each) for each in ROWS] + fast) == {"rows": (10.0, 40.0)}
+
+
+def test_what_number_a_part_has_is_no_length_by_one_pair():
+    first, second = whole(60, {"--part": 1.0}), whole(110, {"--part": 2.0})
+    found = as_long(first, {"--part": 9.0}, lengths_seen([first, second]))
+    assert (found.duration_s, found.step_spread) == (60, pytest.approx(2.2, abs=0.02))
+
+
+def test_of_two_learnt_lengths_both_count_and_beyond_what_was_seen_there_is_more_doubt():
+    lengths = {"rows": (10.0, 40.0), "passes": (1.0, 4.0)}
+    one = whole(10, {"rows": 20.0, "passes": 1.0})
+    found = as_long(one, {"rows": 40.0, "passes": 4.0}, lengths)
+    assert found.duration_s == pytest.approx(80)
+    further = as_long(one, {"rows": 160.0, "passes": 1.0}, lengths)
+    assert further.duration_s == pytest.approx(80)
+    assert further.step_spread > found.step_spread + 0.3
 
 
 def test_what_is_borrowed_is_as_sure_as_borrowing_has_been():
