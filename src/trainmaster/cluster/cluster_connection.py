@@ -204,6 +204,11 @@ class ClusterConnection:
     # --- the cluster ---------------------------------------------------------------------------------
 
     @property
+    def is_in_use(self) -> bool:
+        """Whether gangs are on its machines, or what they left is still being saved."""
+        return any(status.phase is not Phase.QUEUED for status in self.sent.values())
+
+    @property
     def is_sought(self) -> bool:
         """Whether gangs of an earlier driver may run there, and it cannot be asked yet."""
         return self.executor is None and (self.loop.is_sought or self.loop.formation is not None)

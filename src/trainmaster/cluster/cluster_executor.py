@@ -245,6 +245,7 @@ class ClusterExecutor:
             notes += [Note(text) for text in (*connection.loop.notes(), *connection.waits())]
             if connection.loop.fatal is not None:
                 notes += [Note(text) for text in self._shared.without(connection, connection.loop.fatal)]
+                self._leave(connection)
                 continue
             mine = [run_state.experiments[name] for name in self._shared.experiments(connection)]
             over = all(experiment.state is State.DONE for experiment in mine)
@@ -444,6 +445,16 @@ class ClusterExecutor:
             connection.loop.grow(found.after)
 
     # --- private -----------------------------------------------------------------------------------
+
+    def _leave(self, connection: ClusterConnection) -> None:
+        """Others do its work: its machines are given back as soon as no gang is on them."""
+        loop = connection.loop
+        loop.unwant()
+        if (connection.is_in_use and loop.is_running) or loop.record.id == self.own_cluster:
+            return
+        loop.end()
+        if not (loop.is_running or loop.is_over):
+            loop.start()  # an error has ended it
 
     def _pause(self, connection: ClusterConnection, now: float, *, is_over: bool, is_held: bool) -> None:
         """Where nothing runs before a person says so no machines are held, but for as long as they stay warm.

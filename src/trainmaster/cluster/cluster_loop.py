@@ -47,6 +47,8 @@ BOOT_LOOK_S: Final = 1.0
 #: One that has not answered for a while is asked more rarely.
 _LOOK_AGAIN_S: Final = 10.0
 _CLOSE_S: Final = 10.0
+#: What is still done to a cluster that cannot be had as a whole.
+_LETS_GO: Final = frozenset({ActionKind.DROP, ActionKind.DRAIN, ActionKind.GIVE_BACK})
 
 
 class ClusterLoop:
@@ -386,10 +388,10 @@ class ClusterLoop:
         if now < self._decide_at and not self._ending:
             return  # what is known is of before we slept: nothing is given up, or asked for, because of it
         actions = self._decide(now)
-        if self.fatal is not None and not self._ending:
-            return
-        self._record(self.leases.renew(self.record, now))
+        self._record(self.leases.renew(self.record, now))  # gangs may be on them, whatever has failed
         for action in actions:
+            if self.fatal is not None and not self._ending and action.kind not in _LETS_GO:
+                continue
             if action.kind is ActionKind.RENT:
                 if not self.affords():
                     continue  # asked for again in the next turn

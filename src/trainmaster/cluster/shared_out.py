@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainmaster.executors.base import GangRequest, GangStatus, Phase
-from trainmaster.spec.errors import TrainmasterError, one_line
+from trainmaster.spec.errors import LeaseLostError, TrainmasterError, one_line
 
 if TYPE_CHECKING:
     from trainmaster.cluster.cluster_connection import ClusterConnection
@@ -113,18 +113,25 @@ class SharedOut:
     def without(self, connection: ClusterConnection, error: Exception) -> Iterator[str]:
         """Go on without a cluster that cannot be had, where all of its experiments have another one.
 
+        What waits there for machines waits here again.
+
         Raises:
-            Exception: that, if there is none.
+            Exception: that, if there is none, or somebody else drives the run.
         """
-        if connection in self._left:
-            return
-        self._left.append(connection)
-        orders = [self.places[name] for name in self.experiments(connection)]
-        is_other = all(any(other not in self._left for other in order) for order in orders)
-        if not isinstance(error, TrainmasterError) or not is_other:
+        if isinstance(error, LeaseLostError):
             raise error
-        record = connection.loop.record
-        yield f"{record.plan.name} goes on without machines of {record.provider}: {one_line(error)}"
+        if connection not in self._left:
+            self._left.append(connection)
+            orders = [self.places[name] for name in self.experiments(connection)]
+            is_other = all(any(other not in self._left for other in order) for order in orders)
+            if not isinstance(error, TrainmasterError) or not is_other:
+                raise error
+            record = connection.loop.record
+            yield f"{record.plan.name} goes on without machines of {record.provider}: {one_line(error)}"
+        for attempt in list(connection.waiting):
+            self.waiting[attempt] = connection.waiting.pop(attempt)
+            self._chosen.pop(attempt, None)
+            self._slots.pop(attempt, None)
 
     # --- private -----------------------------------------------------------------------------------
 

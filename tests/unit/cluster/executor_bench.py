@@ -48,8 +48,16 @@ class FakeLoop:
     wanted: bool = False
     record: Any = field(default_factory=lambda: SimpleNamespace(id="c", machines=()))
     fatal: Exception | None = None
+    is_running: bool = True
+    is_over: bool = False
+    ended: bool = False
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        self.is_running = True
+
+    def end(self) -> None:
+        self.ended = True
+
     def close(self) -> None: ...
     def want(self) -> None:
         self.wanted = True

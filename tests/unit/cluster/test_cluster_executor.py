@@ -9,18 +9,35 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from executor_bench import ONE, TWO, Bench, Clock, FakeCluster, FakeLoop, gang, made, phases, running
+from executor_bench import (
+    ONE,
+    TWO,
+    Bench,
+    Clock,
+    FakeCluster,
+    FakeExecutor,
+    FakeLoop,
+    FakeWitness,
+    gang,
+    made,
+    phases,
+    running,
+)
 
+from trainmaster.cluster.cluster_executor import ClusterExecutor
+from trainmaster.cluster.member_places import MemberPlaces
 from trainmaster.cluster.record import Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.decide.budget import Meter
 from trainmaster.control.loop.run_state import ExperimentState, RunState
-from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.spec.errors import LeaseLostError
+from trainmaster.executors.base import Capacity, GangStatus, MemberStatus, Phase
+from trainmaster.spec.errors import LeaseLostError, ProviderError
 from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import State
+from trainmaster.testing.waits import until
 
 PRICED = Rental("m4.large", usd_per_hour=3.6, minimum_s=60.0)
 
@@ -372,3 +389,81 @@ def test_the_machine_that_drives_a_run_or_is_to_stays_however_slow_it_is(bench: 
     assert bench.cluster_executor.why_kept(machine) == ""
     bench.cluster_executor.next_driver = machine.id
     assert bench.cluster_executor.why_kept(machine) == "the slow machine drives the run"
+
+
+class Spread:
+    """Tasks are on hosts and on rented machines; the hosts have nodes, and fail."""
+
+    def __init__(self, place: Path) -> None:
+        self.hosts, self.rented, self.cluster = FakeLoop(), FakeLoop(), FakeCluster()
+        for loop, provider in ((self.hosts, "hosts"), (self.rented, "lab")):
+            plan = ClusterPlan("train", ("train",), provider, (RolePlan("worker", 2, (PRICED,)),))
+            loop.record = new_record("run", plan, "home")
+        self.executor = ClusterExecutor(
+            {"train": (cast("Any", self.hosts), cast("Any", self.rented))},
+            lambda _, __: cast("Any", FakeExecutor(self.cluster)),
+            lambda _: None,
+            MemberPlaces(place.joinpath),
+            Clock(),
+            witness=FakeWitness(),
+        )
+        self.executor.open("run", Capacity(2), {}, 3)
+        self.run_state = RunState(
+            "run", {"train": ExperimentState("train", (), 2, 2, State.RUNNING)}, State.RUNNING
+        )
+
+    def look(self) -> list[str]:
+        """What is told."""
+        return [note.message for note in self.executor.look(self.run_state, None, 1000.0)]
+
+    def runs(self) -> None:
+        """A gang on the hosts, which have room for one, and another one waits."""
+        self.hosts.form(0)
+        self.executor.submit([gang(ONE)])
+        until(lambda: self.executor.changes(0.0) or ("submit", ONE) in self.cluster.asked, "it is sent")
+        self.cluster.runs(ONE)
+        assert phases(self.executor.changes(0.0)) == {ONE: Phase.RUNNING}
+
+
+def test_what_a_place_has_is_given_back_when_others_do_its_work(tmp_path: Path) -> None:
+    spread = Spread(tmp_path)
+    spread.hosts.wanted = True
+    spread.hosts.fatal = ProviderError("2 of 4 after 5 min")
+    assert spread.look() == ["train goes on without machines of hosts: 2 of 4 after 5 min"]
+    assert (spread.hosts.ended, spread.hosts.wanted, spread.rented.ended) == (True, False, False)
+    assert not spread.look()
+    own = Spread(tmp_path)
+    own.executor.own_cluster = own.hosts.record.id
+    own.hosts.fatal = ProviderError("none")
+    own.look()
+    assert not own.hosts.ended, "this process would end with it"
+
+
+def test_a_place_that_is_left_keeps_its_machines_while_a_gang_is_on_them(tmp_path: Path) -> None:
+    spread = Spread(tmp_path)
+    spread.runs()
+    spread.hosts.fatal = ProviderError("the third machine in a row is broken")
+    spread.look()
+    assert not spread.hosts.ended
+    spread.cluster.exits(ONE)
+    spread.executor.changes(0.0)
+    spread.look()
+    assert not spread.hosts.ended, "what it has left is still being saved"
+    spread.executor.forget([ONE])
+    spread.look()
+    assert spread.hosts.ended
+
+
+def test_a_place_whose_loop_has_failed_is_given_back_at_once(tmp_path: Path) -> None:
+    spread = Spread(tmp_path)
+    spread.runs()
+    spread.hosts.fatal, spread.hosts.is_running = ProviderError("internal error"), False
+    spread.look()
+    assert (spread.hosts.ended, spread.hosts.is_running) == (True, True)
+
+
+def test_who_lost_the_lease_goes_on_in_no_other_place(tmp_path: Path) -> None:
+    spread = Spread(tmp_path)
+    spread.hosts.fatal = LeaseLostError.of("run")
+    with pytest.raises(LeaseLostError):
+        spread.look()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from cluster_bench import NOW, Bench, record
+from cluster_bench import NOW, Bench, assert_alive, let, record
 
 from trainmaster.cluster.actuator import Threads
 from trainmaster.cluster.cluster_loop import ClusterLoop
@@ -141,6 +141,23 @@ def test_what_may_not_be_rented_ends_the_run(bench: Bench) -> None:
     assert "Ask for ec2:RunInstances." in str(fatal)
     bench.loop.end()
     bench.until(lambda: bench.loop.is_over)
+
+
+def test_a_machine_with_work_lives_on_though_the_others_cannot_be_had(bench: Bench) -> None:
+    """Another place may do the work of those: this one is given back once it is free."""
+    bench.until(lambda: bench.loop.formation)
+    bench.provisioner.cannot = {f"i-{number}": "no disk" for number in range(2, 9)}
+    bench.provider.end("i-1")
+    bench.until(lambda: bench.loop.fatal, 200)
+    bench.provider.kept_s = 0.0
+    let(bench, 2 * bench.provisioner.lease_s, step_s=5.0)
+    assert bench.provider.live == {"i-0"}, "what is of no use is given back"
+    assert bench.provider.kept_s == bench.provisioner.lease_s
+    assert (bench.loop.record.leased_until or 0.0) > bench.clock.now
+    assert_alive(bench)
+    bench.loop.end()
+    bench.until(lambda: bench.loop.is_over)
+    assert not bench.provider.live
 
 
 def test_giving_back_is_tried_until_it_is_done(bench: Bench) -> None:

@@ -157,6 +157,16 @@ def test_the_others_go_on_where_one_place_has_no_machines() -> None:
         list(it.shared.without(cast("Any", it.rented), UsageError("none here")))
 
 
+def test_what_waited_in_a_place_that_is_left_goes_elsewhere() -> None:
+    it = Spread()
+    it.submit(0)
+    it.hosts.waiting[attempt(0)] = gang(0)
+    assert list(it.shared.without(cast("Any", it.hosts), ProviderError("none")))
+    it.shared.send()
+    assert it.rented.taken == [attempt(0)]
+    assert not it.hosts.waiting
+
+
 def test_a_mistake_of_ours_is_no_missing_machine() -> None:
     it = Spread()
     with pytest.raises(ValueError, match="ours"):
