@@ -7,7 +7,7 @@ goes that is in one place when that has no machines later. What each would give 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -110,12 +110,26 @@ def settled_place(
     if not has_own and not ask.spreads and (is_settled or has_local or len(ask.groups()) == 1):
         return _at(recipe, whole, tell, ask.refusals)
     found = {name: shares for group in ask.groups() for name, shares in ask.shares(group).items()}
-    is_one = len({place for shares in found.values() for place in shares}) == 1
-    if not has_own and (is_one or not all(found.values())):
+    places = {place for shares in found.values() for place in shares}
+    if not has_own and not all(found.values()):
         return _at(recipe, whole, tell, ask.refusals)
     if not all(found.values()):
         raise _none(ask.refusals)
+    recipe = _on_fewer(recipe, ask.fewer, tell)
+    if not has_own and len(places) == 1:
+        return _at(recipe, Place(places.pop()) if ask.fewer else whole, tell, ask.refusals)
     return _spread(recipe, found, tell)
+
+
+def _on_fewer(recipe: Recipe, fewer: Mapping[str, int], tell: Callable[[str], None]) -> Recipe:
+    """Sweeps that are on as many machines as one place gives in time: for all of them they would wait."""
+    experiments = dict(recipe.experiments)
+    for name, nodes in fewer.items():
+        tell(f"{name}: its tasks are on {nodes} of {experiments[name].workers} machines: more would wait")
+        experiments[name] = experiments[name].model_copy(update={"workers": nodes})
+    overrides = [f"experiments.{name}.workers={nodes}" for name, nodes in fewer.items()]
+    update = {"experiments": experiments, "overrides": (*recipe.overrides, *overrides)}
+    return recipe.model_copy(update=update) if fewer else recipe
 
 
 def _at(recipe: Recipe, place: Place | None, tell: Callable[[str], None], refusals: list[str]) -> Recipe:
@@ -149,13 +163,18 @@ def _spread(recipe: Recipe, found: Mapping[str, Mapping[str, int]], tell: Callab
 
 @dataclass
 class _Asking:
-    """Asks places what they would give for parts of a recipe; what is told is told once."""
+    """Asks places what they would give for parts of a recipe; what is told is told once.
+
+    Attributes:
+        fewer: over how many nodes sweeps spread that one place alone begins in time, and not with all.
+    """
 
     service: Service
     recipe: Recipe
     environ: Mapping[str, str]
     tell: Callable[[str], None]
     refusals: list[str] = field(default_factory=list)
+    fewer: dict[str, int] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
 
     @property
@@ -189,7 +208,10 @@ class _Asking:
         """Where each experiment of a group is: a place, or how many nodes in each of some."""
         first, places = self.recipe.experiments[group[0]], self._places(group[0])
         if self._spreads(first) and first.workers is not None and len(places) > 1:
-            return {group[0]: self._over(group[0], places, first.workers)}
+            most = first.workers
+            if first.distributed is None:  # else a task is on several
+                most = min(most, len(first.tasks(self.recipe.seed)))
+            return {group[0]: self._over(group[0], places, most)}
         if len(places) == 1:
             return {name: {places[0]: 0} for name in group}
         seen: list[Place] = []
@@ -204,16 +226,21 @@ class _Asking:
         """As many nodes as each place gives in time, the first ones first; the least wait if none does."""
         found: dict[str, int] = {}
         seen: list[Place] = []
+        is_less = False
         for place in places:
-            nodes = wanted - sum(found.values())
+            nodes = left = wanted - sum(found.values())
             seen.append(self._asked([name], place, nodes))
             while not seen[-1].is_in_time and not seen[-1].refusal and nodes > 1:
                 nodes = nodes // 2
                 seen.append(self._asked([name], place, nodes))
-            if seen[-1].is_in_time:
+            is_too_many = bool(found) and seen[-1].nodes > left  # a gang is there as a whole
+            if seen[-1].is_in_time and not is_too_many:
                 found[place] = max(seen[-1].nodes, 1)
+                is_less = nodes < left
             if sum(found.values()) >= wanted:
                 break
+        if len(found) == 1 and is_less:
+            self.fewer[name] = sum(found.values())
         best = chosen(seen)
         return found or ({} if best is None else {best.provider: best.nodes})
 
@@ -293,36 +320,59 @@ def check_places(
     """
     from trainmaster.service.renting import check_run
 
-    if not recipe.places or any(each.provider for each in recipe.experiments.values()):
-        return check_run(service, _first_choice(recipe), environ, has_code=has_code)
+    def check(part: Recipe) -> list[str]:
+        return check_run(service, part, environ, has_code=has_code)
+
+    has_own = any(each.provider for each in recipe.experiments.values())
+    if not recipe.places and not has_own:
+        return check(recipe)
+    if not has_own:
+        notes, refusals = _tried((in_place(recipe, name) for name in recipe.places), check)
+        if len(refusals) < len(recipe.places):
+            return [*dict.fromkeys(notes), *_lines(refusals)]
+        if len(recipe.experiments) == 1 or any(capabilities_of(name).is_here for name in recipe.places):
+            raise _all_refused(refusals)
+    told, experiments = list[str](), dict(recipe.experiments)
+    for name, each in experiments.items():
+        places = each.provider or recipe.places or (recipe.provider,)
+        if len(places) > 1:
+            _, refusals = _tried((part_of(recipe, place, {name: None}) for place in places), check)
+            if len(refusals) == len(places):
+                raise _all_refused(refusals)
+            told += [f"{name} at {line}" for line in _lines(refusals)]
+            places = tuple(place for place in places if place not in refusals)
+        experiments[name] = each.model_copy(update={"provider": places[:1], "shares": {}})
+    first = next(iter(experiments.values())).provider[0]
+    update = {"provider": first, "places": (), "experiments": experiments}
+    return [*check(recipe.model_copy(update=update)), *told]
+
+
+def _tried(
+    parts: Iterable[Recipe], check: Callable[[Recipe], list[str]]
+) -> tuple[list[str], dict[str, TrainmasterError]]:
+    """Notes of those that are fine, and why others are refused, by their place."""
     notes: list[str] = []
     refusals: dict[str, TrainmasterError] = {}
-    for name in recipe.places:
+    for part in parts:
         try:
-            notes += check_run(service, in_place(recipe, name), environ, has_code=has_code)
+            notes += check(part)
         except TrainmasterError as error:
-            refusals[name] = error
-    lines = [_refused(name, error).line for name, error in refusals.items()]
-    if len(refusals) < len(recipe.places):
-        return [*dict.fromkeys(notes), *lines]
-    if len({str(error) for error in refusals.values()}) == 1:  # it is not the place
-        raise next(iter(refusals.values()))
-    raise _none(lines)
+            refusals[part.provider] = error
+    return notes, refusals
+
+
+def _lines(refusals: Mapping[str, TrainmasterError]) -> list[str]:
+    return [_refused(name, error).line for name, error in refusals.items()]
+
+
+def _all_refused(refusals: Mapping[str, TrainmasterError]) -> TrainmasterError:
+    is_one = len({str(error) for error in refusals.values()}) == 1  # it is not the place
+    return next(iter(refusals.values())) if is_one else _none(_lines(refusals))
 
 
 def _none(lines: list[str]) -> UsageError:
     reasons = "\n".join(lines)
     return UsageError(f"no place would give what this recipe asks for:\n{reasons}", "Name another one.")
-
-
-def _first_choice(recipe: Recipe) -> Recipe:
-    """Each experiment in the first of its places."""
-    shared = recipe.places[:1] or (recipe.provider,)
-    update = {
-        name: each.model_copy(update={"provider": each.provider[:1] or shared, "shares": {}})
-        for name, each in recipe.experiments.items()
-    }
-    return recipe.model_copy(update={"places": (), "experiments": update})
 
 
 def in_place(recipe: Recipe, provider: str) -> Recipe:

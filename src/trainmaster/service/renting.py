@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -238,15 +238,24 @@ def _offer_of_parts(
         offers = candidate_offers_of(part, service.home, environ, today)
         if offers.costs and not allow_stale:
             offers = _not_stale(part, offers, today)
-        taken, found = {plan.name for plan in plans}, plan_clusters(part, _available(offers))
-        found = tuple(
-            replace(plan, name=f"{plan.name}-{part.provider}") if plan.name in taken else plan
-            for plan in found
-        )
-        plans, placed, notes = [*plans, *found], pinned(placed, found), notes + offers.notes
+        found = plan_clusters(part, _available(offers))
+        plans += _named_apart(found, {plan.name for plan in plans}, recipe.experiments)
+        placed, notes = pinned(placed, found), notes + offers.notes
     every = capped(recipe, plans)
     _check_total(recipe, every)
     return _offer(placed, every, None, "its machines are in several places", notes)
+
+
+def _named_apart(
+    plans: tuple[ClusterPlan, ...], taken: set[str], experiments: Container[str]
+) -> Iterator[ClusterPlan]:
+    """A cluster has the name of its first experiment; in a second place that of the place is added."""
+    for plan in plans:
+        name = plan.name
+        while name in taken or (name != plan.name and name in experiments):
+            name = f"{name}-{plan.provider}"
+        taken.add(name)
+        yield replace(plan, name=name)
 
 
 def _placed_before(part: Recipe, placed: Recipe) -> dict[str, Experiment]:

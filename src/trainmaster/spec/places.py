@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
 from typing import Final
 
-from trainmaster.spec.node import YamlNode
+from trainmaster.spec.node import YamlNode, changed
 from trainmaster.spec.reading import Path, Problems, list_of, pattern, takes
 
 #: A queue starts in time if it does so within this, seconds; else the next place is asked.
@@ -32,9 +34,9 @@ def places_of(root: YamlNode) -> tuple[str, ...]:
     return tuple(each.text for each in named.items) if named is not None and len(named.items) > 1 else ()
 
 
-def by_hand(root: YamlNode, provider: str) -> list[str]:
-    """Changes of a recipe all of which is to be in one place, whatever it names."""
-    experiments = root.entries.get("experiments")
+def by_hand(root: YamlNode, overrides: Sequence[str], provider: str) -> list[str]:
+    """Changes after others of a recipe all of which is to be in one place, whatever it names."""
+    experiments = reduce(changed, overrides, root).entries.get("experiments")
     named = [] if experiments is None else experiments.entries.items()
     own = [f"experiments.{name}.provider=null" for name, each in named if "provider" in each.entries]
     return [f"provider={provider}", *own]

@@ -461,7 +461,7 @@ def _read_text(
             "env_files": tuple(found.env_files),
             "notes": tuple(found.notes),
         }
-    changes = [*overrides, *([] if provider is None else by_hand(root, provider))]
+    changes = [*overrides, *([] if provider is None else by_hand(root, overrides, provider))]
     if defaults:
         from trainmaster.spec.configuration import defaults_for, settings_of
 

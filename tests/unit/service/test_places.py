@@ -204,6 +204,41 @@ def test_it_is_checked_for_each_place(service: Service) -> None:
     assert "\nlocal: no, " in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("shared", "own", "note"),
+    [
+        ("provider: hosts", "provider: [slurm, ray]", "train at slurm: no, "),
+        ("provider: [hosts, ray]", "retries: 0", "train at hosts: no, "),
+    ],
+)
+def test_each_experiment_is_checked_for_each_of_its_places(
+    service: Service, monkeypatch: pytest.MonkeyPatch, shared: str, own: str, note: str
+) -> None:
+    """As `run` asks them: slurm is not set up, and no host is large enough for the second."""
+    (service.home.root / "slurm.yaml").unlink()
+    (service.home.root / "ray.yaml").write_text("address: auto\nmachines:\n  seat: {cpus: 4, memory: 2GB}\n")
+    _have(monkeypatch, {"hosts": 0.0, "ray": 0.0})
+    text = TWO.format(provider=shared, prepare="provider: hosts", train=f"{own}\n    hardware: {{cpus: 3}}")
+    notes = check_places(service, Recipe.from_text(text), {})
+    assert [each for each in notes if each.startswith(note)], notes
+    with pytest.raises(UsageError, match="no place would give"):
+        check_places(service, Recipe.from_text(text.replace("cpus: 3", "cpus: 5")), {})
+
+
+def test_a_list_of_which_no_place_has_all_is_checked_for_each_experiment(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`run` would put each where it can be."""
+    _have(monkeypatch, {"slurm": 0.0, "ray": 0.0})
+    (service.home.root / "slurm.yaml").write_text("machines:\n  small: {cpus: 2, memory: 8GB}\n")
+    (service.home.root / "ray.yaml").write_text("address: auto\nmachines:\n  seat: {cpus: 4, memory: 2GB}\n")
+    text = TWO.format(
+        provider="provider: [slurm, ray]", prepare="hardware: {memory: 6GB}", train="hardware: {cpus: 3}"
+    )
+    notes = check_places(service, Recipe.from_text(text), {})
+    assert [each[:19] for each in notes if " at " in each] == ["prepare at ray: no,", "train at slurm: no,"]
+
+
 def test_machines_that_a_team_has_kept_are_its_own(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the owner are not there for it."""
     teams: list[str | None] = []
@@ -414,6 +449,52 @@ def test_a_sweep_spreads_over_the_places_that_give_something_in_time(
     assert [plan.experiments for plan in plans] == [("train",)] * len(plans)
     assert [plan.name for plan in plans][:2] == ["train", f"train-{plans[1].provider}"]
     assert named_places(found) == tuple(shares), "in this order they are filled"
+
+
+@pytest.mark.parametrize(
+    ("answers", "shares", "nodes"),
+    [
+        ({"slurm": 0.0, "ray": 0.0}, {}, 4),  # with a second gang it would be 8 machines, not 6
+        ({"slurm": FULL, "ray": 0.0}, {}, 4),
+    ],
+)
+def test_gangs_take_no_more_machines_than_are_asked_for(
+    service: Service, monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], shares: Any, nodes: int
+) -> None:
+    """What is left has no room for a whole one."""
+    _have(monkeypatch, answers)
+    gang = "distributed: {workers: 4, per_node: 1}\n    command"
+    text = SWEEP.format(places=", ".join(answers), workers=6).replace("command", gang)
+    found = settled_place(service, Recipe.from_text(text), {}, lambda _: None)
+    assert found.experiments["train"].shares == shares
+    assert sum(plan.nodes for plan in renting.plans_of(service, found, {})) == nodes
+
+
+def test_a_sweep_that_one_place_begins_in_part_does_not_wait_for_all_of_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is on as many machines as that gives in time; with more tasks at a time than tasks, too."""
+    _have(monkeypatch, {"hosts": FULL, "slurm": lambda nodes: 7200.0 * (nodes > 3)})
+    told: list[str] = []
+    text = SWEEP.format(places="hosts, slurm", workers=9)
+    found = settled_place(service, Recipe.from_text(text), {}, told.append)
+    assert (found.provider, found.experiments["train"].workers) == ("slurm", 3)
+    assert "experiments.train.workers=3" in found.overrides
+    assert [plan.nodes for plan in renting.plans_of(service, found, {})] == [3]
+    assert "train: its tasks are on 3 of 9 machines: more would wait" in told
+
+
+def test_clusters_have_names_of_their_own(service: Service) -> None:
+    """Also where an experiment is called like the cluster of another in a second place."""
+    text = SWEEP.format(places="hosts", workers=2).replace("[hosts]", "hosts")
+    text += "  train-slurm:\n    command: 'true'\n    provider: slurm\n    hardware: {cpus: 2}\n"
+    recipe = Recipe.from_text(text)
+    train = recipe.experiments["train"].model_copy(
+        update={"provider": ("hosts", "slurm"), "shares": {"hosts": 1, "slurm": 1}}
+    )
+    recipe = recipe.model_copy(update={"experiments": {**recipe.experiments, "train": train}})
+    names = [plan.name for plan in renting.plans_of(service, recipe, {})]
+    assert names == ["train", "train-slurm-slurm", "train-slurm"]
 
 
 def test_this_machine_is_a_place_for_whole_runs_only(service: Service) -> None:

@@ -39,6 +39,8 @@ class TestOverrides:
     def test_provider(self, read):
         assert read("provider: aws\n" + HEAD, provider="lab").provider == "lab"
         assert read(HEAD).provider == "local"
+        set_too = read(HEAD, overrides=["experiments.train.provider=aws"], provider="lab")
+        assert (set_too.provider, set_too.experiments["train"].provider) == ("lab", ())
 
     @pytest.mark.parametrize(
         ("override", "expected"),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.quotes.quote_tracker import QuoteTracker
     from trainmaster.spec import Experiment, Recipe
-from trainmaster.spec.facts import RunFacts
+    from trainmaster.spec.facts import RunFacts
 
 #: Members are asked to stop, and what they left is saved.
 _STOP_S: Final = 3.0
