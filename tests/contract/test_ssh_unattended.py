@@ -8,6 +8,7 @@ import pytest
 from engine_bench import Bench
 
 from trainmaster.executors.base import Capacity, Phase
+from trainmaster.executors.gangs.agent import Records
 from trainmaster.executors.gangs.engine import ClusterNode
 from trainmaster.executors.gangs.executor import NodesExecutor
 from trainmaster.executors.ssh.cluster import SshCluster
@@ -20,7 +21,7 @@ LEASE_S = 4.0
 TO_OTHERS = """\
 number=$(( ${1##*.} - 2 ))
 [ -e PLACE/cut-$number ] && exit 255
-$(echo "$2" | sed "s,/[0-9]/statuses,/$number/statuses,") && touch PLACE/asked-$number
+$(echo "$2" | sed "s,/[0-9]/statuses,/$number/statuses,")
 """
 
 
@@ -81,8 +82,10 @@ def test_what_waits_for_the_only_peer_ends_though_that_dies_with_the_driver(clus
     numbers = {each.name: addresses.index(started.addresses[each.name]) for each in started.members}
     first, second = started.members
     assert numbers[first.name] != numbers[second.name]
-    asked = [place / f"asked-{number}" for number in numbers.values()]
-    until(lambda: all(map(Path.exists, asked)), "they know that they reach each other", patience_s=90.0)
+    records = [Records(cluster.nodes[number].home) for number in numbers.values()]
+    until(
+        lambda: all(each.met() for each in records), "they know that they reach each other", patience_s=90.0
+    )
     (place / f"cut-{numbers[second.name]}").touch()
     bench.executor.close()
     cluster._conductor.end()

@@ -126,3 +126,13 @@ def test_records_on_a_node_survive_and_damaged_ones_are_left_out(tmp_path):
     (tmp_path / "gangs" / "torn.json").write_text('["d", {"attem')
     (tmp_path / "gangs" / "other.json").write_text('{"a": 1}')
     assert sorted(Records(str(tmp_path)).load()) == ["a#n0", "b"]
+
+
+def test_who_has_answered_is_kept_beside_records_until_another_driver_comes(tmp_path):
+    records = Records(str(tmp_path))
+    assert records.met() == []
+    records.meet(["id-1"])
+    assert Records(str(tmp_path)).met() == ["id-1"]
+    assert records.load() == {}
+    records.meet(())
+    assert records.met() == []

@@ -361,6 +361,19 @@ class Records:
         except OSError:
             return ""
 
+    def meet(self, node_ids: Sequence[str]) -> None:
+        """These nodes have answered this one since its driver came."""
+        with contextlib.suppress(OSError):
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self._directory / "met").write_text("\n".join(node_ids))
+
+    def met(self) -> list[str]:
+        """Ids of nodes that have answered."""
+        try:
+            return (self._directory / "met").read_text().splitlines()
+        except OSError:
+            return []
+
     def store(self, part: str, record: Message) -> None:
         """Keep it.
 

@@ -44,15 +44,15 @@ _AT_ONCE = 8
 def serve(node: Mapping[str, Any]) -> None:
     """Serve one driver; leave behind what looks after its gangs when it has gone."""
     agent, records = Agent(node), Records(node["home"])
-    met: list[str] = []
+    records.meet(())  # keys and networks may have changed since an earlier driver
     if node["to_others"]:
-        threading.Thread(target=_meet, args=(node, records, met), name="meet", daemon=True).start()
+        threading.Thread(target=_meet, args=(node, records), name="meet", daemon=True).start()
 
     def leave() -> None:
         token = agent.orphan()
         if token and node["to_others"] and parts_elsewhere(records.load()):
             subprocess.Popen(
-                [sys.executable, "-m", AGENT_PROGRAM, json.dumps(node), "tend", token, *met],
+                [sys.executable, "-m", AGENT_PROGRAM, json.dumps(node), "tend", token, *records.met()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -62,15 +62,15 @@ def serve(node: Mapping[str, Any]) -> None:
     AgentProgram(agent).serve(leave)
 
 
-def _meet(node: Mapping[str, Any], records: Records, met: list[str]) -> None:
+def _meet(node: Mapping[str, Any], records: Records) -> None:
     """Find out whether nodes reach each other while they surely live: one that answers is enough."""
     pause_s = _pause_s(node)
-    while not met:
+    while not records.met():
         time.sleep(pause_s)
         if parts := parts_elsewhere(records.load()):
             other = random.choice(list(parts))  # noqa: S311 - so that not all ask the same one
             if _elsewhere(node, {other: parts[other]}):
-                met.append(other[0])
+                records.meet(other[:1])
             pause_s = min(pause_s * 2, _LONG_PAUSE_S)  # they may not be let in: do not knock for ever
 
 
