@@ -1,11 +1,13 @@
 """`SharedOut`: which cluster each gang goes to where the tasks of an experiment spread over several places.
 
-A gang is in one place as a whole. It goes to the first place that has room for it now, and waits here while
-none has: so that machines that come late, or never, hold nothing up.
+A gang is in one place as a whole. It goes to the first place with machines for it that nothing is on, else
+to the first that has room beside others, and waits here while none has: so that all machines are used, and
+those that come late, or never, hold nothing up.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -37,7 +39,8 @@ class SharedOut:
         self.waiting: dict[str, GangRequest] = {}
         self._member_places = member_places
         self._chosen: dict[str, ClusterConnection] = {}
-        self._slots: dict[str, int] = {}
+        self._holds: dict[str, GangRequest | None] = {}  # what an earlier driver sent is None
+        self._latest: dict[str, GangRequest] = {}
         self._left: list[ClusterConnection] = []
 
     @property
@@ -65,6 +68,7 @@ class SharedOut:
     def take(self, gang: GangRequest) -> bool:
         """Have a gang wait here for room in any of its places; False of what has one place only."""
         order = self._order(gang.attempt)
+        self._latest[_experiment(gang.attempt)] = gang
         if len(order) == 1 or gang.attempt in self._chosen:
             return False
         for connection in order:
@@ -76,10 +80,9 @@ class SharedOut:
         """Give gangs that wait to places that have room; to which."""
         found: dict[int, ClusterConnection] = {}
         for attempt, gang in list(self.waiting.items()):
-            room = (each for each in self._order(attempt) if self._has_room(each, gang.slots))
-            if (connection := next(room, None)) is not None:
+            if (connection := self._place(gang)) is not None:
                 del self.waiting[attempt]
-                self._chosen[attempt], self._slots[attempt] = connection, gang.slots
+                self._chosen[attempt], self._holds[attempt] = connection, gang
                 connection.take(gang)
                 found[id(connection)] = connection
         return list(found.values())
@@ -89,13 +92,13 @@ class SharedOut:
         if status.phase is Phase.UNKNOWN and len(self._order(status.attempt)) > 1:
             return False
         self._chosen[status.attempt] = connection
-        self._slots.setdefault(status.attempt, len(status.members) or 1)
+        self._holds.setdefault(status.attempt, None)
         return True
 
     def noted(self, status: GangStatus) -> None:
         """One that has ended holds no room; one that is unknown may go elsewhere."""
         if status.phase in (Phase.EXITED, Phase.UNKNOWN):
-            self._slots.pop(status.attempt, None)
+            self._holds.pop(status.attempt, None)
         if status.phase is Phase.UNKNOWN:
             self._chosen.pop(status.attempt, None)
 
@@ -108,7 +111,7 @@ class SharedOut:
         """Its end is recorded."""
         self.waiting.pop(attempt, None)
         self._chosen.pop(attempt, None)
-        self._slots.pop(attempt, None)
+        self._holds.pop(attempt, None)
 
     def without(self, connection: ClusterConnection, error: Exception) -> Iterator[str]:
         """Go on without a cluster that cannot be had, where all of its experiments have another one.
@@ -131,17 +134,63 @@ class SharedOut:
         for attempt in list(connection.waiting):
             self.waiting[attempt] = connection.waiting.pop(attempt)
             self._chosen.pop(attempt, None)
-            self._slots.pop(attempt, None)
+            self._holds.pop(attempt, None)
 
     # --- private -----------------------------------------------------------------------------------
 
     def _order(self, attempt: str) -> Order:
-        return self.places[attempt.split("/")[1]]
+        return self.places[_experiment(attempt)]
 
-    def _has_room(self, connection: ClusterConnection, slots: int) -> bool:
-        """Whether it is up, and its nodes have so many slots left."""
-        if connection.executor is None or connection in self._left:
-            return False
-        plan, there = connection.loop.record.plan, len(connection.executor.nodes())
-        used = sum(self._slots.get(each, 0) for each, other in self._chosen.items() if other is connection)
-        return used == 0 or used + slots <= plan.slots * min(there, plan.nodes) // max(plan.nodes, 1)
+    def _place(self, gang: GangRequest) -> ClusterConnection | None:
+        """The first with machines that nothing is on, else the first with enough left of those in use."""
+        order = [each for each in self._order(gang.attempt) if each not in self._left]
+        ever = any(_may_hold(each, gang) for each in order)
+        room = {id(each): self._room(each, gang, ever=ever) for each in order}
+        return next((each for most in (2, 1) for each in order if room[id(each)] >= most), None)
+
+    def _room(self, connection: ClusterConnection, gang: GangRequest, *, ever: bool) -> int:
+        """2: on machines that nothing is on. 1: beside others. 0: there is none now.
+
+        ``ever``: a place has enough machines for it, or will have; else it has one alone, whatever is there.
+        """
+        plan = connection.loop.record.plan
+        there = 0 if connection.executor is None else min(len(connection.executor.nodes()), plan.nodes)
+        if there == 0:
+            return 0
+        here = [each for each, place in self._chosen.items() if place is connection and each in self._holds]
+        held = [self._holds[each] or self._latest.get(_experiment(each)) for each in here]
+        if not held and not ever:
+            return 2
+        nodes = sum(1 if each is None else _nodes_of(each, connection) for each in held)
+        slots = sum(1 if each is None else each.slots for each in held)
+        gpus = sum(_gpus_of(each) for each in held if each is not None)
+        wanted = _nodes_of(gang, connection)
+        has_gpus = not plan.gpus or gpus + _gpus_of(gang) <= plan.gpus * there // plan.nodes
+        has_slots = not held or slots + gang.slots <= plan.slots * there // plan.nodes
+        if not has_slots or not has_gpus or wanted > there:
+            return 0
+        return 2 if nodes + wanted <= there else 1
+
+
+def _experiment(attempt: str) -> str:
+    return attempt.split("/")[1]
+
+
+def _may_hold(connection: ClusterConnection, gang: GangRequest) -> bool:
+    """With all of its machines. Places that do not say how many GPUs they have say 0."""
+    plan = connection.loop.record.plan
+    has_gpus = not plan.gpus or _gpus_of(gang) <= plan.gpus
+    return has_gpus and _nodes_of(gang, connection) <= plan.nodes
+
+
+def _gpus_of(gang: GangRequest) -> int:
+    return sum(member.gpus for member in gang.members)
+
+
+def _nodes_of(gang: GangRequest, connection: ClusterConnection) -> int:
+    """On how many machines it is there at least; other roles may share those of its workers."""
+    roles = [member.name.rpartition("-")[0] for member in gang.members]
+    if gang.per_node:
+        return math.ceil(roles.count("worker" if "worker" in roles else roles[0]) / gang.per_node)
+    plan = connection.loop.record.plan
+    return min(len(roles), math.ceil(gang.slots * plan.nodes / max(plan.slots, 1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,13 +14,15 @@ from trainmaster.spec.errors import ProviderError, UsageError
 
 
 class FakeConnection:
-    """To a cluster of some nodes, two slots each."""
+    """To a cluster of some nodes with so many slots each."""
 
-    def __init__(self, provider: str, nodes: int, *, is_up: bool = True) -> None:
+    def __init__(
+        self, provider: str, nodes: int, *, slots: int = 2, gpus: int = 0, is_up: bool = True
+    ) -> None:
         self.taken: list[str] = []
         self.waiting: dict[str, GangRequest] = {}
         self.wanted = 0
-        plan = SimpleNamespace(name="train", slots=2 * nodes, nodes=nodes)
+        plan = SimpleNamespace(name="train", slots=slots * nodes, nodes=nodes, gpus=gpus * nodes)
         machines = (SimpleNamespace(id=f"{provider}-1"),)
         record = SimpleNamespace(plan=plan, provider=provider, machines=machines)
         self.loop = SimpleNamespace(record=record, want=self._want)
@@ -71,21 +74,75 @@ def attempt(task: int) -> str:
     return f"run/train/{task}/1"
 
 
-def gang(task: int, slots: int = 1) -> GangRequest:
+def gang(task: int, slots: int = 1, gpus: int = 0) -> GangRequest:
     """Of one member."""
-    return GangRequest(attempt(task), "/d", (MemberRequest("worker-0", "true", "/"),), slots, "g", 9)
+    member = MemberRequest("worker-0", "true", "/", gpus=gpus)
+    return GangRequest(attempt(task), "/d", (member,), slots, "g", 9)
 
 
-def test_the_first_place_is_filled_first_and_what_has_no_room_waits() -> None:
+def pair(task: int) -> GangRequest:
+    """Of two members on two nodes, and what shares a node with them."""
+    names = ("ps-0", "ps-1", "ps-2", "worker-0", "worker-1")
+    members = tuple(MemberRequest(name, "true", "/") for name in names)
+    return GangRequest(attempt(task), "/d", members, 2, "g", 9, per_node=1)
+
+
+def test_all_machines_are_used_before_two_share_one_and_what_has_no_room_waits() -> None:
     it = Spread()
     it.submit(*range(7))
-    assert it.hosts.taken == [attempt(0), attempt(1)]
-    assert it.rented.taken == [attempt(task) for task in (2, 3, 4, 5)]
+    assert it.hosts.taken == [attempt(0), attempt(3)]
+    assert it.rented.taken == [attempt(task) for task in (1, 2, 4, 5)]
     assert list(it.shared.waiting) == [attempt(6)]
-    it.ends(1)
+    it.ends(3)
     assert it.hosts.taken[-1] == attempt(6)
     assert it.shared.slots == 6
     assert it.shared.connection(attempt(6)) is it.hosts
+
+
+def test_machines_that_are_paid_for_do_not_wait_for_cores_of_others() -> None:
+    """Six tasks with a GPU each; the nodes of the queue have many cores, and one GPU."""
+    hosts = FakeConnection("hosts", 2, slots=1, gpus=1)
+    queue = FakeConnection("slurm", 2, slots=32, gpus=1, is_up=False)
+    rented = FakeConnection("aws", 2, slots=4, gpus=1)
+    shared = SharedOut(cast("Any", {"train": (hosts, queue, rented)}), cast("Any", FakeMemberPlaces()))
+    for task in range(7):
+        shared.take(gang(task, gpus=1))
+    shared.send()
+    assert [len(each.taken) for each in (hosts, queue, rented)] == [2, 0, 2], "a GPU is not shared"
+    queue.executor = SimpleNamespace(nodes=lambda: range(2))
+    shared.send()
+    assert [len(each.taken) for each in (hosts, queue, rented)] == [2, 2, 2]
+    assert list(shared.waiting) == [attempt(6)]
+
+
+def test_a_next_driver_counts_what_runs_at_its_size() -> None:
+    it = Spread(hosts_up=False)
+    for task in (0, 1):
+        running = GangStatus(attempt(task), Phase.RUNNING, (MemberStatus("worker-0"),))
+        it.shared.heard(running, cast("Any", it.rented))
+    it.submit(2, slots=2)
+    assert not it.rented.taken, "both nodes are full, with two slots of each gang"
+    it.ends(0)
+    assert it.rented.taken == [attempt(2)]
+
+
+def test_nothing_goes_to_a_place_without_the_nodes_that_it_needs() -> None:
+    it = Spread()
+    it.hosts.there = 0
+    it.submit(0)
+    assert it.rented.taken == [attempt(0)]
+    two = Spread()
+    two.rented.there = 1
+    two.shared.take(pair(0))
+    two.shared.send()
+    assert list(two.shared.waiting) == [attempt(0)], "the hosts never have two, and of the others one is lost"
+    two.rented.there = 2
+    two.shared.send()
+    assert two.rented.taken == [attempt(0)]
+    never = Spread()
+    never.shared.take(replace(pair(0), per_node=1, members=pair(0).members * 2))
+    never.shared.send()
+    assert never.hosts.taken == [attempt(0)], "its engine says what there is not"
 
 
 def test_a_place_without_machines_holds_nothing_up() -> None:

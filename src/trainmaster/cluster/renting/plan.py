@@ -199,6 +199,11 @@ class ClusterPlan:
         """Processes that all its nodes take at once, as the best offers have it."""
         return sum(role.count * role.rentals[0].slots for role in self.roles)
 
+    @property
+    def gpus(self) -> int:
+        """GPUs of all its nodes, as the best offers have it."""
+        return sum(role.count * role.rentals[0].gpus for role in self.roles)
+
     def as_json(self) -> dict[str, Any]:
         """For the cluster's row."""
         return asdict(self)
