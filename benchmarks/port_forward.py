@@ -138,7 +138,7 @@ def main() -> None:
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         words = stack.enter_context(ssh_server(root))
-        way = SshWay("machine", words, "127.0.0.1", "home")
+        way = SshWay("machine", words, "127.0.0.1", "home", "aws")
         member_connections.find_way = lambda *_, **__: way
         port = stack.enter_context(source(options.megabytes << 20))
         service: Any = SimpleNamespace(provider_of=lambda _: "aws")

@@ -22,7 +22,7 @@ from trainmaster.cluster.member_places import PLACES, read_places
 from trainmaster.providers.capabilities import TRANSPORTS, capabilities_of
 from trainmaster.service.runs.known_nodes import KnownNodes, answers
 from trainmaster.service.runs.summary import is_driven
-from trainmaster.spec.errors import MissingPartError, NotFoundError, ProviderError
+from trainmaster.spec.errors import MissingPartError, NotFoundError, ProviderError, UsageError
 from trainmaster.spec.processes import begun_by
 
 #: A node has the code after so long while its run is driven.
@@ -156,6 +156,7 @@ def find_shell(
 
     Raises:
         NotFoundError: the run has no such member, or its machines are gone.
+        UsageError: several of its clusters have a machine of that name.
         MissingPartError: there is no OpenSSH client here.
     """
     row = service.database.run_row(run)
@@ -196,12 +197,14 @@ class SshWay:
         command: the client with its options; more of them may follow, then `address`.
         address: of the machine.
         home_id: of the home that has rented it: its directories bear that name.
+        provider: whose machine it is; a run may be in several places.
     """
 
     machine: str
     command: tuple[str, ...]
     address: str
     home_id: str
+    provider: str
 
 
 def find_way(
@@ -219,11 +222,13 @@ def find_way(
 
     Raises:
         ProviderError: another driver has rented it, and it does not let us in.
+        UsageError: several of its clusters have a machine of that name.
     """
-    if not _client(service, run) and shutil.which("ssh") is None:
-        raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
     place, node = _awaited(service, run, member, environ, tell, patience_s, nodes or KnownNodes())
-    client = _client(service, run, node.cluster)
+    provider = _provider_of(service, run, node.cluster)
+    client = TRANSPORTS.stated(capabilities_of(provider).reach, "CLIENT") or ""
+    if not client and shutil.which("ssh") is None:
+        raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
     ssh = sys.executable if client else shutil.which("ssh") or "ssh"
     if service.home_if_here(run) is None and not answers(node):
         raise ProviderError(
@@ -233,16 +238,15 @@ def find_way(
             "from here in its security group. `trainmaster logs` shows what it does.",
         )
     if client:
-        return SshWay(node.id, (ssh, "-P", "-m", client, node.way), node.address, place.identity)
+        return SshWay(node.id, (ssh, "-P", "-m", client, node.way), node.address, place.identity, provider)
     words = (ssh, *(_closed(node) if is_for_others else ()), *_options(place, node))
-    return SshWay(node.id, words, node.address, place.identity)
+    return SshWay(node.id, words, node.address, place.identity, provider)
 
 
-def _client(service: Service, run: str, cluster: str = "") -> str:
-    """The module that is a client of what reaches a run's machines, or a cluster's; empty if that is SSH."""
-    row = service.database.run_row(run)
-    of = {each["id"]: each["provider"] for each in service.database.clusters_of(run)} if cluster else {}
-    return TRANSPORTS.stated(capabilities_of(of.get(cluster, row["provider"])).reach, "CLIENT") or ""
+def _provider_of(service: Service, run: str, cluster: str) -> str:
+    """Of a cluster of a run; that of the run where it has no record."""
+    of = {each["id"]: each["provider"] for each in service.database.clusters_of(run)}
+    return str(of.get(cluster) or service.database.run_row(run)["provider"])
 
 
 def _line(command: Sequence[str]) -> str:
@@ -329,38 +333,60 @@ def _node(
     alive = [r for r in records if r.state in (ClusterState.ACTIVE, ClusterState.KEPT) and r.rented]
     if not alive:
         raise NotFoundError(f"{run} has no machines now", "`trainmaster status` says how far it is.")
-    wanted = _machine(files, run, member, alive)
+    record, wanted = _machine(files, run, member, alive)
     place = service.access_to(run, environ)
-    if (node := known.find(run, wanted)) is not None:
+    if (node := known.find(run, wanted)) is not None and node.cluster == record.id:
         return place, node
-    for record in alive:
-        for node in get_provider(record.provider, place).nodes(record.id):
-            if node.id == wanted and node.state in (NodeState.READY, NodeState.LEAVING):
-                known.note(run, node)
-                return place, node
-    raise NotFoundError(
-        f"the machine {wanted} of {run} is gone", "Its run rents another one while it goes on."
+    for node in get_provider(record.provider, place).nodes(record.id):
+        if node.id == wanted and node.state in (NodeState.READY, NodeState.LEAVING):
+            known.note(run, node)
+            return place, node
+    raise _gone(run, wanted)
+
+
+def _gone(run: str, machine: str) -> NotFoundError:
+    return NotFoundError(
+        f"the machine {machine} of {run} is gone", "Its run rents another one while it goes on."
     )
 
 
-def _machine(files: RunFiles, run: str, member: str | None, records: Sequence[ClusterRecord]) -> str:
-    """The machine of a member: where its newest attempt runs; or that of the name."""
+def _machine(
+    files: RunFiles, run: str, member: str | None, records: Sequence[ClusterRecord]
+) -> tuple[ClusterRecord, str]:
+    """The machine of a member, with its cluster: where its newest attempt runs; or that of the name.
+
+    Raises:
+        NotFoundError: there is no such machine, or it is gone.
+        UsageError: several clusters have a machine of that name.
+    """
     places = sorted(
         (files.run_directory(run) / "tasks").glob(f"*/*/*/{PLACES}"), key=lambda path: path.stat().st_mtime
     )
     for path in reversed(places):
         known = read_places(path)
-        if member is None and known:
-            return next(iter(known.values()))
-        if member in known:
-            return known[member or ""]
-    rented = [(record.name_of(machine.seat), machine) for record in records for machine in record.rented]
+        machine_id = next(iter(known.values()), None) if member is None else known.get(member)
+        if machine_id is not None:
+            having = [each for each in records if each.machine(machine_id) is not None]
+            if not having:
+                raise _gone(run, machine_id)
+            experiment = path.parents[2].name  # hosts of one's own may have the same name in two places
+            return next(
+                (each for each in having if experiment in each.plan.experiments), having[0]
+            ), machine_id
+    rented = [
+        (record, record.name_of(machine.seat), machine) for record in records for machine in record.rented
+    ]
     if member is None:
-        return rented[0][1].id
-    for name, machine in rented:
-        if member in (name, machine.id, machine.seat):
-            return machine.id
-    nodes = ", ".join(f"{name} ({machine.id})" for name, machine in rented)
+        return rented[0][0], rented[0][2].id
+    named = [each for each in rented if member == each[2].id] or [
+        each for each in rented if member in (each[1], each[2].seat)
+    ]
+    if len(named) > 1:
+        which = ", ".join(f"{machine.id} (of {record.id})" for record, _, machine in named)
+        raise UsageError(f"several clusters of {run} have a {member}", f"Say which: {which}.")
+    if named:
+        return named[0][0], named[0][2].id
+    nodes = ", ".join(f"{name} ({machine.id})" for _, name, machine in rented)
     raise NotFoundError(f"{run} has no member and no machine {member!r}", f"Its machines are {nodes}.")
 
 

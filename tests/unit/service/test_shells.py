@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from trainmaster.cluster.member_places import PLACES
+from trainmaster.cluster.record import ClusterRecord, ClusterState
+from trainmaster.control.task.layout import RunFiles
+from trainmaster.providers.base import NodeState
 from trainmaster.service import shells
 from trainmaster.service.runs.known_nodes import KnownNodes
 from trainmaster.service.runs.member_commands import Terminal
 from trainmaster.service.runs.member_connections import MemberConnections
-from trainmaster.spec.errors import NotFoundError, ProviderError
+from trainmaster.spec.errors import MissingPartError, NotFoundError, ProviderError, UsageError
 from trainmaster.testing.waits import until
 
 
@@ -84,6 +89,82 @@ def test_a_machine_of_a_driver_elsewhere_that_lets_nobody_in_is_told_at_once(ren
     assert "security group" in error.value.hint
     monkeypatch.setattr(shells, "answers", lambda _: True)
     assert shells.find_way(rented, "run", None, {}).machine == "node-1"
+
+
+def cluster(provider, experiment, machine):
+    return SimpleNamespace(
+        id=f"run.{experiment}",
+        provider=provider,
+        state=ClusterState.ACTIVE,
+        plan=SimpleNamespace(experiments=(experiment,)),
+        rented=(SimpleNamespace(id=machine, seat="worker-0"),),
+        machine=lambda name: machine if name == machine else None,
+        name_of=lambda _: "node-1",
+    )
+
+
+@pytest.fixture
+def two_places(tmp_path, monkeypatch):
+    """A run on hosts of one's own, which do not answer, and in a cloud; each has a ``node-1``."""
+    records = [cluster("hosts", "prepare", "gpu1"), cluster("aws", "train", "i-1")]
+    found = SimpleNamespace(files=RunFiles(tmp_path), records=records, asked=[])
+
+    def nodes_of(provider, _place):
+        found.asked.append(provider)
+        if provider == "hosts":
+            raise ProviderError("gpu1 does not answer", "")
+        node = SimpleNamespace(id="i-1", cluster="run.train", state=NodeState.READY, address="a", way="")
+        return SimpleNamespace(nodes=lambda _: [node])
+
+    monkeypatch.setattr(ClusterRecord, "of_row", lambda row: row)
+    monkeypatch.setattr("trainmaster.providers.finding.get_provider", nodes_of)
+    found.service = SimpleNamespace(
+        files_of=lambda _: found.files,
+        home_if_here=lambda _: found.files,
+        access_to=lambda *_: SimpleNamespace(root=tmp_path, identity="home"),
+        database=SimpleNamespace(clusters_of=lambda _: records, run_row=lambda _: {"provider": "hosts"}),
+    )
+    return found
+
+
+def node_of(bench, member):
+    return shells._node(bench.service, "run", member, {}, KnownNodes())[1].id
+
+
+def test_only_the_place_of_the_machine_is_asked_for_it(two_places):
+    assert node_of(two_places, "i-1") == "i-1"
+    directory = two_places.files.attempt("run", "train", 0, 1).directory
+    directory.mkdir(parents=True)
+    (directory / PLACES).write_text(json.dumps({"worker-3": "i-1"}))
+    assert node_of(two_places, "worker-3") == "i-1"
+    assert two_places.asked == ["aws", "aws"]
+    (directory / PLACES).write_text(json.dumps({"worker-3": "i-0"}))
+    with pytest.raises(NotFoundError, match="i-0 of run is gone"):
+        node_of(two_places, "worker-3")
+
+
+@pytest.mark.parametrize("name", ["node-1", "worker-0"])
+def test_a_name_that_several_clusters_have_is_refused_with_the_ids_to_choose_from(two_places, name):
+    with pytest.raises(UsageError, match=f"several clusters of run have a {name}") as error:
+        node_of(two_places, name)
+    assert "gpu1 (of run.prepare), i-1 (of run.train)" in error.value.hint
+    two_places.records.pop(0)
+    assert node_of(two_places, name) == "i-1"
+
+
+def test_the_client_is_that_of_the_machines_place_and_not_of_the_first(two_places, monkeypatch):
+    two_places.service.database.clusters_of = lambda _: [
+        {"id": "run.train", "provider": "kubernetes"},
+    ]
+    node = SimpleNamespace(id="pod", cluster="run.train", address="a", way="w")
+    place = two_places.service.access_to()
+    monkeypatch.setattr(shells, "_node", lambda *_: (place, node))
+    monkeypatch.setattr(shells.shutil, "which", lambda _: None)  # no OpenSSH, which only hosts need
+    way = shells.find_way(two_places.service, "run", None, {})
+    assert (way.provider, way.command[0]) == ("kubernetes", sys.executable)
+    node.cluster = "run.prepare"
+    with pytest.raises(MissingPartError, match="no OpenSSH client"):
+        shells.find_way(two_places.service, "run", None, {})
 
 
 def options_of(words):

@@ -34,7 +34,7 @@ _LOOK_S: Final = 2.0
 #: Of an attempt so many reasons to change nothing are shown.
 _TOLD_MOST: Final = 3
 #: Where nothing is changed it is told once of an attempt, if steps take so many times as long, for so long;
-#: and that is looked for so seldom, of so many tasks.
+#: and that is looked for so seldom, of so many tasks at a time, one after the other.
 _TOLD_FROM: Final = 1.5
 _TOLD_AFTER_S: Final = 30.0
 _TELL_EVERY_S: Final = 10.0
@@ -69,6 +69,7 @@ class Adapter:
         self._recipe = recipe
         self._names = {name for name, each in recipe.experiments.items() if each.adapt}
         self._tell_at = 0.0
+        self._tell_turn = 0
         self._has_told: set[str] = set()
         self._executor = executor
         self._costs = costs
@@ -99,7 +100,9 @@ class Adapter:
             if now >= self._tell_at:
                 self._tell_at = now + _TELL_EVERY_S
                 others = [each for each in tasks if each[0].experiment not in self._names]
-                for task, found in others[:_TASKS_MOST]:
+                turn = self._tell_turn % max(len(others), 1)
+                self._tell_turn = turn + _TASKS_MOST
+                for task, found in (others[turn:] + others[:turn])[:_TASKS_MOST]:
                     notes += self._only_tell(task, found, now)
             tasks = [each for each in tasks if each[0].experiment in self._names]
             self._live = [attempt_id(self._run, it.experiment, it.number, it.attempt) for it, _ in tasks]

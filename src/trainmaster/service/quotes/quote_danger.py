@@ -30,6 +30,7 @@ class QuoteDanger:
     def __init__(self, run: str, *, is_rented: bool, is_capped: bool) -> None:
         self._run, self._is_rented, self._is_capped = run, is_rented, is_capped
         self._is_upset = False
+        self._is_resumed = False
         self._told: tuple[float, float] | None = None
 
     def upset(self, binding: QuoteRecord | None) -> list[Note]:
@@ -41,12 +42,12 @@ class QuoteDanger:
 
     def changed(self) -> None:
         """Members went on elsewhere, or in another number: the next forecast is told, whatever it says."""
-        self._is_upset = True
+        self._is_upset, self._is_resumed = True, False
 
     def resumed(self, binding: QuoteRecord, time_s: float, cost_usd: float) -> None:
         """An earlier driver has forecast this (medians) last: what it has said then is known."""
         if time_s > binding.time_s.p95 or cost_usd > binding.cost_usd.p95:
-            self._told = (time_s, cost_usd)
+            self._told, self._is_resumed = (time_s, cost_usd), True
 
     def compare(
         self, binding: QuoteRecord, forecast: QuoteRecord, other: str, why: Callable[[], str]
@@ -63,19 +64,22 @@ class QuoteDanger:
         late = time_s > binding.time_s.p95
         dear = cost_usd > binding.cost_usd.p95
         was_upset, self._is_upset = self._is_upset, False
+        is_known, self._is_resumed = not was_upset or self._is_resumed, False
         if not late and not dear:
             if self._told is None and not was_upset:
                 return []
             word = "still" if self._told is None else "again"
             self._told = None
             return [Note(f"{word} within the quote: {told_in_full(forecast.time_s, forecast.cost_usd)}")]
-        if self._told is not None and time_s < _WORSE * self._told[0] and cost_usd <= _WORSE * self._told[1]:
+        before, self._told = self._told, (time_s, cost_usd)
+        if before and is_known and time_s < _WORSE * before[0] and cost_usd <= _WORSE * before[1]:
+            self._told = before
             return []
-        self._told = (time_s, cost_usd)
         what = [word for word, is_so in (("take longer", late), ("cost more", dear)) if is_so]
+        will = f"it will {'still ' if before else ''}{' and '.join(what)}"
         most = [format_duration(binding.time_s.p95)] * late + [dollars(binding.cost_usd.p95)] * dear
         words = (
-            f"it will {' and '.join(what)} than quoted: {told_in_full(forecast.time_s, forecast.cost_usd)}; "
+            f"{will} than quoted: {told_in_full(forecast.time_s, forecast.cost_usd)}; "
             f"quoted were at most {' and '.join(most)}{why()}. {self._choices(other)}"
         )
         return [Note(words, topic=QUOTE_IN_DANGER)]

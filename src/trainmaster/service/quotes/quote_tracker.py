@@ -319,8 +319,11 @@ class QuoteTracker:
         if name in self._lengthless:
             return True
         running = [found for (of, _), found in progress.items() if of == name]
-        # What other versions of its code have shown says that steps will come, and does not stand for them.
-        stepped = any(m.point is not None for known in self._known.of(name) for m in known)
+        same, similar = self._known.of(name)
+        # What other versions of its code have shown says that steps will come, and does not stand for them:
+        # until it was warned that none are seen.
+        is_silent = name in self._warned and not any(map(_shows_steps, running))
+        stepped = any(m.point is not None for m in (same if is_silent else [*same, *similar]))
         if not running or not stepped:
             return True
         traces = [(found.trace, share_done(found)) for found in running if found.trace is not None]
@@ -341,12 +344,19 @@ class QuoteTracker:
             task = run_state.experiments[name].live.get(number)
             if self._binding is not None or name in self._warned or task is None or task.started_at is None:
                 continue
-            if now - task.started_at < _WARN_AFTER_S or self._is_known(name):
+            same, similar = self._known.of(name)
+            by_kin = not same and name not in self._lengthless and any(m.point is not None for m in similar)
+            # It may begin as slowly as earlier versions of it did.
+            after_s = _WARN_AFTER_S + (max(m.startup_s for m in similar) if by_kin else 0.0)
+            if now - task.started_at < after_s or (self._is_known(name) and not by_kin):
                 continue
             self._warned.add(name)
-            if found.trace is None or found.trace.first_at is None:
+            if not _shows_steps(found):
+                what = (
+                    f"the quote of {name} is by earlier versions alone" if by_kin else f"no quote for {name}"
+                )
                 told = (
-                    f"warning: no quote for {name}: no steps are seen; show them with "
+                    f"warning: {what}: no steps are seen; show them with "
                     "trainmaster.report(step=...), or set metrics.pattern to what it prints"
                 )
                 lines.append(Note(told))
@@ -509,3 +519,7 @@ class QuoteTracker:
         if self._database.was_cancelled(self._run):
             then = "the run was ended by hand before, so it is not judged"
         return [Note(f"quote: {words}; {then}{score}", topic=QUOTE_BOUND)]
+
+
+def _shows_steps(found: TaskProgress) -> bool:
+    return found.trace is not None and found.trace.first_at is not None

@@ -12,7 +12,7 @@ from trainmaster.cluster.member_places import PLACES, read_places
 from trainmaster.control.attempt.system_log import WAIT_S, put_system_log, said_here, system_log_command
 from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.executors.masking import SecretMask
-from trainmaster.providers.capabilities import Capabilities, capabilities_of
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.shells import find_way, members_of
 from trainmaster.spec.errors import NotFoundError, ProviderError
@@ -46,17 +46,18 @@ def fetch_system_log(
     Raises:
         NotFoundError: there is no such member or machine, or its log is unknown.
         ProviderError: it cannot be reached.
-        UsageError: the value of a secret is not known here, so that it could not be taken out.
+        UsageError: the value of a secret is not known here, so that it could not be taken out; or several
+            clusters have a machine of that name.
         MissingPartError: there is no OpenSSH client here.
     """
     row = service.database.run_row(run)
-    can, mask = capabilities_of(row["provider"]), _mask(service, row, environ)
-    if can.is_here:
+    mask = _mask(service, row, environ)
+    if capabilities_of(row["provider"]).is_here:
         if member is not None and member not in (known := members_of(service, run)):
             raise NotFoundError(f"{run} has no member {member!r}", f"It has {', '.join(sorted(known))}.")
         machine, said = socket.gethostname(), said_here()
     else:
-        machine, said = _asked(service, run, member, environ, can, is_for_others=is_for_others)
+        machine, said = _asked(service, run, member, environ, is_for_others=is_for_others)
     said = mask.text(said)
     if not said.strip():
         raise NotFoundError(f"{machine} of {run} tells nothing of its operating system", "Look with `ssh`.")
@@ -80,13 +81,13 @@ def _asked(
     run: str,
     member: str | None,
     environ: Mapping[str, str],
-    can: Capabilities,
     *,
     is_for_others: bool,
 ) -> tuple[str, str]:
-    command = system_log_command(is_rented=can.rents, has_own_kernel=can.has_own_kernel)
     try:
         way = find_way(service, run, member, environ, patience_s=0.0, is_for_others=is_for_others)
+        can = capabilities_of(way.provider)  # other machines of the run may be in other places
+        command = system_log_command(is_rented=can.rents, has_own_kernel=can.has_own_kernel)
         asked = subprocess.run(
             [*way.command, way.address, command],
             env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, timeout=WAIT_S + _LOGIN_S,
@@ -101,7 +102,7 @@ def _asked(
         lost = ProviderError(f"a machine of {run} did not answer in {WAIT_S + _LOGIN_S:.0f} s", "Try again.")
     except (NotFoundError, ProviderError) as error:
         lost = error
-    for machine, said in _consoles(service, run, member, environ) if can.console else ():
+    for machine, said in _consoles(service, run, member, environ):
         return machine, said
     raise lost
 
@@ -114,6 +115,8 @@ def _consoles(
     from trainmaster.providers.finding import get_provider
 
     for record in readable(service.database.clusters_of(run), lambda _: None):
+        if not capabilities_of(record.provider).console:
+            continue
         for machine in reversed(record.machines):
             names = (None, machine.id, machine.seat, record.name_of(machine.seat))
             if machine.id and member in names:

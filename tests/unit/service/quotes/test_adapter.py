@@ -196,3 +196,15 @@ def test_why_nothing_is_changed_is_told_once(tmp_path, rents, more, why):
     assert told.endswith(f"nothing is changed: {why}")
     assert bench.look(119) == []
     assert not any(m.is_slow for m in bench.loop.record.machines)
+
+
+def test_of_many_tasks_all_come_to_be_looked_at(bench, monkeypatch):
+    seen = []
+    monkeypatch.setattr(bench.adapter, "_only_tell", lambda task, *_: seen.append(task.number) or [])
+    live = {n: SimpleNamespace(experiment="other", number=n, attempt=1, started_at=BEGUN) for n in range(20)}
+    bench.state.experiments["other"] = SimpleNamespace(live=live)
+    tasks = {("other", number): bench.found for number in live}
+    for at in (0, 10, 20):
+        bench.adapter.look(bench.state, tasks, BEGUN + at)
+    assert set(seen) == set(live)
+    assert len(seen) == 24

@@ -140,6 +140,20 @@ def test_nothing_is_bound_by_other_versions_of_the_code_before_its_own_steps(tmp
     assert [row["kind"] for row in world.database.rows] == ["estimate"]
 
 
+def test_a_version_that_no_longer_shows_steps_is_warned_of_and_quoted_by_earlier_ones(tmp_path):
+    point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
+    kin = Measurement(point, startup_s=20.0, duration_s=220.0, steps_done=400)
+    kins = lambda: {"main": SimpleNamespace(same=[], similar=[kin])}  # noqa: E731
+    world = World(tmp_path, steps=400, histories=kins)
+    estimate, warning, quote = [line for line in world.look(100) if not line.startswith("main: first step")]
+    assert (estimate.split(":")[0], quote.split(":")[0]) == ("estimate", "quote")
+    assert warning.startswith("warning: the quote of main is by earlier versions alone: no steps are seen")
+    (bound,) = [row for row in world.database.rows if row["kind"] == "binding"]
+    assert bound["made_at"] >= BEGAN + 80, "it may begin as late as they did"
+    shows = World(tmp_path, steps=400, histories=kins)
+    assert not any("warning" in line for line in shows.look(150, step_s=0.5))
+
+
 def test_steady_steps_make_a_binding_quote_and_then_silence(tmp_path):
     world = World(tmp_path, steps=400)
     lines = world.look(150, step_s=0.5)

@@ -54,7 +54,7 @@ def test_a_cloud_is_asked_once_for_the_machine_of_a_member(tmp_path, monkeypatch
     from trainmaster.providers import finding
     from trainmaster.providers.base import NodeState
 
-    asked, machine = [], node("i-1", state=NodeState.READY)
+    asked, machine = [], node("i-1", state=NodeState.READY, cluster="c")
 
     def nodes(cluster):
         asked.append(cluster)
@@ -64,7 +64,7 @@ def test_a_cloud_is_asked_once_for_the_machine_of_a_member(tmp_path, monkeypatch
         state=record.ClusterState.ACTIVE, rented=["x"], provider="aws", id="c", name_of=lambda _: "n"
     )
     monkeypatch.setattr(record.ClusterRecord, "of_row", lambda _: rented)
-    monkeypatch.setattr(shells, "_machine", lambda *_: "i-1")
+    monkeypatch.setattr(shells, "_machine", lambda *_: (rented, "i-1"))
     monkeypatch.setattr(finding, "get_provider", lambda *_: SimpleNamespace(nodes=nodes))
     place = SimpleNamespace(root=tmp_path, identity="home")
     service = SimpleNamespace(

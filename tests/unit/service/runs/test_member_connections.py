@@ -103,7 +103,7 @@ def test_a_port_of_a_run_on_this_machine_and_no_other(echo, monkeypatch):
 
 
 def test_streams_to_a_machine_share_a_client_that_ends_with_them(echo, monkeypatch):
-    way = SshWay("node-1", (sys.executable, "-c", CLIENT), "address", "home")
+    way = SshWay("node-1", (sys.executable, "-c", CLIENT), "address", "home", "aws")
     monkeypatch.setattr(member_connections, "find_way", lambda *_, **__: way)
     with closing(connections("aws")) as found:
         results = []
@@ -133,7 +133,7 @@ def test_streams_to_a_machine_share_a_client_that_ends_with_them(echo, monkeypat
 @pytest.mark.parametrize("lets_in", [True, False])
 def test_however_many_ask_at_once_a_machine_is_logged_in_to_once(echo, monkeypatch, lets_in):
     made, begun = [], threading.Barrier(8)
-    way = SshWay("node-1", (sys.executable, "-c", CLIENT), "address", "home")
+    way = SshWay("node-1", (sys.executable, "-c", CLIENT), "address", "home", "aws")
     monkeypatch.setattr(member_connections, "find_way", lambda *_, **__: (begun.wait(60) and None) or way)
     real = member_connections._Forward
 
@@ -168,7 +168,7 @@ def test_however_many_ask_at_once_a_machine_is_logged_in_to_once(echo, monkeypat
 
 def test_a_machine_that_never_lets_us_in_is_given_up(monkeypatch):
     silent = "import sys; print('welcome', flush=True); sys.stdin.read()"
-    way = SshWay("node-1", (sys.executable, "-c", silent), "address", "home")
+    way = SshWay("node-1", (sys.executable, "-c", silent), "address", "home", "aws")
     monkeypatch.setattr(member_connections, "find_way", lambda *_, **__: way)
     monkeypatch.setattr(member_connections, "_READY_S", 0.01, raising=False)
     with (
@@ -180,7 +180,7 @@ def test_a_machine_that_never_lets_us_in_is_given_up(monkeypatch):
 
 def test_a_machine_that_says_a_line_without_end_is_heard_in_pieces(echo, monkeypatch):
     client = CLIENT.replace('print("welcome', 'print("x" * 100_000 + "welcome', 1)
-    way = SshWay("node-1", (sys.executable, "-c", client), "address", "home")
+    way = SshWay("node-1", (sys.executable, "-c", client), "address", "home", "aws")
     monkeypatch.setattr(member_connections, "find_way", lambda *_, **__: way)
     with closing(connections("aws")) as found:
         assert said(found.open("r", None, echo.port), b"abc") == b"ABC"
@@ -191,7 +191,7 @@ def test_ways_are_asked_for_once_in_a_while_and_forwards_are_bounded_and_ended_u
 
     def find_way(_, run, *__, **___):
         asked.append(run)
-        return SshWay("node-1", (sys.executable, "-c", CLIENT), "address", "home")
+        return SshWay("node-1", (sys.executable, "-c", CLIENT), "address", "home", "aws")
 
     monkeypatch.setattr(member_connections, "find_way", find_way)
     monkeypatch.setattr(member_connections, "_MAX_OF_RUN", 1)

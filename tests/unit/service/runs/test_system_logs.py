@@ -19,7 +19,7 @@ from trainmaster.spec.errors import NotFoundError, ProviderError
 def rented(tmp_path, monkeypatch):
     """A run on two machines of the lab, each with an attempt; `client` stands for OpenSSH's."""
     files = RunFiles(tmp_path)
-    found = SimpleNamespace(client='eval "exec $1"', shown={"i-1": "panic\n"}, home=files)
+    found = SimpleNamespace(client='eval "exec $1"', shown={"i-1": "panic\n"}, home=files, provider="lab")
     for attempt, machine in enumerate(("i-1", "i-0"), 1):
         directory = files.attempt("r", "train", 0, attempt).directory
         directory.mkdir(parents=True)
@@ -29,7 +29,7 @@ def rented(tmp_path, monkeypatch):
         if member == "i-9":
             raise NotFoundError("r has no machine 'i-9'", "")
         machine = "i-1" if member and member.endswith("1") else "i-0"
-        return SshWay(machine, ("sh", "-c", found.client), "host", "home")
+        return SshWay(machine, ("sh", "-c", found.client), "host", "home", found.provider)
 
     machines = [
         SimpleNamespace(id=name, seat=seat) for name, seat in (("i-1", "worker-1"), ("i-0", "worker-0"))
@@ -41,7 +41,7 @@ def rented(tmp_path, monkeypatch):
     monkeypatch.setattr(system_logs, "find_way", find_way)
     monkeypatch.setattr("trainmaster.cluster.record.readable", lambda *_: [record])
     monkeypatch.setattr("trainmaster.providers.finding.get_provider", lambda *_: provider)
-    row = {"provider": "lab", "team": None}
+    row = found.row = {"provider": "lab", "team": None}
     found.secrets = {}
     monkeypatch.setattr(system_logs, "stored_recipe", lambda _: None)
     team = SimpleNamespace(secrets_of=lambda *_: {"train": found.secrets})
@@ -94,3 +94,14 @@ def test_what_nobody_knows_is_said(rented):
         fetch(rented, "i-1")
     with pytest.raises(NotFoundError, match="no machine 'i-9'"):
         fetch(rented, "i-9")
+
+
+def test_what_is_asked_goes_by_the_place_of_the_machine_and_not_by_the_first_of_the_run(rented):
+    rented.row["provider"] = "hosts"  # it has no consoles, and its users may not read its log
+    rented.client, rented.provider = "exit 255", "lab"
+    assert fetch(rented, "i-1") == "panic\n"
+    rented.client = 'echo "$1"'
+    rented.provider = "hosts"
+    of_host = fetch(rented, "i-1")
+    rented.provider = "lab"
+    assert fetch(rented, "i-1") != of_host

@@ -1,0 +1,51 @@
+"""A forecast that has left the quote: told once, when it grows, and after each change."""
+
+from __future__ import annotations
+
+from trainmaster.advisor.quote.quote import Interval
+from trainmaster.service.quotes.quote_danger import QuoteDanger
+from trainmaster.service.quotes.quote_record import QuoteRecord
+
+FREE = Interval(0.0, 0.0, 0.0)
+
+
+class Bench:
+    """A run that was quoted to take 100 s at most."""
+
+    def __init__(self):
+        self.binding = QuoteRecord("binding", 0.0, Interval(50.0, 60.0, 100.0), FREE)
+        self.danger = QuoteDanger("r", is_rented=False, is_capped=False)
+
+    def tell(self, time_s):
+        forecast = QuoteRecord("forecast", 1.0, Interval(time_s, time_s, time_s), FREE)
+        return [each.message for each in self.danger.compare(self.binding, forecast, "", str)]
+
+
+def test_what_is_late_is_told_once_and_when_it_has_grown():
+    bench = Bench()
+    assert bench.tell(90.0) == []
+    (told,) = bench.tell(150.0)
+    assert told.startswith("it will take longer than quoted: ")
+    assert bench.tell(160.0) == []
+    assert len(bench.tell(200.0)) == 1
+    (told,) = bench.tell(90.0)
+    assert told.startswith("again within the quote: ")
+
+
+def test_after_a_change_what_it_will_take_is_told_also_where_that_is_beyond_the_quote_still():
+    bench = Bench()
+    bench.tell(200.0)
+    for change in (bench.danger.changed, lambda: bench.danger.upset(bench.binding)):
+        change()
+        (told,) = bench.tell(150.0)
+        assert told.startswith("it will still take longer than quoted: ")
+        assert bench.tell(150.0) == []
+
+
+def test_what_an_earlier_driver_has_told_is_not_told_again_but_after_a_change():
+    bench = Bench()
+    bench.danger.resumed(bench.binding, 150.0, 0.0)
+    bench.danger.upset(bench.binding)  # its members begin again
+    assert bench.tell(150.0) == []
+    bench.danger.changed()
+    assert len(bench.tell(150.0)) == 1
