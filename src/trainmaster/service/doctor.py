@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import importlib.util
 import os
 import shutil
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trainmaster.control.task.layout import Home
@@ -51,46 +54,82 @@ def checkup(home: Home) -> list[Finding]:
 
 
 def places_checkup(
-    service: Service, places: Sequence[str], recipe: Recipe | None, environ: Mapping[str, str]
+    service: Service,
+    places: Sequence[str],
+    recipe: Recipe | None,
+    environ: Mapping[str, str],
+    *,
+    limit_s: float | None = None,
 ) -> list[Finding]:
-    """Look at places where machines are; nothing is rented, and never raises for what it finds.
+    """Look at places where machines are, all at once; nothing is rented, and never raises for what it finds.
 
     Args:
         service: of the home.
         places: names of providers; without any, those of the recipe.
         recipe: that is to run there: drivers are compared with its frameworks, its machines asked for.
         environ: of the caller: settings and credentials.
+        limit_s: a place that has not answered by then is wrong; without, each is waited for.
 
     Raises:
         UsageError: there is no such place, or none is named.
     """
-    from trainmaster.providers import ProviderPlace
-    from trainmaster.service.places import asked_place, in_place
-
     names = [*dict.fromkeys(places or (named_places(recipe) if recipe else ()))]
     for name in names:
         if name not in BUILT_IN:
             PROVIDERS.check(name)
+    looks = {name: _begun(partial(_place_checkup, service, name, recipe, environ)) for name in names}
+    done, _ = concurrent.futures.wait(looks.values(), limit_s)
     found = list[Finding]()
-    for name in names:
-        seen = list[Finding]()
-        if not capabilities_of(name).is_here:
-            try:
-                place = ProviderPlace(service.home.root, service.home.identity(), environ)
-                provider = get_provider(name, place)
-            except TrainmasterError as error:
-                found.append(replace(refused("settings", error), what=f"{name}: settings"))
-                continue
-            try:
-                seen = examined(provider, _builds(recipe))
-            finally:
-                provider.close()
-        if recipe is not None and all(each.ok for each in seen if each.what == "login"):
-            asked = asked_place(service, in_place(recipe, name), environ)
-            words = asked.line.removeprefix(f"{name}: ")
-            seen.append(Finding(recipe.name, words, not asked.refusal, asked.hint))
+    for name, look in looks.items():
+        seen = look.result() if look in done else [_silent(name, limit_s or 0.0)]
         found += [replace(each, what=f"{name}: {each.what}") for each in seen]
     return found
+
+
+def _begun(look: Callable[[], list[Finding]]) -> concurrent.futures.Future[list[Finding]]:
+    """In a thread that is not waited for when the process ends: a place may be silent for minutes."""
+    answer: concurrent.futures.Future[list[Finding]] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(look())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="doctor", daemon=True).start()
+    return answer
+
+
+def _silent(name: str, limit_s: float) -> Finding:
+    advice = (
+        "Is it up, is its address right, and does no firewall drop what is sent there? "
+        f"`trainmaster doctor --provider {name}` waits longer, and says more."
+    )
+    return Finding("login", f"has not answered in {limit_s:g} s", ok=False, advice=advice)
+
+
+def _place_checkup(
+    service: Service, name: str, recipe: Recipe | None, environ: Mapping[str, str]
+) -> list[Finding]:
+    from trainmaster.providers import ProviderPlace
+    from trainmaster.service.places import asked_place, in_place
+
+    seen = list[Finding]()
+    if not capabilities_of(name).is_here:
+        try:
+            place = ProviderPlace(service.home.root, service.home.identity(), environ)
+            provider = get_provider(name, place)
+        except TrainmasterError as error:
+            return [refused("settings", error)]
+        try:
+            seen = examined(provider, _builds(recipe))
+        finally:
+            provider.close()
+    if recipe is not None and all(each.ok for each in seen if each.what == "login"):
+        asked = asked_place(service, in_place(recipe, name), environ)
+        words = asked.line.removeprefix(f"{name}: ")
+        seen.append(Finding(recipe.name, words, not asked.refusal, asked.hint))
+    return seen
 
 
 def _builds(recipe: Recipe | None) -> dict[str, str]:
@@ -104,7 +143,7 @@ def _builds(recipe: Recipe | None) -> dict[str, str]:
 
 def other_places(home: Home) -> dict[str, bool]:
     """Places other than this machine that can be looked at; whether this home has settings for them."""
-    names = [name for name in BUILT_IN if not capabilities_of(name).is_here]
+    names = [name for name in (*BUILT_IN, *PROVIDERS.plug_ins()) if not capabilities_of(name).is_here]
     return {name: (home.root / f"{name}.yaml").exists() for name in names}
 
 

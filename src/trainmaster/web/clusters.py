@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
@@ -14,6 +14,8 @@ from trainmaster.service.doctor import other_places, places_checkup
 from trainmaster.web.rendering import page, redirect
 
 router = APIRouter(include_in_schema=False)
+#: A browser, or what stands before the server, gives up after a minute.
+PLACES_LIMIT_S: Final = 45.0
 
 
 @router.get("/clusters")
@@ -52,6 +54,6 @@ def places(
     place: Annotated[list[str], Query(default_factory=list, max_length=50)],
 ) -> Response:
     """What is right and wrong where machines are, and what to do about it: what `doctor --provider` says."""
-    found = places_checkup(state.service, place, None, state.environ)
-    known = other_places(state.service.home)
+    found = places_checkup(state.service, place, None, state.environ, limit_s=PLACES_LIMIT_S)
+    known = {**dict.fromkeys(place, False), **other_places(state.service.home)}
     return page(request, "places.html", known=known, asked=place, findings=found)

@@ -1,0 +1,61 @@
+"""`places_checkup`: places are looked at at once, and those of plug-ins are offered."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainmaster.control.task.layout import Home
+from trainmaster.providers.capabilities import BUILT_IN, Capabilities
+from trainmaster.providers.examining import Finding
+from trainmaster.service import doctor
+from trainmaster.spec.plugins import PluginRegistry
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A home, beside a plug-in `moon`."""
+    point = EntryPoint("moon", f"{__name__}:service", "trainmaster.providers")
+    monkeypatch.setattr(PluginRegistry, "plug_ins", lambda registry: {"moon": point})
+    monkeypatch.setattr(doctor, "capabilities_of", lambda name: BUILT_IN.get(name, Capabilities()))
+    return SimpleNamespace(home=SimpleNamespace(root=tmp_path, identity=lambda: "0123456789abcdef"))
+
+
+def test_a_silent_place_holds_no_other_up(service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    calls = dict.fromkeys(("check_settings", "check_up", "close"), lambda: None)
+    silent = SimpleNamespace(examine=lambda builds: answered.wait() and [], **calls)
+    fine = SimpleNamespace(examine=lambda builds: [Finding("login", "it answers")], **calls)
+    monkeypatch.setattr(doctor, "get_provider", lambda name, place: silent if name == "ray" else fine)
+    wait = concurrent.futures.wait
+    monkeypatch.setattr(concurrent.futures, "wait", lambda looks, limit_s: wait([*looks][1:]))
+    try:
+        ray, moon = doctor.places_checkup(service, ["ray", "moon", "ray", "local"], None, {}, limit_s=45.0)
+    finally:
+        answered.set()
+    assert (ray.what, ray.found, ray.ok) == ("ray: login", "has not answered in 45 s", False)
+    assert "doctor --provider ray" in ray.advice
+    assert moon == Finding("moon: login", "it answers")
+
+
+def test_what_goes_wrong_in_a_look_is_raised(service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise LookupError("a fault of ours")
+
+    monkeypatch.setattr(doctor, "get_provider", broken)
+    with pytest.raises(LookupError, match="a fault of ours"):
+        doctor.places_checkup(service, ["moon"], None, {})
+
+
+def test_places_of_plug_ins_are_offered(service: Any, tmp_path: Path) -> None:
+    (tmp_path / "moon.yaml").touch()
+    found = doctor.other_places(Home(tmp_path))
+    assert found["moon"]
+    assert found["ray"] is False
+    assert "local" not in found
