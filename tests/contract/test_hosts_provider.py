@@ -179,6 +179,15 @@ def test_slots_are_shared_and_never_given_twice(tmp_path: Path) -> None:
         theirs.acquire("whole", bench.request())
 
 
+def test_it_says_how_many_hosts_are_free(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(4))
+    bench.neighbour().acquire("one", bench.request(count=3))
+    ours = bench.provider()
+    assert ours.free_nodes([bench.request(count=4, least=1)]) == [1]
+    with pytest.raises(NoCapacityError, match="1 of 2 hosts are free"):
+        ours.free_nodes([bench.request(count=2)])
+
+
 def test_a_claim_that_is_not_renewed_runs_out(tmp_path: Path) -> None:
     bench = Bench(tmp_path, some_hosts(1))
     provider = bench.provider()

@@ -307,6 +307,19 @@ class Queue(Protocol):
 
 
 @runtime_checkable
+class CountsFree(Protocol):
+    """What a provider may do, too, whose machines are there anyway, and may be in use."""
+
+    def free_nodes(self, requests: Sequence[NodeRequest]) -> list[int]:
+        """How many of the machines that each asks for are free now.
+
+        Raises:
+            NoCapacityError: fewer than one needs at least; says which are in use.
+            ProviderError: it cannot be asked.
+        """
+
+
+@runtime_checkable
 class Baker(Protocol):
     """A provider that makes images of its machines (`Capabilities.bakes`); it raises as `Provider` does."""
 

@@ -148,7 +148,12 @@ class HostsProvider:
         Raises:
             NoCapacityError: which hosts are in use.
         """
-        free = self._look(self._inventory.hosts)
+        self.free_nodes(requests)
+        return 0.0
+
+    def free_nodes(self, requests: Sequence[NodeRequest]) -> list[int]:
+        """See `CountsFree`."""
+        free, counts = self._look(self._inventory.hosts), list[int]()
         for request in requests:
             draft, reasons, found = self._draft("-", request), list[str](), list[_ProbedHost]()
             for one in free:
@@ -161,7 +166,8 @@ class HostsProvider:
                 words = f"{len(found)} of {request.needed} hosts are free"
                 raise NoCapacityError(f"{words}: {'; '.join(reasons)}", "Wait until others have ended.")
             free = [one for one in free if one not in found[: request.count]]
-        return 0.0
+            counts.append(min(len(found), request.count))
+        return counts
 
     def _too_few(
         self,

@@ -47,7 +47,7 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
     requests: list[dict[str, Any]] = []
     notes = [*told_of_places, *recipe.notes, *framework_notes(probe, environ)]
     if not capabilities_of(recipe.provider).is_here:
-        requests, told = planned_requests(service, probe, environ)
+        requests, told = planned_requests(service, recipe, environ)
         notes += told
     processes = [each for name in probe.order() for each in _processes(probe.experiments[name], probe.seed)]
     return {"requests": requests, "processes": processes, "notes": notes}

@@ -37,6 +37,7 @@ from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told_
 from trainmaster.service.quotes.worker_counts import with_clusters, with_fewest
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError, one_line
+from trainmaster.spec.objective import Objective
 from trainmaster.spec.parts import parted
 from trainmaster.spec.units import dollars, format_duration
 
@@ -53,6 +54,7 @@ __all__ = ["RentalOffer", "check_with_provider", "plan_run", "planned_requests"]
 #: This machine's processors as catalogues call them.
 _ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
 
+_ONE_PLACE: Final = "it is chosen by only for runs in one place; these machines are the cheapest of each"
 #: Makes a `Quoter` that knows what there is to be had.
 MakeQuoter = Callable[[CandidateOffers], "Quoter"]
 
@@ -191,7 +193,8 @@ def plan_run(
     """
     today = datetime.now(UTC).date()
     if len(parted(recipe)) > 1:
-        return _offer_of_parts(service, with_fewest(recipe), environ, today, allow_stale=allow_stale)
+        offer = _offer_of_parts(service, with_fewest(recipe), environ, today, allow_stale=allow_stale)
+        return replace(offer, notes=(*_left_out_of_parts(recipe), *offer.notes))
     candidate_offers = candidate_offers_of(recipe, service.home, environ, today)
     probe = with_fewest(recipe)  # what is wrong anyway is said before anything is measured
     if candidate_offers.costs and not allow_stale:
@@ -244,6 +247,18 @@ def _offer_of_parts(
     every = capped(recipe, plans)
     _check_total(recipe, every)
     return _offer(placed, every, None, "its machines are in several places", notes)
+
+
+def _left_out_of_parts(recipe: Recipe) -> list[str]:
+    """What is said in a recipe and chooses nothing, as its experiments are in several places."""
+    if len(parted(recipe)) < 2:
+        return []
+    found = [] if recipe.objective == Objective() else [f"objective: {recipe.objective.name}: {_ONE_PLACE}"]
+    for name, experiment in with_fewest(recipe).experiments.items():
+        before, now = recipe.experiments[name].distributed, experiment.distributed
+        if before is not None and now is not None and before.is_flexible:
+            found.append(f"{name}: distributed.workers: {now.workers}, the fewest: {_ONE_PLACE}")
+    return found
 
 
 def _named_apart(
@@ -311,11 +326,11 @@ def check_run(
     offer = _offer_of_parts(service, probe, environ, datetime.now(UTC).date())
     for part in parted(probe):
         check_provider(service.home, part.provider, environ, dials=False)
-    return [*notes, *data_notes(probe), *offer.notes]
+    return [*notes, *data_notes(probe), *_left_out_of_parts(recipe), *offer.notes]
 
 
 def planned_requests(
-    service: Service, probe: Recipe, environ: Mapping[str, str]
+    service: Service, recipe: Recipe, environ: Mapping[str, str]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Requests that renting the machines of a run would send, in order; notes. Nothing is sent or measured.
 
@@ -324,13 +339,14 @@ def planned_requests(
     """
     from trainmaster.providers import ProviderPlace, get_provider
 
-    plans = _offer_of_parts(service, probe, environ, datetime.now(UTC).date()).plans
+    plans = _offer_of_parts(service, with_fewest(recipe), environ, datetime.now(UTC).date()).plans
     place = ProviderPlace(service.home.root, service.home.identity(), environ)
     shown = []
     for plan in plans:
         with closing(get_provider(plan.provider, place)) as provider:
             shown += provider.dry_run(plan.name, _requests(plan))
-    return shown, list(dict.fromkeys(note for plan in plans for note in plan.notes))
+    notes = (note for plan in plans for note in plan.notes)
+    return shown, list(dict.fromkeys([*_left_out_of_parts(recipe), *notes]))
 
 
 def check_with_provider(
@@ -383,7 +399,7 @@ def asked_of(
         ProviderError: it cannot be reached.
     """
     from trainmaster.providers import ProviderPlace, get_provider
-    from trainmaster.providers.base import Queue
+    from trainmaster.providers.base import CountsFree, Queue
 
     check_provider(service.home, recipe.provider, environ)
     probe = with_fewest(recipe)
@@ -393,11 +409,21 @@ def asked_of(
     place = ProviderPlace(service.home.root, service.home.identity(), environ)
     wait_s: float | None = 0.0
     with closing(get_provider(recipe.provider, place)) as provider:
-        if isinstance(provider, Queue) and cold:
-            wait_s = provider.queue_wait_s([request for plan in cold for request in _requests(plan)])
+        requests = [request for plan in cold for request in _requests(plan)]
+        if isinstance(provider, CountsFree) and cold:
+            free = iter(provider.free_nodes(requests))
+            plans = tuple(_of_free(plan, free) if plan in cold else plan for plan in plans)
+        elif isinstance(provider, Queue) and cold:
+            wait_s = provider.queue_wait_s(requests)
     machines = " and ".join(dict.fromkeys(words(plan) for plan in plans))
     nodes = sum(plan.roles[0].count for plan in plans)
     return machines, _offer(probe, plans).most_usd_per_hour, wait_s, nodes
+
+
+def _of_free(plan: ClusterPlan, free: Iterator[int]) -> ClusterPlan:
+    """With as many machines as are free now; whole gangs of them."""
+    roles = (replace(role, count=next(free) // role.needed * role.needed) for role in plan.roles)
+    return replace(plan, roles=tuple(roles))
 
 
 def _requests(plan: ClusterPlan) -> list[NodeRequest]:

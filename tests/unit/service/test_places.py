@@ -76,6 +76,14 @@ class FakeProvider:
         return self._answer(sum(each.count for each in requests)) if callable(self._answer) else self._answer
 
 
+class FakeHosts(FakeProvider):
+    """Some of which are in use."""
+
+    def free_nodes(self, requests: Sequence[NodeRequest]) -> list[int]:
+        """How many are not."""
+        return [min(each.count, self._answer.free) for each in requests]
+
+
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     """Of a home whose places all have one kind of machine."""
@@ -341,7 +349,7 @@ class MovingRun:
 
 def _have(monkeypatch: pytest.MonkeyPatch, answers: dict[str, float | Exception | None]) -> None:
     def get_provider(name: str, _place: object) -> FakeProvider:
-        return FakeProvider(answers[name])
+        return (FakeHosts if hasattr(answers[name], "free") else FakeProvider)(answers[name])
 
     for module in ("trainmaster.providers", "trainmaster.service.driving.run_clusters"):
         monkeypatch.setattr(f"{module}.get_provider", get_provider)
@@ -482,6 +490,35 @@ def test_a_sweep_that_one_place_begins_in_part_does_not_wait_for_all_of_it(
     assert "experiments.train.workers=3" in found.overrides
     assert [plan.nodes for plan in renting.plans_of(service, found, {})] == [3]
     assert "train: its tasks are on 3 of 9 machines: more would wait" in told
+
+
+def test_hosts_that_others_use_do_not_count(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 4 hosts 3 are in use: the others of 6 machines are those of the next place."""
+    (service.home.root / "hosts.yaml").write_text("hosts: [192.0.2.1, 192.0.2.2, 192.0.2.3, 192.0.2.4]\n")
+    answers: dict[str, Any] = {"hosts": SimpleNamespace(free=1), "slurm": 0.0}
+    _have(monkeypatch, answers)
+    told: list[str] = []
+    text = SWEEP.format(places="hosts, slurm", workers=6)
+    found = settled_place(service, Recipe.from_text(text), {}, told.append)
+    assert found.experiments["train"].shares == {"hosts": 1, "slurm": 5}
+    assert "place hosts: 1 host, $0 an hour" in told
+
+
+def test_what_chooses_nothing_in_several_places_is_told(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`check`, and whatever plans."""
+    _have(monkeypatch, {"hosts": 0.0, "slurm": 0.0})
+    gang = "retries: 0\n    steps: 9\n    batch: {global: 8}\n    distributed: {workers: 1..2}"
+    text = TWO.format(
+        provider="objective: fastest", prepare="provider: hosts", train=f"provider: slurm\n    {gang}"
+    )
+    recipe = Recipe.from_text(text)
+    notes = check_places(service, recipe, {})
+    assert [each.partition(": it is")[0] for each in notes if "only for runs in one place" in each] == [
+        "objective: fastest",
+        "train: distributed.workers: 1, the fewest",
+    ]
 
 
 def test_clusters_have_names_of_their_own(service: Service) -> None:

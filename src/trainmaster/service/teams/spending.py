@@ -105,17 +105,26 @@ def cost_report(database: Database, which: RunFilter, by: str, since: str = "") 
     quotes = _by_run(database, ledger.quotes_query(which.condition()))
     groups: dict[str | None, Cost] = {}
     total = Cost()
+    parts: dict[str, dict[str | None, float]] = {}
+    if by != "month":
+        parts = {run: _parts(by, row, clusters.get(run, ()), now) for run, row in rows.items()}
     for row in charges:
-        key = row["month"] if by == "month" else _key(by, rows[row["run_id"]])
-        for cost in (groups.setdefault(key, Cost()), total):
+        keys = {row["month"]: 1.0} if by == "month" else parts[row["run_id"]]
+        for part, cost in [(1.0, total), *((keys[key], groups.setdefault(key, Cost())) for key in keys)]:
             cost.runs.add(row["run_id"])
-            cost.usd += ledger.dollars(int(row["micro_usd"]))
+            cost.usd += part * ledger.dollars(int(row["micro_usd"]))
     for run, row in rows.items():
         began = datetime.fromtimestamp(max(row["created_at"], since_at), UTC).strftime("%Y-%m")
-        key = began if by == "month" else _key(by, row)
-        for cost in (groups.setdefault(key, Cost()), total):
+        keys, every = {began: 1.0} if by == "month" else parts[run], clusters.get(run, ())
+        for cost, mine in [
+            (total, every),
+            *(
+                (groups.setdefault(key, Cost()), _there(every, key) if len(keys) > 1 else every)
+                for key in keys
+            ),
+        ]:
             cost.runs.add(run)
-            _add_machines(cost, row, clusters.get(run, ()), now)
+            _add_machines(cost, row, mine, now)
             if row["state"] == "DONE":
                 _add_quote(cost, quotes.get(run, ()))
     order = sorted(groups.items(), key=lambda each: _place(by, *each))
@@ -188,6 +197,24 @@ def _key(by: str, row: Mapping[Any, Any]) -> str | None:
     return None if value is None else str(value)
 
 
+def _parts(
+    by: str, row: Mapping[Any, Any], clusters: Sequence[RowMapping], now: float
+) -> dict[str | None, float]:
+    """The groups of a run, with what part of its bill is of each: several if it was in several places."""
+    from trainmaster.cluster.record import readable
+
+    spent: dict[str | None, float] = {}
+    if by == "provider" and len({each["provider"] for each in clusters}) > 1:
+        for record in readable(clusters, lambda _: None):
+            spent[record.provider] = spent.get(record.provider, 0.0) + record.spent_usd(now)
+    total = sum(spent.values())
+    return {place: usd / total for place, usd in spent.items() if usd} if total else {_key(by, row): 1.0}
+
+
+def _there(clusters: Sequence[RowMapping], provider: str | None) -> list[RowMapping]:
+    return [each for each in clusters if each["provider"] == provider]
+
+
 def _place(by: str, key: str | None, cost: Cost) -> tuple[Any, ...]:
     """Months in order, what has cost most first, what has no key last."""
     return (key,) if by == "month" else (key is None, -cost.usd, key or "")
@@ -197,7 +224,7 @@ def _add_machines(cost: Cost, row: Mapping[Any, Any], clusters: Sequence[RowMapp
     """What is known from the records of its clusters: warm machines, disks, and of what nothing is known."""
     from trainmaster.cluster.record import ClusterState, readable
 
-    run, billing = row["id"], capabilities_of(row["provider"]).billing
+    run = row["id"]
     records = readable(clusters, lambda _: None) if clusters else []
     if len(records) < len(clusters):
         cost.unknown.add(run)  # damaged: what they have cost is unknown
@@ -211,12 +238,8 @@ def _add_machines(cost: Cost, row: Mapping[Any, Any], clusters: Sequence[RowMapp
             cost.usd += idle_usd  # it comes on the run's bill when the machines are taken or given back
         disks_usd = _disks_only(record).spent_usd(now)
         cost.storage_usd += disks_usd
-        if (
-            record.rented
-            and not disks_usd
-            and not billing.is_whole
-            and capabilities_of(row["provider"]).costs
-        ):
+        place = capabilities_of(record.provider)
+        if record.rented and not disks_usd and not place.billing.is_whole and place.costs:
             cost.unknown_storage.add(run)
 
 

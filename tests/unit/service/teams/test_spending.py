@@ -126,7 +126,7 @@ def test_what_quotes_had_said_stands_beside_it(spent):
 
 
 def cluster(run, state, hours_ago, provider="aws", rental=RENTAL, **more):
-    plan = ClusterPlan("train", ("train",), provider, (RolePlan("worker", 1, (rental,)),))
+    plan = ClusterPlan(f"train-{provider}", ("train",), provider, (RolePlan("worker", 1, (rental,)),))
     machine = Machine(
         "worker-0", "worker", "t", rental, "i-0", "us-a", started_at=NOW - hours_ago * 3600, **more
     )
@@ -141,6 +141,21 @@ def test_warm_machines_and_disks_count(office):
     [row] = cost_report(office.database, ALL_RUNS, "run")["rows"]
     assert (row["usd"], row["idle_usd"], row["storage_usd"]) == pytest.approx((0.4, 0.2, 0.1))
     assert row["unknown_runs"] == 0
+
+
+def test_a_run_in_several_places_is_on_the_bill_of_each(office):
+    """By what its machines there cost; those of one's own cost nothing."""
+    free = replace(RENTAL, usd_per_hour=0.0, extras_usd_per_hour=0.0)
+    there = [
+        cluster("both", ClusterState.ENDED, 1, "hosts", free, ended_at=NOW),
+        cluster("both", ClusterState.ENDED, 3, ended_at=NOW),
+        cluster("both", ClusterState.ENDED, 1, "lab", ended_at=NOW),
+    ]
+    office.run("both", 0, 1.6, provider="hosts", clusters=there)
+    assert office.costs("provider") == {"aws": (1, 1.2), "lab": (1, 0.4)}
+    found = cost_report(office.database, ALL_RUNS, "provider")
+    assert (found["total"]["runs"], found["total"]["usd"]) == (1, 1.6)
+    assert [row["storage_usd"] for row in found["rows"]] == pytest.approx([0.3, 0.1])
 
 
 def test_what_is_not_known_is_unknown_and_never_nothing(office):
