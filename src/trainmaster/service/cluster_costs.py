@@ -134,7 +134,7 @@ class RecordedClusterCosts:
 
 
 def where_in(costs: ClusterCosts, experiment: str) -> Where:
-    """What the attempts of an experiment run on, for keeping measurements.
+    """What an experiment runs on; where its tasks spread over several places, on their first.
 
     Args:
         costs: of the run.
@@ -142,8 +142,21 @@ def where_in(costs: ClusterCosts, experiment: str) -> Where:
     """
     for each in costs.clusters():
         if experiment in each.experiments:
-            return Where(each.machine, max(each.slots // each.nodes, 1))
+            return _where(each)
     return Where(HOST, 1)
+
+
+def where_on(record: ClusterRecord) -> Where:
+    """What attempts on a cluster run on, for keeping measurements.
+
+    Args:
+        record: of the cluster.
+    """
+    return _where(_facts(record, {}))
+
+
+def _where(cluster: ClusterFacts) -> Where:
+    return Where(cluster.machine, max(cluster.slots // cluster.nodes, 1))
 
 
 def _facts(record: ClusterRecord, phases: Mapping[str, ExperimentPhases]) -> ClusterFacts:

@@ -169,6 +169,17 @@ def test_what_ran_elsewhere_says_on_what_and_on_how_many_machines(tmp_path):
     assert kept.measurement.point.offer == "m4.large"
 
 
+def test_each_attempt_of_a_sweep_over_several_places_is_kept_with_its_own_machine(bench):
+    """Where it was is asked for while that is known: what is put by is kept later."""
+    places = {"r/main/0/1": Where("host", 8), "r/main/1/1": Where("aws:g4dn.xlarge", 4)}
+    bench.recorder.where = places.__getitem__
+    bench.end(0, 1.5)
+    bench.end(1, 1.5)
+    places.clear()
+    bench.recorder.flush(BEGAN)
+    assert [each.measurement.offer for each in bench.kept] == ["host", "aws:g4dn.xlarge"]
+
+
 def test_how_long_what_comes_once_took_is_kept_of_the_first_attempts_only(tmp_path):
     bench, kept = Bench(tmp_path), []
     bench.recorder.keep_phases = kept.extend

@@ -18,7 +18,8 @@ from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.measure.measuring import trace_of
-from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
+from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in, where_on
+from trainmaster.service.quotes.forecast_inputs import RentedNow
 from trainmaster.service.quotes.phase_records import ExperimentPhases
 from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
@@ -83,6 +84,15 @@ def test_what_was_had_instead_of_the_best_is_what_attempts_run_on():
     own = replace(record(rental=Rental(slots=4, is_rented=False)), provider="hosts")
     mine = RecordedClusterCosts("hosts", lambda: [own])
     assert (where_in(mine, "main").offer, where_in(mine, "main").cores) == ("host", 4)
+
+
+def test_a_sweep_over_several_places_has_the_slots_of_all_and_each_attempt_the_machine_of_its_own():
+    own = replace(record(rental=Rental(slots=4, is_rented=False)), provider="hosts")
+    rented = record()
+    costs = RecordedClusterCosts("hosts", lambda: [own, rented])
+    now = RentedNow("hosts", 0.0, costs.clusters())
+    assert (now.slots("main"), now.slots("other")) == (16, 1)
+    assert (where_on(own).offer, where_on(rented).offer) == ("host", "lab:large")
 
 
 # --- what a run will have cost --------------------------------------------------------------------------

@@ -97,7 +97,7 @@ class Recorder:
         run: its id.
         recipe: of the run.
         policies: tell which members' ends say nothing.
-        where: what the attempts of an experiment run on.
+        where: what an attempt runs on, by its id; until it is forgotten.
         attempt_directory: of an experiment, task and attempt.
         keep: stores measurements; must not raise.
         keep_phases: stores phases that come once; must not raise.
@@ -113,7 +113,7 @@ class Recorder:
     keep_phases: Callable[[Sequence[RecordedPhase]], None] = lambda _: None
     facts: RunFacts = field(default_factory=RunFacts)
     _followed: dict[str, _Followed] = field(default_factory=dict, init=False)
-    _durations: list[tuple[Effect, GangStatus]] = field(default_factory=list, init=False)
+    _durations: list[tuple[Effect, GangStatus, Where]] = field(default_factory=list, init=False)
     _short: Counter[str] = field(default_factory=Counter, init=False)
     _traced: Counter[str] = field(default_factory=Counter, init=False)
     _phases: Counter[tuple[str, str, str]] = field(default_factory=Counter, init=False)
@@ -131,7 +131,8 @@ class Recorder:
         elif now - known.kept_at >= KEEP_EVERY_S:
             known.kept_at = now
             if gang is not None and self._traced[task.experiment] < MOST_TRACES:
-                found = self._measure(task, known, progress.directory, gang, None, now)
+                where = self.where(attempt)
+                found = self._measure(task, known, progress.directory, gang, where, None, now)
                 if found is not None:
                     self.keep([Recorded(attempt, task.experiment, found)])
 
@@ -146,7 +147,7 @@ class Recorder:
             key, most = (effect.experiment, each.phase, each.content), 1 if each.content else MOST_PHASES
             if self._phases[key] < most:
                 self._phases[key] += 1
-                offer = self.where(effect.experiment).offer
+                offer = self.where(attempt).offer
                 found.append(RecordedPhase(attempt, effect.experiment, each, offer, now))
         if found:
             self.keep_phases(found)
@@ -166,14 +167,15 @@ class Recorder:
                     break
             # What was stopped as it had come to its target is whole, whatever its script made of that.
             end = gang.ended_at if known.progress.reached else self._end_of(effect, gang)
-            found = self._measure(effect, known, known.progress.directory, gang, end, now)
+            where, directory = self.where(attempt), known.progress.directory
+            found = self._measure(effect, known, directory, gang, where, end, now)
             if found is not None and (found.point is not None or found.curve is not None):
                 self._traced[effect.experiment] += 1
                 self.keep([Recorded(attempt, effect.experiment, found)])
                 return
         if self._short[effect.experiment] < MOST_DURATIONS and self._end_of(effect, gang) is not None:
             self._short[effect.experiment] += 1
-            self._durations.append((effect, gang))
+            self._durations.append((effect, gang, self.where(attempt)))
             if self._short[effect.experiment] == MOST_DURATIONS:
                 self.flush(now)
 
@@ -191,10 +193,10 @@ class Recorder:
         """Keep what was put by."""
         found, self._durations = self._durations, []
         recorded = []
-        for effect, gang in found:
+        for effect, gang, where in found:
             directory = self.attempt_directory(effect.experiment, effect.task, effect.attempt)
             end = self._end_of(effect, gang)
-            measured = self._measure(effect, None, directory, gang, end, now)
+            measured = self._measure(effect, None, directory, gang, where, end, now)
             if measured is not None:
                 attempt = attempt_id(self.run, effect.experiment, effect.task, effect.attempt)
                 recorded.append(Recorded(attempt, effect.experiment, measured))
@@ -214,6 +216,7 @@ class Recorder:
         followed: _Followed | None,
         directory: Path,
         gang: GangStatus,
+        where: Where,
         ended_at: float | None,
         now: float,
     ) -> Measurement | None:
@@ -222,7 +225,6 @@ class Recorder:
         trace, started_at = followed.progress.trace if followed is not None else None, gang.started_at or now
         if followed is not None and followed.late and trace is not None and not trace.knows_start(started_at):
             trace = None
-        where = self.where(of.experiment)
         places = {place for member, place in gang.addresses.items() if member.startswith("worker-")}
         return measurement_of(
             sized(self.recipe.experiments[of.experiment], self.facts, of.attempt),

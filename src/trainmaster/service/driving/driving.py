@@ -332,6 +332,7 @@ def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -
         score=score,
         beside=beside,
         promised=_nothing if world.allowance is None else world.allowance.hurry,
+        where=world.where,
     )
 
 

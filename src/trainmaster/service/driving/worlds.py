@@ -153,7 +153,7 @@ def world_of_machines(
     ``was_asked``: no other place of the run would do, so that it ends when `budget.wait` is over.
     """
     from trainmaster.cluster.baking import Baking
-    from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
+    from trainmaster.service.cluster_costs import RecordedClusterCosts, where_on
     from trainmaster.service.driving.run_clusters import RunClusters
     from trainmaster.service.quotes.phase_records import brought_seconds, phases_of, waited_for
 
@@ -217,7 +217,7 @@ def world_of_machines(
             nodes=executor,
             allowance=allowance,
             costs=costs,
-            where=partial(where_in, costs),
+            where=lambda attempt: where_on(executor.loop_of(attempt).record),
             finish=finish,
         )
     finally:

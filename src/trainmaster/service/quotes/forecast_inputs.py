@@ -75,9 +75,8 @@ class RentedNow:
     gave_back_s: Sequence[float] = ()
 
     def slots(self, experiment: str) -> int:
-        """Processes that an experiment's cluster takes at once."""
-        one = self.cluster(experiment)
-        return 1 if one is None else one.slots
+        """Processes that an experiment's clusters take at once."""
+        return sum(each.slots for each in self.clusters if experiment in each.experiments) or 1
 
     def nodes(self, experiment: Experiment) -> int:
         """Machines that the workers of one of its tasks sit on."""
@@ -85,7 +84,7 @@ class RentedNow:
         return 1 if one is None else gang_nodes(experiment, one.nodes, one.gpus)
 
     def cluster(self, experiment: str) -> ClusterFacts | None:
-        """That of an experiment."""
+        """That of an experiment; the first of several."""
         return next((each for each in self.clusters if experiment in each.experiments), None)
 
 

@@ -425,7 +425,7 @@ def make_recorder(
         snapshot: its code.
         machine: this one.
         policies: per experiment.
-        where: what an experiment runs on; None is this machine.
+        where: what an attempt runs on, by its id; None is this machine.
         facts: what was found out of the run.
     """
 

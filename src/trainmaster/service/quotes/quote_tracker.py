@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.task.gangs import may_resize
+from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Database, NewQuoteRow, Note
 from trainmaster.service.quotes.history import History, MeasuredNow
 from trainmaster.service.quotes.quote_danger import QuoteDanger, drift_words
@@ -39,6 +40,7 @@ from trainmaster.spec.units import dollars, format_duration
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.forecast import Doing, Overhead
     from trainmaster.control.decide.resizing import Outlook
+    from trainmaster.control.loop.recording import Where
     from trainmaster.control.loop.run_state import RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.control.measure.run_phases import Span
@@ -83,6 +85,7 @@ class QuoteTracker:
         beside: what is no training on this machine, by experiment.
         score: how such quotes turned out before, by their kind, in words; empty if unknown.
         promised: is told that a quote was written down, and what is set aside has changed by it.
+        where: what an attempt runs on, by its id; None: what its experiment does.
 
     Attributes:
         sizes: by experiment what other sizes of its gang would mean, where these may change.
@@ -100,6 +103,7 @@ class QuoteTracker:
         score: Callable[[str], str] = lambda _: "",
         beside: Callable[[], Mapping[str, Overhead]] = dict,
         promised: Callable[[], None] = lambda: None,
+        where: Callable[[str], Where] | None = None,
     ) -> None:
         self._database = database
         self._recipe = recipe
@@ -114,6 +118,7 @@ class QuoteTracker:
         self._watch: PhaseWatch | None = None
         self._promised = promised
         self._place = RunPlace(costs)
+        self._where = where
         capped = recipe.budget is not None and recipe.budget.total_usd is not None
         self._danger = QuoteDanger(run, is_rented=costs is not None, is_capped=capped)
         self._other = ""
@@ -265,6 +270,9 @@ class QuoteTracker:
             task = run_state.experiments[name].live.get(number)
             if name in self._lengthless or found.trace is None or task is None or task.started_at is None:
                 continue
+            where = self._place.where(name)
+            if self._where and self._where(attempt_id(self._run, name, number, task.attempt)) != where:
+                continue  # it is in another place than what is quoted
             measured = measurement_of(
                 self._recipe.experiments[name],
                 found.trace,
@@ -272,8 +280,8 @@ class QuoteTracker:
                 started_at=task.started_at,
                 ended_at=None,
                 now=now,
-                cores=self._place.where(name).cores,
-                offer=self._place.where(name).offer,
+                cores=where.cores,
+                offer=where.offer,
                 nodes=self._place.nodes(self._recipe.experiments[name]),
             )
             if measured is not None:

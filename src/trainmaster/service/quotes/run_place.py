@@ -25,7 +25,7 @@ class RunPlace:
         self._cores: int | None = None
 
     def where(self, experiment: str) -> Where:
-        """What its attempts run on."""
+        """What its attempts run on; where they spread over several places, in the first one."""
         if self._costs is None:
             if self._cores is None:
                 self._cores = detect_capacity().cores  # they stay, and this is asked each few seconds
@@ -50,9 +50,9 @@ class RunPlace:
 
         if self._costs is None:
             return local_device(experiment)
-        for each in self._costs.clusters():
-            if experiment.name in each.experiments:
-                return Device(experiment.hardware.device, float(each.slots), each.machine)
+        if its := [each for each in self._costs.clusters() if experiment.name in each.experiments]:
+            slots = sum(each.slots for each in its)
+            return Device(experiment.hardware.device, float(slots), its[0].machine)
         from trainmaster.providers.capabilities import HOST
 
         return Device("", 1.0, HOST)
