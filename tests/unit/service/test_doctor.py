@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from trainmaster.control.task.layout import Home
 from trainmaster.providers.capabilities import BUILT_IN, Capabilities
 from trainmaster.providers.examining import Finding
 from trainmaster.service import doctor
@@ -55,7 +54,7 @@ def test_what_goes_wrong_in_a_look_is_raised(service: Any, monkeypatch: pytest.M
 
 def test_places_of_plug_ins_are_offered(service: Any, tmp_path: Path) -> None:
     (tmp_path / "moon.yaml").touch()
-    found = doctor.other_places(Home(tmp_path))
+    found = doctor.other_places(service.home)
     assert found["moon"]
     assert found["ray"] is False
     assert "local" not in found
