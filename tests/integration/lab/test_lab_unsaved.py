@@ -35,7 +35,7 @@ def test_when_the_money_for_waiting_is_used_the_model_is_fetched_and_named(
     store.refuse("ExpiredToken")
     said = renting.until_said(r"saving is tried again.*").group(0)
     assert "ExpiredToken" in said
-    assert "until $0.00 are used" in said
+    assert "until $0.002 are used" in said
     renting.end(code=1)
     assert f"trainmaster models save {run}" in renting.text
     assert not renter.machines(run), "nobody pays for them any more"

@@ -591,10 +591,10 @@ def test_a_host_without_docker_and_podman_is_named(hosts):
 
 
 def test_what_operating_systems_said_comes_from_the_nodes_or_from_their_provider(hosts):
-    hosts.site._system_log, hosts.site._console = "echo a kernel", lambda *asked: " ".join(asked)
+    hosts.site._system_log, hosts.site._console = lambda _: "echo a kernel", lambda _, asked: f"of {asked}"
     hosts.gone.add("i-1")
     hosts.context().place.directory.mkdir(parents=True)
     (hosts.context().place.directory / PLACES).write_text('{"worker-0": "i-0", "worker-1": "i-1"}')
     hosts.site.keep_system_logs(hosts.context())
     kept = [hosts.context().place.system_log(name).read_text() for name in ("i-0", "i-1")]
-    assert kept == ["a kernel\n", "train i-1\n"]
+    assert kept == ["a kernel\n", "of i-1\n"]
