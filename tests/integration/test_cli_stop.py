@@ -61,7 +61,8 @@ def test_ctrl_c_at_any_moment(tm, monkeypatch):
         call.send(signal.SIGINT)
         result = call.wait()
         # before it catches signals Python ends it by itself; at the very end it may have succeeded
-        assert result.code in (0, 130), result
+        is_before_us = result.code == 1 and "init_import_site" in result.err
+        assert result.code in (0, 130) or is_before_us, result
         tm.until_quiet()
     for row in tm.runs():
         assert tm.resume(row["run"])["reason"] == "SUCCEEDED"
