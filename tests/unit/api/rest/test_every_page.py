@@ -48,6 +48,8 @@ FORMS = {
 MOST_BYTES = 60_000
 #: For who is not logged in, or comes from elsewhere.
 APART = {"/setup", "/login", "/login/oidc", "/login/oidc/answer", "/join"}
+#: For admins only: who is none is told so.
+ADMINS = {"/places"}
 #: Leads to where the app is.
 LEADS_ON = "/apps/{app}/open"
 
@@ -65,8 +67,9 @@ def routes(method):
 
 def pages():
     found = routes("GET")
-    assert found >= APART | {LEADS_ON}
-    return sorted(path.replace(":path}", "}") for path in found - APART - {LEADS_ON})
+    others = APART | ADMINS | {LEADS_ON}
+    assert found >= others
+    return sorted(path.replace(":path}", "}") for path in found - others)
 
 
 def theirs(office, path):
@@ -74,6 +77,12 @@ def theirs(office, path):
     names = {"services": office.blue["service"], "quotes": office.blue["quote"]}
     blue = {**office.blue, "name": names.get(path.split("/")[1], "theirs-all")}
     return filled(path, "job-blue", **blue)
+
+
+@pytest.mark.parametrize("path", sorted(ADMINS))
+def test_pages_of_admins_are_refused_to_others(office, path):
+    for who in ("theirs", "manager"):
+        assert office.ask(who, "GET", path).status_code == 403
 
 
 def test_every_page_is_small_and_safe_and_anothers_is_not_there(office):
