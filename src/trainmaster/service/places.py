@@ -371,7 +371,7 @@ def _all_refused(refusals: Mapping[str, TrainmasterError]) -> TrainmasterError:
 
 
 def _none(lines: list[str]) -> UsageError:
-    reasons = "\n".join(lines)
+    reasons = "\n".join(dict.fromkeys(lines))  # the whole, then each experiment, may be refused alike
     return UsageError(f"no place would give what this recipe asks for:\n{reasons}", "Name another one.")
 
 
