@@ -19,7 +19,7 @@ from trainmaster.cluster.node_links import NodeVerdicts
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
 from trainmaster.cluster.renting.growth import Growth, growth
 from trainmaster.cluster.run_costs import RunCosts
-from trainmaster.cluster.shared_out import SharedOut
+from trainmaster.cluster.task_spread import TaskSpread
 from trainmaster.control.decide.effects import MoreMemory
 from trainmaster.control.loop.jobs import THREADS
 from trainmaster.db.changes import Note
@@ -102,7 +102,7 @@ class ClusterExecutor:
         }
         self._connections = {name: each[0] for name, each in places.items()}
         self._all = list(connections.values())
-        self._shared = SharedOut(places, member_places)
+        self._spread = TaskSpread(places, member_places)
         its_loops = [connection.loop for connection in self._all]
         self.costs = RunCosts(its_loops, write_cost, clock, earlier_usd, per_hour_usd)
         self._member_places = member_places
@@ -130,7 +130,7 @@ class ClusterExecutor:
             connection = self._connection(gang.attempt)
             if gang.attempt not in connection.sent:
                 self._member_places.leave(gang.attempt)
-            if not self._shared.take(gang):
+            if not self._spread.take(gang):
                 connection.take(gang)
         for connection in {id(p): p for p in (self._connection(gang.attempt) for gang in gangs)}.values():
             self._follow(connection)
@@ -143,20 +143,20 @@ class ClusterExecutor:
         """The present status of each attempt; UNKNOWN of those whose cluster cannot be asked, see `find`."""
         found: dict[str, GangStatus] = {}
         for connection in self._all:
-            mine = [attempt for attempt in attempts if connection in self._shared.candidates(attempt)]
+            mine = [attempt for attempt in attempts if connection in self._spread.candidates(attempt)]
             found |= connection.news
             for status in connection.observe(mine) if mine else ():
-                if self._shared.heard(status, connection):
+                if self._spread.heard(status, connection):
                     found[status.attempt] = status
             found |= {attempt: GangStatus(attempt, Phase.QUEUED) for attempt in connection.waiting}
-        found |= {attempt: GangStatus(attempt, Phase.QUEUED) for attempt in self._shared.waiting}
+        found |= {attempt: GangStatus(attempt, Phase.QUEUED) for attempt in self._spread.waiting}
         return [self._noted(found.get(each, GangStatus(each, Phase.UNKNOWN))) for each in attempts]
 
     def changes(self, timeout_s: float) -> list[GangStatus]:
         """Wait until something changed; see `Executor.changes`."""
         for connection in self._all:
             self._follow(connection)
-        for connection in self._shared.send():
+        for connection in self._spread.send():
             self._follow(connection)
         listening = [connection for connection in self._all if connection.executor is not None]
         wait_s = timeout_s if len(listening) == 1 and len(self._all) == 1 else min(timeout_s, _SLICE_S)
@@ -189,14 +189,14 @@ class ClusterExecutor:
 
     def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
         """Ask an attempt to end; one that was never sent is forgotten."""
-        self._shared.stop(attempt)
+        self._spread.stop(attempt)
         self._connection(attempt).stop(attempt, grace_s, stacks=stacks)
 
     def forget(self, attempts: Sequence[str]) -> None:
         """Their ends are recorded."""
         for attempt in attempts:
             self._connection(attempt).forget(attempt)
-            self._shared.forget(attempt)
+            self._spread.forget(attempt)
             self._ends.forget(attempt)
             self._places.pop(attempt, None)
             self._member_places.forget(attempt)
@@ -215,7 +215,7 @@ class ClusterExecutor:
         Returns:
             False while there is one that may still be found: nothing can be said of its attempts.
         """
-        every = (connection for attempt in attempts for connection in self._shared.candidates(attempt))
+        every = (connection for attempt in attempts for connection in self._spread.candidates(attempt))
         connections = {id(connection): connection for connection in every}.values()
         for connection in connections:
             self._follow(connection)
@@ -244,10 +244,10 @@ class ClusterExecutor:
             notes += [Note(text, reason=EndReason.NODE_LOST) for text in connection.loop.losses()]
             notes += [Note(text) for text in (*connection.loop.notes(), *connection.waits())]
             if connection.loop.fatal is not None:
-                notes += [Note(text) for text in self._shared.without(connection, connection.loop.fatal)]
+                notes += [Note(text) for text in self._spread.without(connection, connection.loop.fatal)]
                 self._leave(connection)
                 continue
-            mine = [run_state.experiments[name] for name in self._shared.experiments(connection)]
+            mine = [run_state.experiments[name] for name in self._spread.experiments(connection)]
             over = all(experiment.state is State.DONE for experiment in mine)
             if over or run_state.state is not State.RUNNING:
                 connection.loop.unwant()
@@ -266,7 +266,7 @@ class ClusterExecutor:
     @property
     def slots(self) -> int:
         """The most processes that one of its clusters takes at once."""
-        return self._shared.slots
+        return self._spread.slots
 
     def records(self) -> list[ClusterRecord]:
         """What is written of its clusters now."""
@@ -389,7 +389,7 @@ class ClusterExecutor:
     def all_nodes(self, experiment: str) -> list[NodeAccess]:
         """Nodes that an experiment may run on now."""
         found = []
-        for loop in (connection.loop for connection in self._shared.places[experiment]):
+        for loop in (connection.loop for connection in self._spread.places[experiment]):
             here = {machine.id for machine in loop.record.rented}
             found += [access for node, access in list(loop.accesses.items()) if node in here]
         return found
@@ -421,7 +421,7 @@ class ClusterExecutor:
 
     def slots_of(self, experiment: str) -> list[int]:
         """Processes that each node of an experiment's clusters takes at once, as planned."""
-        plans = [connection.loop.record.plan for connection in self._shared.places[experiment]]
+        plans = [connection.loop.record.plan for connection in self._spread.places[experiment]]
         return [role.rentals[0].slots for plan in plans for role in plan.roles for _ in range(role.count)]
 
     def more_memory(self, gang: GangStatus, message: str) -> MoreMemory | None:
@@ -502,7 +502,7 @@ class ClusterExecutor:
         return True
 
     def _connection(self, attempt: str) -> ClusterConnection:
-        return self._shared.connection(attempt)
+        return self._spread.connection(attempt)
 
     def _hello(self, executor: Executor) -> None:
         executor.open(self._run, self._capacity, self._env, self._token)
@@ -512,7 +512,7 @@ class ClusterExecutor:
 
     def _noted(self, status: GangStatus) -> GangStatus:
         """Remember where its members are: their files are looked for there, also after its end."""
-        self._shared.noted(status)
+        self._spread.noted(status)
         if status.addresses:
             places = tuple(
                 (member.name, status.addresses[member.name])

@@ -1,4 +1,4 @@
-"""`SharedOut`: which cluster each gang goes to where the tasks of an experiment spread over several places.
+"""`TaskSpread`: which cluster each gang goes to where the tasks of an experiment spread over several places.
 
 A gang is in one place as a whole. It goes to the first place with machines for it that nothing is on, else
 to the first that has room beside others, and waits here while none has: so that all machines are used, and
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Order = Sequence["ClusterConnection"]
 
 
-class SharedOut:
+class TaskSpread:
     """Of all experiments of a run. The run's loop owns it.
 
     Args:

@@ -1,4 +1,4 @@
-"""`SharedOut`: tasks of one experiment spread over clusters in several places; each gang is in one."""
+"""`TaskSpread`: tasks of one experiment spread over clusters in several places; each gang is in one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from trainmaster.cluster.shared_out import SharedOut
+from trainmaster.cluster.task_spread import TaskSpread
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest, MemberStatus, Phase
 from trainmaster.spec.errors import ProviderError, UsageError
 
@@ -55,7 +55,7 @@ class Spread:
         self.hosts, self.rented = FakeConnection("hosts", 1, is_up=hosts_up), FakeConnection("aws", 2)
         self.member_places = FakeMemberPlaces()
         places = {"train": (self.hosts, self.rented), "alone": (self.rented,)}
-        self.shared = SharedOut(cast("Any", places), cast("Any", self.member_places))
+        self.shared = TaskSpread(cast("Any", places), cast("Any", self.member_places))
 
     def submit(self, *tasks: int, slots: int = 1) -> None:
         """Gangs of so many slots each."""
@@ -104,7 +104,7 @@ def test_machines_that_are_paid_for_do_not_wait_for_cores_of_others() -> None:
     hosts = FakeConnection("hosts", 2, slots=1, gpus=1)
     queue = FakeConnection("slurm", 2, slots=32, gpus=1, is_up=False)
     rented = FakeConnection("aws", 2, slots=4, gpus=1)
-    shared = SharedOut(cast("Any", {"train": (hosts, queue, rented)}), cast("Any", FakeMemberPlaces()))
+    shared = TaskSpread(cast("Any", {"train": (hosts, queue, rented)}), cast("Any", FakeMemberPlaces()))
     for task in range(7):
         shared.take(gang(task, gpus=1))
     shared.send()
