@@ -79,7 +79,65 @@ for step in range(1, int(sys.argv[1]) + 1):
     with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
         file.write(json.dumps({"step": step, "at": time.time()}) + "\\n")
 """
-SCRIPTS = {"steps.py": STEPS, "ddp.py": DDP, "mpi.py": MPI, "whole.py": WHOLE, "read.py": READ}
+#: Strong scaling: the members share out the examples of a batch, each of so many ms of a processor, and wait
+#: for each other's gradient. By all-reduce member 0 is the centre; with parameter servers each holds a part.
+SHARED = """
+import json, os, socket, sys, time
+steps, example_s, kib = int(sys.argv[1]), float(sys.argv[2]) / 1000, int(sys.argv[3])
+work_s = example_s * int(os.environ["TRAINMASTER_BATCH_PER_WORKER"])
+if "TF_CONFIG" in os.environ:
+    config = json.loads(os.environ["TF_CONFIG"])
+    cluster, task = config["cluster"], config["task"]
+    centres = cluster["ps"]
+    trains = len(cluster.get("chief", [])) + len(cluster.get("worker", []))
+    serves, first = task["type"] == "ps", task["type"] == "chief"
+    here = centres[task["index"]] if serves else ""
+elif int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    centres = [os.environ["MASTER_ADDR"] + ":" + os.environ["MASTER_PORT"]]
+    trains = int(os.environ["WORLD_SIZE"]) - 1
+    first = os.environ["RANK"] == "0"
+    serves, here = first, centres[0]
+else:
+    centres, serves, first = [], False, True
+part = bytes((kib << 10) // max(len(centres), 1))
+def join(place):
+    host, _, port = place.rpartition(":")
+    for _ in range(900):
+        try:
+            return socket.create_connection((host, int(port)), 120)
+        except OSError:
+            time.sleep(0.1)
+    sys.exit(place + " does not answer")
+def take(link):
+    left = len(part)
+    while left:
+        got = link.recv(min(left, 1 << 16))
+        if not got:
+            os._exit(0 if serves and not first else 1)
+        left -= len(got)
+links = []
+if serves:
+    server = socket.create_server(("", int(here.rpartition(":")[2])))
+    links = [server.accept()[0] for _ in range(trains)]
+else:
+    links = [join(place) for place in centres]
+at = 0
+while at < steps or (serves and not first):
+    end = time.thread_time() + (0.0 if serves and not first else work_s)
+    while time.thread_time() < end:
+        pass
+    for link in links:
+        take(link) if serves else link.sendall(part)
+    for link in links:
+        link.sendall(part) if serves else take(link)
+    at += 1
+    if first:
+        with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+            file.write(json.dumps({"step": at, "at": time.time()}) + "\\n")
+"""
+SCRIPTS = {
+    "steps.py": STEPS, "ddp.py": DDP, "mpi.py": MPI, "whole.py": WHOLE, "read.py": READ, "shared.py": SHARED,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -104,12 +162,18 @@ def gang(command: str, *more: str) -> str:
     return "\n".join(f"    {line}" for line in lines)
 
 
+def servers(command: str, *more: str) -> str:
+    role = "parameter_servers: 1, chief: worker, hardware: {{ps: {{instance: t2.small}}}}"
+    return gang(command, *more).replace("strategy: allreduce", f"strategy: ps-sync, {role}")
+
+
 def single(command: str, *more: str) -> str:
     return "\n".join(f"    {line}" for line in (f"command: {command}", *more))
 
 
 STEPPED = "python3 steps.py {{{{steps}}}} {pause}"
 LENGTH = "steps: {steps}"
+BATCH = "batch: {{global: 12}}"
 TYPE = "hardware: {{instance: {instance}}}"
 TYPES = ["t2.small", "m4.large", "m4.xlarge"]
 KINDS = {
@@ -190,6 +254,37 @@ KINDS = {
         {"steps": [400], "instance": ["m4.xlarge"], "workers": [2]},
         "lab",
         "slow",
+    ),
+    # for `--brute`: computing, the gradient's bytes, the start or the data weigh most in one of them each
+    "lab-compute": Kind(
+        single("python3 shared.py {{{{steps}}}} {ms} 0", LENGTH, TYPE, BATCH),
+        {"steps": [300], "ms": [3, 8], "instance": TYPES},
+        "lab",
+    ),
+    "lab-shared": Kind(
+        gang("python3 shared.py {{{{steps}}}} {ms} {kib}", LENGTH, TYPE, "framework: torch", BATCH),
+        {"steps": [300], "ms": [8], "kib": [16], "instance": TYPES[:2], "workers": [1, 2, 3]},
+        "lab",
+    ),
+    "lab-gradient": Kind(
+        gang("python3 shared.py {{{{steps}}}} {ms} {kib}", LENGTH, TYPE, "framework: torch", BATCH),
+        {"steps": [200], "ms": [8], "kib": [256, 512], "instance": TYPES[:2], "workers": [1, 2, 3]},
+        "lab",
+    ),
+    "lab-servers": Kind(
+        servers("python3 shared.py {{{{steps}}}} {ms} {kib}", LENGTH, TYPE, "framework: tensorflow", BATCH),
+        {"steps": [200], "ms": [8], "kib": [64], "instance": TYPES[:2], "workers": [1, 2, 3]},
+        "lab",
+    ),
+    "lab-short": Kind(
+        gang("python3 shared.py {{{{steps}}}} {ms} {kib}", LENGTH, TYPE, "framework: torch", BATCH),
+        {"steps": [60], "ms": [8], "kib": [16], "instance": TYPES[:2], "workers": [1, 2, 3]},
+        "lab",
+    ),
+    "lab-data": Kind(
+        single("python3 read.py {{{{steps}}}}", LENGTH, TYPE, "data: {{set: {{dir: set}}}}"),
+        {"steps": [400], "instance": TYPES},
+        "lab",
     ),
 }
 

@@ -8,8 +8,9 @@ runs of that kind, give or take 1.645 of their standard deviations (a tenth of t
     python benchmarks/quotes_kept.py --rounds 3 --kinds here-single,lab-gang
 
 `--subset 1` makes one run of each of twelve kinds (`make kept`), and fails if what a run says of its quote is
-not so. `--brute lab-single,lab-gang` runs a job on all clusters of its kind, then asks for the quote that
-leaves the cluster open: its regret is how much longer the picked one took than the best.
+not so. `--brute lab-single,lab-gang` runs a job on all clusters of its kind, and asks for the quote that
+leaves the cluster open, for the fastest and for the cheapest, before these runs and after: its regret is how
+much longer the picked one took than the best, or how much more it cost.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import subprocess
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
@@ -49,6 +50,8 @@ MOST_S = 900.0
 UNITS = (("time", "s"), ("cost", "usd"))
 #: What makes a job of a kind another cluster, and no other job.
 CLUSTER = ("instance", "workers")
+#: What a quote is asked for, and what of a run counts then.
+COUNTED = {"fastest": "seconds", "cheapest": "cost_usd"}
 
 
 class Bench:
@@ -93,23 +96,40 @@ class Bench:
                 self.call("lab", "down", must=False)
 
     def brute(self, name: str, number: int) -> Iterator[dict[str, Any]]:
-        """A job on each of its clusters, and then which of them the quote takes that may take any."""
+        """Which cluster a job's quote takes if it may take any: before it ran on each, and after."""
         draws = {key: list(KINDS[name].draws[key]) for key in CLUSTER if key in KINDS[name].draws}
+        yield from self._picks(name, number, draws, "before")
         for values in itertools.product(*draws.values()):
             yield self.run(name, number, **dict(zip(draws, values, strict=True)))
+        yield from self._picks(name, number, draws, "after")
+
+    def _picks(
+        self, name: str, number: int, draws: dict[str, list[Any]], asked: str
+    ) -> Iterator[dict[str, Any]]:
         lists = {key: str(every).replace("'", "") for key, every in draws.items()}
         path, drawn = self.recipe(name, number, **lists)
-        text = path.read_text().replace("experiments:", "provider: lab\nobjective: fastest\nexperiments:")
+        text = path.read_text()
         if many := draws.get("workers"):
             text = text.replace(f"workers: {lists['workers']}", f"workers: {min(many)}..{max(many)}")
-        path.write_text(text)
+        kept = {key: value for key, value in drawn.items() if key not in CLUSTER}
+        of = {"kind": name, "number": number, "asked": asked, "drawn": kept}
+        for objective in COUNTED:
+            top = f"provider: lab\nobjective: {objective}\nexperiments:"
+            path.write_text(text.replace("experiments:", top))
+            yield of | {"objective": objective} | self._pick(path, draws)
+
+    def _pick(self, path: Path, draws: Iterable[str]) -> dict[str, Any]:
+        """Which cluster a quote takes."""
         told = json.loads(self.call("quote", path, "--json", "--allow-stale").strip().splitlines()[-1])
         worker = told["cluster"]["worker"]
         picked = {"instance": worker["instance"], "workers": worker["processes"]}
-        kept = {key: value for key, value in drawn.items() if key not in CLUSTER}
-        load = os.getloadavg()[0]
-        yield {"kind": name, "number": number, "at": round(time.time()), "load": [load, load], "drawn": kept,
-               "picked": {key: picked[key] for key in draws}}  # fmt: skip
+        load, quoted = os.getloadavg()[0], {key: told[key] for key in ("time_s", "cost_usd")}
+        return {
+            "at": round(time.time()),
+            "load": [load, load],
+            "picked": {key: picked[key] for key in draws},
+            "quoted": quoted,
+        }
 
     def recipe(self, name: str, number: int, **draws: Any) -> tuple[Path, dict[str, Any]]:
         """The one of a run: drawn from its kind and number alone, but for what is given."""
@@ -229,21 +249,30 @@ def untrue(record: dict[str, Any]) -> list[str]:
     return wrong
 
 
+def is_asked(record: dict[str, Any], when: str) -> bool:
+    """Whether it is a run, or a pick of that time."""
+    return "picked" not in record or record.get("asked", "after") == when
+
+
 def regrets(records: Sequence[dict[str, Any]]) -> list[float]:
-    """How much longer the picked cluster of each job took than its best one: 0.05 is 5 %."""
+    """How much longer the picked cluster of each job took than its best one, or more it cost: 0.05 is 5 %."""
 
     def job(record: dict[str, Any]) -> tuple[str, str]:
         drawn = {key: value for key, value in record["drawn"].items() if key not in CLUSTER}
         return record["kind"], json.dumps(drawn, sort_keys=True)
 
-    took: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    took: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for each in records:
         if each.get("reason") == "SUCCEEDED":
             cluster = {key: each["drawn"][key] for key in CLUSTER if key in each["drawn"]}
-            took[job(each)][json.dumps(cluster, sort_keys=True)].append(each["seconds"])
+            took[job(each)][json.dumps(cluster, sort_keys=True)].append(each)
     found = []
     for each in records:
-        middles = {cluster: median(seconds) for cluster, seconds in took[job(each)].items()}
+        counted = COUNTED[each.get("objective", "fastest")]
+        middles = {
+            cluster: median(run[counted] for run in runs)
+            for cluster, runs in (took[job(each)].items() if "picked" in each else ())
+        }
         picked = middles.get(json.dumps(each.get("picked"), sort_keys=True))
         if picked is not None:
             found.append(picked / min(middles.values()) - 1)
@@ -337,7 +366,8 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if mine:
             told[name] = {kind: scored(mine, kind) for kind in ("estimate", "binding")}
             told[name]["runs"] = len(mine)
-    regret, records = regrets(records), made
+    asked = {when: [each for each in records if is_asked(each, when)] for when in ("before", "after")}
+    regret, records = {when: regrets(mine) for when, mine in asked.items()}, made
     loads = [each["load"][1] for each in records]
     return {
         "runs": len(records),
@@ -346,9 +376,12 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "phases": by_phase(records),
         "untrue": [f"{each['run']}: {words}" for each in records for words in untrue(each)],
         "regret": {
-            "jobs": len(regret),
-            "median": round(median(regret), 4) if regret else None,
-            "at_most_0.05": round(sum(each <= 0.05 for each in regret) / len(regret), 3) if regret else None,
+            when: {
+                "jobs": len(found),
+                "median": round(median(found), 4) if found else None,
+                "at_most_0.05": round(sum(each <= 0.05 for each in found) / len(found), 3) if found else None,
+            }
+            for when, found in regret.items()
         },
         "target": {"kept": TARGET_KEPT, "width_p95_over_p50": TARGET_WIDTH},
     }

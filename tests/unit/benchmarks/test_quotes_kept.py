@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from trainmaster.spec import read_recipe
+
 SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "quotes_kept.py"
 
 
@@ -64,6 +66,16 @@ def test_the_regret_is_of_the_same_job_on_all_of_its_clusters(bench):
     assert bench.regrets([*ran_on, *others, picked("large")]) == [0.0]
     assert bench.regrets([*ran_on, *others, picked("small")]) == [pytest.approx(30 / 21 - 1)]
     assert bench.regrets([*ran_on, picked("huge"), picked("small", steps=50)]) == []
+    paid = [run | {"cost_usd": usd} for run, usd in zip(ran_on, (0.1, 0.2, 0.2, 0.0), strict=True)]
+    assert bench.regrets([*paid, picked("large") | {"objective": "cheapest"}]) == [pytest.approx(1.0)]
+
+
+def test_there_are_eight_kinds_of_which_the_best_cluster_can_be_looked_for(bench, tmp_path):
+    open_ones = [name for name, kind in bench.KINDS.items() if len(kind.draws.get("instance", ())) > 1]
+    assert len(open_ones) >= 8
+    for name in bench.KINDS:
+        path, _ = bench.Bench(tmp_path / name).recipe(name, bench.BRUTE)
+        assert read_recipe(path).experiments
 
 
 def test_the_subset_is_of_twelve_kinds_and_draws_the_same_everywhere(bench, tmp_path):
