@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from command_server import TRAINMASTER, Command, commands
+from waiting import DEADLINE_S, until
 
 if TYPE_CHECKING:
     from aws_stand_in import AwsBench, StandIn
 
-#: Long enough for a machine that does many other things.
-DEADLINE_S = 60.0
 COUNTERS = ("succeeded", "failed", "running", "waiting", "pruned", "skipped", "cancelled")
 
 
@@ -107,18 +106,6 @@ def check_orderly(result: Result, code: int | None) -> None:
     if code is not None:
         assert result.code == code, f"exit code {result.code}, not {code}\n{result.err}\n{result.out[-2000:]}"
     assert result.code in (0, 1, 2, 130, -signal.SIGKILL), result
-
-
-def until(condition: Callable[[], Any], what: str = "", timeout_s: float = DEADLINE_S) -> Any:
-    """Poll until the condition holds; gives its value."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        began = time.monotonic()
-        if value := condition():
-            return value
-        now = time.monotonic()
-        assert now < deadline, f"not within {timeout_s:.0f} s: {what or condition}"
-        time.sleep(min(max(0.02, 9 * (now - began)), 0.5))  # looking may cost
 
 
 class Trainmaster:

@@ -8,8 +8,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-
-from conftest import until
+from waiting import until
 
 pytest.importorskip("h11", reason="the extra `serve` is not installed")
 

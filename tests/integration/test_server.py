@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from learning import needs
 from running_server import RunningServer
+from waiting import until
 
-from conftest import until
 from trainmaster.spec import Recipe
 from trainmaster.testing import line_fit
 

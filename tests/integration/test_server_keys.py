@@ -9,8 +9,7 @@ import urllib.error
 
 import pytest
 from running_server import RunningServer
-
-from conftest import until
+from waiting import until
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 

@@ -271,6 +271,12 @@ def test_folders_with_a_conftest_each_go_into_one_call() -> None:
     assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout
 
 
+def test_nothing_imports_a_conftest() -> None:
+    """Which of several is meant depends on the folders of the call: `make crossings` ended there."""
+    pattern = re.compile(r"^\s*(from|import) conftest\b", re.MULTILINE)
+    assert [str(path) for path in (ROOT / "tests").rglob("*.py") if pattern.search(path.read_text())] == []
+
+
 def _is_there(module: str | None, name: str) -> bool:
     there = import_module(str(module))
     return hasattr(there, name) or (hasattr(there, "__path__") and find_spec(f"{module}.{name}") is not None)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from command_server import TRAINMASTER, commands
-from renter import Renter
+from renter import SCALE, Renter
 
 from trainmaster.lab import LabClient, LabPlace, why_not
 from trainmaster.testing.waits import until
@@ -28,7 +28,6 @@ collect_ignore = ["gangs"]
 #: The first `lab up` on a machine makes the image.
 IMAGE_TIMEOUT_S = 600
 #: Hosts of these tests are for looking at, not for measuring: quick enough to boot and log in.
-SCALE = ["--cpu-scale", "0.25", "--memory-scale", "0.125", "--network-scale", "0.125", "--stop-grace", "15"]
 #: What must happen may take so long: others use this machine as well. What must not is looked at for less.
 PATIENCE_S = 120.0
 

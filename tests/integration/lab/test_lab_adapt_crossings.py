@@ -19,9 +19,8 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from command_server import TRAINMASTER
 from private_engines import IMAGE, NoEngineError, PrivateEngine
-from renter import DEADLINE_S, Renter, Renting
+from renter import DEADLINE_S, SCALE, Renter, Renting
 
-from conftest import SCALE
 from trainmaster.lab.cgroups import CgroupTree, HostCgroup
 from trainmaster.testing.waits import until
 

@@ -19,7 +19,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pytest.importorskip("blake3", reason="blake3 is not installed")
 
-from renter import Renter
+from renter import SCALE, Renter
 
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.volumes.mounting import available
@@ -32,7 +32,6 @@ pytestmark = [
     pytest.mark.skipif(available() is not None, reason=f"no mounts here: {available()}"),
 ]
 MB = 1 << 20
-SCALE = ["--cpu-scale", "0.25", "--memory-scale", "0.125", "--network-scale", "0.125", "--stop-grace", "15"]
 SOME = """
 import os
 from pathlib import Path

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 
 pytest.importorskip("ray", reason="ray is not installed")
 
-from renter import Renter
+from renter import SCALE, Renter
 
 from trainmaster.testing.waits import until
 
@@ -63,7 +63,6 @@ else:
         stream.recv(5)
     time.sleep(600 if kind == "ps" else 0)  # it is stopped in the end
 """
-SCALE = ["--cpu-scale", "0.25", "--memory-scale", "0.125", "--network-scale", "0.125", "--stop-grace", "15"]
 
 
 @pytest.fixture(scope="module")
