@@ -102,7 +102,7 @@ class Shared(RunningServer):
         return self.tm_until(over, f"the end of {run}")
 
     def tm_until(self, condition, what):
-        from conftest import until
+        from waiting import until
 
         return until(condition, what, 120)
 
