@@ -13,7 +13,7 @@ from trainmaster.spec.units import dollars, price
 
 if TYPE_CHECKING:
     from trainmaster.api import ClientProtocol, RunPlan
-    from trainmaster.service import Alternative, ExperimentQuote, Interval, Quote
+    from trainmaster.service import Alternative, ExperimentQuote, Interval, PlaceRow, Quote
 
 _SHOWN_FRONT = 8
 #: So many characters are the whole time.
@@ -86,8 +86,16 @@ def show_quote(made: Quote, show: Callable[[str], None]) -> None:
         show(f"all: {_span(made.time_s)}, {_dollars(made.cost_usd)}")
     if made.as_of and made.catalogue != "local":
         show(f"prices: {made.catalogue}, as of {made.as_of}")
+    if made.places:
+        show_places(made.places, show)
     for note in made.notes:
         show(f"note: {note}")
+
+
+def show_places(places: Sequence[PlaceRow], show: Callable[[str], None]) -> None:
+    """The table of all places: waits are in neither time nor price."""
+    head = ["place", "machines", "time (90 %)", "price (90 %)", ""]
+    show(table(head, [each.cells for each in places]))
 
 
 def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:

@@ -154,6 +154,11 @@ def _show_plan(plan: dict[str, Any], *, as_json: bool) -> None:
         return
     for note in plan["notes"]:
         say(f"note: {note}")
+    if plan.get("places"):
+        from trainmaster.cli.renting import show_places
+        from trainmaster.service import PlaceRow
+
+        show_places([PlaceRow.of(each) for each in plan["places"]], show)
     for each in plan["requests"]:
         rest = {name: value for name, value in each.items() if name != "operation"}
         document = each["parameters"].pop("radl", "") if "parameters" in each else ""

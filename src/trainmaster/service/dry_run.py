@@ -13,9 +13,11 @@ from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.worker_counts import with_fewest
 from trainmaster.service.renting import planned_requests
-from trainmaster.spec.parts import named_places
+from trainmaster.spec.parts import named_places, parted
 
 if TYPE_CHECKING:
+    from trainmaster.advisor.quote.place_row import PlaceRow
+    from trainmaster.service.place_table import Place
     from trainmaster.service.service import Service
     from trainmaster.spec import Experiment, Recipe
 
@@ -32,16 +34,23 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
 
     Returns:
         ``requests`` that renting its machines, or claiming hosts, would send, in order; ``processes`` of the
-        first task of each experiment with the variables that are theirs; ``notes``.
+        first task of each experiment with the variables that are theirs; ``notes``; where a recipe names
+        several places, ``places``: a row of each, see `PlaceRow`.
 
     Raises:
         UsageError: what it asks for is not there.
     """
     told_of_places: list[str] = []
+    places: tuple[PlaceRow, ...] = ()
+    seen: list[Place]
     if len(named_places(recipe)) > 1:
+        from trainmaster.service.place_table import quoted_places, table_of
         from trainmaster.service.places import settled_place
 
-        recipe = settled_place(service, recipe, environ, told_of_places.append)
+        asked, seen = recipe, []
+        recipe = settled_place(service, asked, environ, told_of_places.append, seen)
+        taken = [part.provider for part in parted(recipe)]
+        places = table_of(asked, quoted_places(service, asked, environ, seen), taken)
     probe = with_fewest(recipe)
     check_parts(probe)
     requests: list[dict[str, Any]] = []
@@ -50,7 +59,8 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
         requests, told = planned_requests(service, recipe, environ)
         notes += told
     processes = [each for name in probe.order() for each in _processes(probe.experiments[name], probe.seed)]
-    return {"requests": requests, "processes": processes, "notes": notes}
+    table = {"places": [each.as_dict() for each in places]} if places else {}
+    return {"requests": requests, "processes": processes, "notes": notes, **table}
 
 
 def _processes(experiment: Experiment, seed: int) -> list[dict[str, Any]]:

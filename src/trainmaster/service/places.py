@@ -6,17 +6,21 @@ goes that is in one place when that has no machines later. What each would give 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.place_table import (
+    Place,
+    chosen,
+    is_by_objective,
+    quoted_places,
+    taken_by_objective,
+)
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.parts import named_places, part_of
-from trainmaster.spec.places import IN_TIME_S
-from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome
@@ -24,67 +28,12 @@ if TYPE_CHECKING:
     from trainmaster.spec import Experiment, Recipe
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What a provider would give for a run.
-
-    Attributes:
-        provider: its name.
-        machines: in words; empty if it would give none.
-        usd_per_hour: of all of them at most.
-        wait_s: until they could begin to start; None if it does not say.
-        refusal: why it would give none; empty if it would. hint: what to do about that.
-        nodes: how many machines of its workers.
-    """
-
-    provider: str
-    machines: str = ""
-    usd_per_hour: float = 0.0
-    wait_s: float | None = 0.0
-    refusal: str = ""
-    hint: str = ""
-    nodes: int = 0
-
-    @property
-    def _waits_s(self) -> float:
-        """What does not say may take for ever."""
-        return math.inf if self.wait_s is None else self.wait_s
-
-    @property
-    def is_in_time(self) -> bool:
-        """Whether it can begin soon."""
-        return not self.refusal and self._waits_s <= IN_TIME_S
-
-    @property
-    def line(self) -> str:
-        """For people.
-
-        >>> Place("slurm", "2 x gpu", 0.0, 5400.0).line
-        'slurm: 2 x gpu, $0 an hour; waits 1 h 30 min in its queue'
-        >>> Place("hosts", refusal="0 of 1 hosts are free").line
-        'hosts: no, 0 of 1 hosts are free'
-        """
-        if self.refusal:
-            return f"{self.provider}: no, {self.refusal}"
-        wait = f"; waits {format_duration(self.wait_s)} in its queue" if self.wait_s else ""
-        unsaid = "; how long its queue is it does not say" if self.wait_s is None else ""
-        return f"{self.provider}: {self.machines}, ${self.usd_per_hour:.4g} an hour{wait}{unsaid}"
-
-
-def chosen(places: list[Place]) -> Place | None:
-    """The first that can begin in time; else that which waits least; None if none would give anything.
-
-    >>> a, b, c = Place("a", refusal="full"), Place("b", "m", 0.0, 7200.0), Place("c", "m", 3.0)
-    >>> chosen([a, b, c]).provider, chosen([a, b]).provider, chosen([a])
-    ('c', 'b', None)
-    """
-    could = [each for each in places if not each.refusal]
-    in_time = [each for each in could if each.is_in_time]
-    return in_time[0] if in_time else min(could, key=lambda each: each._waits_s, default=None)
-
-
 def settled_place(
-    service: Service, recipe: Recipe, environ: Mapping[str, str], tell: Callable[[str], None]
+    service: Service,
+    recipe: Recipe,
+    environ: Mapping[str, str],
+    tell: Callable[[str], None],
+    seen: list[Place] | None = None,
 ) -> Recipe:
     """The recipe with one provider for each of its experiments; for all of them if one has room for all.
 
@@ -96,6 +45,7 @@ def settled_place(
         recipe: as read.
         environ: of the caller.
         tell: takes a line for each place that was asked, and one for the choice.
+        seen: takes what each place of the whole recipe says: all of them are asked then.
 
     Raises:
         UsageError: none would give what it asks for.
@@ -104,8 +54,10 @@ def settled_place(
         return recipe
     ask = _Asking(service, recipe, environ, tell)
     has_own = any(each.provider for each in recipe.experiments.values())
-    whole = None if has_own else ask.whole()
+    whole = None if has_own else ask.whole(seen)
     is_settled = whole is not None and whole.is_in_time and whole.provider == recipe.places[0]
+    if whole is not None and ask.by_objective and not ask.spreads:
+        return _at(recipe, whole, tell, ask.refusals, f"the {recipe.objective.name} by its quote")
     has_local = any(capabilities_of(name).is_here for name in recipe.places)
     if not has_own and not ask.spreads and (is_settled or has_local or len(ask.groups()) == 1):
         return _at(recipe, whole, tell, ask.refusals)
@@ -132,7 +84,9 @@ def _on_fewer(recipe: Recipe, fewer: Mapping[str, int], tell: Callable[[str], No
     return recipe.model_copy(update=update) if fewer else recipe
 
 
-def _at(recipe: Recipe, place: Place | None, tell: Callable[[str], None], refusals: list[str]) -> Recipe:
+def _at(
+    recipe: Recipe, place: Place | None, tell: Callable[[str], None], refusals: list[str], why: str = ""
+) -> Recipe:
     """All of it in one place; the others are asked where that has no machines later.
 
     Raises:
@@ -140,7 +94,7 @@ def _at(recipe: Recipe, place: Place | None, tell: Callable[[str], None], refusa
     """
     if place is None:
         raise _none(refusals)
-    why = "the first that can begin in time" if place.is_in_time else "which waits least"
+    why = why or ("the first that can begin in time" if place.is_in_time else "which waits least")
     tell(f"it runs on {place.provider}, {why}")
     left = tuple(name for name in recipe.places if name != place.provider)
     return in_place(recipe, place.provider).model_copy(update={"places_left": left})
@@ -167,6 +121,7 @@ class _Asking:
 
     Attributes:
         fewer: over how many nodes sweeps spread that one place alone begins in time, and not with all.
+        by_objective: quotes have chosen the place of the whole.
     """
 
     service: Service
@@ -175,6 +130,7 @@ class _Asking:
     tell: Callable[[str], None]
     refusals: list[str] = field(default_factory=list)
     fewer: dict[str, int] = field(default_factory=dict)
+    by_objective: bool = False
     _told: set[str] = field(default_factory=set)
 
     @property
@@ -182,15 +138,23 @@ class _Asking:
         """Whether one of its sweeps says over how many nodes it spreads."""
         return any(self._spreads(each) for each in self.recipe.experiments.values())
 
-    def whole(self) -> Place | None:
-        """The place for all of it; None if there is none. Later ones than one in time are not asked."""
-        seen: list[Place] = []
+    def whole(self, seen: list[Place] | None) -> Place | None:
+        """The place for all of it; None if there is none. Later ones than one in time are seldom asked."""
+        asks_all = seen is not None or is_by_objective(self.recipe)
+        found = seen if seen is not None else []
         for name in self.recipe.places:
-            seen.append(asked_place(self.service, in_place(self.recipe, name), self.environ))
-            self._say("", seen[-1])
-            if seen[-1].is_in_time:
+            found.append(asked_place(self.service, in_place(self.recipe, name), self.environ))
+            self._say("", found[-1])
+            if found[-1].is_in_time and not asks_all:
                 break
-        return chosen(seen)
+        if is_by_objective(self.recipe):
+            quoted = quoted_places(self.service, self.recipe, self.environ, found)
+            best = taken_by_objective(self.recipe, quoted)
+            self.by_objective = best is not None
+            if best is not None:
+                return best
+            self.tell("objective: nothing is known of the job yet, so the order of its places decides")
+        return chosen(found)
 
     def groups(self) -> list[list[str]]:
         """Experiments that share machines, and may be in the same places."""

@@ -20,6 +20,7 @@ from trainmaster.spec.units import dollars, format_duration
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.control.measure.profile_progress import ProfileProgress
+    from trainmaster.service.place_table import Place
     from trainmaster.service.quotes.candidate_offers import CandidateOffers
     from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.quotes.quote_service import Quoter
@@ -167,12 +168,23 @@ class RunPlanner:
 
     def quote(self, recipe: Recipe, path: Path, options: QuoteOptions) -> Quote:
         """Quote a recipe; see `Quoter.quote`."""
-        recipe = self._settled(recipe)
-        check_is_in_one_place(recipe)
-        quoter = self._make_quoter()
-        if options.catalogue is None:
-            quoter.refresh_prices(recipe, self._environ)
-        return quoter.quote(recipe, path, self._environ, options)
+        from trainmaster.service.place_table import quoted_places, table_of, with_places
+
+        seen: list[Place] = []
+        settled = self._settled(recipe, seen)
+        if len(parts := parted(settled)) > 1 and seen:
+            places = quoted_places(self._service, recipe, self._environ, seen)
+            for row in table_of(recipe, places, [part.provider for part in parts]):
+                self._tell("place " + ", ".join(filter(None, row.cells)))
+        check_is_in_one_place(settled)
+
+        def quote(one: Recipe) -> Quote:
+            quoter = self._make_quoter()
+            if options.catalogue is None:
+                quoter.refresh_prices(one, self._environ)
+            return quoter.quote(one, path, self._environ, options)
+
+        return with_places(self._service, recipe, self._environ, seen, settled, quote)
 
     def measured_first(self, recipe: Recipe, path: Path) -> Quote:
         """Measure and quote a recipe that is to be run, whatever is known of it."""
@@ -195,12 +207,12 @@ class RunPlanner:
             recipe = self._make_quoter().settle(recipe, path, self._environ)
         return PlannedRun(recipe, path)
 
-    def _settled(self, recipe: Recipe) -> Recipe:
-        """With one provider, and the versions of models that it starts from."""
+    def _settled(self, recipe: Recipe, seen: list[Place] | None = None) -> Recipe:
+        """With one provider, and the versions of models that it starts from; see `settled_place`."""
         if len(named_places(recipe)) > 1:
             from trainmaster.service.places import settled_place
 
-            recipe = settled_place(self._service, recipe, self._environ, self._tell)
+            recipe = settled_place(self._service, recipe, self._environ, self._tell, seen)
         if not any(each.data for each in recipe.experiments.values()):
             return recipe
         from trainmaster.service.models.starting_models import with_versions

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Form, Request, UploadFile
 from fastapi.responses import JSONResponse, Response
@@ -32,6 +32,7 @@ from trainmaster.providers.loading import NAMED as CATALOGUES
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.endpoints.serving_recipe import must_be_servable, package_for, serving_recipe
 from trainmaster.service.first_recipe import ScriptOption, scripts_in
+from trainmaster.service.place_table import Place, with_places
 from trainmaster.service.places import settled_place
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
@@ -59,6 +60,10 @@ from trainmaster.web.recipe_form import (
 )
 from trainmaster.web.rendering import is_part, page, part, redirect
 from trainmaster.web.workflows import begin
+
+if TYPE_CHECKING:
+    from trainmaster.service import Quote
+    from trainmaster.spec import Recipe
 
 _ASK = (
     'python -m trainmaster.inference --model-dir "$TRAINMASTER_DATA_MODEL" --files "$TRAINMASTER_DATA_FILES"'
@@ -272,10 +277,15 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
     try:
         recipe = state.submissions.read(caller, form.request())
         service = state.service.of_team(caller.team or None)
-        recipe = settled_place(service, recipe, state.environ, lambda _: None)
-        check_is_in_one_place(recipe)
-        quoter = Quoter(service, lambda _: None)
-        made = quoter.quote(recipe, Path("recipe"), state.environ, QuoteOptions(measures=False))
+        seen: list[Place] = []
+        settled = settled_place(service, recipe, state.environ, lambda _: None, seen)
+        check_is_in_one_place(settled)
+
+        def quote(one: Recipe) -> Quote:
+            options = QuoteOptions(measures=False)
+            return Quoter(service, lambda _: None).quote(one, Path("recipe"), state.environ, options)
+
+        made = with_places(service, recipe, state.environ, seen, settled, quote)
     except RecipeError:  # said where the recipe is
         return Response(status_code=204)
     except TrainmasterError as error:

@@ -22,7 +22,8 @@ from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service import renting
 from trainmaster.service.driving.moving import moved
 from trainmaster.service.driving.worlds import Session
-from trainmaster.service.places import Place, check_places, chosen, next_place, settled_place
+from trainmaster.service.place_table import Place, chosen
+from trainmaster.service.places import check_places, next_place, settled_place
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.run_planning import RunPlanner
 from trainmaster.service.service import Service

@@ -13,6 +13,7 @@ from trainmaster.spec.redaction import redacted
 from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
+    from trainmaster.advisor.quote.place_row import PlaceRow
     from trainmaster.providers import Offer
 
 #: From this p95 over p5 on an interval is too wide to plan by.
@@ -418,6 +419,7 @@ class Quote:
         notes: what the user should know.
         to_measure: what of `not_quoted` can be measured first, on which machines; see `measuring_runs`.
         queue: what is waited for machines before; None where there is no queue.
+        places: all places of a recipe that names several, with what each would take; else empty.
     """
 
     experiments: Mapping[str, ExperimentQuote]
@@ -430,6 +432,7 @@ class Quote:
     notes: tuple[str, ...] = ()
     to_measure: Mapping[str, Any] = field(default_factory=dict)
     queue: QuotedQueue | None = None
+    places: tuple[PlaceRow, ...] = ()
 
     @property
     def is_unknown(self) -> bool:
@@ -462,6 +465,7 @@ class Quote:
             "not_quoted": dict(self.not_quoted),
             **({"to_measure": dict(self.to_measure)} if self.to_measure else {}),
             **({"queue": self.queue.as_dict()} if self.queue else {}),
+            **({"places": [each.as_dict() for each in self.places]} if self.places else {}),
             "warnings": list(self.notes),
         }
 

@@ -9,6 +9,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.model.measurement import Measurement, Point, TimeShares
+from trainmaster.advisor.quote.place_row import PlaceRow
 from trainmaster.advisor.quote.quote import (
     Alternative,
     ClusterShape,
@@ -161,7 +162,8 @@ def quote_of(found: Mapping[str, Any]) -> Quote:
         tuple(found["warnings"]),
         found.get("to_measure") or {},
         QuotedQueue(_interval(queue["time_s"]), queue["reckoned_s"], queue["seen"]) if queue else None,
-        found,
+        tuple(PlaceRow.of(each) for each in found.get("places") or ()),
+        json=found,
     )
 
 
