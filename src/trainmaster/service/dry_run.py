@@ -16,7 +16,7 @@ from trainmaster.service.renting import planned_requests
 from trainmaster.spec.parts import named_places, parted
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.quote.place_row import PlaceRow
+    from trainmaster.advisor.quote.quote import PlaceRow
     from trainmaster.service.place_table import Place
     from trainmaster.service.service import Service
     from trainmaster.spec import Experiment, Recipe

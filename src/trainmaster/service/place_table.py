@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.advisor.quote.place_row import PlaceRow, wait_words
+from trainmaster.advisor.quote.quote import PlaceRow
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.parts import in_place
 from trainmaster.spec.places import IN_TIME_S
 from trainmaster.spec.units import format_duration
 
@@ -151,18 +152,15 @@ def with_places(
     places, name = quoted_places(service, recipe, environ, seen), settled.provider
     best = taken_by_objective(recipe, places)
     if best is not None and best.provider != name:
-        from trainmaster.service.places import in_place
-
         made, name = quote(in_place(recipe, best.provider)), best.provider
     return replace(made, places=table_of(recipe, places, [name]))
 
 
 def _row(service: Service, recipe: Recipe, environ: Mapping[str, str], place: Place) -> PlaceRow:
-    from trainmaster.service.places import in_place
     from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.quotes.quote_service import Quoter
 
-    plain = PlaceRow(place.provider, place.machines, place.usd_per_hour, wait=wait_words(place.wait_s))
+    plain = PlaceRow(place.provider, place.machines, place.usd_per_hour, wait=_wait_words(place.wait_s))
     if place.refusal:
         return replace(plain, wait="", why_not=place.refusal)
     try:
@@ -204,3 +202,14 @@ def _why_not(recipe: Recipe, each: QuotedPlace, *, is_later: bool, by_objective:
         why = words.get(recipe.objective.name, "it is no better by the objective")
         return why if each.is_comparable else f"{each.row.no_quote or 'nothing is known of it'}"
     return "an earlier one begins in time" if is_later else "it has no room for all of the run"
+
+
+def _wait_words(wait_s: float | None) -> str:
+    """How long a place lets one wait.
+
+    >>> _wait_words(None), _wait_words(0.0), _wait_words(5400.0)
+    ('it does not say how long its queue is', '', '1 h 30 min in its queue')
+    """
+    if wait_s is None:
+        return "it does not say how long its queue is"
+    return f"{format_duration(wait_s)} in its queue" if wait_s else ""

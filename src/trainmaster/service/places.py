@@ -20,7 +20,7 @@ from trainmaster.service.place_table import (
     taken_by_objective,
 )
 from trainmaster.spec.errors import TrainmasterError, UsageError
-from trainmaster.spec.parts import named_places, part_of
+from trainmaster.spec.parts import in_place, named_places, part_of
 
 if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome
@@ -337,18 +337,6 @@ def _all_refused(refusals: Mapping[str, TrainmasterError]) -> TrainmasterError:
 def _none(lines: list[str]) -> UsageError:
     reasons = "\n".join(dict.fromkeys(lines))  # the whole, then each experiment, may be refused alike
     return UsageError(f"no place would give what this recipe asks for:\n{reasons}", "Name another one.")
-
-
-def in_place(recipe: Recipe, provider: str) -> Recipe:
-    """The recipe with all of it in one place."""
-    own = [name for name, each in recipe.experiments.items() if each.provider]
-    cleared = {
-        name: recipe.experiments[name].model_copy(update={"provider": (), "shares": {}}) for name in own
-    }
-    overrides = [f"provider={provider}", *(f"experiments.{name}.provider=null" for name in own)]
-    update: dict[str, object] = {"provider": provider, "places": ()}
-    update |= {"overrides": (*recipe.overrides, *overrides), "experiments": {**recipe.experiments, **cleared}}
-    return recipe.model_copy(update=update)
 
 
 def asked_place(service: OpenHome, recipe: Recipe, environ: Mapping[str, str]) -> Place:

@@ -50,3 +50,15 @@ def part_of(recipe: Recipe, place: str, names: Mapping[str, int | None]) -> Reci
         update: dict[str, Any] = {"provider": (), "shares": {}, "after": (), "data": data}
         experiments[name] = one.model_copy(update=update | ({} if nodes is None else {"workers": nodes}))
     return recipe.model_copy(update={"provider": place, "places": (), "experiments": experiments})
+
+
+def in_place(recipe: Recipe, provider: str) -> Recipe:
+    """The recipe with all of it in one place."""
+    own = [name for name, each in recipe.experiments.items() if each.provider]
+    cleared = {
+        name: recipe.experiments[name].model_copy(update={"provider": (), "shares": {}}) for name in own
+    }
+    overrides = [f"provider={provider}", *(f"experiments.{name}.provider=null" for name in own)]
+    update: dict[str, object] = {"provider": provider, "places": ()}
+    update |= {"overrides": (*recipe.overrides, *overrides), "experiments": {**recipe.experiments, **cleared}}
+    return recipe.model_copy(update=update)

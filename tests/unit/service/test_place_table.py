@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.advisor.quote.place_row import PlaceRow
-from trainmaster.advisor.quote.quote import Interval
+from trainmaster.advisor.quote.quote import Interval, PlaceRow
 from trainmaster.service.place_table import Place, QuotedPlace, table_of, taken_by_objective
 from trainmaster.spec import Recipe
 

@@ -9,7 +9,6 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.model.measurement import Measurement, Point, TimeShares
-from trainmaster.advisor.quote.place_row import PlaceRow
 from trainmaster.advisor.quote.quote import (
     Alternative,
     ClusterShape,
@@ -18,6 +17,7 @@ from trainmaster.advisor.quote.quote import (
     Interval,
     MoreMeasuring,
     NextMeasurement,
+    PlaceRow,
     Quote,
     QuotedQueue,
     QuotedTarget,

@@ -17,7 +17,6 @@ from trainmaster.db.run_rows import existing
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.local_runs import LocalRuns, isolation_of
 from trainmaster.service.driving.recipe_readers import MAX_BYTES, RecipeReaders
-from trainmaster.service.places import in_place
 from trainmaster.service.teams.admission import PRIORITIES, Application
 from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget
 from trainmaster.service.teams.team_volumes import is_volume_name, with_team_volumes, with_versions
@@ -25,7 +24,7 @@ from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.users.caller import Caller, ForbiddenError, Wallet
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RunError, StoreError, UsageError
-from trainmaster.spec.parts import named_places
+from trainmaster.spec.parts import in_place, named_places
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.recipe import own_configuration
 
