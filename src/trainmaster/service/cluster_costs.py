@@ -29,6 +29,7 @@ class ClusterFacts:
         provider, region, instance: of its workers' machines.
         phases: what is no training, by experiment.
         gpus: that each of its workers' machines has.
+        machines: how many it has in all.
     """
 
     experiments: tuple[str, ...]
@@ -42,6 +43,7 @@ class ClusterFacts:
     instance: str = ""
     phases: Mapping[str, ExperimentPhases] = field(default_factory=dict)
     gpus: int = 0
+    machines: int = 1
 
     def beside(self) -> dict[str, Overhead]:
         """What is no training there, by experiment."""
@@ -128,7 +130,9 @@ class RecordedClusterCosts:
 
         provider = cluster.provider or self.provider
         can = capabilities_of(provider)
-        wait = machines_belief(can.provisioning_s, self.waited, provider, cluster.machine)
+        wait = machines_belief(
+            can.provisioning_s, self.waited, provider, cluster.machine, machines=cluster.machines
+        )
         back = can.giving_back_s.learnt(self.gave_back_s)
         return [("machines", wait.quantiles), ("giving back", back.quantiles)]
 
@@ -176,4 +180,5 @@ def _facts(record: ClusterRecord, phases: Mapping[str, ExperimentPhases]) -> Clu
         rental.instance_type,
         phases,
         rental.gpus,
+        sum(role.count for role in plan.roles),
     )

@@ -30,6 +30,12 @@ _FAST: Final = 4.0
 _BOOTS: Final = 0.5
 #: Of several kinds of machines, how much they differ (log); counts as much as two of them.
 _OTHER_TYPES: Final = 0.3
+#: The last of n machines is there after the usual time of one, times n to a power like this, with a doubt:
+#: the greatest of n times with the spread of one wait. How much more they hinder each other is learnt.
+_TOGETHER: Final = (0.2, 0.2)
+_WAIT_SPREAD: Final = 0.3
+#: How much wider its 95 % are than the normal distribution's, times the degrees of freedom.
+_STUDENT: Final = 0.93
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,7 @@ class Waited:
         seconds: from asking for it until it was up. offer: its workers' machines, as in `Measurement`.
         provider: whose. vcpus: of one; 0: unknown.
         queued_s: how long they waited in a queue of the provider before.
+        machines: how many came together.
     """
 
     seconds: float
@@ -106,10 +113,60 @@ class Waited:
     provider: str = ""
     vcpus: float = 0.0
     queued_s: float = 0.0
+    machines: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """How much longer many machines take to come than one does.
+
+    Attributes:
+        power: of their number. doubt: about it (log). usual: how many came before (log, the mean).
+    """
+
+    power: float
+    doubt: float
+    usual: float
+
+    @classmethod
+    def learnt(cls, waited: Sequence[Waited], provider: str) -> Together:
+        """From earlier waits: how these differ within each kind of machines, as their number does.
+
+        >>> few = [Waited(10.0, machines=1), Waited(20.0, machines=4)] * 9
+        >>> [round(Together.learnt(seen, "lab").power, 2) for seen in (few, [])]
+        [0.44, 0.2]
+        """
+        kinds: dict[str, list[tuple[float, float]]] = {}
+        for each in waited:
+            if each.provider in ("", provider) and each.seconds > 0:
+                point = (math.log(max(each.machines, 1)), math.log(each.seconds))
+                kinds.setdefault(each.offer, []).append(point)
+        weight = _TOGETHER[1] ** -2
+        both = _TOGETHER[0] * weight
+        for points in kinds.values():
+            x, y = (sum(values) / len(points) for values in zip(*points, strict=True))
+            weight += sum((a - x) ** 2 for a, _ in points) / _WAIT_SPREAD**2
+            both += sum((a - x) * (b - y) for a, b in points) / _WAIT_SPREAD**2
+        numbers = [a for points in kinds.values() for a, _ in points]
+        usual = sum(numbers) / len(numbers) if numbers else 0.0
+        return cls(max(both / weight, 0.0), weight**-0.5, usual)
+
+    def factor(self, machines: float) -> float:
+        """By which so many take longer than one."""
+        return float(max(machines, 1.0) ** self.power)
+
+    def spread(self, machines: float) -> float:
+        """Doubt (log) about that of so many."""
+        return self.doubt * abs(math.log(max(machines, 1.0)) - self.usual)
 
 
 def machines_belief(
-    prior: LogNormal, waited: Sequence[Waited], provider: str, offer: str, vcpus: float = 0.0
+    prior: LogNormal,
+    waited: Sequence[Waited],
+    provider: str,
+    offer: str,
+    vcpus: float = 0.0,
+    machines: int = 1,
 ) -> LogNormal:
     """How long one will wait for machines: the same kind tells most, the others what is usual there.
 
@@ -124,13 +181,24 @@ def machines_belief(
         provider: whose machines.
         offer: which.
         vcpus: of one; 0: unknown. Small machines boot and unpack more slowly.
+        machines: how many are to come together.
     """
+    together = Together.learnt(waited, provider)
+    one = _one_machine(prior, waited, provider, offer, vcpus, together)
+    spread = math.hypot(one.spread, together.spread(machines)) if one.median else 0.0
+    return LogNormal(one.median * together.factor(machines), spread, one.weight)
+
+
+def _one_machine(
+    prior: LogNormal, waited: Sequence[Waited], provider: str, offer: str, vcpus: float, together: Together
+) -> LogNormal:
+    """`machines_belief` of one alone."""
     mine = [each for each in waited if each.provider in ("", provider)]
     types: dict[str, list[float]] = {}
     for each in mine:
         both = min(each.vcpus, _FAST) and min(vcpus, _FAST)
         slower = (min(each.vcpus, _FAST) / min(vcpus, _FAST)) ** _BOOTS if both else 1.0
-        types.setdefault(each.offer, []).append(each.seconds * slower)
+        types.setdefault(each.offer, []).append(each.seconds * slower / together.factor(each.machines))
     if not types:
         return prior
     own = types.pop(offer, [])
@@ -138,7 +206,10 @@ def machines_belief(
         learnt = prior.learnt([_middle(seconds) for seconds in types.values()])
         within = math.sqrt(sum(_spread(seconds) ** 2 for seconds in types.values()) / len(types))
         prior = LogNormal(learnt.median, max(learnt.spread, math.hypot(within, _OTHER_TYPES)))
-    return LogNormal(prior.median, prior.spread, 0.3).learnt(own)
+    # of few waits neither the mean nor their spread is known: Student's t for the next one, by 5 and 95 %
+    found = LogNormal(prior.median, prior.spread, 0.3).learnt(own)
+    few = math.sqrt(1 + 1 / len(own)) * (1 + _STUDENT / len(own)) if own else 1.0
+    return LogNormal(found.median, min(found.spread * few, max(prior.spread, found.spread)), found.weight)
 
 
 def _typical(seen: Iterable[PhaseSample]) -> list[float]:

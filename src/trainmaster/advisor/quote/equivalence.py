@@ -47,6 +47,7 @@ def alike(
     if not alone:
         code = _pairs(some, machines, servers, joined(node, machines.spot.astype(int)))
     numbers = [some.workers.astype(int), some.nodes.astype(int), _numbered(some.at_once)]
+    numbers.append(_numbered(some.machines + some.servers))
     for number in numbers:
         code = code * (int(number.max(initial=0)) + 1) + number
     _, first, back = np.unique(code, return_index=True, return_inverse=True)

@@ -145,12 +145,14 @@ class RentedPart:
         experiments: that it is for. usd_per_hour: of all its machines.
         is_there: it is paid for already; else only from when the first of its experiments begins.
         machine: what its workers' machines are called in measurements.
+        machines: how many it has.
     """
 
     experiments: tuple[str, ...]
     usd_per_hour: float
     is_there: bool
     machine: str = ""
+    machines: int = 1
 
 
 def forecast_rented(
@@ -188,7 +190,7 @@ def forecast_rented(
     giving_back = drawn(there.giving_back_s.learnt(gave_back_s))
     absent: dict[str, Floats] = {}
     for part in (part for part in parts if not part.is_there):
-        wait = machines_belief(there.provisioning_s, waited, provider, part.machine)
+        wait = machines_belief(there.provisioning_s, waited, provider, part.machine, machines=part.machines)
         come_s = wait.median * np.exp(wait.spread * normal)
         absent |= dict.fromkeys(part.experiments, come_s)
     takes = {name: left[name] * later + absent.get(name, 0.0) for name in left}

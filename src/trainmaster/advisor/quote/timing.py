@@ -15,7 +15,7 @@ from trainmaster.advisor.market.credits import LAUNCH_CREDIT_S, sent_mbit, serve
 from trainmaster.advisor.market.hourly_cost import CHECKPOINT_EVERY_S, Bill
 from trainmaster.advisor.market.machines import Machines, codes, joined
 from trainmaster.advisor.market.pairs import Cards
-from trainmaster.advisor.market.phases import NOTHING, Waited, machines_belief
+from trainmaster.advisor.market.phases import NOTHING, Together, Waited, machines_belief
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model import posterior
 from trainmaster.advisor.model.devices import Device, speed_ratio
@@ -123,10 +123,9 @@ class Timing:
             alone: without communication too.
         """
         work = self._task_s(self._busy_s(some, at_best=True, alone=alone), some) * self._waves(some)
-        first, back = np.unique(self._once_kinds[some.machine], return_index=True, return_inverse=True)[1:]
-        rows = some.machine[first]
-        least = sum(self.once_s(rows).values()) + _draw(beliefs.OVERHEAD_S, self._world(1))
-        return work + least.reshape(-1, len(work), len(rows)).min(0)[:, back.ravel()]
+        first, back = self._alike_once(some)
+        least = sum(self.once_s(some[first]).values()) + _draw(beliefs.OVERHEAD_S, self._world(1))
+        return work + least.reshape(-1, len(work), len(first)).min(0)[:, back]
 
     def at_least_s(self, some: Candidates) -> Floats:
         """(m,) what no time is below, as the parameter servers' processors need it."""
@@ -191,7 +190,7 @@ class Timing:
 
         start, pauses, tail = of_tasks(self._start_s(one)), of_tasks(self._paused_s(one)), self.tail_s()
         tail = of_tasks(tail + _draw(beliefs.TASK_OVERHEAD_S, self._normal(4)))
-        once = self.once_s(one.machine)
+        once = self.once_s(one)
         work = np.tile(self._task_s(busy, one) * waves * (1 + late), (copies, 1))
         overhead = _draw(beliefs.OVERHEAD_S, self._world(1))
         wait = sum((each for name, each in once.items() if name not in _AFTERWARDS), np.zeros((1, 1)))
@@ -317,13 +316,10 @@ class Timing:
             task_s * self._waves(some) * (1.0 + self._late(some)), (1 if self.central else _COPIES, 1)
         )
         work = work + _draw(beliefs.OVERHEAD_S, self._world(1))
-        kinds, first, back = np.unique(
-            self._once_kinds[some.machine], return_index=True, return_inverse=True
-        )  # thousands of machines share a few beliefs
-        once = self.once_s(some.machine[first])
-        after = sum((once.pop(name) for name in _AFTERWARDS if name in once), np.zeros((1, len(kinds))))
-        wait = sum(once.values(), np.zeros((1, len(kinds))))
-        back = back.ravel()
+        first, back = self._alike_once(some)
+        once = self.once_s(some[first])
+        after = sum((once.pop(name) for name in _AFTERWARDS if name in once), np.zeros((1, len(first))))
+        wait = sum(once.values(), np.zeros((1, len(first))))
         return work + self._lost_s(work, some, wait[:, back]) + (wait + after)[:, back]
 
     def _late(self, some: Candidates) -> Floats:
@@ -372,13 +368,36 @@ class Timing:
         """(m,) how many tasks each place is given, one after the other."""
         return np.ceil(self.workload.tasks / some.at_once)
 
-    def once_s(self, rows: NDArray[np.int_]) -> dict[str, Floats]:
+    def once_s(self, some: Candidates) -> dict[str, Floats]:
         """(S, m) seconds of each phase that comes once, by name: of machines, until these are there, too."""
         found: dict[str, Floats] = {}
         for stream, (name, medians, spreads) in enumerate(self._once):
-            drawn = medians[rows] * np.exp(spreads[rows] * self._world(30 + stream))
+            median, spread = medians[some.machine], spreads[some.machine]
+            if name == "machines":  # all of them have to be there
+                median, spread = self._all_there(median, spread, some)
+            drawn = median * np.exp(spread * self._world(30 + stream))
             found[name] = drawn + found.get(name, 0.0)  # there may be several data
         return found
+
+    def _all_there(self, median: Floats, spread: Floats, some: Candidates) -> tuple[Floats, Floats]:
+        """The same of all machines of a cluster as of one of them; one belief of each provider."""
+        providers = np.array([self.offers[index].provider for index in self.machines.index.tolist()])
+        number = np.maximum(some.machines + some.servers, 1.0)
+        for provider in np.unique(providers):
+            mine = providers[some.machine] == provider
+            together = Together.learnt(self.waited, str(provider))
+            more = np.log(number)
+            median = np.where(mine, median * np.exp(together.power * more), median)
+            doubt = np.where(median > 0, together.doubt * np.abs(more - together.usual), 0.0)
+            spread = np.where(mine, np.hypot(spread, doubt), spread)
+        return median, spread
+
+    def _alike_once(self, some: Candidates) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
+        """One of each kind for which that is alike, and the kind of each: thousands share a few beliefs."""
+        number = codes(some.machines + some.servers)
+        kinds = joined(self._once_kinds[some.machine], number)
+        first, back = np.unique(kinds, return_index=True, return_inverse=True)[1:]
+        return first, back.ravel()
 
     @cached_property
     def _once(self) -> list[tuple[str, Floats, Floats]]:

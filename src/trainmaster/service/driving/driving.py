@@ -333,6 +333,7 @@ def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -
         beside=beside,
         promised=_nothing if world.allowance is None else world.allowance.hurry,
         where=world.where,
+        told_before={each["message"] for each in queries.last_notes(opened.database, session.run, 1_000)},
     )
 
 

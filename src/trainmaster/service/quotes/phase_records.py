@@ -203,15 +203,17 @@ def waited_for(database: Database, provider: str, offers: Iterable[Offer] = ()) 
     vcpus = {each.instance_type: each.vcpus for each in offers}
     for row in database.cluster_waits(provider):
         rental: dict[str, Any] = {}
-        queued_s = 0.0
+        queued_s, machines = 0.0, 1
         with suppress(ValueError, TypeError, LookupError, AttributeError):
             data = json.loads(row["data"])
             queued_s = _queued_s(data, row["waited_s"]) if capabilities_of(provider).queues else 0.0
             taken = [machine["rental"] for machine in data.get("machines", ()) if machine.get("has_joined")]
             rental = taken[0] if taken else data["plan"]["roles"][0]["rentals"][0]
+            machines = len(taken) or sum(role["count"] for role in data["plan"]["roles"])
         instance = str(rental.get("instance_type", ""))
         offer = measured_name(provider, instance)
-        found.append(Waited(row["waited_s"] - queued_s, offer, provider, vcpus.get(instance, 0.0), queued_s))
+        cores = vcpus.get(instance, 0.0)
+        found.append(Waited(row["waited_s"] - queued_s, offer, provider, cores, queued_s, machines))
     return tuple(found)
 
 

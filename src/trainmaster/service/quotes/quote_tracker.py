@@ -10,7 +10,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -86,6 +86,7 @@ class QuoteTracker:
         score: how such quotes turned out before, by their kind, in words; empty if unknown.
         promised: is told that a quote was written down, and what is set aside has changed by it.
         where: what an attempt runs on, by its id; None: what its experiment does.
+        told_before: lines of earlier drivers of the run: no warning is given twice.
 
     Attributes:
         sizes: by experiment what other sizes of its gang would mean, where these may change.
@@ -104,8 +105,10 @@ class QuoteTracker:
         beside: Callable[[], Mapping[str, Overhead]] = dict,
         promised: Callable[[], None] = lambda: None,
         where: Callable[[str], Where] | None = None,
+        told_before: Collection[str] = (),
     ) -> None:
         self._database = database
+        self._told_before = told_before
         self._recipe = recipe
         self._run = run
         self._histories = histories
@@ -376,7 +379,7 @@ class QuoteTracker:
                 lines.append(Note(told))
             else:
                 self._warned.discard(name)  # its steps are few, but they come
-        return lines
+        return [each for each in lines if each.message not in self._told_before]
 
     def _is_known(self, name: str) -> bool:
         """True if there is something to quote an experiment by."""

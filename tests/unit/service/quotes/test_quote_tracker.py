@@ -61,7 +61,8 @@ class Store:
 class World:
     """One experiment with one running task, and a keeper that looks at it."""
 
-    def __init__(self, tmp_path, database=None, histories=None, **keys):
+    def __init__(self, tmp_path, database=None, histories=None, told_before=(), **keys):
+        tmp_path.mkdir(exist_ok=True)
         path = tmp_path / "recipe.yaml"
         keys = {"command": "true", **keys}
         path.write_text(json.dumps({"name": "job", "experiments": {"main": keys}}))
@@ -81,7 +82,13 @@ class World:
             )
         }
         self.tracker = QuoteTracker(
-            self.database, recipe, "r", histories or dict, elapsed=lambda now: now - BEGAN, slots=2
+            self.database,
+            recipe,
+            "r",
+            histories or dict,
+            elapsed=lambda now: now - BEGAN,
+            slots=2,
+            told_before=told_before,
         )
 
     def look(self, until_s, every_s=1.0, step_s=None):
@@ -106,6 +113,12 @@ def promise(kind="binding", p95=100.0):
     made = QuoteRecord(kind, BEGAN, Interval(50.0, 60.0, p95), Interval(0, 0, 0))
     row = {"id": 0, "kind": kind, "made_at": BEGAN, "data": made.as_json()}
     return row | {"kept": None, "time_s": None, "cost_usd": None}
+
+
+def test_no_warning_is_repeated_by_the_next_driver(tmp_path):
+    told = World(tmp_path / "first").look(300)
+    assert told
+    assert World(tmp_path / "next", told_before=told).look(300) == []
 
 
 def test_a_task_that_shows_no_steps_is_warned_of_once(tmp_path):
