@@ -307,6 +307,18 @@ class Queue(Protocol):
 
 
 @runtime_checkable
+class RanksJobs(Protocol):
+    """What a `Queue` may do, too, that says why some of its jobs begin before others."""
+
+    def rank_words(self, requests: Sequence[NodeRequest]) -> str:
+        """How what waits beside these is ranked, for people; empty if it does not say.
+
+        Raises:
+            ProviderError: it cannot be asked.
+        """
+
+
+@runtime_checkable
 class CountsFree(Protocol):
     """What a provider may do, too, whose machines are there anyway, and may be in use."""
 

@@ -94,6 +94,7 @@ class Capabilities:
         bakes: an image can be made of a machine, from which others start; see `Baker`.
         giving_back_s: seconds from the end of the work until machines are paid for no more.
         queues: its machines may wait in a queue of its own, which is no part of that.
+        no_containers: why nothing on its machines may start containers; empty if something may.
     """
 
     reach: str = "ssh"
@@ -116,6 +117,7 @@ class Capabilities:
     provisioning_s: LogNormal = _THERE_S
     giving_back_s: LogNormal = _GIVEN_BACK_S
     queues: bool = False
+    no_containers: str = ""
 
     @property
     def is_here(self) -> bool:
@@ -193,6 +195,7 @@ BUILT_IN: Final = {
         _SITE,
         reach="kubernetes",
         no_spot="nodes that are taken back are a machine of its own, named by `instance`",
+        no_containers="its machines are containers: `image` in kubernetes.yaml names theirs",
         console=True,
     ),
     "lab": Capabilities(

@@ -135,7 +135,7 @@ class KubernetesDouble(PrivateServer):
     Attributes:
         requests: what was asked for: method, path, query, body.
         pod_limit: of a quota; None for none. forbidden: verbs that the login may not do.
-        is_away: it does not answer now.
+        is_away: it does not answer now. is_over: the login's time is, and it is refused.
     """
 
     def __init__(self, cpus: float = 16.0) -> None:
@@ -150,7 +150,7 @@ class KubernetesDouble(PrivateServer):
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self.pod_limit: int | None = None
         self.forbidden: set[str] = set()
-        self.is_away = False
+        self.is_away = self.is_over = False
         self.kubeconfig = self._root / "config"
 
     def prepare(self) -> None:
@@ -330,7 +330,7 @@ class KubernetesDouble(PrivateServer):
             query = dict(request.query_params)
             self.requests.append((request.method, request.path_params["rest"], query, body))
             try:
-                if request.headers.get("authorization") != f"Bearer {TOKEN}":
+                if self.is_over or request.headers.get("authorization") != f"Bearer {TOKEN}":
                     raise _Refused(401, "Unauthorized", "Unauthorized")
                 verb = {"POST": "create", "DELETE": "delete", "PATCH": "patch"}.get(request.method, "get")
                 if verb in self.forbidden:
@@ -360,7 +360,7 @@ class KubernetesDouble(PrivateServer):
         )
 
     async def _exec(self, line: Any) -> None:  # noqa: ANN401 - JSON, or the library's
-        if line.headers.get("authorization") != f"Bearer {TOKEN}" or self.is_away:
+        if line.headers.get("authorization") != f"Bearer {TOKEN}" or self.is_away or self.is_over:
             await line.close()
             return
         try:

@@ -57,6 +57,7 @@ class PrivateSlurm(PrivateServer):
         silent_s: a node that says nothing for so long is down.
         accounting: it keeps jobs in a database (``slurmdbd mariadb-server``, eight seconds more).
         forgets_after_s: what has ended for so long is only there.
+        ranks: jobs have a priority of several factors: `sprio`.
 
     Attributes:
         names: of the nodes.
@@ -71,6 +72,7 @@ class PrivateSlurm(PrivateServer):
         silent_s: int = 15,
         accounting: bool = False,
         forgets_after_s: int = 300,
+        ranks: bool = False,
     ) -> None:
         self.names = [f"n{k}" for k in range(1, nodes + 1)]
         self._grace_s, self._silent_s = preempts_after_s, silent_s
@@ -78,7 +80,7 @@ class PrivateSlurm(PrivateServer):
         self._place.chmod(0o755)
         self._network = PrivateNetwork("sl", 83, self.names)
         self._port, self._node_port, self._account_port, self._database_port = free_ports(4)
-        self._accounting, self._forgets_after_s = accounting, forgets_after_s
+        self._accounting, self._forgets_after_s, self._ranks = accounting, forgets_after_s, ranks
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self.environ = {
             "SLURM_CONF": str(self._place / "slurm.conf"),
@@ -222,6 +224,7 @@ class PrivateSlurm(PrivateServer):
             f"PartitionName=scavenge Nodes=n[1-{last}] MaxTime=1-0 State=UP PriorityTier=1 "
             f"PreemptMode=CANCEL GraceTime={self._grace_s}{self._accounting * f' {WEIGHTS}'}",
             *["AccountingStorageTRES=gres/gpu"] * self._accounting,
+            *["PriorityType=priority/multifactor", "PriorityWeightJobSize=1000"] * self._ranks,
         ]  # fmt: skip
 
     def _start_accounting(self) -> None:

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,8 @@ import pytest
 pytest.importorskip("websockets", reason="websockets is not installed")
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
-from place_runs import RECIPE, Crossing, gang, until, until_step
+from kubernetes_places import KubernetesAccount, account_of, check_clean, renter_of
+from place_runs import Crossing, cross, gang, until, until_step
 from renter import Renter
 
 from trainmaster.testing.helm_chart import rendered, values_of
@@ -25,49 +25,6 @@ pytestmark = [
     pytest.mark.places,
 ]
 RBAC = "apis/rbac.authorization.k8s.io/v1"
-SETTINGS = """\
-image: work:lab
-grace: 20s
-wait: {wait}
-volumes: {{/usr: "/usr:ro"}}
-machines:
-  node: {{cpus: 0.1, memory: 300MB}}
-  wide: {{cpus: 64, memory: 300MB}}
-"""
-SERVED = """
-name: steps
-experiments:
-  train:
-    distributed: {strategy: ps-async, workers: 2, parameter_servers: 1, hardware: {ps: {instance: node}}}
-    framework: plain
-    hardware: {instance: node}
-    command: |
-      echo "$TRAINMASTER_ROLE on $(hostname)"
-      until test "$TRAINMASTER_ROLE" = worker; do sleep 1; done
-      sleep 5
-"""
-SWEEP = """
-name: steps
-experiments:
-  train:
-    framework: plain
-    hardware: {instance: node}
-    parameters: {rate: [1, 2, 3, 4]}
-    command: echo "rate {rate} on $(hostname)"
-"""
-
-
-@dataclass(frozen=True)
-class Account:
-    """Somebody with a home who may use a namespace. env: of the commands. home: ``TRAINMASTER_HOME``."""
-
-    kubernetes: PrivateKubernetes
-    home: Path
-    env: dict[str, str]
-
-    def settings(self, wait: str = "5m") -> None:
-        """Write them."""
-        (self.home / "kubernetes.yaml").write_text(SETTINGS.format(wait=wait))
 
 
 @pytest.fixture(scope="module")
@@ -82,37 +39,18 @@ def kubernetes() -> Iterator[PrivateKubernetes]:
 
 
 @pytest.fixture
-def account(kubernetes: PrivateKubernetes, tmp_path: Path) -> Account:
+def account(kubernetes: PrivateKubernetes, tmp_path: Path) -> KubernetesAccount:
     """A new user of it."""
-    home = tmp_path / "home"
-    home.mkdir()
-    kept = {
-        name: os.environ[name] for name in ("HOME", "LANG", "PATH", "TRAINMASTER_CACHE") if name in os.environ
-    }
-    environ = {**kept, "TRAINMASTER_HOME": str(home), "KUBECONFIG": str(kubernetes.kubeconfig)}
-    made = Account(kubernetes, home, environ)
-    made.settings()
-    return made
+    return account_of(kubernetes, tmp_path)
 
 
 @pytest.fixture
-def user(account: Account, tmp_path: Path) -> Iterator[Renter]:
+def user(account: KubernetesAccount, tmp_path: Path) -> Iterator[Renter]:
     """They run recipes there."""
-    work = tmp_path / "work"
-    work.mkdir()
-    renter = Renter(account, work)
-    yield renter
-    renter.kill_all()
-    for name in account.kubernetes.left():
-        account.kubernetes.api.call("DELETE", f"pods/{name}", query={"gracePeriodSeconds": "0"})
+    yield from renter_of(account, tmp_path)
 
 
-def check_clean(account: Account) -> None:
-    """No pod of ours is left."""
-    until(lambda: not account.kubernetes.left(), 60, account.kubernetes.left)
-
-
-def test_a_gang_of_two_that_is_looked_into(user: Renter, account: Account) -> None:
+def test_a_gang_of_two_that_is_looked_into(user: Renter, account: KubernetesAccount) -> None:
     """By shells, files, ports and what its first processes have said; nothing of it stays."""
     going = user.run(gang(user, 2, 4000), provider="kubernetes")
     run = going.run
@@ -129,27 +67,8 @@ def test_a_gang_of_two_that_is_looked_into(user: Renter, account: Account) -> No
     check_clean(account)
 
 
-def test_parameter_servers(user: Renter, account: Account) -> None:
-    """Three pods."""
-    going = user.run(user.recipe(SERVED), provider="kubernetes")
-    run = going.run
-    assert going.end()["state"] == "DONE"
-    text = user.call("logs", run).stdout
-    assert len({word for word in text.split() if word.startswith("tm-")}) == 3
-    check_clean(account)
-
-
-def test_a_sweep(user: Renter, account: Account) -> None:
-    """Its tasks."""
-    going = user.run(user.recipe(SWEEP), provider="kubernetes")
-    run = going.run
-    assert going.end()["state"] == "DONE"
-    assert user.call("logs", run).stdout.count("rate ") == 4
-    check_clean(account)
-
-
 @pytest.mark.parametrize("how", ["evicted", "deleted at once"])
-def test_a_pod_goes(user: Renter, account: Account, how: str) -> None:
+def test_a_pod_goes(user: Renter, account: KubernetesAccount, how: str) -> None:
     """Another one comes, and the work goes on from a checkpoint."""
     going = user.run(gang(user, 2, 200), provider="kubernetes")
     run = going.run
@@ -166,7 +85,7 @@ def test_a_pod_goes(user: Renter, account: Account, how: str) -> None:
     check_clean(account)
 
 
-def test_the_server_is_away_for_a_minute(user: Renter, account: Account) -> None:
+def test_the_server_is_away_for_a_minute(user: Renter, account: KubernetesAccount) -> None:
     """Unreachable is not dead: the run goes on, or goes on from its checkpoint, in the same pods."""
     going = user.run(gang(user, 2, 400), provider="kubernetes")
     run = going.run
@@ -180,7 +99,7 @@ def test_the_server_is_away_for_a_minute(user: Renter, account: Account) -> None
     check_clean(account)
 
 
-def test_a_node_is_lost(user: Renter, account: Account, kubernetes: PrivateKubernetes) -> None:
+def test_a_node_is_lost(user: Renter, account: KubernetesAccount, kubernetes: PrivateKubernetes) -> None:
     """What was there goes on elsewhere."""
     going = user.run(gang(user, 2, 300), provider="kubernetes")
     run = going.run
@@ -197,7 +116,7 @@ def test_a_node_is_lost(user: Renter, account: Account, kubernetes: PrivateKuber
     assert max(step for _, step in user.starts(run)) > 0
 
 
-def test_what_no_node_has_is_told_in_the_schedulers_words(user: Renter, account: Account) -> None:
+def test_what_no_node_has_is_told_in_the_schedulers_words(user: Renter, account: KubernetesAccount) -> None:
     """And given back; who does not want to wait ends it."""
     account.settings("0s")
     going = user.run(gang(user, 2, 10, "wide"), provider="kubernetes")
@@ -208,7 +127,7 @@ def test_what_no_node_has_is_told_in_the_schedulers_words(user: Renter, account:
     check_clean(account)
 
 
-def test_a_quota_is_refused_before_anything_is_made(user: Renter, account: Account) -> None:
+def test_a_quota_is_refused_before_anything_is_made(user: Renter, account: KubernetesAccount) -> None:
     """With its numbers."""
     account.kubernetes.pod_limit = 1
     try:
@@ -219,7 +138,7 @@ def test_a_quota_is_refused_before_anything_is_made(user: Renter, account: Accou
     assert not account.kubernetes.left()
 
 
-def test_a_driver_that_is_killed_finds_its_pods(user: Renter, account: Account) -> None:
+def test_a_driver_that_is_killed_finds_its_pods(user: Renter, account: KubernetesAccount) -> None:
     """Never more."""
     going = user.run(gang(user, 2, 200), provider="kubernetes")
     run = going.run
@@ -234,30 +153,12 @@ def test_a_driver_that_is_killed_finds_its_pods(user: Renter, account: Account) 
     check_clean(account)
 
 
-def test_a_driver_that_never_comes_back_leaves_nothing(user: Renter, account: Account) -> None:
+def test_a_driver_that_never_comes_back_leaves_nothing(user: Renter, account: KubernetesAccount) -> None:
     """The switch of each pod needs no rights, and no driver."""
     going = user.run(gang(user, 2, 4000), provider="kubernetes", TRAINMASTER_NODE_LEASE="30s")
     until_step(user, going.run)
     going.kill()
     check_clean(account)
-
-
-ROWS = {
-    "volume": Crossing(
-        'cat "$TRAINMASTER_DATA_IMAGES/deep/a"',
-        "of the volume",
-        "node",
-        more="data: {images: {volume: images}}",
-    ),
-    "claim": Crossing(
-        "echo by $TRAINMASTER_INDEX > /claimed/$TRAINMASTER_INDEX; cat /claimed/*", "by 1", "node"
-    ),
-    "cap": Crossing("sleep 600", "the run ends: it may cost", "dear", "{total: $0.6}", code=1),
-    "a limit of waiting": Crossing("echo never", "no machines after 5 s", "wide", "{wait: 5s}", code=1),
-    "driver on the cluster": Crossing(
-        "echo never", "in this home only", "node", options=("--on-cluster",), code=2
-    ),
-}
 
 
 def claim(kubernetes: PrivateKubernetes, name: str, place: Path) -> None:
@@ -270,41 +171,18 @@ def claim(kubernetes: PrivateKubernetes, name: str, place: Path) -> None:
         kubernetes.api.call("POST", "persistentvolumeclaims", {"metadata": {"name": name}, "spec": wish})
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_crossing(user: Renter, account: Account, name: str) -> None:
-    """It ends as it does elsewhere."""
-    row, settings = ROWS[name], account.home / "kubernetes.yaml"
-    dear = "  dear: {cpus: 0.1, memory: 300MB, usd_per_hour: 3}\n"
-    settings.write_text(settings.read_text() + dear)
-    if name == "claim":
-        (place := user.work.parent / "claimed").mkdir(mode=0o777)
-        claim(account.kubernetes, "claimed", place)
-        settings.write_text(settings.read_text().replace('"/usr:ro"', '"/usr:ro", /claimed: claimed'))
-    if name == "volume":
-        (images := user.work.parent / "images" / "deep").mkdir(parents=True)
-        (images / "a").write_text("of the volume\n")
-        user.call("volume", "push", images.parent, "images")
-    text = RECIPE.format(budget=row.budget, machine=row.machine, more=row.more, command=row.command)
-    going = user.run(user.recipe(text), *row.options, provider="kubernetes")
-    told = going.end(row.code)
-    logs = user.call("logs", told["run"]).stdout if row.code == 0 else ""
-    assert row.words in going.text + logs, going.text
+def test_a_claim_is_mounted(user: Renter, account: KubernetesAccount) -> None:
+    """A volume of Kubernetes' own."""
+    settings = account.home / "kubernetes.yaml"
+    (place := user.work.parent / "claimed").mkdir(mode=0o777)
+    claim(account.kubernetes, "claimed", place)
+    settings.write_text(settings.read_text().replace('"/usr:ro"', '"/usr:ro", /claimed: claimed'))
+    command = "echo by $TRAINMASTER_INDEX > /claimed/$TRAINMASTER_INDEX; cat /claimed/*"
+    cross(user, "kubernetes", Crossing(command, "by 1", "node"))
     check_clean(account)
 
 
-def test_machines_that_are_kept_have_the_next_run(user: Renter, account: Account) -> None:
-    """The same pods; then they are given back."""
-    recipe = user.recipe(RECIPE.format(budget="{}", machine="node", more="", command="hostname"))
-    user.run(recipe, "--keep", "10m", provider="kubernetes").end()
-    pods = set(account.kubernetes.left())
-    assert len(pods) == 2
-    user.run(recipe, "--keep", "10m", provider="kubernetes").end()
-    assert set(account.kubernetes.left()) == pods
-    user.run(recipe, provider="kubernetes").end()
-    check_clean(account)
-
-
-def test_a_pod_that_is_preempted_saves_and_comes_again(user: Renter, account: Account) -> None:
+def test_a_pod_that_is_preempted_saves_and_comes_again(user: Renter, account: KubernetesAccount) -> None:
     """By one of a higher priority for which there is no other room."""
     api, settings = account.kubernetes.api, account.home / "kubernetes.yaml"
     settings.write_text(settings.read_text() + "  most: {cpus: 1.2, memory: 300MB}\n")

@@ -129,6 +129,22 @@ def test_a_team_trains_on_a_server_that_has_an_account(
     check_clean(account)
 
 
+def test_a_quote_says_how_what_waits_is_ranked(account: Account) -> None:
+    """By `sprio`, where the site has that plug-in; the other Slurm here has none, and says nothing."""
+    asked = [NodeRequest("worker", 1, "node", token="t")]
+    place = ProviderPlace(account.home, "0123456789abcdef", account.slurm.environ)
+    assert slurm_provider(place).rank_words(asked) == ""
+    with PrivateSlurm(1, ranks=True) as slurm:
+        place = ProviderPlace(account.home, "0123456789abcdef", slurm.environ)
+        for _ in range(3):
+            slurm.command("sbatch", "-N1", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1000")
+        until(lambda: slurm.command("squeue", "-h", "-t", "R", "-o", "%A"), 60)
+        words = until(lambda: slurm_provider(place).rank_words(asked), 60)
+        assert words.startswith("2 jobs wait there with priority "), words
+        assert ", yours with " in words
+        assert "size " in words
+
+
 def test_the_accounting_tells_of_what_slurm_has_forgotten(account: Account, tmp_path: Path) -> None:
     """When it ended, and why: what it has cost does not go on while no driver looks. And what it bills."""
     try:

@@ -249,6 +249,32 @@ def test_a_busy_controller_ends_no_run_before_it_begins(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("said", "partitions", "words"),
+    [
+        ("user=ada\n", {"main"}, ""),  # no such plug-in, or nothing waits
+        (
+            "user=ada\n7|ada|main,gpu|9|0|0|0|0|0\n",
+            {"gpu"},
+            "1 job waits there with priority 9, yours with 9",
+        ),
+        (
+            "user=ada\n7|bob|main|9|9|0|0|0|0\n8|eve|main|4|4|0|0|0|0\n",
+            {"main"},
+            "2 jobs wait there with priority 4 to 9",
+        ),
+        (
+            "user=ada\n 7 | ada | main | 9 | 0 | 0 | 5 | 0 | 4 \n",
+            {""},
+            "1 job waits there with priority 9, yours with 9: size 5, QOS 4",
+        ),
+        ("user=ada\n7|bob|main|9|9|0|0|0|0\n", {"gpu"}, ""),
+    ],
+)
+def test_what_waits_is_ranked_where_slurm_says_so(said, partitions, words):
+    assert answers.rank_words(said, frozenset(partitions)) == words
+
+
+@pytest.mark.parametrize(
     ("answer", "error"),
     [
         (Result(75, "", ""), ProviderError),  # the lock is held

@@ -371,35 +371,39 @@ class QuotedQueue:
 
     Attributes:
         time_s: None if nothing is known. reckoned_s: as the provider reckons now; None if it does not.
-        seen: how many earlier waits are known.
+        seen: how many earlier waits are known. ranks: how the provider ranks what waits there now.
     """
 
     time_s: Interval | None = None
     reckoned_s: float | None = None
     seen: int = 0
+    ranks: str = ""
 
     @classmethod
-    def of(cls, reckoned_s: float | None, seen: Sequence[float]) -> QuotedQueue:
+    def of(cls, reckoned_s: float | None, seen: Sequence[float], ranks: str = "") -> QuotedQueue:
         """By what the provider reckons now, else by earlier waits, in seconds.
 
         >>> QuotedQueue.of(None, [60.0, 60.0]).words, QuotedQueue.of(None, []).words
         ('1 min (33 s to 1 min 49 s) in the queue, by 2 earlier jobs', 'in the queue: unknown')
+        >>> QuotedQueue.of(None, [], "2 jobs wait there").words
+        'in the queue: unknown (2 jobs wait there)'
         """
         if reckoned_s is None and not seen:
-            return cls()
+            return cls(ranks=ranks)
         first = max(seen[0] if reckoned_s is None else reckoned_s, 1.0)
         belief = LogNormal(first, 1.0, 0.3).learnt(seen if reckoned_s is None else ())
-        return cls(Interval(*belief.quantiles), reckoned_s, len(seen))
+        return cls(Interval(*belief.quantiles), reckoned_s, len(seen), ranks)
 
     @property
     def words(self) -> str:
         """For people."""
+        ranks = f" ({self.ranks})" if self.ranks else ""
         if self.time_s is None:
-            return "in the queue: unknown"
+            return f"in the queue: unknown{ranks}"
         low, middle, high = map(format_duration, (self.time_s.p5, self.time_s.p50, self.time_s.p95))
         jobs = f"{self.seen} earlier job{'s' * (self.seen != 1)}"
         source = f"by {jobs}" if self.reckoned_s is None else "as its scheduler reckons now"
-        return f"{middle} ({low} to {high}) in the queue, {source}"
+        return f"{middle} ({low} to {high}) in the queue, {source}{ranks}"
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""

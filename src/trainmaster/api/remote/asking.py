@@ -161,7 +161,9 @@ def quote_of(found: Mapping[str, Any]) -> Quote:
         found["not_quoted"],
         tuple(found["warnings"]),
         found.get("to_measure") or {},
-        QuotedQueue(_interval(queue["time_s"]), queue["reckoned_s"], queue["seen"]) if queue else None,
+        QuotedQueue(_interval(queue["time_s"]), queue["reckoned_s"], queue["seen"], queue.get("ranks", ""))
+        if queue
+        else None,
         tuple(PlaceRow.of(each) for each in found.get("places") or ()),
         json=found,
     )

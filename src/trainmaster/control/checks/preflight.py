@@ -148,6 +148,16 @@ def _check_places(recipe: Recipe) -> None:
             )
 
 
+def _check_containers(recipe: Recipe) -> None:
+    for name, experiment in recipe.experiments.items():
+        if experiment.container is None:
+            continue
+        for place in experiment.provider or named_places(recipe):
+            if why := capabilities_of(place).no_containers:
+                with _named(recipe, "experiments", name, "container"):
+                    raise UsageError(f"provider {place} starts no containers", f"{why[0].upper()}{why[1:]}.")
+
+
 def check_names(recipe: Recipe) -> None:
     """Refuse an unknown provider, framework, sampler, pruner or option of a search.
 
@@ -158,6 +168,7 @@ def check_names(recipe: Recipe) -> None:
         MissingPartError: a plug-in has the name, but cannot be loaded.
     """
     _check_places(recipe)
+    _check_containers(recipe)
     for number, subscription in enumerate(recipe.notify):
         from trainmaster.control.notes.notifier import NOTIFIERS
 

@@ -291,6 +291,35 @@ def start_of(said: str) -> float | None:
     return float(found[1]) if found else None
 
 
+_FACTORS: Final = ("age", "fair share", "size", "partition", "QOS")
+
+
+def rank_words(text: str, partitions: frozenset[str]) -> str:
+    r"""How the jobs that wait are ranked, of what `rank_script` answers; the user's own best one with why.
+
+    >>> said = "user=ada\n7|ada|gpu|1043|12|1000|0|31|0\n8|bob|gpu|200|200|0|0|0|0\n9|bob|cpu|1|1|0|0|0|0"
+    >>> rank_words(said, {"gpu"})
+    '2 jobs wait there with priority 200 to 1043, yours with 1043: age 12, fair share 1000, partition 31'
+
+    Args:
+        text: the answer.
+        partitions: whose jobs count; those of all if one is not named.
+    """
+    user = next((line[5:] for line in text.splitlines() if line.startswith("user=")), "")
+    rows = [row for line in text.splitlines() if len(row := line.replace(" ", "").split("|")) == 9]
+    rows = [row for row in rows if "" in partitions or not partitions.isdisjoint(row[2].split(","))]
+    if not rows:
+        return ""
+    ranks = sorted({int(row[3]) for row in rows})
+    words = f"{len(rows)} job{'s wait' if len(rows) > 1 else ' waits'} there with priority "
+    words += " to ".join(dict.fromkeys((str(ranks[0]), str(ranks[-1]))))
+    best = max((row for row in rows if row[1] == user), key=lambda row: int(row[3]), default=None)
+    if best is None:
+        return words
+    factors = [f"{name} {value}" for name, value in zip(_FACTORS, best[4:], strict=True) if value != "0"]
+    return f"{words}, yours with {best[3]}" + (f": {', '.join(factors)}" if factors else "")
+
+
 def refused_words(said: str) -> str:
     """What `sbatch` complains of, in one line."""
     lines = [

@@ -180,6 +180,11 @@ class SlurmProvider:
                 found.append(max(start - answers.parse_jobs(done.out)[0], 0.0))
         return max(found, default=None)
 
+    def rank_words(self, requests: Sequence[NodeRequest]) -> str:
+        """See `RanksJobs`: by `sprio`, where the site has the multifactor plug-in."""
+        asked = frozenset(self._settings.machine(each.instance_type).partition for each in requests)
+        return answers.rank_words(self._said(self._patiently(scripts.rank_script())), asked)
+
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
         """See `Provider`: the scripts of the jobs."""
         placeholders = ("ssh-ed25519 ${key.Public}", "${key.Private}", "${lease.Until}")

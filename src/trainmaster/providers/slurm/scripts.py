@@ -334,6 +334,11 @@ def test_script(script: str) -> str:
     return f"cd ~ && sbatch --test-only <<'{END_OF_JOB}' 2>&1\n{script}\n{END_OF_JOB}\n"
 
 
+def rank_script() -> str:
+    """Who asks, and of each job that waits what its priority is made of; silence without that plug-in."""
+    return 'echo "user=$(id -un)"\nsprio -h -o "%i|%u|%r|%Y|%A|%F|%J|%P|%Q" 2>/dev/null\nexit 0\n'
+
+
 def address_script(nodes: Iterable[str]) -> str:
     """The address of each node: ``name address``."""
     names = " ".join(shlex.quote(node) for node in nodes)

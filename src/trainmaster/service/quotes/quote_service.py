@@ -328,7 +328,7 @@ class Quoter:
         if self._candidate_offers is None or not capabilities_of(recipe.provider).queues:
             return None
         from trainmaster.providers import NodeRequest, ProviderPlace, get_provider
-        from trainmaster.providers.base import Queue
+        from trainmaster.providers.base import Queue, RanksJobs
 
         home, one = self._service.home, quote.main.cluster
         requests = [
@@ -337,13 +337,14 @@ class Quoter:
             if rented is not None
         ]
         provider = get_provider(recipe.provider, ProviderPlace(home.root, home.identity(), environ))
-        reckoned_s = None
+        reckoned_s, ranks = None, ""
         if isinstance(provider, Queue):
             with suppress(ProviderError):  # it does not answer: what was seen is known
                 reckoned_s = provider.queue_wait_s(requests)
+                ranks = provider.rank_words(requests) if isinstance(provider, RanksJobs) else ""
         mine = {measured_name(recipe.provider, each.instance_type) for each in requests}
         seen = [each.queued_s for each in market.waited if each.offer in mine]
-        return QuotedQueue.of(reckoned_s, seen)
+        return QuotedQueue.of(reckoned_s, seen, ranks)
 
     # --- parts -----------------------------------------------------------------------------------
 

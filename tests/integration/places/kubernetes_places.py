@@ -1,0 +1,64 @@
+"""Somebody who may use a namespace of a Kubernetes, real or not, and what they leave there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from place_runs import until
+from renter import Renter
+
+SETTINGS = """\
+image: work:lab
+grace: 20s
+wait: {wait}
+volumes: {{/usr: "/usr:ro"}}
+machines:
+  node: {{cpus: 0.1, memory: 300MB}}
+  wide: {{cpus: 64, memory: 300MB}}
+"""
+
+
+@dataclass(frozen=True)
+class KubernetesAccount:
+    """Somebody with a home who may use a namespace. env: of the commands. home: ``TRAINMASTER_HOME``."""
+
+    kubernetes: Any
+    home: Path
+    env: dict[str, str]
+
+    def settings(self, wait: str = "5m") -> None:
+        """Write them."""
+        (self.home / "kubernetes.yaml").write_text(SETTINGS.format(wait=wait))
+
+
+def account_of(kubernetes: Any, folder: Path) -> KubernetesAccount:
+    """A new user of it."""
+    home = folder / "home"
+    home.mkdir()
+    kept = {
+        name: os.environ[name] for name in ("HOME", "LANG", "PATH", "TRAINMASTER_CACHE") if name in os.environ
+    }
+    environ = {**kept, "TRAINMASTER_HOME": str(home), "KUBECONFIG": str(kubernetes.kubeconfig)}
+    made = KubernetesAccount(kubernetes, home, environ)
+    made.settings()
+    return made
+
+
+def renter_of(account: KubernetesAccount, folder: Path) -> Iterator[Renter]:
+    """They run recipes there; what is left of that goes."""
+    work = folder / "work"
+    work.mkdir()
+    renter = Renter(account, work)
+    yield renter
+    renter.kill_all()
+    for name in account.kubernetes.left():
+        account.kubernetes.evict(name)
+
+
+def check_clean(account: KubernetesAccount) -> None:
+    """No pod of ours is left."""
+    until(lambda: not account.kubernetes.left(), 60, account.kubernetes.left)
