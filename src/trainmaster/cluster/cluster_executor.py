@@ -254,6 +254,15 @@ class ClusterExecutor:
             is_held = {each.name for each in mine if each.state is not State.DONE} <= held
             self._pause(connection, now, is_over=over, is_held=is_held and (waits or not over))
             stays = connection.loop.record.keepable_s or self.holds
+            is_known = connection in self._spread.spares
+            if not (over or stays) and self._spread.spare(connection, mine):
+                record = connection.loop.record
+                words = (
+                    f"{record.plan.name}: machines of {record.provider} are given back: the rest is elsewhere"
+                )
+                notes += [] if is_known else [Note(words)]
+                self._leave(connection)
+                continue
             if over and not stays and connection.loop.record.id != self.own_cluster:
                 connection.loop.end()
         if meter is not None:

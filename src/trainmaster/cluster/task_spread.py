@@ -17,6 +17,7 @@ from trainmaster.spec.errors import LeaseLostError, TrainmasterError, one_line
 if TYPE_CHECKING:
     from trainmaster.cluster.cluster_connection import ClusterConnection
     from trainmaster.cluster.member_places import MemberPlaces
+    from trainmaster.control.loop.run_state import ExperimentState
 
 #: Connections of an experiment, the first place first.
 Order = Sequence["ClusterConnection"]
@@ -32,6 +33,7 @@ class TaskSpread:
     Attributes:
         places: the same.
         waiting: gangs that no place has room for now.
+        spares: clusters that are needed no more, as what is left is on others.
     """
 
     def __init__(self, places: Mapping[str, Order], member_places: MemberPlaces) -> None:
@@ -41,6 +43,7 @@ class TaskSpread:
         self._chosen: dict[str, ClusterConnection] = {}
         self._holds: dict[str, GangRequest | None] = {}  # what an earlier driver sent is None
         self._latest: dict[str, GangRequest] = {}
+        self.spares: list[ClusterConnection] = []
         self._left: list[ClusterConnection] = []
 
     @property
@@ -136,7 +139,39 @@ class TaskSpread:
             self._chosen.pop(attempt, None)
             self._holds.pop(attempt, None)
 
+    def spare(self, connection: ClusterConnection, experiments: Sequence[ExperimentState]) -> bool:
+        """Whether nothing more will be on a cluster: what its experiments have left is on others of theirs.
+
+        It is left then: a further attempt goes to those.
+
+        Args:
+            connection: of the cluster.
+            experiments: those that run on it.
+        """
+        if connection in self.spares or connection in self._left:
+            return connection in self.spares
+        if not all(self._is_elsewhere(each, connection) for each in experiments):
+            return False
+        self.spares.append(connection)
+        self._left.append(connection)
+        return True
+
     # --- private -----------------------------------------------------------------------------------
+
+    def _is_elsewhere(self, experiment: ExperimentState, connection: ClusterConnection) -> bool:
+        """Whether all tasks that it has left are on other clusters; one may still be made of what is not."""
+        if (
+            experiment.serves
+            or len(self.places[experiment.name]) == 1
+            or experiment.created < experiment.total
+        ):
+            return False
+        there = {
+            int(attempt.split("/")[2])
+            for attempt, place in self._chosen.items()
+            if place is not connection and attempt in self._holds and _experiment(attempt) == experiment.name
+        }
+        return bool(experiment.live) and set(experiment.live) <= there
 
     def _order(self, attempt: str) -> Order:
         return self.places[_experiment(attempt)]

@@ -467,3 +467,21 @@ def test_who_lost_the_lease_goes_on_in_no_other_place(tmp_path: Path) -> None:
     spread.hosts.fatal = LeaseLostError.of("run")
     with pytest.raises(LeaseLostError):
         spread.look()
+
+
+def test_idle_machines_are_given_back_when_the_rest_of_a_sweep_runs_elsewhere(tmp_path: Path) -> None:
+    """Before its end; not while a task may still be made, nor those that are kept warm."""
+    spread = Spread(tmp_path)
+    spread.runs()
+    experiment = spread.run_state.experiments["train"]
+    experiment.live[0] = cast("Any", SimpleNamespace(state=State.RUNNING))
+    experiment.created = 1
+    assert not spread.look()
+    experiment.total = 1
+    spread.rented.record = replace(spread.rented.record, keep_s=60.0)
+    spread.look()
+    assert not spread.rented.ended
+    spread.rented.record = replace(spread.rented.record, keep_s=0.0)
+    assert spread.look() == ["train: machines of lab are given back: the rest is elsewhere"]
+    assert (spread.rented.ended, spread.hosts.ended) == (True, False)
+    assert not spread.look()
