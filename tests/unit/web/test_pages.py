@@ -16,7 +16,7 @@ import pytest
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.control.task.layout import Home
-from trainmaster.db import AcceptedRun, ClosedAttempt, RunChange, Submission, TaskChange
+from trainmaster.db import AcceptedRun, ClosedAttempt, Note, RunChange, Submission, TaskChange
 from trainmaster.providers.base import BakedImage
 from trainmaster.providers.examining import Finding
 from trainmaster.service import Service
@@ -29,6 +29,7 @@ from trainmaster.service.users.saved_views import SavedViews
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.topics import ADAPTED
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 with warnings.catch_warnings():
@@ -546,11 +547,11 @@ def test_members_are_not_sent_to_a_shell(site):
     assert "trainmaster" not in re.search(r"<main.*</main>", site.page("/runs/none", 404), re.S)[0]
 
 
-def test_when_a_target_is_reached_is_on_the_page_and_in_rest(site):
+def test_when_a_target_is_reached_and_what_was_adapted_are_on_the_page_and_in_rest(site):
     text = """\
 name: aims
 experiments:
-  train: {steps: 400, target: {metric: loss, at_most: 0.1}, command: python train.py}
+  train: {steps: 400, target: {metric: loss, at_most: 0.1}, adapt: true, command: python train.py}
 """
     service, recipe = site.service, Recipe.from_text(text)
     new = AcceptedRun(
@@ -564,8 +565,10 @@ experiments:
     rows = [{"step": step, "loss": step**-0.5} for step in range(2, 50, 2)]
     place.metrics("worker-0").write_text("".join(json.dumps(row) + "\n" for row in rows))
     begins = TaskChange("train", 0, 1, State.WAITING, State.RUNNING, creates=True, opens=True)
-    service.database.commit(lease, [begins, RunChange(State.WAITING, State.RUNNING)], 2.0)
+    slow = Note("worker-0 waits for <node-1>: another machine is asked for", "train", topic=ADAPTED)
+    service.database.commit(lease, [begins, RunChange(State.WAITING, State.RUNNING), slow], 2.0)
     try:
+        assert f"adapt: {html.escape(slow.message)}</td>" in site.page("/runs/aims-1")
         assert '<p id="targets"' in site.page("/runs/aims-1")
         (told,) = site.browser.get("/api/v1/runs/aims-1/targets").json()["targets"]
         assert (told["condition"], told["aim"], told["step"]) == ("loss <= 0.1", 0.1, 48)
@@ -574,6 +577,7 @@ experiments:
         assert all(len(row) == 4 for row in told["fan"])
         summary = site.browser.get("/api/v1/runs/aims-1").json()
         assert summary["experiments"]["train"]["until"]["condition"] == "loss <= 0.1"
+        assert summary["experiments"]["train"]["adapted"] == [{"at": 2.0, "words": slow.message}]
     finally:
         service.database.commit(lease, [RunChange(State.RUNNING, State.DONE, EndReason.CANCELLED)], 3.0)
         service.database.release(lease, 4.0)
