@@ -306,7 +306,11 @@ def rank_words(text: str, partitions: frozenset[str]) -> str:
         partitions: whose jobs count; those of all if one is not named.
     """
     user = next((line[5:] for line in text.splitlines() if line.startswith("user=")), "")
-    rows = [row for line in text.splitlines() if len(row := line.replace(" ", "").split("|")) == 9]
+    rows = [
+        row
+        for line in text.splitlines()
+        if len(row := line.replace(" ", "").split("|")) == 9 and row[3].isdecimal()
+    ]
     rows = [row for row in rows if "" in partitions or not partitions.isdisjoint(row[2].split(","))]
     if not rows:
         return ""
