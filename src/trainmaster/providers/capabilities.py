@@ -95,6 +95,7 @@ class Capabilities:
         giving_back_s: seconds from the end of the work until machines are paid for no more.
         queues: its machines may wait in a queue of its own, which is no part of that.
         no_containers: why nothing on its machines may start containers; empty if something may.
+        dials_slowly: until it answers first takes a second or more, which is used while a run is planned.
     """
 
     reach: str = "ssh"
@@ -118,6 +119,7 @@ class Capabilities:
     giving_back_s: LogNormal = _GIVEN_BACK_S
     queues: bool = False
     no_containers: str = ""
+    dials_slowly: bool = False
 
     @property
     def is_here(self) -> bool:
@@ -187,6 +189,7 @@ BUILT_IN: Final = {
         reach="ray",
         no_spot="nodes that are taken back have labels or resources, which a machine in ray.yaml asks for",
         provisioning_s=LogNormal(6.0, 0.8),
+        dials_slowly=True,
     ),
     "slurm": replace(
         _SITE, no_spot="a partition that is preempted is a machine of its own, named by `instance`"

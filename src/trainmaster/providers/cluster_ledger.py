@@ -52,6 +52,11 @@ class ClusterLedger(Generic[K]):
         """What is known of a cluster."""
         return self._read(self._file(cluster)) or self.kind(cluster)
 
+    def all(self) -> list[K]:
+        """What is known of each cluster."""
+        found = (self._read(path) for path in sorted(self.directory.glob("cluster-*.json")))
+        return [known for known in found if known is not None]
+
     def _read(self, path: Path) -> K | None:
         try:
             return typed(self.kind, typed(dict[str, Any], parsed_json(path.read_bytes())))

@@ -221,7 +221,10 @@ class RunPlanner:
 
     def _plan_rental(self, recipe: Recipe, path: Path, allow_stale: bool, can_agree: bool) -> PlannedRun:
         from trainmaster.control.checks.preflight import check_parts
-        from trainmaster.service.driving.run_clusters import check_provider
+        from trainmaster.service.driving.run_clusters import check_provider, dial_meanwhile
+
+        for part in parted(recipe):
+            dial_meanwhile(self._service.home, part.provider, self._environ)
         from trainmaster.service.quotes.prices import Prices
         from trainmaster.service.quotes.worker_counts import with_fewest
         from trainmaster.service.renting import plan_run

@@ -18,6 +18,7 @@ from trainmaster.providers.ray.provider import RayProvider
 from trainmaster.providers.ray.proxy import _BOOT, GoneError, RayProxy, said_by
 from trainmaster.providers.ray.settings import RAY
 from trainmaster.spec.errors import MissingPartError, ProviderError, RecipeError, UsageError
+from trainmaster.testing.waits import until
 
 SETTINGS = """\
 address: ray://head:10001
@@ -194,6 +195,33 @@ def test_what_is_said_when_it_cannot_begin(
     with pytest.raises(kind, match=words) as caught:
         provider(tmp_path, proxy, text).check_up()
     assert str(tmp_path / "ray.yaml") in str(getattr(caught.value, "hint", "")) or kind is ProviderError
+
+
+def test_what_speaks_with_a_ray_begins_early_and_ends_when_nobody_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machines that are held are called at once; one process has both, and the next question a new one."""
+    (tmp_path / "ray.py").write_text("__version__ = '9'\ndef init(*_, **__):\n    pass\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho >> {tmp_path}/begun\nPYTHONPATH={tmp_path} exec python3 "$@"\n')
+    python.chmod(0o755)
+    text = SETTINGS.replace("ray://head:10001", "auto") + f"python: {python}\n"
+    provider(tmp_path, Proxy(), text).acquire("c", NodeRequest("worker", 2, "small", token="t"))
+    proxy, called = RayProxy(RAY.read(tmp_path, {}), tmp_path), list[object]()
+    begin = proxy.begin
+    monkeypatch.setattr(proxy, "begin", lambda *words: (called.append(words[0]), begin(*words))[1])
+    provider(tmp_path, proxy, text).check_up()
+    assert called == ["versions", "call", "call"]
+    assert (tmp_path / "begun").read_text() == "\n"
+    monkeypatch.setattr("trainmaster.providers.ray.proxy._IDLE_S", 0.02)
+    line = proxy._line
+    assert line is not None
+    until(lambda: line.idle_s > 0, "answers to those calls")
+    proxy._end_idle(line)
+    assert line.is_over
+    assert proxy.ask("versions")[0] == "9"
+    assert (tmp_path / "begun").read_text() == "\n\n"
+    proxy.close()
 
 
 def test_a_login_shell_of_any_kind_takes_the_command() -> None:

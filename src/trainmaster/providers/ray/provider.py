@@ -6,6 +6,7 @@ actor in the home's own namespace, and all that is ours in Ray ends with it: see
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ from trainmaster.providers.ray.settings import RAY, RaySettings
 from trainmaster.providers.ray.transport import namespace_of
 from trainmaster.providers.slurm.scripts import KEPT_VARIABLES
 from trainmaster.spec.clocks import steady_s
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.private_files import short_digest
 
 _LOST: Final = (
@@ -85,6 +86,10 @@ class RayProvider:
     def check_up(self) -> None:
         """Refuse a Ray that does not answer, or is of another version."""
         self._proxy.ask("versions")
+        with contextlib.suppress(ProviderError):  # a ledger that is damaged is told where it is needed
+            for seat in (seat for known in self._memory.all() for seat in known.seats.values()):
+                if not seat.ended_at:  # a client's first call to an actor takes .7 s: it is made meanwhile
+                    self._proxy.begin("call", self._namespace, seat.id, "about")
 
     def close(self) -> None:
         """Others of this process may still speak with it; machines stay as they are."""

@@ -13,6 +13,7 @@ import shlex
 import socket
 import sys
 import threading
+import time
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 #: It imports Ray, and Ray Client has a process of its own start: on a busy head not the first time.
 _BEGIN_S: Final = 300.0
 _ANSWER_S: Final = 120.0
+#: Who uses machines asks more often. Then it would only hold memory here, and a place in Ray.
+_IDLE_S: Final = 60.0
 _BOOT: Final = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
 
 
@@ -77,8 +80,10 @@ class RayProxy:
         with self._lock:
             if self._line is None or self._line.is_over:
                 self._line = _Line(self._dial(), self._settings)
-            line = self._line
-        return line.send(do, args)
+                threading.Thread(
+                    target=self._end_idle, args=(self._line,), name="ray idle", daemon=True
+                ).start()
+            return self._line.send(do, args)
 
     def close(self) -> None:
         """Let it go; it is started again if it is asked again."""
@@ -86,6 +91,14 @@ class RayProxy:
             if self._line is not None:
                 self._line.close()
             self._line = None
+
+    def _end_idle(self, line: _Line) -> None:
+        """It began for a plan that was refused, say, in a process that goes on."""
+        while not line.is_over:
+            time.sleep(_IDLE_S / 4)
+            with self._lock:
+                if line.idle_s > _IDLE_S:
+                    line.close()
 
     def _dial(self) -> tuple[Connection, socket.socket]:
         there = jump_target(self._settings.login, self._settings.key_file)
@@ -115,6 +128,7 @@ class _Line:
         self._writing = threading.Lock()
         self._waiting: dict[int, concurrent.futures.Future[Any]] = {}
         self._numbers = itertools.count()
+        self._asked_at = time.monotonic()
         self.is_over = False
         source = _text("proxy_program.py").encode()
         about = {"address": settings.address, "node_process": _text("node_process.py")}
@@ -138,10 +152,15 @@ class _Line:
             raise
         threading.Thread(target=self._listen, name="ray", daemon=True).start()
 
+    @property
+    def idle_s(self) -> float:
+        """Since when it has not been asked for anything; 0 while somebody waits for an answer."""
+        return 0.0 if self._waiting else time.monotonic() - self._asked_at
+
     def send(self, do: str, args: object) -> concurrent.futures.Future[Any]:
         answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
         with self._writing:
-            number = next(self._numbers)
+            number, self._asked_at = next(self._numbers), time.monotonic()
             self._waiting[number] = answer
             with contextlib.suppress(OSError):
                 line = json.dumps({"id": number, "do": do, "args": args}, separators=(",", ":"))

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -100,6 +100,23 @@ def check_provider(home: Home, provider: str, environ: Mapping[str, str], *, dia
                 found.check_up()
         except UsageError as error:
             raise type(error)(f"provider: {provider}: {error.args[0]}", error.hint) from None
+
+
+def dial_meanwhile(home: Home, provider: str, environ: Mapping[str, str]) -> None:
+    """Have a provider that answers slowly at first be asked in a thread; who asks next waits for the rest.
+
+    Args:
+        home: of the run.
+        provider: its name.
+        environ: of the caller. What is wrong is told to who asks next.
+    """
+
+    def dial() -> None:
+        with suppress(TrainmasterError):
+            check_provider(home, provider, environ)
+
+    if capabilities_of(provider).dials_slowly:
+        threading.Thread(target=dial, name="dial", daemon=True).start()
 
 
 @dataclass(frozen=True, slots=True)
