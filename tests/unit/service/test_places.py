@@ -31,6 +31,7 @@ from trainmaster.spec import Recipe
 from trainmaster.spec.errors import LeaseLostError, ProviderError, RecipeError, UsageError
 from trainmaster.spec.facts import Fact, GangSize
 from trainmaster.spec.parts import named_places, parted
+from trainmaster.web.rendering import part
 
 RECIPE = """\
 name: places
@@ -556,3 +557,19 @@ def test_a_quote_is_of_one_place(service: Service, monkeypatch: pytest.MonkeyPat
     planner = RunPlanner(service, {}, lambda _: None, lambda _: None)
     with pytest.raises(UsageError, match=r"several places \(hosts, ray\)"):
         planner.quote(read, Path("recipe.yaml"), QuoteOptions())
+
+
+def test_a_quote_has_the_table_of_all_places(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of those after the one that is taken, and of those that would give nothing."""
+    _have(monkeypatch, {"slurm": AWAY, "hosts": 0.0, "ray": 7200.0})
+    recipe = Recipe.from_text(RECIPE.format(places="slurm, hosts, ray"))
+    planner = RunPlanner(service, {}, lambda _: None, lambda _: None, measures=False)
+    made = planner.quote(recipe, Path("recipe.yaml"), QuoteOptions(measures=False))
+    rows = {each["place"]: each for each in made.as_dict()["places"]}
+    assert [each["why_not"] for each in rows.values()] == [
+        "it does not answer", "", "it waits for more than 15 min",
+    ]  # fmt: skip
+    assert (rows["hosts"]["is_taken"], rows["ray"]["wait"]) == (True, "2 h in its queue")
+    assert rows["hosts"]["time_s"] == made.as_dict()["total"]["time_s"]
+    shown = part("place_table.html", places=made.places, caller=None)
+    assert all(words in shown for words in ("it does not answer", "1 x host", "2 h in its queue"))

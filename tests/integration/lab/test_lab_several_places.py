@@ -1,0 +1,118 @@
+"""A run in several places, own hosts and rented machines, with what it may have in it: a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from renter import SCALE, Renter, with_engine
+
+pytestmark = [pytest.mark.crossings, pytest.mark.timeout(600)]
+SWEEP = """
+name: steps
+provider: [hosts, lab]
+budget: {total: $1}
+experiments:
+  train:
+    hardware: {cpus: 1}
+    parameters: {rate: [1, 2, 3, 4, 5, 6]}
+    workers: 4
+    retries: 2
+    checkpoint: {every: 5s}
+    grace: 5s
+    command: python3 steps.py STEPS 0.3
+"""
+WORKFLOW = """
+name: steps
+budget: {total: $1}
+experiments:
+  prepare:
+    provider: hosts
+    hardware: {cpus: 1}
+    command: python3 steps.py STEPS 0.1
+  train:
+    provider: lab
+    after: prepare
+    hardware: {cpus: 1}
+    data: {pets: {volume: pets}, model: {from: prepare}}
+    command: test -s $TRAINMASTER_DATA_PETS/names && python3 steps.py STEPS 0.1
+"""
+GANGS = SWEEP.replace("[1, 2, 3, 4, 5, 6]", "[1, 2]").replace(
+    "    workers: 4\n",
+    "    workers: 4\n    distributed: {strategy: allreduce, workers: 2, per_node: 1}\n    framework: plain\n",
+)
+#: What the run is, how many steps a task has, what happens to it, how many tasks succeed.
+ROWS = [
+    ("sweep", SWEEP, 30, "", 6),
+    ("gangs", GANGS, 30, "", 2),
+    ("spot", SWEEP.replace("cpus: 1", "cpus: 1, spot: true"), 30, "", 6),
+    ("workflow with a volume", WORKFLOW, 10, "", 2),
+    ("killed and resumed", SWEEP, 80, "kill", 6),
+    ("a lost machine", SWEEP, 60, "lose", 6),
+    ("cancelled", SWEEP, 2000, "cancel", 0),
+    ("its cap is reached", SWEEP.replace("$1", "$0.006"), 1000, "cap", 0),
+    ("kept", SWEEP, 10, "keep", 6),
+]
+
+
+@pytest.fixture(scope="module")
+def owner(make_lab_user: Callable[[], Any]) -> Any:
+    """Somebody with two hosts."""
+    user = make_lab_user()
+    user.call("up", *SCALE, "--hosts", "2")
+    return user
+
+
+@pytest.fixture
+def renter(owner: Any, tmp_path: Path) -> Iterator[Renter]:
+    (tmp_path / "work").mkdir()
+    renter = Renter(owner, tmp_path / "work")
+    yield renter
+    renter.kill_all()
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "event", "succeed"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
+)
+def test_a_run_in_two_places(renter: Renter, text: str, steps: int, event: str, succeed: int) -> None:
+    """One bill, nothing left, each task once; hosts are those of the lab's owner."""
+    before = renter.lab.alive()
+    pets = renter.work.parent / "pets"
+    pets.mkdir()
+    (pets / "names").write_text("felix")
+    if "volume: pets" in text:
+        renter.call("volume", "push", pets, "pets")
+    recipe = renter.work / "recipe.yaml"
+    recipe.write_text(with_engine(text.replace("STEPS", str(steps)), "ssh"))
+    keep = ("--keep", "5m") if event == "keep" else ()
+    going = renter.start("run", recipe, "--yes", "--json", *keep)
+    run = going.run
+    if event in ("kill", "lose", "cancel"):
+        going.until(lambda: "attempt 1 starts" in renter.call("logs", run, code=None).stdout, "it runs")
+    if event == "kill":
+        going.kill()
+        going = renter.start("resume", run, "--json")
+    elif event == "lose":
+        rented = going.until(lambda: renter.lab.alive() - before, "a rented machine")
+        renter.lab.call("terminate", sorted(rented)[0])
+    elif event == "cancel":
+        renter.call("cancel", run)
+    found = going.end(code=None if event in ("cancel", "cap") else 0)
+    status = json.loads(renter.call("status", run, "--json").stdout)
+    assert sum(each["tasks"]["succeeded"] for each in status["experiments"].values()) == succeed
+    assert status["state"] == "DONE"
+    assert {"cancel": "CANCELLED", "cap": "BUDGET"}.get(event, "SUCCEEDED") == found["reason"]
+    if event == "cap":  # what it leaves does not pay for a rented machine and its end
+        assert status["cost_usd"] <= 0.006
+        assert renter.lab.alive() == before
+        return
+    assert 0 < status["cost_usd"] < 1
+    if event == "keep":
+        kept = json.loads(renter.call("clusters", "--json").stdout)["clusters"]
+        assert {each["state"] for each in kept if each["run"] == run} == {"kept"}
+        assert renter.lab.alive() > before
+        return
+    assert renter.lab.alive() == before
