@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sysconfig
@@ -146,7 +147,8 @@ def take_java_along(work: Path) -> None:
 
 def serving(renter: Renter) -> dict[str, str]:
     """What a call needs to ask a server of this home, which has begun."""
-    token = json.loads(renter.call("token", "create", "own", "--json").stdout)["token"]
+    name = f"own-{secrets.token_hex(4)}"  # the home is that of earlier rows, and a name is taken once
+    token = json.loads(renter.call("token", "create", name, "--json").stdout)["token"]
     server = RunningServer(renter.start)
     server.start()
     return {"TRAINMASTER_URL": server.url, "TRAINMASTER_TOKEN": token}
