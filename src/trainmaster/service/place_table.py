@@ -32,6 +32,7 @@ class Place:
         wait_s: until they could begin to start; None if it does not say.
         refusal: why it would give none; empty if it would. hint: what to do about that.
         nodes: how many machines of its workers.
+        misses: which limits of the recipe it does not keep by its quote; empty if it does, or has none.
     """
 
     provider: str
@@ -41,6 +42,7 @@ class Place:
     refusal: str = ""
     hint: str = ""
     nodes: int = 0
+    misses: str = ""
 
     @property
     def waits_s(self) -> float:
@@ -49,8 +51,8 @@ class Place:
 
     @property
     def is_in_time(self) -> bool:
-        """Whether it can begin soon."""
-        return not self.refusal and self.waits_s <= IN_TIME_S
+        """Whether it can begin soon, and keeps the limits of the recipe as far as is known."""
+        return not self.refusal and not self.misses and self.waits_s <= IN_TIME_S
 
     @property
     def line(self) -> str:
@@ -61,8 +63,8 @@ class Place:
         >>> Place("hosts", refusal="0 of 1 hosts are free").line
         'hosts: no, 0 of 1 hosts are free'
         """
-        if self.refusal:
-            return f"{self.provider}: no, {self.refusal}"
+        if self.refusal or self.misses:
+            return f"{self.provider}: no, {self.refusal or self.misses}"
         wait = f"; waits {format_duration(self.wait_s)} in its queue" if self.wait_s else ""
         unsaid = "; how long its queue is it does not say" if self.wait_s is None else ""
         return f"{self.provider}: {self.machines}, ${self.usd_per_hour:.4g} an hour{wait}{unsaid}"
@@ -71,13 +73,37 @@ class Place:
 def chosen(places: Sequence[Place]) -> Place | None:
     """The first that can begin in time; else that which waits least; None if none would give anything.
 
+    If none keeps the limits of the recipe, the first that costs least: where that is nothing, it goes on.
+
     >>> a, b, c = Place("a", refusal="full"), Place("b", "m", 0.0, 7200.0), Place("c", "m", 3.0)
     >>> chosen([a, b, c]).provider, chosen([a, b]).provider, chosen([a])
     ('c', 'b', None)
+    >>> d, e = Place("d", "m", 2.0, misses="its budget"), Place("e", "m", misses="its deadline")
+    >>> chosen([d, b]).provider, chosen([d, e]).provider, chosen([a, d]).provider
+    ('b', 'e', 'd')
     """
     could = [each for each in places if not each.refusal]
-    in_time = [each for each in could if each.is_in_time]
-    return in_time[0] if in_time else min(could, key=lambda each: each.waits_s, default=None)
+    if in_time := [each for each in could if each.is_in_time]:
+        return in_time[0]
+    keeping = [each for each in could if not each.misses]
+    dearest_last = min(could, key=lambda each: each.usd_per_hour, default=None)
+    return min(keeping, key=lambda each: each.waits_s, default=dearest_last)
+
+
+def with_limits(service: Service, recipe: Recipe, environ: Mapping[str, str], place: Place) -> Place:
+    """A place with the limits of the recipe that it would not keep, by what is known of the job now."""
+    budget = recipe.budget
+    if place.refusal or budget is None or (budget.total_usd is None and budget.deadline_s is None):
+        return place
+    from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
+
+    try:
+        _quote(service, recipe, environ, place)
+    except NoFeasibleQuote as error:
+        return replace(place, misses=str(error.args[0]).partition("\n")[0])
+    except TrainmasterError:
+        pass  # without a quote it is not known
+    return place
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,17 +182,21 @@ def with_places(
     return replace(made, places=table_of(recipe, places, [name]))
 
 
-def _row(service: Service, recipe: Recipe, environ: Mapping[str, str], place: Place) -> PlaceRow:
+def _quote(service: Service, recipe: Recipe, environ: Mapping[str, str], place: Place) -> Quote:
     from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.quotes.quote_service import Quoter
 
+    quoter = Quoter(service, lambda _: None, measures=False)
+    options = QuoteOptions(measures=False)
+    return quoter.quote(in_place(recipe, place.provider), Path("recipe.yaml"), environ, options)
+
+
+def _row(service: Service, recipe: Recipe, environ: Mapping[str, str], place: Place) -> PlaceRow:
     plain = PlaceRow(place.provider, place.machines, place.usd_per_hour, wait=_wait_words(place.wait_s))
     if place.refusal:
         return replace(plain, wait="", why_not=place.refusal)
     try:
-        quoter = Quoter(service, lambda _: None, measures=False)
-        options = QuoteOptions(measures=False)
-        quote = quoter.quote(in_place(recipe, place.provider), Path("recipe.yaml"), environ, options)
+        quote = _quote(service, recipe, environ, place)
     except TrainmasterError as error:
         return replace(plain, no_quote=str(error.args[0]).partition("\n")[0])
     return replace(plain.quoted(quote), wait=plain.wait)
@@ -194,6 +224,8 @@ def table_of(recipe: Recipe, places: Sequence[QuotedPlace], taken: Sequence[str]
 
 
 def _why_not(recipe: Recipe, each: QuotedPlace, *, is_later: bool, by_objective: bool) -> str:
+    if each.place.misses:
+        return "it would not keep the budget or the deadline"
     if not each.place.is_in_time:
         in_time = format_duration(IN_TIME_S)
         return f"it waits for more than {in_time}" if each.place.wait_s else "its queue may be longer"

@@ -18,9 +18,10 @@ from trainmaster.service.place_table import (
     is_by_objective,
     quoted_places,
     taken_by_objective,
+    with_limits,
 )
 from trainmaster.spec.errors import TrainmasterError, UsageError
-from trainmaster.spec.parts import in_place, named_places, part_of
+from trainmaster.spec.parts import as_written, in_place, named_places, part_of, plannable_again
 
 if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome
@@ -52,6 +53,7 @@ def settled_place(
     """
     if len(named_places(recipe)) < 2:
         return recipe
+    recipe = plannable_again(recipe)
     ask = _Asking(service, recipe, environ, tell)
     has_own = any(each.provider for each in recipe.experiments.values())
     whole = None if has_own else ask.whole(seen)
@@ -94,7 +96,8 @@ def _at(
     """
     if place is None:
         raise _none(refusals)
-    why = why or ("the first that can begin in time" if place.is_in_time else "which waits least")
+    else_why = "as no place keeps its limits" if place.misses else "which waits least"
+    why = why or ("the first that can begin in time" if place.is_in_time else else_why)
     tell(f"it runs on {place.provider}, {why}")
     left = tuple(name for name in recipe.places if name != place.provider)
     return in_place(recipe, place.provider).model_copy(update={"places_left": left})
@@ -112,6 +115,7 @@ def _spread(recipe: Recipe, found: Mapping[str, Mapping[str, int]], tell: Callab
              f"{name}: its tasks spread over {sum(shares.values())} machines: {nodes}")  # fmt: skip
     first = next(iter(next(iter(found.values()))))
     update = {"provider": first, "places": (), "experiments": experiments, "overrides": tuple(overrides)}
+    update |= {"unplanned": {}}  # it stays there
     return recipe.model_copy(update=update)
 
 
@@ -143,7 +147,8 @@ class _Asking:
         asks_all = seen is not None or is_by_objective(self.recipe)
         found = seen if seen is not None else []
         for name in self.recipe.places:
-            found.append(asked_place(self.service, in_place(self.recipe, name), self.environ))
+            place = asked_place(self.service, in_place(self.recipe, name), self.environ)
+            found.append(with_limits(self.service, self.recipe, self.environ, place))
             self._say("", found[-1])
             if found[-1].is_in_time and not asks_all:
                 break
@@ -153,7 +158,8 @@ class _Asking:
             self.by_objective = best is not None
             if best is not None:
                 return best
-            self.tell("objective: nothing is known of the job yet, so the order of its places decides")
+            if not any(each.misses for each in found):
+                self.tell("objective: nothing is known of the job yet, so the order of its places decides")
         return chosen(found)
 
     def groups(self) -> list[list[str]]:
@@ -258,9 +264,10 @@ def next_place(
     Returns:
         None if no other place would do now.
     """
+    recipe = as_written(recipe)
     capped = recipe.budget is not None and recipe.budget.total_usd is not None
     for name in recipe.places_left:
-        place = asked_place(service, in_place(recipe, name), environ)
+        place, fewer = _asked_in_time(service, in_place(recipe, name), environ)
         if place.usd_per_hour and has_wallet:
             place = replace(place, refusal="it costs, and the wallet was not asked for that")
         elif place.usd_per_hour and not capped:
@@ -270,8 +277,24 @@ def next_place(
             left = tuple(each for each in recipe.places_left if each != name)
             given_up = (*recipe.places_given_up, f"{recipe.provider}: {why}")
             update = {"places_left": left, "places_given_up": given_up}
-            return in_place(recipe, name).model_copy(update=update)
+            return _on_fewer(in_place(recipe, name), fewer, tell).model_copy(update=update)
     return None
+
+
+def _asked_in_time(
+    service: OpenHome, recipe: Recipe, environ: Mapping[str, str]
+) -> tuple[Place, dict[str, int]]:
+    """What a place would give; on how many nodes its sweeps begin in time if with all of them they do not."""
+    first = place = asked_place(service, recipe, environ)
+    nodes = {
+        name: min(each.workers, len(each.tasks(recipe.seed)))
+        for name, each in recipe.experiments.items()
+        if each.workers and each.serve is None and each.distributed is None
+    }
+    while not place.is_in_time and not place.refusal and max(nodes.values(), default=1) > 1:
+        nodes = {name: max(count // 2, 1) for name, count in nodes.items()}
+        place = asked_place(service, _on_fewer(recipe, nodes, lambda _: None), environ)
+    return (place, nodes) if place.is_in_time and place is not first else (first, {})
 
 
 def check_places(

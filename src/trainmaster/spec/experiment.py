@@ -137,6 +137,14 @@ _PARAMETERS = mapping_of(
 )
 
 
+class Unplanned(Noun):
+    """What an experiment says of its machines itself, before they are planned for one of several places."""
+
+    hardware: Hardware
+    distributed: Distributed | None = None
+    workers: int | None = None
+
+
 class Experiment(Noun):
     """What to run, how often, with what and on what.
 

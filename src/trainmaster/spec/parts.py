@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trainmaster.spec.experiment import Unplanned
 from trainmaster.spec.recipe import Recipe
 
 
@@ -62,3 +63,27 @@ def in_place(recipe: Recipe, provider: str) -> Recipe:
     update: dict[str, object] = {"provider": provider, "places": ()}
     update |= {"overrides": (*recipe.overrides, *overrides), "experiments": {**recipe.experiments, **cleared}}
     return recipe.model_copy(update=update)
+
+
+def plannable_again(recipe: Recipe) -> Recipe:
+    """The recipe with a note of what it says of machines itself, before any are planned; see `as_written`."""
+    found = {
+        name: Unplanned(hardware=each.hardware, distributed=each.distributed, workers=each.workers)
+        for name, each in recipe.experiments.items()
+    }
+    return recipe.model_copy(update={"unplanned": found})
+
+
+def as_written(recipe: Recipe) -> Recipe:
+    """The recipe without what was planned for the place where it is; its gangs keep their sizes."""
+    experiments, overrides = dict(recipe.experiments), list(recipe.overrides)
+    for name, written in recipe.unplanned.items():
+        each, shape = experiments[name], written.distributed
+        if shape is not None and each.distributed is not None:
+            sizes = {key: getattr(each.distributed, key) for key in ("workers", "parameter_servers", "span")}
+            shape = shape.model_copy(update=sizes)
+        if each.workers != written.workers:
+            overrides.append(f"experiments.{name}.workers={written.workers or 'null'}")
+        update = {"hardware": written.hardware, "distributed": shape, "workers": written.workers}
+        experiments[name] = each.model_copy(update=update)
+    return recipe.model_copy(update={"experiments": experiments, "overrides": tuple(overrides)})

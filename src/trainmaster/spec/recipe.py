@@ -14,7 +14,7 @@ from pydantic import Field
 
 from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT, DataSource
 from trainmaster.spec.errors import Mistake, RecipeError, TrainmasterError, UsageError
-from trainmaster.spec.experiment import Experiment, read_data, read_env, read_secrets
+from trainmaster.spec.experiment import Experiment, Unplanned, read_data, read_env, read_secrets
 from trainmaster.spec.habits import Code
 from trainmaster.spec.launcher_names import AUTO, DEFAULT_ENGINE, ENGINES, image_of_framework, image_variable
 from trainmaster.spec.node import (
@@ -135,6 +135,7 @@ class Recipe(Noun):
         overrides: what was changed of it, in order: texts ``path=value`` as for ``--set``.
         places_left: of several that were named, those that are asked when ``provider`` has no machines.
         places_given_up: where there were none, a line each.
+        unplanned: what its experiments say of machines themselves, where one of several places was chosen.
         file: what messages call the file.
     """
 
@@ -173,6 +174,7 @@ class Recipe(Noun):
     overrides: tuple[str, ...] = ()
     places_left: tuple[str, ...] = ()
     places_given_up: tuple[str, ...] = ()
+    unplanned: dict[str, Unplanned] = Field(default={})
     file: str = "recipe"
 
     @classmethod

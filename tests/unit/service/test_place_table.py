@@ -54,6 +54,8 @@ def test_the_table_says_why_others_are_not_taken() -> None:
     ]  # fmt: skip
     assert rows[2].cells == ("aws", "2 x m", "1 min (54 s to 1 min 12 s)", "$2.00 ($1.80 to $2.40)", "taken")
     assert [PlaceRow.of(each.as_dict()) for each in rows] == list(rows)
+    misses = QuotedPlace(Place("aws", "m", misses="its deadline"), PlaceRow("aws", no_quote="its deadline"))
+    assert table_of(recipe, [misses], [])[0].why_not == "it would not keep the budget or the deadline"
     by = Recipe.from_text(TEXT.format(more="objective: cheapest\n"))
     rows = table_of(by, [quoted("aws", 60.0, 2.0), quoted("lab", 60.0, 1.0)], ["lab"])
     assert rows[0].why_not == "it is not cheaper"

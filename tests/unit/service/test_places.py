@@ -2,103 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_places import AWAY, FULL, RECIPE, REFUSED, SWEEP, have_places, open_places
 
-from trainmaster.cluster.record import ClusterRecord, new_record
-from trainmaster.cluster.renting.plan_clusters import pinned
-from trainmaster.control.task.layout import Home
-from trainmaster.db import AcceptedRun
-from trainmaster.db.run_facts import put_fact
-from trainmaster.providers.base import NoCapacityError, NodeRequest
-from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.service import renting
-from trainmaster.service.driving.moving import moved
-from trainmaster.service.driving.worlds import Session
 from trainmaster.service.place_table import Place, chosen
-from trainmaster.service.places import check_places, next_place, settled_place
+from trainmaster.service.places import check_places, settled_place
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.run_planning import RunPlanner
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import LeaseLostError, ProviderError, RecipeError, UsageError
-from trainmaster.spec.facts import Fact, GangSize
+from trainmaster.spec.errors import RecipeError, UsageError
 from trainmaster.spec.parts import named_places, parted
 from trainmaster.web.rendering import part
-
-RECIPE = """\
-name: places
-provider: [{places}]
-experiments:
-  train:
-    command: "true"
-    hardware: {{cpus: 1}}
-"""
-FULL = NoCapacityError("all hosts are in use", "")
-AWAY = ProviderError("it does not answer", "")
-REFUSED = UsageError("no such partition", "")
-
-
-class FakeProvider:
-    """A place that gives machines after a while, or says why not."""
-
-    def __init__(self, answer: Any) -> None:
-        self._answer = answer
-
-    def close(self) -> None:
-        """It was asked."""
-
-    def check_settings(self) -> None:
-        """They are right."""
-
-    def check_up(self) -> None:
-        """It answers, or does not."""
-        if isinstance(self._answer, ProviderError) and not isinstance(self._answer, NoCapacityError):
-            raise self._answer
-
-    def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
-        """What could never be had is refused."""
-        assert requests
-        if isinstance(self._answer, UsageError):
-            raise self._answer
-        return []
-
-    def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:
-        """How long they would wait."""
-        if isinstance(self._answer, NoCapacityError):
-            raise self._answer
-        assert not isinstance(self._answer, Exception)
-        return self._answer(sum(each.count for each in requests)) if callable(self._answer) else self._answer
-
-
-class FakeHosts(FakeProvider):
-    """Some of which are in use."""
-
-    def free_nodes(self, requests: Sequence[NodeRequest]) -> list[int]:
-        """How many are not."""
-        return [min(each.count, self._answer.free) for each in requests]
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     """Of a home whose places all have one kind of machine."""
-    root = tmp_path / "home"
-    root.mkdir()
-    (root / "hosts.yaml").write_text("hosts: [{address: 192.0.2.1, slots: 2}]\n")
-    (root / "slurm.yaml").write_text("machines:\n  node: {cpus: 2, memory: 2GB, usd_per_hour: 0.5}\n")
-    (root / "ray.yaml").write_text("address: auto\nmachines:\n  seat: {cpus: 2, memory: 2GB}\n")
-    with contextlib.closing(
-        Service(
-            Home(root, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{root}/trainmaster.db")
-        )
-    ) as found:
+    with open_places(tmp_path) as found:
         yield found
 
 
@@ -122,7 +51,7 @@ def test_the_first_that_can_begin_in_time(
     said: list[str],
 ) -> None:
     """In the order of the recipe; a long queue only if there is nothing else. It becomes an override."""
-    _have(monkeypatch, answers)
+    have_places(monkeypatch, answers)
     recipe = Recipe.from_text(RECIPE.format(places=", ".join(answers)))
     assert recipe.places == tuple(answers)
     assert recipe.provider == next(iter(answers))
@@ -135,50 +64,47 @@ def test_the_first_that_can_begin_in_time(
 
 
 @pytest.mark.parametrize(
-    ("answers", "budget", "place", "said"),
+    ("misses", "costs", "place", "why"),
     [
-        ({"slurm": 0.0, "ray": 0.0}, "total: $2", "slurm", "slurm: 1 x node, $0.5 an hour"),
-        (
-            {"slurm": 0.0, "ray": 0.0},
-            "wait: 1h",
-            "ray",
-            "slurm: no, it costs, and `budget.total` does not say",
-        ),
-        ({"slurm": FULL, "ray": 7200.0}, "total: $2", "", "ray: 1 x seat, $0 an hour; waits 2 h"),
-        ({"slurm": AWAY, "local": 0.0}, "total: $2", "local", "slurm: no, it does not answer"),
+        ({"hosts"}, {"slurm": 0.0}, "slurm", "the first that can begin in time"),
+        ({"hosts"}, {"slurm": 7200.0}, "slurm", "which waits least"),
+        ({"slurm"}, {"hosts": FULL, "ray": 0.0}, "ray", "the first that can begin in time"),
+        ({"slurm", "hosts"}, {}, "hosts", "as no place keeps its limits"),  # it costs nothing
+        ({"slurm"}, {"hosts": FULL}, "slurm", "as no place keeps its limits"),  # it says what would do
     ],
 )
-def test_the_next_place_when_there_are_no_machines_later(
+def test_a_place_whose_quote_does_not_keep_the_limits_is_passed_over(
     service: Service,
     monkeypatch: pytest.MonkeyPatch,
-    answers: dict[str, float | Exception | None],
-    budget: str,
+    misses: set[str],
+    costs: dict[str, Any],
     place: str,
-    said: str,
+    why: str,
 ) -> None:
-    """Of those that are left, in their order, that which begins in time; it costs no more than was said."""
-    _have(monkeypatch, {"hosts": 0.0, **answers})
-    text = RECIPE.format(places=", ".join(["hosts", *answers])) + f"budget: {{{budget}}}\n"
-    recipe = settled_place(service, Recipe.from_text(text), {}, lambda _: None)
-    assert (recipe.provider, recipe.places_left) == ("hosts", tuple(answers))
-    recipe = Recipe.model_validate_json(recipe.model_dump_json())  # as a run keeps it
+    """Like one without machines, with the reason; without limits there is no question."""
+
+    def quote(_service: object, _recipe: object, _environ: object, asked: Place) -> None:
+        if asked.provider in misses:
+            raise NoFeasibleQuote("no cluster keeps a deadline of 10 min with 90 %", "Nearest: 1 h.")
+
+    monkeypatch.setattr("trainmaster.service.place_table._quote", quote)
+    answers = {"slurm": 0.0, "hosts": 0.0} if misses >= {"slurm"} else {"hosts": 0.0, "slurm": 0.0}
+    answers |= costs
+    have_places(monkeypatch, answers)
+    text = RECIPE.format(places=", ".join(answers))
     told: list[str] = []
-    found = next_place(service, recipe, {}, "all are in use", told.append)
-    assert any(said in line for line in told), told
-    if not place:
-        assert found is None
-        return
-    assert found is not None
-    assert found.provider == place
-    assert found.places_left == tuple(name for name in answers if name != place)
-    assert found.places_given_up == ("hosts: all are in use",)
-    if capabilities_of(place).costs and recipe.budget and recipe.budget.total_usd:
-        assert next_place(service, recipe, {}, "", told.append, has_wallet=True) != found
+    limited = text + "budget: {deadline: 10m}\n"
+    assert settled_place(service, Recipe.from_text(limited), {}, told.append).provider == place
+    for name in misses:
+        assert f"place {name}: no, no cluster keeps a deadline of 10 min with 90 %" in told
+    assert f"it runs on {place}, {why}" in told
+    first = next(name for name, answer in answers.items() if answer == 0.0)
+    assert settled_place(service, Recipe.from_text(text), {}, told.append).provider == first
 
 
 def test_no_place_would_give_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says why of each."""
-    _have(monkeypatch, {"hosts": FULL, "slurm": AWAY})
+    have_places(monkeypatch, {"hosts": FULL, "slurm": AWAY})
     recipe = Recipe.from_text(RECIPE.format(places="hosts, slurm"))
     with pytest.raises(UsageError) as caught:
         settled_place(service, recipe, {}, lambda _: None)
@@ -227,7 +153,7 @@ def test_each_experiment_is_checked_for_each_of_its_places(
     """As `run` asks them: slurm is not set up, and no host is large enough for the second."""
     (service.home.root / "slurm.yaml").unlink()
     (service.home.root / "ray.yaml").write_text("address: auto\nmachines:\n  seat: {cpus: 4, memory: 2GB}\n")
-    _have(monkeypatch, {"hosts": 0.0, "ray": 0.0})
+    have_places(monkeypatch, {"hosts": 0.0, "ray": 0.0})
     text = TWO.format(provider=shared, prepare="provider: hosts", train=f"{own}\n    hardware: {{cpus: 3}}")
     notes = check_places(service, Recipe.from_text(text), {})
     assert [each for each in notes if each.startswith(note)], notes
@@ -239,7 +165,7 @@ def test_a_list_of_which_no_place_has_all_is_checked_for_each_experiment(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`run` would put each where it can be."""
-    _have(monkeypatch, {"slurm": 0.0, "ray": 0.0})
+    have_places(monkeypatch, {"slurm": 0.0, "ray": 0.0})
     (service.home.root / "slurm.yaml").write_text("machines:\n  small: {cpus: 2, memory: 8GB}\n")
     (service.home.root / "ray.yaml").write_text("address: auto\nmachines:\n  seat: {cpus: 4, memory: 2GB}\n")
     text = TWO.format(
@@ -253,108 +179,10 @@ def test_machines_that_a_team_has_kept_are_its_own(service: Service, monkeypatch
     """Those of the owner are not there for it."""
     teams: list[str | None] = []
     monkeypatch.setattr(renting, "_is_warm", lambda _service, _plan, team: teams.append(team))
-    _have(monkeypatch, {"slurm": 0.0})
+    have_places(monkeypatch, {"slurm": 0.0})
     recipe = Recipe.from_text(RECIPE.format(places="slurm, local"))
     assert settled_place(service.of_team("red"), recipe, {}, lambda _: None).provider == "slurm"
     assert set(teams) == {"red"}
-
-
-GANG = """\
-name: places
-provider: [hosts, {place}]
-budget: {{total: $2{per_hour}}}
-experiments:
-  train:
-    command: "true"
-    hardware: {{cpus: 2}}
-    distributed: {{workers: 1}}
-    retries: 3
-    adapt: true
-    steps: 10
-"""
-
-
-@pytest.mark.parametrize(
-    ("place", "per_hour", "workers", "goes_on"),
-    [
-        ("slurm", "", 1, True),
-        ("slurm", "", 3, True),
-        ("slurm", ", per_hour: $1", 1, True),
-        ("slurm", ", per_hour: $1", 3, False),
-        ("local", "", 1, True),
-    ],
-)
-def test_a_run_moves_with_the_present_size_of_its_gang(
-    service: Service,
-    monkeypatch: pytest.MonkeyPatch,
-    place: str,
-    per_hour: str,
-    workers: int,
-    *,
-    goes_on: bool,
-) -> None:
-    """For which there must be money; its record says how many machines that are."""
-    (service.home.root / "hosts.yaml").write_text("hosts: [{address: 192.0.2.1}]\n")
-    _have(monkeypatch, {"hosts": 0.0, place: 0.0})
-    run = MovingRun(service, GANG.format(place=place, per_hour=per_hour))
-    if workers > 1:
-        size = GangSize(workers, 0, 1.0, "")
-        put_fact(service.database, run.session.lease, Fact.SIZE, "train/1", size.to_json())
-    found = run.moved()
-    assert (found is not None) == goes_on, run.told
-    row = service.database.run_row("r")
-    assert row["provider"] == (place if goes_on else "hosts")
-    if found is None:
-        return
-    assert found.recipe.experiments["train"].distributed.workers == 1  # type: ignore[union-attr]
-    records = {record.provider: record for record in run.records()}
-    if place == "slurm":
-        assert (records[place].plan.nodes, records[place].keep_s) == (workers, 60.0)
-
-
-def test_a_run_that_others_drive_is_not_moved(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has is theirs."""
-    _have(monkeypatch, {"hosts": 0.0, "slurm": 0.0})
-    run = MovingRun(service, GANG.format(place="slurm", per_hour=""))
-    run.session.lease = replace(run.session.lease, token=run.session.lease.token - 1)
-    with pytest.raises(LeaseLostError):
-        run.moved()
-    assert not run.finished
-
-
-class MovingRun:
-    """One that has asked its first place for machines, which another run's would have kept for a minute."""
-
-    def __init__(self, service: Service, text: str) -> None:
-        self.service, self.told, self.finished = service, list[str](), list[object]()
-        recipe = settled_place(service, Recipe.from_text(text), {}, self.told.append)
-        plans = renting.plans_of(service, recipe, {})
-        home = service.home.identity()
-        clusters = [replace(new_record("r", plan, home), keep_s=60.0).as_row() for plan in plans]
-        new = AcceptedRun(
-            "r", "places", recipe.model_dump_json(), "r.yaml", "hosts", "code", "file:///s",
-            [("train", 1)], home_id=home, clusters=clusters,
-        )  # fmt: skip
-        self.session = Session("r", service.database.create_run(new, 1.0), pinned(recipe, plans))
-
-    def moved(self) -> Session | None:
-        """As its driver has it move."""
-        task = SimpleNamespace(experiment="train", attempt=1)
-        controller = SimpleNamespace(run_state=SimpleNamespace(live_tasks=lambda: [task]))
-        world = SimpleNamespace(finish=self.finished.append)
-        return moved(self.service, self.session, world, controller, {}, "in use", self.told.append)  # type: ignore[arg-type]
-
-    def records(self) -> list[ClusterRecord]:
-        """Of its clusters."""
-        return [ClusterRecord.of_row(row) for row in self.service.database.clusters_of("r")]
-
-
-def _have(monkeypatch: pytest.MonkeyPatch, answers: dict[str, float | Exception | None]) -> None:
-    def get_provider(name: str, _place: object) -> FakeProvider:
-        return (FakeHosts if hasattr(answers[name], "free") else FakeProvider)(answers[name])
-
-    for module in ("trainmaster.providers", "trainmaster.service.driving.run_clusters"):
-        monkeypatch.setattr(f"{module}.get_provider", get_provider)
 
 
 TWO = """\
@@ -406,7 +234,7 @@ def test_each_experiment_in_a_place_of_its_own(
 ) -> None:
     """And all of it in one where that is the choice for each."""
     (service.home.root / "ray.yaml").write_text("address: auto\nmachines:\n  seat: {cpus: 4, memory: 2GB}\n")
-    _have(monkeypatch, {"hosts": 0.0, "ray": 0.0, **answers})
+    have_places(monkeypatch, {"hosts": 0.0, "ray": 0.0, **answers})
     read = Recipe.from_text(TWO.format(**{"prepare": "retries: 0", "train": "retries: 0", **parts}))
     found = settled_place(service, read, {}, lambda _: None)
     assert {name: each.provider for name, each in found.experiments.items()} == places
@@ -417,17 +245,6 @@ def test_each_experiment_in_a_place_of_its_own(
     offer = renting._offer_of_parts(service, again, {}, date(2026, 11, 27))
     assert len({plan.name for plan in offer.plans}) == len(offer.plans)
     assert {plan.provider for plan in offer.plans} == {part.provider for part in parted(again)}
-
-
-SWEEP = """\
-name: places
-provider: [{places}]
-experiments:
-  train:
-    parameters: {{x: [1, 2, 3, 4, 5, 6]}}
-    workers: {workers}
-    command: "true"
-"""
 
 
 @pytest.mark.parametrize(
@@ -445,7 +262,7 @@ def test_a_sweep_spreads_over_the_places_that_give_something_in_time(
     service: Service, monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], workers: int, shares: Any
 ) -> None:
     """The first ones first: all hosts, of a queue as many as it gives in time, then what is rented."""
-    _have(monkeypatch, answers)
+    have_places(monkeypatch, answers)
     told: list[str] = []
     text = SWEEP.format(places=", ".join(answers), workers=workers)
     found = settled_place(service, Recipe.from_text(text), {}, told.append)
@@ -472,7 +289,7 @@ def test_gangs_take_no_more_machines_than_are_asked_for(
     service: Service, monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], shares: Any, nodes: int
 ) -> None:
     """What is left has no room for a whole one."""
-    _have(monkeypatch, answers)
+    have_places(monkeypatch, answers)
     gang = "distributed: {workers: 4, per_node: 1}\n    command"
     text = SWEEP.format(places=", ".join(answers), workers=6).replace("command", gang)
     found = settled_place(service, Recipe.from_text(text), {}, lambda _: None)
@@ -484,7 +301,7 @@ def test_a_sweep_that_one_place_begins_in_part_does_not_wait_for_all_of_it(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is on as many machines as that gives in time; with more tasks at a time than tasks, too."""
-    _have(monkeypatch, {"hosts": FULL, "slurm": lambda nodes: 7200.0 * (nodes > 3)})
+    have_places(monkeypatch, {"hosts": FULL, "slurm": lambda nodes: 7200.0 * (nodes > 3)})
     told: list[str] = []
     text = SWEEP.format(places="hosts, slurm", workers=9)
     found = settled_place(service, Recipe.from_text(text), {}, told.append)
@@ -498,7 +315,7 @@ def test_hosts_that_others_use_do_not_count(service: Service, monkeypatch: pytes
     """Of 4 hosts 3 are in use: the others of 6 machines are those of the next place."""
     (service.home.root / "hosts.yaml").write_text("hosts: [192.0.2.1, 192.0.2.2, 192.0.2.3, 192.0.2.4]\n")
     answers: dict[str, Any] = {"hosts": SimpleNamespace(free=1), "slurm": 0.0}
-    _have(monkeypatch, answers)
+    have_places(monkeypatch, answers)
     told: list[str] = []
     text = SWEEP.format(places="hosts, slurm", workers=6)
     found = settled_place(service, Recipe.from_text(text), {}, told.append)
@@ -510,7 +327,7 @@ def test_what_chooses_nothing_in_several_places_is_told(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`check`, and whatever plans."""
-    _have(monkeypatch, {"hosts": 0.0, "slurm": 0.0})
+    have_places(monkeypatch, {"hosts": 0.0, "slurm": 0.0})
     gang = "retries: 0\n    steps: 9\n    batch: {global: 8}\n    distributed: {workers: 1..2}"
     text = TWO.format(
         provider="objective: fastest", prepare="provider: hosts", train=f"provider: slurm\n    {gang}"
@@ -550,7 +367,7 @@ def test_this_machine_is_a_place_for_whole_runs_only(service: Service) -> None:
 
 def test_a_quote_is_of_one_place(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in several is refused, with what to do."""
-    _have(monkeypatch, {"hosts": 0.0, "ray": 0.0})
+    have_places(monkeypatch, {"hosts": 0.0, "ray": 0.0})
     read = Recipe.from_text(
         TWO.format(provider="provider: ray", prepare="provider: hosts", train="retries: 0")
     )
@@ -561,7 +378,7 @@ def test_a_quote_is_of_one_place(service: Service, monkeypatch: pytest.MonkeyPat
 
 def test_a_quote_has_the_table_of_all_places(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of those after the one that is taken, and of those that would give nothing."""
-    _have(monkeypatch, {"slurm": AWAY, "hosts": 0.0, "ray": 7200.0})
+    have_places(monkeypatch, {"slurm": AWAY, "hosts": 0.0, "ray": 7200.0})
     recipe = Recipe.from_text(RECIPE.format(places="slurm, hosts, ray"))
     planner = RunPlanner(service, {}, lambda _: None, lambda _: None, measures=False)
     made = planner.quote(recipe, Path("recipe.yaml"), QuoteOptions(measures=False))
