@@ -152,10 +152,12 @@ def _check_containers(recipe: Recipe) -> None:
     for name, experiment in recipe.experiments.items():
         if experiment.container is None:
             continue
-        for place in experiment.provider or named_places(recipe):
-            if why := capabilities_of(place).no_containers:
-                with _named(recipe, "experiments", name, "container"):
-                    raise UsageError(f"provider {place} starts no containers", f"{why[0].upper()}{why[1:]}.")
+        places = experiment.provider or named_places(recipe)
+        refused = [why for place in places if (why := capabilities_of(place).no_containers)]
+        if len(refused) == len(places):  # else those places are passed over when one is chosen
+            with _named(recipe, "experiments", name, "container"):
+                said = f"provider {' or '.join(places)} starts no containers"
+                raise UsageError(said, f"{refused[0][0].upper()}{refused[0][1:]}.")
 
 
 def check_names(recipe: Recipe) -> None:

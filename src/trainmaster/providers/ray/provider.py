@@ -87,9 +87,8 @@ class RayProvider:
         """Refuse a Ray that does not answer, or is of another version."""
         self._proxy.ask("versions")
         with contextlib.suppress(ProviderError):  # a ledger that is damaged is told where it is needed
-            for seat in (seat for known in self._memory.all() for seat in known.seats.values()):
-                if not seat.ended_at:  # a client's first call to an actor takes .7 s: it is made meanwhile
-                    self._proxy.begin("call", self._namespace, seat.id, "about")
+            seats = [seat for known in self._memory.all() for seat in known.seats.values()]
+            self._proxy.warm(self._namespace, [seat.id for seat in seats if not seat.ended_at])
 
     def close(self) -> None:
         """Others of this process may still speak with it; machines stay as they are."""
