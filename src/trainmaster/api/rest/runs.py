@@ -150,8 +150,9 @@ def dry_run(body: NewRun, state: State, caller: Submitter) -> dict[str, Any]:
 
 
 def planned(state: ServerState, caller: Caller, request: RunRequest) -> dict[str, Any]:
-    """What a run would do."""
-    plan = dry_run_of(state.service, state.submissions.read(caller, request), state.environ)
+    """What a run would do, by what the caller's team knows."""
+    service = state.service.of_team(caller.team or None)
+    plan = dry_run_of(service, state.submissions.read(caller, request), state.environ)
     for each in plan["requests"]:
         each.get("parameters", {}).pop("UserData", None)
     return plan

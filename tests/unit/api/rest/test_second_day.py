@@ -18,6 +18,8 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_home import RECIPE, Served
 
+from trainmaster.api.rest import runs
+from trainmaster.service.dry_run import dry_run
 from trainmaster.service.storage.removal import RunRemoval
 
 RUN = "job-red"
@@ -169,6 +171,20 @@ def test_a_page_shows_what_a_run_would_do(own):
     assert "UserData" not in shown
     wrong = own.ask("red-user", "POST", "/new/dry-run", data=LOCAL)
     assert (wrong.status_code, "provider: local" in words(wrong)) == (422, True)
+
+
+def test_what_a_run_would_do_is_told_by_what_its_own_team_knows(own, monkeypatch):
+    teams = []
+
+    def plan(service, recipe, environ):
+        teams.append(service.team)
+        return dry_run(service, recipe, environ)
+
+    monkeypatch.setattr(runs, "dry_run_of", plan)
+    for who in ("red-user", "blue-user", "owner"):
+        own.ask(who, "POST", "/api/v1/runs/dry-run", json=ZONED)
+        own.ask(who, "POST", "/new/dry-run", data=ZONED)
+    assert teams == ["red", "red", "blue", "blue", None, None]
 
 
 def away(removal, place, unused_s, *, is_trial):
