@@ -142,7 +142,8 @@ class TaskSpread:
     def spare(self, connection: ClusterConnection, experiments: Sequence[ExperimentState]) -> bool:
         """Whether nothing more will be on a cluster: what its experiments have left is on others of theirs.
 
-        It is left then: a further attempt goes to those.
+        It is left then: a further attempt goes to those. So hosts of one's own are not given back, as they
+        cost nothing; nor is anything where only machines would be left that may be taken back.
 
         Args:
             connection: of the cluster.
@@ -150,7 +151,9 @@ class TaskSpread:
         """
         if connection in self.spares or connection in self._left:
             return connection in self.spares
-        if not all(self._is_elsewhere(each, connection) for each in experiments):
+        if not _is_rented(connection) or not all(
+            self._is_elsewhere(each, connection) for each in experiments
+        ):
             return False
         self.spares.append(connection)
         self._left.append(connection)
@@ -165,6 +168,9 @@ class TaskSpread:
             or len(self.places[experiment.name]) == 1
             or experiment.created < experiment.total
         ):
+            return False
+        others = [each for each in self.places[experiment.name] if each not in (connection, *self._left)]
+        if not any(_is_lasting(each) for each in others):
             return False
         there = {
             int(attempt.split("/")[2])
@@ -209,6 +215,19 @@ class TaskSpread:
 
 def _experiment(attempt: str) -> str:
     return attempt.split("/")[1]
+
+
+def _is_rented(connection: ClusterConnection) -> bool:
+    """Else its machines are the user's own."""
+    plan = connection.loop.record.plan
+    return any(rental.is_rented for role in plan.roles for rental in role.rentals)
+
+
+def _is_lasting(connection: ClusterConnection) -> bool:
+    """Whether it is up, on machines of which none may be taken back."""
+    plan = connection.loop.record.plan
+    may_go = any(rental.spot for role in plan.roles for rental in role.rentals)
+    return connection.executor is not None and not may_go
 
 
 def _may_hold(connection: ClusterConnection, gang: GangRequest) -> bool:

@@ -8,7 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from trainmaster.cluster.renting.plan import Rental, RolePlan
 from trainmaster.cluster.task_spread import TaskSpread
+from trainmaster.control.loop.run_state import ExperimentState
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest, MemberStatus, Phase
 from trainmaster.spec.errors import ProviderError, UsageError
 
@@ -17,12 +19,21 @@ class FakeConnection:
     """To a cluster of some nodes with so many slots each."""
 
     def __init__(
-        self, provider: str, nodes: int, *, slots: int = 2, gpus: int = 0, is_up: bool = True
+        self,
+        provider: str,
+        nodes: int,
+        *,
+        slots: int = 2,
+        gpus: int = 0,
+        is_up: bool = True,
+        spot: bool = False,
     ) -> None:
         self.taken: list[str] = []
         self.waiting: dict[str, GangRequest] = {}
         self.wanted = 0
-        plan = SimpleNamespace(name="train", slots=slots * nodes, nodes=nodes, gpus=gpus * nodes)
+        rental = Rental("m", spot=spot, is_rented=provider != "hosts")
+        roles = (RolePlan("worker", nodes, (rental,)),)
+        plan = SimpleNamespace(name="train", slots=slots * nodes, nodes=nodes, gpus=gpus * nodes, roles=roles)
         machines = (SimpleNamespace(id=f"{provider}-1"),)
         record = SimpleNamespace(plan=plan, provider=provider, machines=machines)
         self.loop = SimpleNamespace(record=record, want=self._want)
@@ -228,3 +239,26 @@ def test_a_mistake_of_ours_is_no_missing_machine() -> None:
     it = Spread()
     with pytest.raises(ValueError, match="ours"):
         list(it.shared.without(cast("Any", it.hosts), ValueError("ours")))
+
+
+@pytest.mark.parametrize(
+    ("spares", "others", "given_back"),
+    [
+        (FakeConnection("slurm", 1), [FakeConnection("aws", 1)], True),
+        (FakeConnection("hosts", 1), [FakeConnection("aws", 1)], False),
+        (FakeConnection("slurm", 1), [FakeConnection("aws", 1, spot=True)], False),
+        (FakeConnection("slurm", 1), [FakeConnection("aws", 1, spot=True), FakeConnection("hosts", 1)], True),
+        (FakeConnection("slurm", 1), [FakeConnection("aws", 1, spot=True),
+                                      FakeConnection("ray", 1, is_up=False)], False),
+    ],
+)  # fmt: skip
+def test_what_is_given_back_is_not_needed_where_a_machine_is_lost(
+    spares: FakeConnection, others: list[FakeConnection], *, given_back: bool
+) -> None:
+    """Own hosts cost nothing, and machines that may be taken back are never all that is left."""
+    shared = TaskSpread(cast("Any", {"train": (*others, spares)}), cast("Any", FakeMemberPlaces()))
+    shared.take(gang(0))
+    shared.send()
+    assert others[0].taken == [attempt(0)]
+    experiment = ExperimentState("train", (), 1, 1, created=1, live={0: cast("Any", None)})
+    assert shared.spare(cast("Any", spares), [experiment]) is given_back
