@@ -162,7 +162,7 @@ class TaskSpread:
     # --- private -----------------------------------------------------------------------------------
 
     def _is_elsewhere(self, experiment: ExperimentState, connection: ClusterConnection) -> bool:
-        """Whether all tasks that it has left are on other clusters; one may still be made of what is not."""
+        """Whether all tasks that it has left run on other clusters; one may still be made of what is not."""
         if (
             experiment.serves
             or len(self.places[experiment.name]) == 1
@@ -175,7 +175,7 @@ class TaskSpread:
         there = {
             int(attempt.split("/")[2])
             for attempt, place in self._chosen.items()
-            if place is not connection and attempt in self._holds and _experiment(attempt) == experiment.name
+            if place is not connection and _experiment(attempt) == experiment.name and _runs(attempt, place)
         }
         return bool(experiment.live) and set(experiment.live) <= there
 
@@ -215,6 +215,12 @@ class TaskSpread:
 
 def _experiment(attempt: str) -> str:
     return attempt.split("/")[1]
+
+
+def _runs(attempt: str, connection: ClusterConnection) -> bool:
+    """Whether it runs there: one that waits for machines there may still have to go elsewhere."""
+    status = connection.sent.get(attempt)
+    return connection.executor is not None and status is not None and status.phase is Phase.RUNNING
 
 
 def _is_rented(connection: ClusterConnection) -> bool:

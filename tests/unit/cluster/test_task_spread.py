@@ -30,6 +30,7 @@ class FakeConnection:
     ) -> None:
         self.taken: list[str] = []
         self.waiting: dict[str, GangRequest] = {}
+        self.sent: dict[str, GangStatus] = {}
         self.wanted = 0
         rental = Rental("m", spot=spot, is_rented=provider != "hosts")
         roles = (RolePlan("worker", nodes, (rental,)),)
@@ -260,5 +261,22 @@ def test_what_is_given_back_is_not_needed_where_a_machine_is_lost(
     shared.take(gang(0))
     shared.send()
     assert others[0].taken == [attempt(0)]
+    others[0].sent[attempt(0)] = GangStatus(attempt(0), Phase.RUNNING)
     experiment = ExperimentState("train", (), 1, 1, created=1, live={0: cast("Any", None)})
     assert shared.spare(cast("Any", spares), [experiment]) is given_back
+
+
+@pytest.mark.parametrize("phase", [None, Phase.QUEUED, Phase.GRANTED, Phase.RUNNING])
+def test_nothing_is_given_back_for_a_gang_that_only_waits_elsewhere(phase: Phase | None) -> None:
+    """Its machines may just have been lost."""
+    rented, queue = FakeConnection("aws", 1), FakeConnection("slurm", 1)
+    shared = TaskSpread(cast("Any", {"train": (rented, queue)}), cast("Any", FakeMemberPlaces()))
+    shared.take(gang(0))
+    shared.send()
+    if phase is not None:
+        rented.sent[attempt(0)] = GangStatus(attempt(0), phase)
+    experiment = ExperimentState("train", (), 1, 1, created=1, live={0: cast("Any", None)})
+    executor, rented.executor = rented.executor, None
+    assert not shared.spare(cast("Any", queue), [experiment]), "it cannot be asked"
+    rented.executor = executor
+    assert shared.spare(cast("Any", queue), [experiment]) is (phase is Phase.RUNNING)
