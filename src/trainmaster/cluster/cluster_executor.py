@@ -260,7 +260,8 @@ class ClusterExecutor:
                 words = (
                     f"{record.plan.name}: machines of {record.provider} are given back: the rest is elsewhere"
                 )
-                notes += [] if is_known else [Note(words)]
+                had = record.state is ClusterState.ACTIVE and any(m.started_at for m in record.live)
+                notes += [Note(words)] if had and not is_known else []
                 self._leave(connection)
                 continue
             if over and not stays and connection.loop.record.id != self.own_cluster:

@@ -29,7 +29,7 @@ from executor_bench import (
 
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.member_places import MemberPlaces
-from trainmaster.cluster.record import Machine, new_record
+from trainmaster.cluster.record import ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.decide.budget import Meter
 from trainmaster.control.loop.run_state import ExperimentState, RunState
@@ -481,7 +481,29 @@ def test_idle_machines_are_given_back_when_the_rest_of_a_sweep_runs_elsewhere(tm
     spread.rented.record = replace(spread.rented.record, keep_s=60.0)
     spread.look()
     assert not spread.rented.ended
-    spread.rented.record = replace(spread.rented.record, keep_s=0.0)
+    machine = Machine("worker-0", "worker", "worker-0", PRICED, "i-1", started_at=900.0)
+    spread.rented.record = replace(
+        spread.rented.record, keep_s=0.0, state=ClusterState.ACTIVE, machines=(machine,)
+    )
     assert spread.look() == ["train: machines of lab are given back: the rest is elsewhere"]
     assert (spread.rented.ended, spread.hosts.ended) == (True, False)
     assert not spread.look()
+
+
+@pytest.mark.parametrize(
+    ("state", "started_at"),
+    [(ClusterState.ACTIVE, None), (ClusterState.ENDING, 900.0), (ClusterState.ENDED, 900.0)],
+)
+def test_what_was_never_had_or_is_given_back_already_is_not_told(
+    tmp_path: Path, state: ClusterState, started_at: float | None
+) -> None:
+    """A next driver finds the same again."""
+    spread = Spread(tmp_path)
+    spread.runs()
+    experiment = spread.run_state.experiments["train"]
+    experiment.live[0] = cast("Any", SimpleNamespace(state=State.RUNNING))
+    experiment.created = experiment.total = 1
+    machine = Machine("worker-0", "worker", "worker-0", PRICED, "i-1", started_at=started_at)
+    spread.rented.record = replace(spread.rented.record, state=state, machines=(machine,))
+    assert not spread.look()
+    assert spread.rented.ended
