@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.advisor.quote.quote import PlaceRow
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.parts import in_place
 from trainmaster.spec.places import IN_TIME_S
@@ -17,7 +18,7 @@ from trainmaster.spec.units import format_duration
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.service.service import Service
-    from trainmaster.spec import Recipe
+    from trainmaster.spec import Experiment, Recipe
     from trainmaster.spec.objective import Objective
 
 
@@ -127,9 +128,26 @@ class QuotedPlace:
         return objective.time * time_s + objective.cost * usd, usd, time_s
 
 
+def places_of(recipe: Recipe, experiment: Experiment) -> tuple[str, ...]:
+    """Where an experiment may be."""
+    return experiment.provider or recipe.places or (recipe.provider,)
+
+
+def spreads_over_places(recipe: Recipe, experiment: Experiment) -> bool:
+    """Whether it is a sweep over several. None of them is this machine: that is for whole runs."""
+    places = places_of(recipe, experiment)
+    many = experiment.serve is None and len(experiment.tasks(recipe.seed)) > 1
+    apart = len(places) > 1 and not any(capabilities_of(name).is_here for name in places)
+    return many and apart and (experiment.workers or 0) > 1
+
+
 def is_by_objective(recipe: Recipe) -> bool:
-    """Whether quotes choose among its places: it says an objective, and none of another system."""
-    return "objective" in recipe.model_fields_set and not recipe.objective.policy
+    """Whether quotes choose among its places: it says an objective, and none of another system.
+
+    A quote is of one place, so it chooses nothing for a sweep that spreads.
+    """
+    spreads = any(spreads_over_places(recipe, each) for each in recipe.experiments.values())
+    return "objective" in recipe.model_fields_set and not recipe.objective.policy and not spreads
 
 
 def taken_by_objective(recipe: Recipe, places: Iterable[QuotedPlace]) -> Place | None:

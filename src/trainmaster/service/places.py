@@ -16,7 +16,9 @@ from trainmaster.service.place_table import (
     Place,
     chosen,
     is_by_objective,
+    places_of,
     quoted_places,
+    spreads_over_places,
     taken_by_objective,
     with_limits,
 )
@@ -26,7 +28,7 @@ from trainmaster.spec.parts import as_written, in_place, named_places, part_of, 
 if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome
     from trainmaster.service.service import Service
-    from trainmaster.spec import Experiment, Recipe
+    from trainmaster.spec import Recipe
 
 
 def settled_place(
@@ -58,7 +60,7 @@ def settled_place(
     has_own = any(each.provider for each in recipe.experiments.values())
     whole = None if has_own else ask.whole(seen)
     is_settled = whole is not None and whole.is_in_time and whole.provider == recipe.places[0]
-    if whole is not None and ask.by_objective and not ask.spreads:
+    if whole is not None and ask.by_objective:
         return _at(recipe, whole, tell, ask.refusals, f"the {recipe.objective.name} by its quote")
     has_local = any(capabilities_of(name).is_here for name in recipe.places)
     if not has_own and not ask.spreads and (is_settled or has_local or len(ask.groups()) == 1):
@@ -140,7 +142,7 @@ class _Asking:
     @property
     def spreads(self) -> bool:
         """Whether one of its sweeps says over how many nodes it spreads."""
-        return any(self._spreads(each) for each in self.recipe.experiments.values())
+        return any(spreads_over_places(self.recipe, each) for each in self.recipe.experiments.values())
 
     def whole(self, seen: list[Place] | None) -> Place | None:
         """The place for all of it; None if there is none. Later ones than one in time are seldom asked."""
@@ -169,7 +171,7 @@ class _Asking:
 
         found: dict[tuple[object, ...], list[str]] = {}
         for name, each in with_fewest(self.recipe).experiments.items():
-            alone = name if self._spreads(each) else ""
+            alone = name if spreads_over_places(self.recipe, each) else ""
             key = (self._places(name), alone, Needs.of(each, self.recipe.seed).key)
             found.setdefault(key, []).append(name)
         return list(found.values())
@@ -177,7 +179,7 @@ class _Asking:
     def shares(self, group: list[str]) -> dict[str, dict[str, int]]:
         """Where each experiment of a group is: a place, or how many nodes in each of some."""
         first, places = self.recipe.experiments[group[0]], self._places(group[0])
-        if self._spreads(first) and first.workers is not None and len(places) > 1:
+        if spreads_over_places(self.recipe, first) and first.workers is not None and len(places) > 1:
             most = first.workers
             if first.distributed is None:  # else a task is on several
                 most = min(most, len(first.tasks(self.recipe.seed)))
@@ -230,14 +232,7 @@ class _Asking:
             self.tell(line)
 
     def _places(self, name: str) -> tuple[str, ...]:
-        return self.recipe.experiments[name].provider or self.recipe.places or (self.recipe.provider,)
-
-    def _spreads(self, experiment: Experiment) -> bool:
-        """Not over places of which one is this machine: that is for whole runs."""
-        places = self._places(experiment.name)
-        many = experiment.serve is None and len(experiment.tasks(self.recipe.seed)) > 1
-        apart = len(places) > 1 and not any(capabilities_of(name).is_here for name in places)
-        return many and apart and (experiment.workers or 0) > 1
+        return places_of(self.recipe, self.recipe.experiments[name])
 
 
 def next_place(

@@ -59,3 +59,23 @@ def test_the_table_says_why_others_are_not_taken() -> None:
     by = Recipe.from_text(TEXT.format(more="objective: cheapest\n"))
     rows = table_of(by, [quoted("aws", 60.0, 2.0), quoted("lab", 60.0, 1.0)], ["lab"])
     assert rows[0].why_not == "it is not cheaper"
+
+
+def test_an_objective_chooses_nothing_for_a_sweep_that_spreads() -> None:
+    """A quote is of one place."""
+    text = """\
+name: sweep
+provider: [slurm, aws]
+objective: fastest
+experiments:
+  train:
+    parameters: {x: [1, 2, 3, 4, 5, 6]}
+    workers: 6
+    command: "true"
+"""
+    places = [quoted("slurm", 100.0, 0.0), quoted("aws", 60.0, 2.0)]
+    recipe = Recipe.from_text(text)
+    assert taken_by_objective(recipe, places) is None
+    assert table_of(recipe, places, ["slurm"])[1].why_not == "an earlier one begins in time"
+    alone = taken_by_objective(Recipe.from_text(text.replace("workers: 6", "workers: 1")), places)
+    assert alone == places[1].place
