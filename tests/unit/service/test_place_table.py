@@ -79,3 +79,12 @@ experiments:
     assert table_of(recipe, places, ["slurm"])[1].why_not == "an earlier one begins in time"
     alone = taken_by_objective(Recipe.from_text(text.replace("workers: 6", "workers: 1")), places)
     assert alone == places[1].place
+
+
+def test_a_row_of_another_version_is_read() -> None:
+    """It may have keys that this one does not know, and lack others."""
+    row = quoted("aws", 60.0, 2.0).row
+    newer = row.as_dict() | {"carbon_g": 3.0}
+    newer["time_s"] = newer["time_s"] | {"p99": 99.0}
+    assert PlaceRow.of(newer) == row
+    assert PlaceRow.of({"place": "aws"}) == PlaceRow("aws")

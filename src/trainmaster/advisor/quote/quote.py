@@ -543,5 +543,10 @@ class PlaceRow:
     def of(cls, found: Mapping[str, Any]) -> PlaceRow:
         """From `as_dict` of this version or another one."""
         known = {each.name: found[each.name] for each in fields(cls) if each.name in found}
-        spans = {name: known[name] and Interval(**known[name]) for name in ("time_s", "cost_usd")}
+        ends = {each.name for each in fields(Interval)}
+        spans = {
+            name: known[name] and Interval(**{key: known[name][key] for key in ends & known[name].keys()})
+            for name in ("time_s", "cost_usd")
+            if name in known
+        }
         return cls(**known | spans)
