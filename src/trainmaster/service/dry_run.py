@@ -44,10 +44,11 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
     places: tuple[PlaceRow, ...] = ()
     seen: list[Place]
     if len(named_places(recipe)) > 1:
+        from trainmaster.service.models.starting_models import with_versions
         from trainmaster.service.place_table import quoted_places, table_of
         from trainmaster.service.places import settled_place
 
-        asked, seen = recipe, []
+        asked, seen = with_versions(service, recipe), []
         recipe = settled_place(service, asked, environ, told_of_places.append, seen)
         taken = [part.provider for part in parted(recipe)]
         places = table_of(asked, quoted_places(service, asked, environ, seen), taken)

@@ -171,6 +171,7 @@ class RunPlanner:
         from trainmaster.service.place_table import quoted_places, table_of, with_places
 
         seen: list[Place] = []
+        recipe = self._with_versions(recipe)  # they are of the fingerprint that the table's quotes look for
         settled = self._settled(recipe, seen)
         if len(parts := parted(settled)) > 1 and seen:
             places = quoted_places(self._service, recipe, self._environ, seen)
@@ -190,14 +191,14 @@ class RunPlanner:
         """Measure and quote a recipe that is to be run, whatever is known of it."""
         from trainmaster.service.quotes.quote_options import QuoteOptions
 
-        recipe = self._settled(recipe)
+        recipe = self._settled(self._with_versions(recipe))
         check_is_in_one_place(recipe)
         self._service.check(recipe, self._environ)  # what is wrong anyway is said before anything is measured
         return self._make_quoter().quote(recipe, path, self._environ, QuoteOptions(fresh=True))
 
     def plan(self, recipe: Recipe, path: Path, *, allow_stale: bool, can_agree: bool) -> PlannedRun:
         """What a run would be; see `ClientProtocol.plan_run`."""
-        recipe = self._settled(recipe)
+        recipe = self._settled(self._with_versions(recipe))
         check_services_and_sinks(self._service, recipe, self._environ)
         if not capabilities_of(recipe.provider).is_here:
             return self._plan_rental(recipe, path, allow_stale, can_agree)
@@ -207,17 +208,21 @@ class RunPlanner:
             recipe = self._make_quoter().settle(recipe, path, self._environ)
         return PlannedRun(recipe, path)
 
-    def _settled(self, recipe: Recipe, seen: list[Place] | None = None) -> Recipe:
-        """With one provider, and the versions of models that it starts from; see `settled_place`."""
-        if len(named_places(recipe)) > 1:
-            from trainmaster.service.places import settled_place
-
-            recipe = settled_place(self._service, recipe, self._environ, self._tell, seen)
+    def _with_versions(self, recipe: Recipe) -> Recipe:
+        """With the versions of models that it starts from."""
         if not any(each.data for each in recipe.experiments.values()):
             return recipe
         from trainmaster.service.models.starting_models import with_versions
 
         return with_versions(self._service, recipe)
+
+    def _settled(self, recipe: Recipe, seen: list[Place] | None = None) -> Recipe:
+        """With one provider; see `settled_place`."""
+        if len(named_places(recipe)) < 2:
+            return recipe
+        from trainmaster.service.places import settled_place
+
+        return settled_place(self._service, recipe, self._environ, self._tell, seen)
 
     def _plan_rental(self, recipe: Recipe, path: Path, allow_stale: bool, can_agree: bool) -> PlannedRun:
         from trainmaster.control.checks.preflight import check_parts

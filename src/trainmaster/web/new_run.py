@@ -32,6 +32,7 @@ from trainmaster.providers.loading import NAMED as CATALOGUES
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.endpoints.serving_recipe import must_be_servable, package_for, serving_recipe
 from trainmaster.service.first_recipe import ScriptOption, scripts_in
+from trainmaster.service.models.starting_models import with_versions
 from trainmaster.service.place_table import Place, with_places
 from trainmaster.service.places import settled_place
 from trainmaster.service.quotes.quote_options import QuoteOptions
@@ -277,7 +278,7 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
     try:
         recipe = state.submissions.read(caller, form.request())
         service = state.service.of_team(caller.team or None)
-        seen: list[Place] = []
+        recipe, seen = with_versions(service, recipe), list[Place]()
         settled = settled_place(service, recipe, state.environ, lambda _: None, seen)
         check_is_in_one_place(settled)
 

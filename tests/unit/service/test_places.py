@@ -13,9 +13,12 @@ from fake_places import AWAY, FULL, RECIPE, REFUSED, SWEEP, have_places, open_pl
 
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.service import renting
+from trainmaster.service.dry_run import dry_run
+from trainmaster.service.models.registry import Registry
 from trainmaster.service.place_table import Place, chosen
 from trainmaster.service.places import check_places, settled_place
 from trainmaster.service.quotes.quote_options import QuoteOptions
+from trainmaster.service.quotes.quote_service import Quoter
 from trainmaster.service.run_planning import RunPlanner
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
@@ -390,3 +393,30 @@ def test_a_quote_has_the_table_of_all_places(service: Service, monkeypatch: pyte
     assert rows["hosts"]["time_s"] == made.as_dict()["total"]["time_s"]
     shown = part("place_table.html", places=made.places, caller=None)
     assert all(words in shown for words in ("it does not answer", "1 x host", "2 h in its queue"))
+
+
+def test_quotes_of_places_are_of_the_versions_of_models(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was measured is known by these: the choice, the table and a dry run ask for the same."""
+    have_places(monkeypatch, {"hosts": 0.0, "ray": 0.0})
+    version = {"name": "digits", "version": 3, "uri": "file:///nowhere"}
+    monkeypatch.setattr(Registry, "version", lambda _self, _text: version)
+    asked: list[tuple[str, str | None]] = []
+
+    def quote(_self: Quoter, one: Recipe, *_: object) -> None:
+        asked.append((one.provider, one.experiments["train"].data["m"].model))
+        raise UsageError("nothing is known", "")
+
+    monkeypatch.setattr(Quoter, "quote", quote)
+    text = RECIPE.format(places="hosts, ray") + "    data: {m: {model: digits@prod}}\nobjective: fastest\n"
+    planner = RunPlanner(service, {}, lambda _: None, lambda _: None, measures=False)
+    with pytest.raises(UsageError, match="nothing is known"):
+        planner.quote(Recipe.from_text(text), Path("recipe.yaml"), QuoteOptions(measures=False))
+    asked.append(("dry run", "digits@3"))
+    monkeypatch.setattr("trainmaster.service.dry_run.planned_requests", lambda *_: ([], []))
+    dry_run(service, Recipe.from_text(text), {})
+    of_dry_run = asked[asked.index(("dry run", "digits@3")) + 1 :]
+    assert set(of_dry_run) == {("hosts", "digits@3"), ("ray", "digits@3")}
+    asked.remove(("dry run", "digits@3"))
+    assert set(asked) == {("hosts", "digits@3"), ("ray", "digits@3")}
