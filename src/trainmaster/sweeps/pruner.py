@@ -6,13 +6,15 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from statistics import mean
 from typing import ClassVar, Final
 
 from trainmaster.sweeps.trial import Goal, Trial, TrialState
 
-#: Of `share_trained`: trials that are played at most and at least, and looks until one comes to its end.
+#: Of `shares_by_order`: trials of one play at most, of all plays at least, and looks until one ends.
+#: Whether a later trial beats all before it is a matter of luck: a few plays do not show how often.
 _MOST_TRIALS: Final = 32
-_LEAST_TRIALS: Final = 24
+_LEAST_TRIALS: Final = 256
 _LOOKS: Final = 16
 
 
@@ -26,7 +28,7 @@ class Pruner(ABC):
     Attributes:
         name: as recipes write it.
         option_names: the options that it understands.
-        usual_share: of all steps that it lets trials make, where `share_trained` cannot play it.
+        usual_share: of all steps that it lets trials make, where `shares_by_order` cannot play it.
     """
 
     name: ClassVar[str]
@@ -48,40 +50,57 @@ class Pruner(ABC):
         """
 
 
-def share_trained(pruner: Pruner, trials: int, steps: int, at_once: int) -> float:
-    """What share of all steps a pruner lets trials make, if the first values tell which trials are better.
-
-    Trials of random rank are played against the pruner itself, so this holds for any; more than 32 are as 32.
+def share_trained(pruner: Pruner, plays: Sequence[Sequence[float]]) -> float:
+    """What share of all steps a pruner lets trials make.
 
     >>> from trainmaster.sweeps.halving import AshaPruner
     >>> asha = AshaPruner(Goal.MAX, {"min_steps": "10"})
-    >>> round(share_trained(asha, 24, 640, at_once=2), 2)
-    0.21
+    >>> round(share_trained(asha, shares_by_order(asha, 24, 640, at_once=2)), 2)
+    0.2
 
     Args:
         pruner: of a search.
-        trials: how many there are.
+        plays: of it, by `shares_by_order`.
+    """
+    return mean(map(mean, plays)) if plays else pruner.usual_share or 1.0
+
+
+def shares_by_order(pruner: Pruner, trials: int, steps: int, at_once: int) -> tuple[tuple[float, ...], ...]:
+    """By play, what share of its steps each trial makes, in the order in which they begin.
+
+    The first values are taken to tell which trials are better. Trials of random rank are played against the
+    pruner itself, so this holds for any. The first ones meet nobody to be compared with, so they go furthest.
+
+    >>> from trainmaster.sweeps.halving import AshaPruner
+    >>> shares_by_order(AshaPruner(Goal.MIN, {}), 4, 80, at_once=2)[0]
+    (1.0, 1.0, 0.015625, 0.015625)
+
+    Args:
+        pruner: of a search.
+        trials: how many there are; more than 32 are as 32.
         steps: of a whole one.
         at_once: that run side by side.
+
+    Returns:
+        Nothing of a pruner that cannot be played.
     """
     if pruner.usual_share is not None:
-        return pruner.usual_share
+        return ()
     trials = min(trials, _MOST_TRIALS)
-    made = 0.0
-    plays = math.ceil(_LEAST_TRIALS / trials)
-    for play in range(plays):
+    found = []
+    for play in range(math.ceil(_LEAST_TRIALS / trials)):
         ranks = random.Random(play).sample(range(trials), trials)  # noqa: S311 - no secret
-        made += _steps_made(pruner, ranks, steps, at_once)
-    return made / (plays * trials * steps)
+        found.append(tuple(made / steps for made in _steps_made(pruner, ranks, steps, at_once)))
+    return tuple(found)
 
 
-def _steps_made(pruner: Pruner, ranks: Sequence[int], steps: int, at_once: int) -> float:
-    """How many steps trials of these ranks make, all together; a higher rank is better."""
+def _steps_made(pruner: Pruner, ranks: Sequence[int], steps: int, at_once: int) -> list[float]:
+    """How many steps each of trials with these ranks makes; a higher rank is better."""
     looks = sorted({steps * k / _LOOKS for k in range(1, _LOOKS + 1)} | {steps / 2**k for k in range(5, 8)})
     sign = 1.0 if pruner.goal is Goal.MAX else -1.0
     trials = [Trial(number, {}) for number in range(len(ranks))]
     judged = [-math.inf] * len(ranks)
-    waiting, running, made = list(reversed(range(len(ranks)))), list[int](), 0.0
+    waiting, running, made = list(reversed(range(len(ranks)))), list[int](), [0.0] * len(ranks)
     while running or waiting:
         while waiting and len(running) < max(at_once, 1):
             running.append(waiting.pop())
@@ -96,7 +115,7 @@ def _steps_made(pruner: Pruner, ranks: Sequence[int], steps: int, at_once: int) 
                 state = TrialState.PRUNED if ends else TrialState.RUNNING
             judged[number] = step
             if state is not TrialState.RUNNING:
-                made += step
+                made[number] = step
                 running.remove(number)
                 trials[number] = Trial(number, {}, state, trial.curve.values[-1], trial.curve)
     return made

@@ -72,6 +72,42 @@ def test_what_a_pruner_ends_is_not_waited_for():
     assert at_end == pytest.approx(0.1 * whole + 0.5, rel=0.05)
 
 
+def pruned(total, *plays):
+    """A sweep of so many tasks of which a pruner lets those live that these plays say, two at once."""
+    timing, one = on_own_machine([measured(1, 256, offer="local", tail_s=0.5)], steps=1000, tasks=total)
+    share = float(np.mean(plays))
+    work = replace(timing.workload, trained=LogNormal(share, 0.01), plays=plays)
+    return replace(timing, workload=work), one, middle(timing.training_s(one))
+
+
+def test_trials_that_begin_first_come_to_their_end_and_those_after_them_are_short():
+    timing, one, whole = pruned(8, (1.0, 1.0, *[0.05] * 6))
+    first = Doing(running=(RunningTask(100, 0.3, number=0), RunningTask(100, 0.3, number=1)))
+    each_once_s = middle(timing.task_s(one) - timing.training_s(one))
+    assert middle(remaining_s(timing, one, first)) == pytest.approx(
+        0.7 * whole + 3 * (0.05 * whole + each_once_s) + 0.25 * (0.05 * whole + each_once_s), rel=0.05
+    )
+    late = Doing(ended=6, running=(RunningTask(100, 0.02, number=6), RunningTask(100, 0.3, number=7)))
+    assert middle(remaining_s(timing, one, late)) == pytest.approx(0.3 * whole, rel=0.05), "as far again"
+
+
+def test_of_the_plays_of_a_pruner_those_count_that_let_a_trial_come_so_far():
+    timing, one, whole = pruned(4, (1.0, 0.1, 0.1, 0.1), (0.1, 1.0, 0.4, 0.1))
+    last = Doing(ended=3, running=(RunningTask(100, 0.2, number=2),))
+    assert middle(remaining_s(timing, one, last)) == pytest.approx(0.2 * whole + 0.5, rel=0.05)
+    young = remaining_s(timing, one, Doing(ended=3, running=(RunningTask(100, 0.05, number=2),)))
+    assert np.percentile(young, 25) == pytest.approx(0.05 * whole + 0.5, rel=0.1)
+    assert np.percentile(young, 75) == pytest.approx(0.35 * whole + 0.5, rel=0.1)
+
+
+def test_of_many_trials_only_the_later_half_of_the_plays_stands_for_several():
+    timing, one, whole = pruned(100, (1.0, 1.0, 0.1, 0.1))
+    running = (RunningTask(1, 0.02, number=1), RunningTask(1, 0.02, number=50))
+    assert middle(remaining_s(timing, one, Doing(ended=98, running=running))) > 0.9 * whole
+    late = (RunningTask(1, 0.02, number=2), RunningTask(1, 0.02, number=99))
+    assert middle(remaining_s(timing, one, Doing(ended=98, running=late))) < 0.2 * whole
+
+
 def test_a_target_ends_a_task_where_its_curve_says():
     timing, one = training()
     whole = middle(timing.training_s(one))

@@ -5,7 +5,7 @@ import pytest
 
 from trainmaster.spec.errors import UsageError
 from trainmaster.sweeps import Curve, Goal, Trial, TrialState, pruner_class
-from trainmaster.sweeps.pruner import Pruner, share_trained
+from trainmaster.sweeps.pruner import Pruner, share_trained, shares_by_order
 from trainmaster.sweeps.trial import MAX_POINTS
 
 
@@ -25,14 +25,27 @@ class Patient(Pruner):
         return ""
 
 
+def share(pruner, trials, steps, at_once=2):
+    return share_trained(pruner, shares_by_order(pruner, trials, steps, at_once))
+
+
 def test_the_share_that_is_trained_is_what_the_pruner_lets_live():
-    assert share_trained(Patient(Goal.MIN, {}), 9, 100, 2) == 1.0
-    asha = [share_trained(make("asha", min_steps=10), trials, 640, 2) for trials in (6, 12, 24, 1000)]
+    assert share(Patient(Goal.MIN, {}), 9, 100) == 1.0
+    asha = [share(make("asha", min_steps=10), trials, 640) for trials in (6, 12, 24, 1000)]
     assert asha == sorted(asha, reverse=True), "the more trials, the less of each"
     assert 0.05 < asha[-1] < asha[0] < 0.6
-    assert share_trained(make("hyperband", min_steps=10), 24, 640, 2) > asha[2], "it hedges"
-    least = share_trained(make("asha", Goal.MIN, min_steps=10), 24, 640, 2)
+    assert share(make("hyperband", min_steps=10), 24, 640) > asha[2], "it hedges"
+    least = share(make("asha", Goal.MIN, min_steps=10), 24, 640)
     assert least == pytest.approx(asha[2], abs=0.15), "whichever values are better"
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4])
+def test_asha_lets_those_come_to_their_end_that_begin_first(at_once):
+    for play in shares_by_order(make("asha"), 8, 80, at_once):
+        assert play[:at_once] == (1.0,) * at_once, "without min_steps nobody is judged before one has ended"
+        assert max(play) <= 1.0
+        assert min(play[at_once:]) < 0.05
+    assert len(shares_by_order(make("asha"), 32, 80, 2)) >= 8, "how often a later one is the best is luck"
 
 
 def test_asha_keeps_the_best_quarter_at_a_rung():

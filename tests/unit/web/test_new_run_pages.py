@@ -349,6 +349,39 @@ def test_a_quote_is_a_picture_from_which_a_cluster_is_taken(state, browser):
     assert browser.get(f"{place}/change?experiment=train&index=9").status_code == 404
 
 
+def test_a_quote_says_where_its_doubt_comes_from_and_what_a_minute_would_buy(state, browser):
+    explained = answer()
+    boot = {"phase": "<machines>", "time_s": {"p5": 60.0, "p50": 90.0, "p95": 300.0}, "doubt": 0.126}
+    steps = {"phase": "steps", "time_s": {"p5": 2940.0, "p50": 3510.0, "p95": 5100.0}, "doubt": 0.874}
+    least = {"phase": "saving", "time_s": {"p5": 0.0, "p50": 1.0, "p95": 2.0}, "doubt": -0.0001}
+    more = {"instance": "g5.xlarge", "seconds": 150.0, "cost_usd": 0.05}
+    more |= {"now_s": explained["time_s"], "then_s": {"p5": 3300.0, "p50": 3600.0, "p95": 4200.0}}
+    explained["experiments"]["train"] |= {"phases": [boot, steps, least], "more_measuring": more}
+
+    def page_of(told):
+        place = browser.post("/new/quote", data={"recipe": RENTED}).headers["location"]
+        name = rows.named(place.rpartition("/")[2])
+        rows.end(state.service.database, name, 1e12, answer=json.dumps(told), error=None)
+        return browser.get(place).text
+
+    page = page_of(explained)
+    table = page[page.index("<caption>Where the time goes, and where the doubt comes from") :]
+    cells = re.findall("<t[hd] .*?</t[hd]>", table.split("</table>")[0])
+    assert [html.unescape(re.sub("<[^>]*>", "", each)) for each in cells] == [
+        *("Phase", "Time", "With 90 %", "Of the doubt"),
+        *("<machines>", "1 min 30 s", "1 min to 5 min", "13 %"),
+        *("steps", "59 min", "49 min to 1 h 25 min", "87 %"),
+        *("saving", "1 s", "0 s to 2 s", "0 %"),
+    ]
+    cut = "would cut this time to about 55 min to 1 h 10 min"
+    assert f"<p>A minute on 1 x g5.xlarge (2 min 30 s in all, $0.05) {cut}.</p>" in page
+    explained["experiments"]["train"] |= {"phases": [], "more_measuring": None}
+    for told in (answer(), explained):
+        page = page_of(told)
+        assert "where the doubt comes from" not in page
+        assert "would cut this time" not in page
+
+
 def test_a_quote_that_costs_nothing_has_no_prices(state, browser):
     free = json.loads(json.dumps(answer()).replace("30.0", "0.0"))
     one = free["experiments"]["train"]

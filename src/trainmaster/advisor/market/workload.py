@@ -57,6 +57,8 @@ class Workload:
         own_servers: the recipe says what machines its parameter servers are to have.
         once: phases that are no training, in their order.
         trained: share of its steps that a pruner lets its tasks make; None: all of them.
+        plays: by play of that pruner, the share of each task in the order in which they begin, of at most 32;
+            empty where the pruner cannot be played.
         prepared_in: provider and region of images from which machines start with ``setup`` and ``container``.
         adapts: another machine may take the place of one that becomes slow.
         until: what ends its tasks early. target: what is believed of when; None where nothing is known.
@@ -80,6 +82,7 @@ class Workload:
     latency_ms: float | None = None
     once: tuple[PhaseHistory, ...] = ()
     trained: LogNormal | None = None
+    plays: tuple[tuple[float, ...], ...] = ()
     prepared_in: frozenset[tuple[str, str]] = frozenset()
     adapts: bool = False
     until: Until | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -34,12 +34,14 @@ class RunningTask:
         share: of its steps that are done; None if it shows none.
         reports: steps, and values of its target's metric there; empty without a target.
         ends: shares of its steps at which it may end as its target is reached; empty: all of them are made.
+        number: of its experiment's tasks, which begin in this order.
     """
 
     elapsed_s: float
     share: float | None = None
     reports: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     ends: tuple[float, ...] = ()
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +103,21 @@ def remaining_s(timing: Timing, one: Candidates, doing: Doing) -> Floats:
     has_steps = timing.knowledge.model is not None
     tail = _copies(timing.tail_s())
     trained = _copies(timing.trained(one))
-    begun = [_left(task, training, tail, each, has_steps, trained) for each in doing.running]
+    order = _Order(np.array(timing.workload.plays), total)
+    begun = []
+    for each in doing.running:
+        mine = training * order.over_average([each.number], trained)
+        if timing.workload.target is None:
+            each = order.with_ends(each)
+        begun.append(_left(task - training + mine, mine, training / trained, tail, each, has_steps, trained))
     slots = max(float(one.at_once[0]), len(begun), 1.0)
     longest = np.max(begun, axis=0) if begun else np.zeros(DRAWS)
     if not waiting:
         return longest
-    work = waiting * task + (np.sum(begun, axis=0) if begun else 0.0)
+    later = task - training + training * order.over_average(range(total - waiting, total), trained)
+    work = waiting * later + (np.sum(begun, axis=0) if begun else 0.0)
     # the last ones end one after the other: half a task is lost on average
-    work = work / slots + 0.5 * task * (1 - 1 / slots)
+    work = work / slots + 0.5 * later * (1 - 1 / slots)
     return np.maximum(work, longest)
 
 
@@ -208,12 +217,66 @@ def forecast_rented(
     return interval(time_s), interval(cost)
 
 
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What a pruner lets tasks make, by the order in which they begin: the first ones go furthest.
+
+    Attributes:
+        plays: as `Workload.plays`. tasks: how many there are.
+    """
+
+    plays: Floats
+    tasks: int
+
+    def over_average(self, numbers: Sequence[int], trained: Floats) -> Floats:
+        """(DRAWS,) what some tasks make on average, over the average of all; at most whole tasks.
+
+        Args:
+            numbers: of the tasks.
+            trained: (DRAWS,) share that all make on average.
+        """
+        if not self.plays.size:
+            return np.ones(len(trained))
+        each = self.plays[:, [self._place(number) for number in numbers]].mean(axis=1) / self.plays.mean()
+        return np.minimum(np.random.default_rng(8).choice(each, len(trained)), 1 / trained)
+
+    def with_ends(self, running: RunningTask) -> RunningTask:
+        """The same with where it may end, given how far it is; unchanged if no play lets it come so far."""
+        if not self.plays.size or not running.share or running.ends:
+            return running
+        ends = self.plays[:, self._place(running.number)]
+        return replace(running, ends=tuple(ends[ends > running.share].tolist()))
+
+    def _place(self, number: int) -> int:
+        """Of a task in the plays: where these have fewer, only the later half stands for several each."""
+        here = self.plays.shape[1]
+        first = here // 2
+        if number < first or self.tasks <= here:
+            return min(number, here - 1)
+        return min(first + (number - first) * (here - first) // (self.tasks - first), here - 1)
+
+
 def _left(
-    task: Floats, training: Floats, tail: Floats, running: RunningTask, has_steps: bool, trained: Floats
+    task: Floats,
+    training: Floats,
+    whole: Floats,
+    tail: Floats,
+    running: RunningTask,
+    has_steps: bool,
+    trained: Floats,
 ) -> Floats:
     """(DRAWS,) seconds that one running task still takes.
 
-    What a pruner has let live beyond the usual share comes as far again, and no further than its end.
+    What a pruner has let live beyond what it usually does comes as far again, and no further than its end.
+
+    Args:
+        task: that it takes in all.
+        training: of that the steps.
+        whole: that all steps take.
+        tail: after the last one.
+        running: how far it is.
+        has_steps: it is to show steps.
+        trained: share of its steps that a task makes on average.
     """
     if running.share is None and not has_steps:
         return np.maximum(task - running.elapsed_s, _LEFT * task)
@@ -222,8 +285,8 @@ def _left(
     share = min(running.share, 1.0)
     if running.ends:
         ends = np.random.default_rng(8).choice(np.array(running.ends), len(training))
-        return np.asarray(training / trained * np.maximum(ends - share, _LEFT * share) + tail)
-    return training / trained * np.minimum(1 - share, np.maximum(trained - share, share)) + tail
+        return np.asarray(whole * np.maximum(ends - share, _LEFT * share) + tail)
+    return whole * np.minimum(1 - share, np.maximum(trained - share, share)) + tail
 
 
 def _copies(values: Floats) -> Floats:

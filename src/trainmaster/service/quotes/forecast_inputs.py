@@ -123,7 +123,7 @@ def doing_of(
         share = None if found is None else share_done(found)
         aimed = None if found is None else found.aimed
         reports = ((), ()) if aimed is None else (tuple(aimed.steps), tuple(aimed.values))
-        running.append(RunningTask(max(now - task.started_at, 0.0), share, reports))
+        running.append(RunningTask(max(now - task.started_at, 0.0), share, reports, number=task.key[1]))
     return Doing(sum(experiment.ended.values()), tuple(running))
 
 
@@ -199,7 +199,9 @@ def forecast_inputs(
         same, similar = measured[name]
         learnt = Knowledge.of(same, similar, {device.offer: device}, {}, recipe.seed)
         room = slots if rented is None else rented.slots(name)
-        at_once = max(room // slots_of(experiment), 1)
+        # On this machine `workers` are slots, elsewhere they are machines, and those are all to be used.
+        spread = experiment.workers if rented is None else None
+        at_once = max(min(room // slots_of(experiment), spread or room), 1)
         seen = (curves or {}).get(name, ())
         workload = workload_of(experiment, recipe.seed, at_once=at_once, curves=seen)
         if learnt is not None and learnt.model is not None and not workload.has_length:
@@ -208,11 +210,9 @@ def forecast_inputs(
             raise NotKnown(name)
         points += learnt.points
         timing = own_timing(workload, learnt, here, room, 100 * number)
-        # On this machine `workers` are slots, elsewhere they are machines, and those are all to be used.
-        spread = workload.spread if rented is None else None
-        at_once = min(room // slots_of(experiment), spread or room, workload.tasks)
+        at_once = min(at_once, workload.tasks)
         nodes = 1 if rented is None else rented.nodes(experiment)
-        one = own_cluster(timing, room, min(workload.lengths), max(at_once, 1), nodes)
+        one = own_cluster(timing, room, min(workload.lengths), at_once, nodes)
         left[name] = remaining_s(timing, one, _with_ends(experiment, how_far, workload.target))
         if rented is not None:
             left[name] = left[name] + timing.change_s()

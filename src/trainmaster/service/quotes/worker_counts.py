@@ -48,13 +48,14 @@ def workload_of(
     if experiment.search is None or experiment.search.pruner is None or not steps or found.tasks < 2:
         return found
     from trainmaster.sweeps import make_pruner
-    from trainmaster.sweeps.pruner import share_trained
+    from trainmaster.sweeps.pruner import share_trained, shares_by_order
 
     pruner = make_pruner(experiment.search)
     if pruner is None:
         return found
-    share = share_trained(pruner, found.tasks, steps, at_once)
-    return replace(found, trained=LogNormal(share, _PRUNED_SPREAD) if share < 1 else None)
+    plays = shares_by_order(pruner, found.tasks, steps, at_once)
+    share = share_trained(pruner, plays)
+    return replace(found, trained=LogNormal(share, _PRUNED_SPREAD), plays=plays) if share < 1 else found
 
 
 def allowed_workers(experiment: Experiment) -> list[int]:

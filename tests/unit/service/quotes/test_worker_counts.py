@@ -24,3 +24,5 @@ def test_a_sweep_counts_what_its_pruner_leaves(tmp_path, keys, is_pruned):
     path.write_text(json.dumps({"name": "job", "experiments": {"main": sweep}}))
     found = workload_of(read_recipe(path).experiments["main"], 0)
     assert (found.trained is not None and found.trained.median < 1) == is_pruned
+    assert all(play[:2] == (1.0, 1.0) for play in found.plays), "two begin together, and nobody judges them"
+    assert bool(found.plays) == is_pruned
