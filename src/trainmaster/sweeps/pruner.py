@@ -69,7 +69,7 @@ def shares_by_order(pruner: Pruner, trials: int, steps: int, at_once: int) -> tu
     """By play, what share of its steps each trial makes, in the order in which they begin.
 
     The first values are taken to tell which trials are better. Trials of random rank are played against the
-    pruner itself, so this holds for any. The first ones meet nobody to be compared with, so they go furthest.
+    pruner itself, so this holds for any. The first ones have none to be compared with, so they go furthest.
 
     >>> from trainmaster.sweeps.halving import AshaPruner
     >>> shares_by_order(AshaPruner(Goal.MIN, {}), 4, 80, at_once=2)[0]
