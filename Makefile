@@ -147,7 +147,7 @@ kept: install
 # Runs on the real schedulers that fit on this machine, with every fault: 20 minutes. `make test` has the contracts.
 places: install nova
 	@$(BIN)/python -m pytest -v -m places tests/integration/places tests/contract/test_openstack_provider.py tests/contract/test_ray_provider.py \
-		tests/contract/test_kubernetes_provider.py
+		tests/contract/test_kubernetes_provider.py tests/integration/lab/test_lab_openstack.py
 
 # The rules of all pages, in both sizes, light and dark, with 5,000 runs: `make test` has a part of it. As root, also a
 # member of a team on a phone who trains on machines of the lab.

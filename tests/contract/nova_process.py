@@ -3,10 +3,13 @@
 API, conductor, scheduler, compute and Placement are the real ones, on SQLite. Neutron, Glance and Cinder are
 those that Nova's own functional tests stand on; what of them the provider speaks with over HTTP is answered
 here from them, as is Keystone: a token is ``user:project``. With a hook, each machine is booted by it: it is
-sent what is booted, or ended, and answers with the address.
+sent what is booted, or ended, and answers with the address, or with the fault of what fails. ``/trouble``
+has the next calls fail, and tells what is left of that: so many are ``throttled``, so many requests for
+servers come ``twice``.
 """
 
 import contextlib
+import io
 import json
 import os
 import random
@@ -43,6 +46,13 @@ class Services:
     def __init__(self, url, neutron, glance):
         self.url, self.neutron, self.glance = url, neutron, glance
         self.floating = {}
+        self.trouble = {}
+
+    def is_in_trouble(self, kind):
+        """Whether this call has it; there is one less then."""
+        left = self.trouble.get(kind, 0)
+        self.trouble[kind] = max(0, left - 1)
+        return left > 0
 
     def token(self, body):
         identity = body["auth"]["identity"]
@@ -122,6 +132,9 @@ class Services:
     def answer(self, method, path, query, body):
         if path == "/v3/auth/tokens":
             return self.token(body)
+        if path == "/trouble":
+            left, self.trouble = self.trouble, body
+            return 200, left, {}
         service, _, rest = path[1:].partition("/")
         rest = rest.partition("/")[2]
         found = self.image(rest, query) if service == "image" else self.network(method, rest, query, body)
@@ -182,6 +195,8 @@ def main(port, hook):
                     user_data=instance.user_data or "",
                     key=instance.key_data or "",
                 )
+                if "fault" in told:
+                    raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=told["fault"])
                 for vif in network_info:
                     vif["network"]["subnets"][0]["ips"][0]["address"] = told["address"]
                     the_port = cloud.neutron._ports[vif["id"]]
@@ -246,10 +261,19 @@ def main(port, hook):
                 if not user:
                     start_response("401 Unauthorized", [("Content-Type", "text/plain")])
                     return [b"no token"]
+                if user != "admin" and services.is_in_trouble("throttled"):
+                    start_response("429 Too Many Requests", [("Retry-After", "1")])
+                    return [b"{}"]
                 environ["HTTP_X_AUTH_USER"] = user
                 environ["HTTP_X_AUTH_PROJECT_ID"] = project or self.api_fixture.project_id
                 member = "" if user == "viewer" else ",member"
                 environ["HTTP_X_ROLES"] = f"reader{member}" + (",admin" if user == "admin" else "")
+                asks = environ["REQUEST_METHOD"] == "POST" and path.endswith("/servers")
+                if asks and services.is_in_trouble("twice"):
+                    body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+                    again = {**environ, "wsgi.input": io.BytesIO(body)}
+                    list(app(again, lambda *_: lambda _: None))
+                    environ["wsgi.input"] = io.BytesIO(body)
                 return app(environ, start_response)
 
             server = make_server("127.0.0.1", port, front, Threaded, Quiet)

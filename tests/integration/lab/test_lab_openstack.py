@@ -1,0 +1,204 @@
+"""A real Nova whose machines are hosts of the lab: whole runs at the provider ``openstack``.
+
+Keystone, Neutron and Glance are doubles. What Nova and the lab have at the end is the judge.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "places"))
+
+from place_runs import PATIENCE_S, Crossing, cross, gang, keep_for_the_next, until, until_step
+from renter import Renter
+
+from trainmaster.testing.private_nova import NoNovaError, PrivateNova, installed
+
+pytestmark = [pytest.mark.places, pytest.mark.timeout(600)]
+
+PROGRAM = Path(__file__).parents[2] / "contract" / "nova_process.py"
+SETTINGS = """\
+image: 155d900f-4e14-4e4c-a73d-069cbf4541e6
+user: admin
+ends_only_from_here: true
+flavors: {m1.tiny: {}, m1.small: {usd_per_hour: 3}}
+"""
+
+
+class LabHosts(ThreadingHTTPServer):
+    """What boots the machines of a Nova: hosts of a lab.
+
+    Attributes:
+        booted: instance of the lab by server.
+        faults: so many of the next machines do not boot.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, lab: Any) -> None:
+        super().__init__(("127.0.0.1", 0), Booting)
+        self.lab, self.faults = lab, 0
+        self.booted = dict[str, str]()
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/"
+
+    def boot(self, server: str, user_data: str, key: str) -> dict[str, str]:
+        """A host with what Nova was sent; its address, or its fault."""
+        with self.lock:
+            if self.faults:
+                self.faults -= 1
+                return {"fault": "no power, as asked for"}
+            self.lab.ec2.import_key_pair(KeyName=server, PublicKeyMaterial=key.encode())
+            (name,) = self.lab.rent("m4.large", KeyName=server, UserData=base64.b64decode(user_data).decode())
+            self.booted[server] = name
+        return {"address": self.lab.instance(name)["PrivateIpAddress"]}
+
+    def end(self, server: str) -> dict[str, str]:
+        """Its host ends."""
+        if name := self.booted.get(server):
+            self.lab.ec2.terminate_instances(InstanceIds=[name])
+        return {}
+
+
+class Booting(BaseHTTPRequestHandler):
+    """See `LabHosts`."""
+
+    server: LabHosts
+
+    def do_POST(self) -> None:
+        """Boot or end."""
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        hosts = self.server
+        told = (
+            hosts.boot(asked["boot"], asked["user_data"], asked["key"])
+            if "boot" in asked
+            else hosts.end(asked["end"])
+        )
+        said = json.dumps(told).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """A Nova, and the hosts behind it."""
+
+    nova: PrivateNova
+    hosts: LabHosts
+
+    def servers(self) -> list[str]:
+        """Ids of those that there are."""
+        listed = self.nova.asked("GET", "/v2.1/servers", user="me")["servers"]
+        return sorted(each["id"] for each in listed)
+
+
+@pytest.fixture(scope="module")
+def cloud(lab: Any, lab_cache: Path) -> Iterator[Cloud]:
+    """One for all tests of this file."""
+    try:
+        python = installed(lab_cache)
+    except NoNovaError as error:
+        pytest.skip(str(error))
+    hosts = LabHosts(lab)
+    threading.Thread(target=hosts.serve_forever, daemon=True).start()
+    with PrivateNova(python, PROGRAM, hosts.url) as nova:
+        yield Cloud(nova, hosts)
+    hosts.shutdown()
+    hosts.server_close()
+
+
+@pytest.fixture
+def user(cloud: Cloud, renter: Renter, tmp_path: Path) -> Iterator[Renter]:
+    """They run recipes there; what is left of that is a failure."""
+    (file := tmp_path / "openstack.yaml").write_text(SETTINGS)
+    renter.env |= {**cloud.nova.environ(), "TRAINMASTER_OPENSTACK": str(file)}
+    before = renter.lab.alive()
+    yield renter
+    renter.kill_all()
+    until(lambda: not cloud.nova.left(), 60, cloud.nova.left)
+    until(lambda: renter.lab.alive() == before, 60, renter.lab.alive)
+
+
+@dataclass(frozen=True)
+class Row(Crossing):
+    """A row. trouble: of Nova's API. faults: machines that do not boot. boots: hosts of it all."""
+
+    machine: str = "m1.tiny"
+    trouble: dict[str, int] = field(default_factory=dict)
+    faults: int = 0
+    boots: int = 2
+
+
+ROWS = {
+    "gang of two": Row("echo member $TRAINMASTER_INDEX", "member 1"),
+    "volume": Row(
+        'cat "$TRAINMASTER_DATA_IMAGES/deep/a"', "of the volume", more="data: {images: {volume: images}}"
+    ),
+    "sweep": Row("echo rate {{rate}}", "rate 2", more="parameters: {rate: [1, 2, 3]}"),
+    "cap": Row("sleep 600", "the run ends: it may cost", "m1.small", "{total: $0.6}", code=1),
+    "ERROR at boot": Row("echo member $TRAINMASTER_INDEX", "no power, as asked for", faults=1, boots=3),
+    "the same request twice": Row(
+        "echo member $TRAINMASTER_INDEX", "member 1", trouble={"twice": 1}, boots=4
+    ),
+    "throttled": Row("echo member $TRAINMASTER_INDEX", "member 1", trouble={"throttled": 3}),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_crossing(user: Renter, cloud: Cloud, name: str) -> None:
+    """It ends as it does elsewhere, with no more machines than it needs."""
+    row, before = ROWS[name], len(cloud.hosts.booted)
+    cloud.hosts.faults = row.faults
+    cloud.nova.asked("POST", "/trouble", row.trouble)
+    cross(user, "openstack", row)
+    assert not any(cloud.nova.asked("POST", "/trouble", {}).values())
+    assert not cloud.hosts.faults
+    assert len(cloud.hosts.booted) - before <= row.boots
+
+
+def test_machines_that_are_kept_have_the_next_run(user: Renter, cloud: Cloud) -> None:
+    """The same servers; then they are given back."""
+    keep_for_the_next(user, "openstack", "m1.tiny", cloud.servers)
+
+
+def test_a_driver_that_is_killed_finds_its_servers(user: Renter, cloud: Cloud) -> None:
+    """Before and after it has logged in; never two sets of them."""
+    going = user.run(gang(user, 2, 200, "m1.tiny"), provider="openstack")
+    run = going.run
+    until(cloud.servers)
+    going.kill()
+    again = user.start("resume", run, "--json")
+    until_step(user, run)
+    held = cloud.servers()
+    assert len(held) == 2
+    again.kill()
+    third = user.start("resume", run, "--json")
+    assert third.end(timeout_s=PATIENCE_S)["state"] == "DONE"
+
+
+def test_a_server_is_deleted_below_a_run(user: Renter, cloud: Cloud) -> None:
+    """Another takes its place, and the work goes on from its checkpoint."""
+    going = user.run(gang(user, 2, 200, "m1.tiny"), provider="openstack")
+    run = going.run
+    until_step(user, run)
+    cloud.nova.asked("DELETE", f"/v2.1/servers/{cloud.servers()[0]}", user="me")
+    assert going.end(timeout_s=PATIENCE_S)["state"] == "DONE"
+    assert max(step for _, step in user.starts(run)) > 0
