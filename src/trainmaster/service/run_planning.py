@@ -228,8 +228,9 @@ class RunPlanner:
         from trainmaster.control.checks.preflight import check_parts
         from trainmaster.service.driving.run_clusters import check_provider, dial_meanwhile
 
-        for part in parted(recipe):
+        for part in parted(recipe):  # what follows takes a second to import
             dial_meanwhile(self._service.home, part.provider, self._environ)
+
         from trainmaster.service.quotes.prices import Prices
         from trainmaster.service.quotes.worker_counts import with_fewest
         from trainmaster.service.renting import plan_run

@@ -534,7 +534,7 @@ class PlaceRow:
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json`` and REST."""
-        spans = {
+        spans: dict[str, Any] = {
             name: each and each.as_dict() for name in ("time_s", "cost_usd") for each in [getattr(self, name)]
         }
         return {each.name: getattr(self, each.name) for each in fields(self)} | spans
@@ -542,9 +542,9 @@ class PlaceRow:
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> PlaceRow:
         """From `as_dict` of this version or another one."""
-        known = {each.name: found[each.name] for each in fields(cls) if each.name in found}
+        known: dict[str, Any] = {each.name: found[each.name] for each in fields(cls) if each.name in found}
         ends = {each.name for each in fields(Interval)}
-        spans = {
+        spans: dict[str, Any] = {
             name: known[name] and Interval(**{key: known[name][key] for key in ends & known[name].keys()})
             for name in ("time_s", "cost_usd")
             if name in known
