@@ -131,8 +131,13 @@ class World:
         self.meter = Meter(self.cap_usd, stopping_s=self.grace_s, usual_lease_s=900.0)
         self.meter.publishing.learn(self.saving_s)
         task = SimpleNamespace(state=State.RUNNING)
+        more = {
+            "serves": None,
+            "created": 0,
+            "total": 1,
+        }  # tasks are still to come: nothing is given back early
         self.run_state: Any = SimpleNamespace(
-            experiments={name: SimpleNamespace(name=name, state=State.RUNNING) for name in by_name},
+            experiments={name: SimpleNamespace(name=name, state=State.RUNNING, **more) for name in by_name},
             state=State.RUNNING,
             live_tasks=lambda: [task],
             held_by_people=set,
