@@ -135,7 +135,7 @@ class World:
             "serves": None,
             "created": 0,
             "total": 1,
-        }  # tasks are still to come: nothing is given back early
+        }  # so nothing is given back early
         self.run_state: Any = SimpleNamespace(
             experiments={name: SimpleNamespace(name=name, state=State.RUNNING, **more) for name in by_name},
             state=State.RUNNING,
