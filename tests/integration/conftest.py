@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from command_server import TRAINMASTER, Command, commands
-from waiting import DEADLINE_S, until
+
+from trainmaster.testing.waits import until
 
 if TYPE_CHECKING:
     from aws_stand_in import AwsBench, StandIn
 
+#: Long enough for a machine that does many other things.
+DEADLINE_S = 60.0
 COUNTERS = ("succeeded", "failed", "running", "waiting", "pruned", "skipped", "cancelled")
 
 

@@ -8,7 +8,8 @@ import urllib.error
 import urllib.request
 
 import pytest
-from waiting import until
+
+from trainmaster.testing.waits import until
 
 pytest.importorskip("h11", reason="the extra `serve` is not installed")
 

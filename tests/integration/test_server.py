@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from learning import needs
 from running_server import RunningServer
-from waiting import until
 
 from trainmaster.spec import Recipe
 from trainmaster.testing import line_fit
+from trainmaster.testing.waits import until
 
 SCRIPT = """\
 import json, os, time

@@ -9,7 +9,8 @@ import urllib.error
 
 import pytest
 from running_server import RunningServer
-from waiting import until
+
+from trainmaster.testing.waits import until
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 

@@ -102,7 +102,7 @@ class Shared(RunningServer):
         return self.tm_until(over, f"the end of {run}")
 
     def tm_until(self, condition, what):
-        from waiting import until
+        from trainmaster.testing.waits import until
 
         return until(condition, what, 120)
 
