@@ -65,7 +65,7 @@ def test_parameter_server_example_is_cancelled_and_goes_on(tm):
     shutil.copytree(EXAMPLE, tm.work, dirs_exist_ok=True, ignore=shutil.ignore_patterns("output"))
     call = tm.start("run", "recipe.yaml", "--set", "experiments.train.steps=1200", "--json")
     run = call.run_id()
-    tm.until(lambda: call.over or "step  100" in tm.logs(run), "100 steps", timeout_s=90)
+    tm.until(lambda: call.over or "step  100" in tm.logs(run), "100 steps", patience_s=90)
     assert tm.summary(tm.call("cancel", run, "--json"))["reason"] == "CANCELLED"
     summary = tm.resume(run, timeout_s=120)
     assert summary["reason"] == "SUCCEEDED"

@@ -51,7 +51,7 @@ def test_two_processes_are_cancelled_go_on_and_learn(pretend):
         "run", "recipe.yaml", "--yes", "--json", *SMALL, "--set", "experiments.train.steps=60"
     )
     run = call.run_id()
-    pretend.until(lambda: call.over or "step    20" in pretend.logs(run), "20 steps", timeout_s=90)
+    pretend.until(lambda: call.over or "step    20" in pretend.logs(run), "20 steps", patience_s=90)
     assert pretend.summary(pretend.call("cancel", run, "--json"))["reason"] == "CANCELLED"
     summary = pretend.resume(run, timeout_s=300)
     assert summary["reason"] == "SUCCEEDED"

@@ -126,7 +126,7 @@ def test_it_is_stopped_saves_and_goes_on(user: Containers) -> None:
     call = user.start(recipe)
     run = call.run_id()
     log = tm.home / "runs" / run / "tasks/main/0/1/worker-0.log"
-    tm.until(lambda: log.exists() and "ready" in log.read_text(), "the task says ready", timeout_s=120)
+    tm.until(lambda: log.exists() and "ready" in log.read_text(), "the task says ready", patience_s=120)
     assert len(user.theirs.containers()) == 1
     call.send(signal.SIGINT)
     call.wait(130)
