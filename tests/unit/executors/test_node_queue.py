@@ -1,5 +1,12 @@
-from trainmaster.executors.gangs.placement import LiveNode
+from pathlib import Path
+from types import SimpleNamespace
+
+from trainmaster.executors.base import GangRequest, MemberRequest
+from trainmaster.executors.gangs.copies import Mirror
+from trainmaster.executors.gangs.inbox import Inbox
+from trainmaster.executors.gangs.placement import LiveNode, OwnPlacement
 from trainmaster.executors.gangs.placing import DEPTH, PATIENCE_S, NodeQueue, NodeQueues
+from trainmaster.executors.gangs.scheduler import Scheduler
 
 NODE = LiveNode("n0", "id0", "10.0.0.1", 4, 0, {})
 SHAPE, OTHER = ("PACK", (1,)), ("PACK", (2,))
@@ -73,3 +80,26 @@ def test_who_waits_too_long_is_called_back():
     assert node_queues.late(10.01 + PATIENCE_S) == ["second", "third"]
     node_queues.leave("first", 11.0)
     assert node_queues.late(11.0 + PATIENCE_S) == []
+
+
+def test_tasks_that_end_together_still_fill_the_lanes():
+    """Two lanes whose tasks begin and end in the same moment: the others wait in them, not at the driver."""
+    woken = []
+    loop = SimpleNamespace(time=lambda: 0.0, call_later=lambda *_: None, call_soon=lambda work: work())
+    engine = SimpleNamespace(reservations=lambda ready, rooms: OwnPlacement(ready, rooms))
+    scheduler = Scheduler(engine, loop, print)
+    scheduler.wake = lambda: woken.append(True)
+    node = LiveNode("n0", "id0", "10.0.0.1", 2, 0, {})
+    answers = SimpleNamespace(is_set=lambda: True)
+    scheduler.nodes.links["n0"] = SimpleNamespace(
+        node=node, since=None, attached=answers, send=lambda command: None
+    )
+    scheduler.inbox = Inbox(0, {}, Mirror(Path))
+    short(scheduler._placing._node_queues)
+    member = MemberRequest("worker-0", "true", "/d")
+    gangs = [GangRequest(f"r/e/{index}/1", "/d", (member,), 1, "e", 2) for index in range(20)]
+    scheduler.submit([gang.message() for gang in gangs])
+    while woken:
+        woken.clear()
+        scheduler.tick()
+    assert all(gang.parts for gang in scheduler.gangs.values())

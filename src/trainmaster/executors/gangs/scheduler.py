@@ -161,6 +161,8 @@ class Scheduler:
             self._tell(part, {"do": "submit", "gangs": [gang.part_request(part, node_queue)]})
         if not gang.simple:
             gang.strip()
+        elif reservation:
+            self.wake()  # others may wait behind it: tasks that end together would each ask for a place again
 
     def nodes_changed(self) -> None:
         """There may be room for those that waited, and none any more for those that were queued."""
