@@ -354,7 +354,8 @@ def _all_refused(refusals: Mapping[str, TrainmasterError]) -> TrainmasterError:
 
 def _none(lines: list[str]) -> UsageError:
     reasons = "\n".join(dict.fromkeys(lines))  # the whole, then each experiment, may be refused alike
-    return UsageError(f"no place would give what this recipe asks for:\n{reasons}", "Name another one.")
+    hint = "Name another place, or see with `trainmaster doctor --provider NAME` what one of these lacks."
+    return UsageError(f"no place would give what this recipe asks for:\n{reasons}", hint)
 
 
 def asked_place(service: OpenHome, recipe: Recipe, environ: Mapping[str, str]) -> Place:

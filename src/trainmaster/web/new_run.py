@@ -274,7 +274,8 @@ def _as_json(
 @router.post("/new/estimate")
 def estimate(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
     """What is known of the job while it is filled in, for our script; nothing is measured or rented."""
-    made, why = None, ""
+    made: Quote | None = None
+    why: list[str] = []
     try:
         recipe = state.submissions.read(caller, form.request())
         service = state.service.of_team(caller.team or None)
@@ -290,7 +291,7 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
     except RecipeError:  # said where the recipe is
         return Response(status_code=204)
     except TrainmasterError as error:
-        why = str(error.args[0]).splitlines()[0]
+        why = str(error.args[0]).splitlines()
     return page(request, "estimate.html", made=made, why=why, cap=form.budget)
 
 

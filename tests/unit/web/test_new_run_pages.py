@@ -578,6 +578,9 @@ def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tm
             "About 2 min and $0.02; 9 of 10 such runs: 1 min to 4 min, $0.01 to $0.05. "
             "Not in it: last: not measured yet."
         )
+        refused = said(recipe=rented.replace("aws", "[hosts, lab]"))
+        assert "No estimate: no place would give what this recipe asks for. hosts: no, there is no" in refused
+        assert "lab: no, no lab is up" in refused
         assert me.post("/new/estimate", data={"recipe": "name: x\nwrong: 1\n"}).status_code == 204
 
 
