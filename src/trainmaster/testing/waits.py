@@ -9,7 +9,7 @@ from typing import TypeVar
 Found = TypeVar("Found")
 
 
-def until(condition: Callable[[], Found], what: str = "what is waited for", patience_s: float = 60.0) -> Found:
+def until(condition: Callable[[], Found], what: str = "what is awaited", patience_s: float = 60.0) -> Found:
     """Look again and again until something is so; gives what was found.
 
     For what no event tells: another process, or a thread that is not the test's. To look may cost, a call of
