@@ -168,13 +168,34 @@ def read_noun(noun: type[N], node: YamlNode, path: Path, problems: Problems) -> 
     return noun(**values)
 
 
+#: What other tools call keys of an experiment.
+_OTHER_WORDS: Final = {
+    other: ours
+    for ours, others in {
+        "after": "needs depends_on dependencies requires",
+        "command": "run script cmd entrypoint",
+        "container": "image docker docker_image",
+        "data": "dataset datasets inputs file_mounts mounts",
+        "env": "environment envs env_vars",
+        "hardware": "gpu gpus cpu cpus memory instance instance_type machine resources accelerators",
+        "parameters": "space params hyperparameters search_space grid matrix",
+        "retries": "max_retries restarts retry",
+        "samples": "trials num_trials n_trials num_samples max_trials",
+        "timeout": "time_limit max_duration",
+        "workers": "nodes num_nodes replicas num_workers nnodes world_size",
+    }.items()
+    for other in others.split()
+}
+
+
 def refuse_unknown_keys(node: YamlNode, path: Path, problems: Problems, known: Sequence[str]) -> None:
     """Note every key that is not known, with the nearest one that is; ``x-`` ones are the user's own."""
     for name, key in node.keys.items():
         if name not in known and not name.startswith("x-"):
-            problems.add(
-                key, (*path, name), f"unknown key '{shorten(name)}'; {problems.suggest(name, known)}"
-            )
+            ours = _OTHER_WORDS.get(name.lower())
+            right = f"it is called '{ours}' here" if ours in known else problems.suggest(name, known)
+            of_experiment = "" if ours is None or ours in known else f"; an experiment has '{ours}' for it"
+            problems.add(key, (*path, name), f"unknown key '{shorten(name)}'; {right}{of_experiment}")
 
 
 def suggest(word: str, known: Sequence[str]) -> str:

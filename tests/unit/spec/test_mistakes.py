@@ -81,6 +81,14 @@ KEYS = {
         HEAD + "    sampels: 3\n",
         f"4:5: {T}.sampels: unknown key 'sampels'; did you mean 'samples'?",
     ),
+    "a key that other tools have": (
+        HEAD + "    needs: []\n",
+        f"4:5: {T}.needs: unknown key 'needs'; it is called 'after' here",
+    ),
+    "a key that other tools have elsewhere": (
+        "image: python\n" + HEAD,
+        "1:1: image: unknown key 'image'; known here: ",
+    ),
     "an unknown key above": (
         HEAD + "bugdet: {}\n",
         "4:1: bugdet: unknown key 'bugdet'; did you mean 'budget'?",
