@@ -29,7 +29,7 @@ class Place:
     Attributes:
         provider: its name.
         machines: in words; empty if it would give none.
-        usd_per_hour: of all of them at most.
+        usd_per_hour: of all of them.
         wait_s: until they could begin to start; None if it does not say.
         refusal: why it would give none; empty if it would. hint: what to do about that.
         nodes: how many machines of its workers.

@@ -417,7 +417,7 @@ def asked_of(
             wait_s = provider.queue_wait_s(requests)
     machines = " and ".join(dict.fromkeys(words(plan) for plan in plans))
     nodes = sum(plan.roles[0].count for plan in plans)
-    return machines, _offer(probe, plans).most_usd_per_hour, wait_s, nodes
+    return machines, _offer(probe, plans).usd_per_hour, wait_s, nodes
 
 
 def _of_free(plan: ClusterPlan, free: Iterator[int]) -> ClusterPlan:
