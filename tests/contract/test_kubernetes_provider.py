@@ -307,11 +307,18 @@ def _until(look: Any, patience_s: float = 90.0) -> Any:
 
 _ECHO = """
 import socket
-with socket.create_server(("127.0.0.1", 18765)) as server:
-    print("listens", flush=True)
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print("listens %5d" % server.getsockname()[1], flush=True)
     client, _ = server.accept()
     client.sendall(client.recv(4) + b"!")
 """
+
+
+def _port_of(stream: socket.socket) -> int:
+    """The port that the program behind it listens on."""
+    said = stream.recv(13)
+    assert said.startswith(b"listens ")
+    return int(said[8:])
 
 
 class TestPods(TransportContract):
@@ -321,9 +328,9 @@ class TestPods(TransportContract):
         """A pod has a network of its own."""
         with connection.stream(f"exec /usr/bin/python3 -c {shlex.quote(_ECHO)}") as stream:
             stream.settimeout(60.0)
-            assert stream.recv(7) == b"listens"
+            there = _port_of(stream)
             with (
-                connection.forward("127.0.0.1", 18765) as port,
+                connection.forward("127.0.0.1", there) as port,
                 socket.create_connection(("127.0.0.1", port), 60.0) as client,
             ):
                 client.sendall(b"ping")
@@ -334,13 +341,13 @@ class TestPods(TransportContract):
     ) -> None:
         """However long the answer takes."""
         monkeypatch.setattr("trainmaster.transport.kubernetes.pods._PARTING_S", 0.05)
-        late = _ECHO.replace("client.recv(4)", "client.recv(4) + client.recv(1)").replace("18765", "18766")
+        late = _ECHO.replace("client.recv(4)", "client.recv(4) + client.recv(1)")
         late = late.replace('+ b"!"', '+ (time.sleep(0.5) or b"!")').replace("socket\n", "socket, time\n", 1)
         with connection.stream(f"exec /usr/bin/python3 -c {shlex.quote(late)}") as stream:
             stream.settimeout(60.0)
-            assert stream.recv(7) == b"listens"
+            there = _port_of(stream)
             with (
-                connection.forward("127.0.0.1", 18766) as port,
+                connection.forward("127.0.0.1", there) as port,
                 socket.create_connection(("127.0.0.1", port), 60.0) as client,
             ):
                 client.sendall(b"ping")

@@ -1,15 +1,19 @@
-"""`ClusterLedger`: what a home knows of its clusters at a place, and the key that their machines let in."""
+"""`ClusterLedger`: what a home knows of its clusters at a place, and the key that their machines let in.
+
+`MachineLedger`: one whose clusters are requests, each with its machines.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from trainmaster.providers.base import NodeRequest
 from trainmaster.spec.errors import ProviderError
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import short_digest, write_private
@@ -59,12 +63,16 @@ class ClusterLedger(Generic[K]):
 
     def _read(self, path: Path) -> K | None:
         try:
-            return typed(self.kind, typed(dict[str, Any], parsed_json(path.read_bytes())))
+            return typed(self.kind, self.upgraded(typed(dict[str, Any], parsed_json(path.read_bytes()))))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
             words = " ".join(str(error).split())[:200]
             raise ProviderError(f"{path} is damaged: {words}", self.hint) from None
+
+    def upgraded(self, written: dict[str, Any]) -> dict[str, Any]:
+        """What a file says, which an earlier version may have written."""
+        return written
 
     def put(self, known: K) -> None:
         """Write it down. Only inside `alone`."""
@@ -102,3 +110,114 @@ class ClusterLedger(Generic[K]):
 
     def _file(self, cluster: str) -> Path:
         return self.directory / f"cluster-{short_digest(cluster)}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMachine:
+    """A machine that a home was given.
+
+    Attributes:
+        address, private_address: as they were when it had any.
+        where: its zone, or its node.
+        started_at: Unix seconds; 0 if it never ran.
+        ended_at: the same of its end; 0 if it has not ended.
+        reason: why it has ended, or leaves.
+        about: what else its place says of it.
+    """
+
+    address: str = ""
+    private_address: str = ""
+    where: str = ""
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    reason: str = ""
+    about: Mapping[str, str | int] = field(default_factory=dict)
+
+    def ended(self, at: float, reason: str) -> KnownMachine:
+        """The same after its end; the first end counts."""
+        return self if self.ended_at else replace(self, ended_at=at, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedMachines:
+    """A request that was, or is about to be, sent.
+
+    Attributes:
+        token, role, machine, labels: of the request.
+        group: tokens of those that are had with it, or not at all.
+        is_made: it was answered: its machines are known.
+        machines: by their ids.
+        about: what else its place says of it.
+    """
+
+    token: str
+    role: str
+    machine: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    group: tuple[str, ...] = ()
+    is_made: bool = False
+    machines: Mapping[str, KnownMachine] = field(default_factory=dict)
+    about: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: NodeRequest, ids: Iterable[str] = (), *, is_made: bool = False) -> AskedMachines:
+        """A request for machines, whose ids may be known."""
+        machines = dict.fromkeys(ids, KnownMachine())
+        labels = dict(request.labels)
+        return cls(request.token, request.role, request.instance_type, labels, (), is_made, machines)
+
+    @property
+    def left(self) -> dict[str, KnownMachine]:
+        """Those that have not ended."""
+        return {id: each for id, each in self.machines.items() if not each.ended_at}
+
+    def with_machines(self, machines: Mapping[str, KnownMachine]) -> AskedMachines:
+        """With others, or another state of some."""
+        return replace(self, machines={**self.machines, **machines})
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCluster:
+    """Of one cluster. asked: by the token of the request. about: what else there is to know of it."""
+
+    cluster: str
+    asked: Mapping[str, AskedMachines] = field(default_factory=dict)
+    about: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def machines(self) -> list[tuple[AskedMachines, str, KnownMachine]]:
+        """Every one, with its request and its id."""
+        return [(asked, id, each) for asked in self.asked.values() for id, each in asked.machines.items()]
+
+    @property
+    def left(self) -> list[tuple[AskedMachines, str, KnownMachine]]:
+        """Those that have not ended."""
+        return [each for each in self.machines if not each[2].ended_at]
+
+    def with_requests(self, *requests: AskedMachines) -> KnownCluster:
+        """With others, or another state of some."""
+        return replace(self, asked={**self.asked, **{each.token: each for each in requests}})
+
+    def with_machine(self, token: str, id: str, machine: KnownMachine) -> KnownCluster:
+        """With another machine, or another state of one."""
+        return self.with_requests(self.asked[token].with_machines({id: machine}))
+
+    def without(self, *tokens: str) -> KnownCluster:
+        """As if these had not been asked for."""
+        return replace(self, asked={key: each for key, each in self.asked.items() if key not in tokens})
+
+
+class MachineLedger(ClusterLedger[KnownCluster]):
+    """See `ClusterLedger`. hint: what to do when a file is damaged."""
+
+    kind = KnownCluster
+
+    def __init__(self, directory: Path, saved: Callable[[], None] = lambda: None, hint: str = "") -> None:
+        super().__init__(directory, saved)
+        self.hint = hint
+
+    def upgraded(self, written: dict[str, Any]) -> dict[str, Any]:
+        """See `ClusterLedger`."""
+        from trainmaster.providers.old_ledgers import upgraded
+
+        return upgraded(written)

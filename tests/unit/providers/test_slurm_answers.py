@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
+from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, MachineLedger
 from trainmaster.providers.slurm import answers, billing, scripts, shell
 from trainmaster.providers.slurm.answers import JobPhase
 from trainmaster.providers.slurm.fitting import refuse_misfit
-from trainmaster.providers.slurm.ledger import ClusterJobs, KnownJob, SlurmLedger
 from trainmaster.providers.slurm.provider import Shell, SlurmProvider, catalogue_of
 from trainmaster.providers.slurm.settings import SLURM, SlurmMachine, SlurmSettings
 from trainmaster.providers.slurm.shell import SlurmShell
@@ -327,15 +327,18 @@ def test_a_job_has_ended_only_when_slurm_says_so(tmp_path, said):
     here = settings(tmp_path, f"path: {commands}\nmachines: {{big: {{cpus: 8, memory: 3GB}}}}\n")
     place = ProviderPlace(tmp_path, "home")
     with provider_of(tmp_path, Slurm())._memory.alone("c"):
-        memory = SlurmLedger(place.directory("slurm"))
-        memory.put(ClusterJobs("c").with_job(KnownJob("812", "worker-0", "worker", 1, "big")))
+        memory = MachineLedger(place.directory("slurm"))
+        asked = AskedMachines.of(BIG, ["812.0"], is_made=True)
+        memory.put(
+            KnownCluster("c").with_requests(replace(asked, about={"job": "812", "leader": "", "batch": ""}))
+        )
     provider = SlurmProvider(here, place, SlurmShell(here, place))
     if "nvalid" in said:
         assert [node.state for node in provider.nodes("c")] == [NodeState.GONE]
     else:
         with pytest.raises(ProviderError, match="Socket timed out"):
             provider.nodes("c")
-        assert not memory.of("c").jobs["worker-0"].ended_at
+        assert not memory.of("c").machines[0][2].ended_at
 
 
 @pytest.mark.parametrize(

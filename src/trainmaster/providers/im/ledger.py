@@ -80,11 +80,6 @@ class ImLedger(ClusterLedger[ClusterMemory]):
     kind = ClusterMemory
     hint = "Look in IM which infrastructures there are, destroy those that are unused, and remove the file."
 
-    def all(self) -> list[ClusterMemory]:
-        """Every cluster that is not given back."""
-        found = (self._read(path) for path in sorted(self.directory.glob("cluster-*.json")))
-        return [each for each in found if each is not None]
-
     def forget(self, cluster: str) -> None:
         """The cluster is given back."""
         super().forget(cluster)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,16 +20,12 @@ from trainmaster.providers.base import (
     NodeState,
     ProviderPlace,
 )
+from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
 from trainmaster.providers.examining import Finding, clock_finding, refused, room_finding
 from trainmaster.providers.kubernetes import answers, manifests
 from trainmaster.providers.kubernetes.answers import Pod
-from trainmaster.providers.kubernetes.ledger import (
-    AskedPods,
-    ClusterPods,
-    KnownPod,
-    KubernetesLedger,
-)
 from trainmaster.providers.kubernetes.settings import KUBERNETES, KubernetesSettings
+from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, check_requests
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 from trainmaster.spec.private_files import short_digest
@@ -47,6 +43,7 @@ _GOING_S: Final = 90.0
 _LOOK_S: Final = 0.2
 #: A user in a pod is known by a number, of which nothing need be known.
 _USER: Final = "pod"
+_HINT: Final = "Look with `kubectl get pods` what there is, delete what is unused, and remove the file."
 _POLICIES: Final = "/apis/networking.k8s.io/v1/namespaces/NAMESPACE/networkpolicies"
 #: What must be allowed: verb, resource, subresource.
 _RIGHTS: Final = (
@@ -69,8 +66,8 @@ def kubernetes_provider(place: ProviderPlace) -> KubernetesProvider:
 catalogue_of: Final = KUBERNETES.catalogue
 
 
-class KubernetesProvider:
-    """See `Provider`. Threads may share it.
+class KubernetesProvider(LedgerProvider):
+    """See `LedgerProvider`. Threads may share it.
 
     Args:
         settings: of the user.
@@ -96,35 +93,23 @@ class KubernetesProvider:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = steady_s,
     ) -> None:
-        self._settings, self._home = settings, place.identity
-        self._sleep, self._clock = sleep, clock
+        super().__init__(place, _HINT, clock)
+        self._settings, self._sleep = settings, sleep
         namespace = settings.namespace or login.namespace or "default"
         self._api = KubeApi(login, namespace, send, sleep)
         self._way = way_of(login.name, namespace, place.environ)
         self._place = f"{login.server} {namespace}"
-        self._memory = KubernetesLedger(place.directory(self.name), place.saved)
-
-    def check_settings(self) -> None:
-        """Nothing is left to check: the settings have been read."""
 
     def check_up(self) -> None:
         """Refuse what does not answer, or does not take the login."""
         self._api.call("GET", "pods", query={"limit": "1"})
 
-    def close(self) -> None:
-        """Nothing is kept open."""
-
     # --- before anything is asked for ----------------------------------------------------------------------
 
     def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
         """See `Provider`: rights, machines, quotas, and what the server says to such a pod."""
+        check_requests(self.name, requests)
         for request in requests:
-            if request.count < 1:
-                raise UsageError(f"{request.count} machines cannot be asked for", "Ask for 1 or more.")
-            if request.spot:
-                raise UsageError(
-                    "pods are no spot machines", "Leave out `spot`; name a machine whose nodes are."
-                )
             self._settings.machine(request.instance_type)
         self._check_rights()
         notes = self._quota_notes(requests)
@@ -214,59 +199,45 @@ class KubernetesProvider:
 
     # --- asking for it -------------------------------------------------------------------------------------
 
-    def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
-        """See `Provider`. It does not wait for nodes: machines that have none are STARTING."""
-        with self._memory.alone(cluster):
-            known = self._known(cluster)
-            asked = known.asked.get(request.token)
-            if asked is None or not asked.is_made:
-                self._make(cluster, request)
-                known = self._memory.of(cluster)
-            names = known.asked[request.token].pods
-            return [node for node in self._looked(known) if node.id in names]
-
-    def _known(self, cluster: str) -> ClusterPods:
-        """What is known of a cluster; refused where another Kubernetes has it."""
+    def _known(self, cluster: str) -> KnownCluster:
+        """See `LedgerProvider`; refused where another Kubernetes has it."""
         known = self._memory.of(cluster)
-        if known.asked and known.place not in ("", self._place):
+        place = known.about.get("place", self._place)
+        if known.asked and place != self._place:
             raise UsageError(
-                f"cluster {cluster} is in Kubernetes {known.place}, and the context "
+                f"cluster {cluster} is in Kubernetes {place}, and the context "
                 f"{self._api.login.name!r} leads to {self._place}",
                 f"Go back with `kubectl config use-context`, or name `context` in {self._settings.file}.",
             )
         return known
 
-    def _make(self, cluster: str, request: NodeRequest) -> None:
-        """Have all pods of a request, and of those beside it, or none."""
-        known = replace(self._memory.of(cluster), place=self._place)
+    def _make(self, known: KnownCluster, request: NodeRequest) -> None:
+        """See `LedgerProvider`. It does not wait for nodes: machines that have none are STARTING."""
+        cluster, known = known.cluster, replace(known, about={"place": self._place})
         made = {token for token, asked in known.asked.items() if asked.is_made}
         together = [each for each in request.together if each.token not in made]
         group = tuple(each.token for each in together)
         for each in together:
-            names = manifests.pod_names(self._home, cluster, each)
-            pods = dict.fromkeys(names, KnownPod())
-            known = known.with_request(
-                AskedPods(each.token, each.role, each.instance_type, group, dict(each.labels), pods=pods)
-            )
+            asked = AskedMachines.of(each, manifests.pod_names(self._home, cluster, each))
+            known = known.with_requests(replace(asked, group=group))
         self._memory.put(known)
         until = str(round(self._clock() + request.lease_s))
         try:
             for each in together:
-                for name in known.asked[each.token].pods:
+                for name in known.asked[each.token].machines:
                     self._create(cluster, each, name, until)
             if self._settings.wait_s < _AT_ONCE_S and not self._settings.queue:
                 self._await_nodes(cluster, group)
         except (KubeRefusedError, NoCapacityError) as error:
             if isinstance(error, KubeRefusedError) and error.status >= 500:
                 raise  # it may be made nevertheless; the token finds it
-            self._delete(name for token in group for name in known.asked[token].pods)
-            self._memory.put(known.without(group))
+            self._delete(name for token in group for name in known.asked[token].machines)
+            self._memory.put(known.without(*group))
             if isinstance(error, KubeRefusedError) and not error.is_right:  # else it is asked again
                 raise self._refused(error, request) from None
             raise
-        for token in group:
-            known = known.with_request(replace(known.asked[token], is_made=True))
-        self._memory.put(known)
+        made_now = (replace(known.asked[token], is_made=True) for token in group)
+        self._memory.put(known.with_requests(*made_now))
 
     def _create(self, cluster: str, request: NodeRequest, name: str, until: str) -> None:
         """One pod; it may be there already, or still go."""
@@ -328,73 +299,59 @@ class KubernetesProvider:
                 return None
             raise
 
-    def nodes(self, cluster: str) -> list[Node]:
-        """See `Provider`. Those that have waited for too long are given up, with all that belongs to them."""
-        if not self._known(cluster).asked:
-            return []
-        with self._memory.alone(cluster):
-            return self._looked(self._memory.of(cluster))
-
-    def _looked(self, known: ClusterPods) -> list[Node]:
-        """Every machine of a cluster, with what Kubernetes says now written down."""
+    def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, SeenMachine]]:
+        """See `LedgerProvider`. What has waited for too long is given up, with all that belongs to it."""
         listed = {each.name: each for each in self._pods(known.cluster)}
         given_up = self._given_up(known, listed)
         self._delete(each.name for each in listed.values() if each.is_held and not each.is_leaving)
-        before, nodes = known, list[Node]()
-        for asked in known.asked.values():
-            for name, pod in asked.pods.items():
-                if not (asked.is_made or name in listed):
-                    continue  # about to be asked for
-                there = listed.get(name)
-                if there is None and not pod.ended_at:  # what is written down as ended stays so
-                    there = self._found(name)
-                state, reason, leaves_at, pod = self._seen(name, pod, there, given_up.get(asked.token, ""))
-                asked = asked.with_pod(name, pod)
-                nodes.append(self._node(known.cluster, asked, name, state, reason, leaves_at))
-            known = known.with_request(asked)
-        if known != before:
-            self._memory.put(known)
-        return nodes
+        seen = dict[str, SeenMachine]()
+        for asked, name, machine in known.left:
+            if asked.is_made or name in listed:  # else it is about to be asked for
+                there = listed.get(name) or self._found(name)
+                seen[name], machine = self._seen(name, machine, there, given_up.get(asked.token, ""))
+                known = known.with_machine(asked.token, name, machine)
+        return known, seen
 
-    def _given_up(self, known: ClusterPods, listed: Mapping[str, Pod]) -> dict[str, str]:
+    def _given_up(self, known: KnownCluster, listed: Mapping[str, Pod]) -> dict[str, str]:
         """Requests some of whose pods have had no node for too long, and why; these are deleted."""
         if self._settings.queue:  # it waits as long as Kueue says
             return {}
         found: dict[str, str] = {}
         there = time.time() - self._api.ahead_s
         for asked in known.asked.values():
-            for pod in (listed[name] for name in asked.pods if name in listed):
+            for pod in (listed[name] for name in asked.machines if name in listed):
                 if not pod.is_placed and there - pod.created_at > max(self._settings.wait_s, _AT_ONCE_S):
                     waited = f"after {format_duration(there - pod.created_at)} {pod.reason}"
                     for token in asked.group:
                         unready = known.asked.get(token)
                         if unready and any(
-                            listed[n].state is NodeState.STARTING for n in unready.pods if n in listed
+                            listed[n].state is NodeState.STARTING for n in unready.machines if n in listed
                         ):
                             found.setdefault(token, waited)
-        self._delete(name for token in found for name in known.asked[token].pods)
+        self._delete(name for token in found for name in known.asked[token].machines)
         return found
 
     def _seen(
-        self, name: str, known: KnownPod, pod: Pod | None, given_up: str
-    ) -> tuple[NodeState, str, float | None, KnownPod]:
-        """State of a machine, why, when it is taken back, and what is known of it from now on."""
-        if known.ended_at:
-            return NodeState.GONE, known.reason, None, known
+        self, name: str, known: KnownMachine, pod: Pod | None, given_up: str
+    ) -> tuple[SeenMachine, KnownMachine]:
+        """How far a machine is, and what is known of it from now on."""
         ahead_s = self._api.ahead_s + self._clock() - time.time()
-        found = known
         if pod is not None:
-            started_at = known.started_at or (pod.started_at + ahead_s if pod.started_at else 0.0)
-            address, node = pod.address or known.address, pod.node or known.node
-            found = replace(known, address=address, node=node, started_at=started_at)
+            known = replace(
+                known,
+                private_address=pod.address or known.private_address,
+                where=pod.node or known.where,
+                started_at=known.started_at or (pod.started_at + ahead_s if pod.started_at else 0.0),
+            )
         if pod is None or given_up or pod.state is NodeState.GONE:
             reason = given_up or (pod.reason if pod else known.reason or "somebody has deleted its pod")
             ended_at = pod.ended_at + ahead_s if pod and pod.ended_at else self._clock()
-            return NodeState.GONE, reason, None, replace(found, ended_at=ended_at, reason=reason)
+            return SeenMachine(NodeState.GONE), known.ended(ended_at, reason)
         if pod.state is NodeState.LEAVING:
             reason = known.reason or self._why(name) or pod.reason
-            return pod.state, reason, pod.leaves_at + ahead_s, replace(found, reason=reason)
-        return pod.state, pod.reason, None, found
+            return SeenMachine(pod.state, reason, pod.leaves_at + ahead_s), replace(known, reason=reason)
+        is_queued = pod.state is NodeState.STARTING and bool(pod.reason) and not known.where
+        return SeenMachine(pod.state, pod.reason, is_queued=is_queued), known
 
     def _why(self, name: str) -> str:
         """Why a pod goes, as far as we may know."""
@@ -403,33 +360,16 @@ class KubernetesProvider:
         return ""
 
     def _node(
-        self,
-        cluster: str,
-        asked: AskedPods,
-        name: str,
-        state: NodeState,
-        reason: str,
-        leaves_at: float | None,
+        self, known: KnownCluster, asked: AskedMachines, id: str, machine: KnownMachine, seen: SeenMachine
     ) -> Node:
-        pod = asked.pods[name]
-        machine = self._settings.machines.get(asked.machine)
-        return Node(
-            id=name,
-            cluster=cluster,
-            role=asked.role,
-            state=state,
-            address=name,
-            private_address=pod.address,
+        """See `LedgerProvider`."""
+        kind = self._settings.machines.get(asked.machine)
+        return replace(
+            super()._node(known, asked, id, machine, seen),
+            address=id,
             user=_USER,
-            instance_type=asked.machine,
             zone=self._api.namespace,
-            started_at=pod.started_at,
-            leaves_at=leaves_at,
-            gpus=machine.gpus if machine else 0,
-            labels=asked.labels,
-            reason=reason,
-            is_queued=state is NodeState.STARTING and bool(reason) and not pod.node,
-            ended_at=(pod.ended_at or None) if pod.started_at else None,
+            gpus=kind.gpus if kind else 0,
             way=self._way,
             switch=manifests.DIRECTORY,
             python=self._settings.python,
@@ -448,33 +388,20 @@ class KubernetesProvider:
     def renew(self, cluster: str, lease_s: float) -> None:
         """See `Provider`. The pods' own switch is renewed inside of them; this is for what reaps."""
         body = {"metadata": {"annotations": {manifests.UNTIL: str(round(self._clock() + lease_s))}}}
-        for asked in self._known(cluster).asked.values():
-            for name, pod in asked.pods.items():
-                if not pod.ended_at:
-                    try:
-                        self._api.call("PATCH", f"pods/{name}", body, kind="application/merge-patch+json")
-                    except KubeRefusedError as refused:
-                        if refused.status != 404:
-                            raise
+        for _, name, _ in self._known(cluster).left:
+            try:
+                self._api.call("PATCH", f"pods/{name}", body, kind="application/merge-patch+json")
+            except KubeRefusedError as refused:
+                if refused.status != 404:
+                    raise
 
-    def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
-        """See `Provider`. All: every pod of the cluster, whether this home knows it or not."""
-        with self._memory.alone(cluster):
-            known = self._known(cluster)
-            if ids is None:
-                self._delete(each.name for each in self._pods(cluster))
-                self._memory.forget(cluster)
-                return
-            for asked in known.asked.values():
-                for name, pod in asked.pods.items():
-                    if name in ids:
-                        self._delete([name])
-                        if not pod.ended_at:
-                            over = replace(pod, ended_at=self._clock(), reason="it was given back")
-                            asked = asked.with_pod(name, over)
-                known = known.with_request(asked)
-            if known.asked:
-                self._memory.put(known)
+    def _give_back(self, known: KnownCluster, asked: AskedMachines, ids: Collection[str]) -> None:
+        """See `LedgerProvider`."""
+        self._delete(ids)
+
+    def _end(self, known: KnownCluster) -> None:
+        """See `LedgerProvider`."""
+        self._delete(each.name for each in self._pods(known.cluster))
 
     def _delete(self, names: Iterable[str]) -> None:
         for name in names:

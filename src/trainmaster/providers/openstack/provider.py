@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
@@ -24,17 +24,13 @@ from trainmaster.providers.base import (
     ProviderPlace,
 )
 from trainmaster.providers.catalogue import Catalogue
+from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
 from trainmaster.providers.dead_man_switch import deadman_script
 from trainmaster.providers.examining import Finding, clock_finding, refused, unseen_drivers
+from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, check_requests
 from trainmaster.providers.openstack import answers
 from trainmaster.providers.openstack.answers import CLUSTER, HOME, TOKEN, UNTIL, Flavor, Server
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
-from trainmaster.providers.openstack.ledger import (
-    AskedServers,
-    ClusterServers,
-    KnownServer,
-    OpenstackLedger,
-)
 from trainmaster.providers.openstack.login import OpenstackLogin, read_login
 from trainmaster.providers.openstack.project import OpenstackProject, base_name, prefix
 from trainmaster.providers.openstack.settings import KIND, OpenstackSettings, read_settings
@@ -49,6 +45,7 @@ _LOOKS: Final = 3
 #: As often it is looked whether they can be had, and whether they are gone: two minutes at most.
 _PATIENT_LOOKS: Final = 50
 _GIB: Final = 2**30
+_HINT: Final = "Look with `openstack server list` what there is, delete what is unused, and remove the file."
 #: Flavors are asked for again after so long, seconds.
 _FLAVORS_OLD_S: Final = 600.0
 
@@ -94,8 +91,8 @@ def _kept_flavors(file: Path, settings: OpenstackSettings, login: OpenstackLogin
         return None
 
 
-class OpenstackProvider:
-    """See `Provider`. Threads may share it.
+class OpenstackProvider(LedgerProvider):
+    """See `LedgerProvider`. Threads may share it.
 
     Args:
         settings: of the user.
@@ -121,11 +118,10 @@ class OpenstackProvider:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = steady_s,
     ) -> None:
-        self._settings, self._login, self._home = settings, login, place.identity
-        self._sleep, self._clock = sleep, clock
+        super().__init__(place, _HINT, clock)
+        self._settings, self._login, self._sleep = settings, login, sleep
         self._client = OpenstackClient(login, send, sleep)
         self._project = OpenstackProject(self._client, settings, sleep)
-        self._memory = OpenstackLedger(place.directory(self.name), place.saved)
 
     def check_settings(self) -> None:
         """Refuse to rent what may be left over, as long as the user has not said that this is known."""
@@ -134,9 +130,6 @@ class OpenstackProvider:
     def check_up(self) -> None:
         """Refuse what does not answer, or does not take the login."""
         self._client.get("compute", "/limits")
-
-    def close(self) -> None:
-        """Nothing is kept open."""
 
     # --- before anything is asked for ----------------------------------------------------------------------
 
@@ -149,11 +142,8 @@ class OpenstackProvider:
                 "Ask for the role `member` in the project.",
             )
         wanted = []
+        check_requests(self.name, requests)
         for request in requests:
-            if request.count < 1:
-                raise UsageError(f"{request.count} machines cannot be asked for", "Ask for 1 or more.")
-            if request.spot:
-                raise UsageError("OpenStack has no spot machines", "Leave out `spot`.")
             flavor = self._project.flavor(request.instance_type)
             self._project.image(flavor)
             wanted.append((request, flavor))
@@ -245,30 +235,15 @@ class OpenstackProvider:
     def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
         """See `Provider`. It waits until Nova has decided whether they can be had."""
         self._settings.require_flag()
-        with self._memory.alone(cluster):
-            known = self._memory.of(cluster)
-            asked = known.asked.get(request.token)
-            if asked is None or not asked.servers:
-                known = self._made(known, request, may_be_there=asked is not None)
-                asked = known.asked[request.token]
-            return [node for node in self._looked(known) if node.id in asked.servers]
+        return super().acquire(cluster, request)
 
-    def _made(self, known: ClusterServers, request: NodeRequest, *, may_be_there: bool) -> ClusterServers:
-        """What is known once the machines of a request are there, made if none of them were found.
-
-        Args:
-            known: of the cluster.
-            request: that is answered.
-            may_be_there: it was sent once, and its answer is not known.
-        """
+    def _make(self, known: KnownCluster, request: NodeRequest) -> None:
+        """See `LedgerProvider`. What was sent once, and whose answer is not known, is looked for first."""
         cluster = known.cluster
-        there = self._of_request(cluster, request, looks=_LOOKS if may_be_there else 1)
+        there = self._of_request(cluster, request, looks=_LOOKS if request.token in known.asked else 1)
         missing = request.count - len(there)
+        known = known.with_requests(known.asked.get(request.token, AskedMachines.of(request)))
         if missing > 0:
-            asked = AskedServers(
-                request.token, request.role, request.count, request.instance_type, dict(request.labels)
-            )
-            known = known.with_request(asked)
             self._memory.put(known)
             try:
                 self._send(known, replace(request, count=missing))
@@ -282,25 +257,18 @@ class OpenstackProvider:
             self._memory.put(known.without(request.token))
             raise self._none(request, failed[0])
         kept, surplus = there[: request.count], there[request.count :]
-        asked = replace(
-            known.asked.get(request.token)
-            or AskedServers(
-                request.token, request.role, request.count, request.instance_type, dict(request.labels)
-            ),
-            servers={each.id: KnownServer(started_at=self._clock()) for each in kept},
-        )
-        known = known.with_request(asked)
-        self._memory.put(known)
+        machines = {each.id: KnownMachine(started_at=self._clock()) for each in kept}
+        made = replace(known.asked[request.token], is_made=True, machines=machines)
+        self._memory.put(known.with_requests(made))
         self._delete(surplus)
-        return known
 
-    def _send(self, known: ClusterServers, request: NodeRequest) -> None:
+    def _send(self, known: KnownCluster, request: NodeRequest) -> None:
         """Ask for machines."""
         flavor = self._project.flavor(request.instance_type)
         image, network = self._project.image(flavor), self._project.network()
         until = str(round(self._clock() + request.lease_s))
         base = base_name(self._home, known.cluster)
-        is_prepared = any(asked.servers for asked in known.asked.values())
+        is_prepared = bool(known.machines)
         group = self._project.group(base) if is_prepared else ""
         group = group or self._project.prepared(base, self._memory.key()[1], until)
         body = self._body(known.cluster, request, flavor, image, network, group, until)
@@ -360,36 +328,21 @@ class OpenstackProvider:
             and (not cluster or each.metadata.get(CLUSTER) == cluster)
         ]
 
-    def nodes(self, cluster: str) -> list[Node]:
-        """See `Provider`. What has failed or is off is deleted: it would hold the quota."""
-        if not self._memory.of(cluster).asked:
-            return []
-        with self._memory.alone(cluster):
-            return self._looked(self._memory.of(cluster))
-
-    def _looked(self, known: ClusterServers) -> list[Node]:
-        """Every machine of a cluster, with what Nova says now written down."""
-        listed = {each.id: each for each in self._servers(known.cluster)}
-        before, nodes = known, list[Node]()
-        for asked in known.asked.values():
-            for id, server in asked.servers.items():
-                had_ended = bool(server.ended_at)
-                # A list lacks what is in a cell that does not answer now.
-                told = listed.get(id) or (None if had_ended else self._server(id))
-                state, reason, server = self._seen(known.cluster, server, told)
-                if server.ended_at and not had_ended:
-                    self._project.give_addresses_back(base_name(self._home, known.cluster), [id])
-                asked = asked.with_server(id, server)
-                nodes.append(self._node(known.cluster, asked, id, server, state, reason))
-            known = known.with_request(asked)
-        if known != before:
-            self._memory.put(known)
-        taken = {id for asked in known.asked.values() for id in asked.servers}
-        answered = {asked.token for asked in known.asked.values() if asked.servers}
-        self._delete(
-            each for each in listed.values() if each.id not in taken and each.metadata.get(TOKEN) in answered
-        )
-        return nodes
+    def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, SeenMachine]]:
+        """See `LedgerProvider`. What has failed or is off is deleted: it would hold the quota."""
+        base, listed = base_name(self._home, known.cluster), self._servers(known.cluster)
+        by_id, seen = {each.id: each for each in listed}, dict[str, SeenMachine]()
+        for asked, id, machine in known.left:
+            # A list lacks what is in a cell that does not answer now.
+            seen[id], machine = self._seen(base, machine, by_id.get(id) or self._server(id))
+            if machine.ended_at:
+                self._project.give_addresses_back(base, [id])
+            known = known.with_machine(asked.token, id, machine)
+        taken = {id for _, id, _ in known.machines}
+        answered = {asked.token for asked in known.asked.values() if asked.is_made}
+        surplus = (each for each in listed if each.id not in taken and each.metadata.get(TOKEN) in answered)
+        self._delete(surplus)
+        return known, seen
 
     def _server(self, id: str) -> Server | None:
         """One machine; None if there is no such."""
@@ -401,56 +354,32 @@ class OpenstackProvider:
             raise
 
     def _seen(
-        self, cluster: str, known: KnownServer, server: Server | None
-    ) -> tuple[NodeState, str, KnownServer]:
-        """State of a machine, why, and what is known of it from now on."""
-        if known.ended_at:
-            return NodeState.GONE, known.reason, known
+        self, base: str, known: KnownMachine, server: Server | None
+    ) -> tuple[SeenMachine, KnownMachine]:
+        """How far a machine is, and what is known of it from now on."""
         state, reason = (NodeState.GONE, "somebody has deleted it") if server is None else server.state
         if server is None or state is NodeState.GONE:
             self._delete([] if server is None else [server])
-            return state, reason, replace(known, ended_at=self._clock(), reason=reason)
+            return SeenMachine(state), known.ended(self._clock(), reason)
         address = server.fixed
         if self._settings.floating:
             address = server.floating or known.address
             if not address and state is NodeState.READY:
                 try:
-                    address = self._project.address(base_name(self._home, cluster), server)
+                    address = self._project.address(base, server)
                 except RefusedError as refused:
                     reason = f"it gets no floating address: {refused.words}"
-        if not address:
-            state = NodeState.STARTING
-        return (
-            state,
-            reason,
-            replace(known, address=address, private_address=server.fixed, zone=server.zone or known.zone),
+        known = replace(
+            known, address=address, private_address=server.fixed, where=server.zone or known.where
         )
+        return SeenMachine(state if address else NodeState.STARTING, reason), known
 
     def _node(
-        self,
-        cluster: str,
-        asked: AskedServers,
-        id: str,
-        server: KnownServer,
-        state: NodeState,
-        reason: str,
+        self, known: KnownCluster, asked: AskedMachines, id: str, machine: KnownMachine, seen: SeenMachine
     ) -> Node:
-        return Node(
-            id=id,
-            cluster=cluster,
-            role=asked.role,
-            state=state,
-            address=server.address,
-            private_address=server.private_address,
-            user=self._settings.user,
-            key=self._memory.directory / "id_ed25519",
-            instance_type=asked.flavor,
-            zone=server.zone,
-            started_at=server.started_at,
-            labels=asked.labels,
-            reason=reason,
-            ended_at=server.ended_at or None,
-        )
+        """See `LedgerProvider`."""
+        node = super()._node(known, asked, id, machine, seen)
+        return replace(node, user=self._settings.user, key=self._memory.directory / "id_ed25519")
 
     def console(self, cluster: str, id: str) -> str:
         """See `Provider`."""
@@ -467,34 +396,23 @@ class OpenstackProvider:
     def renew(self, cluster: str, lease_s: float) -> None:
         """See `Provider`. The machines' own switch is renewed over SSH; this is for what reaps."""
         body = {"metadata": {UNTIL: str(round(self._clock() + lease_s))}}
-        for asked in self._memory.of(cluster).asked.values():
-            for id, server in asked.servers.items():
-                if not server.ended_at:
-                    try:
-                        self._client.call("POST", "compute", f"/servers/{id}/metadata", body)
-                    except RefusedError as refused:
-                        if refused.status not in (404, 409):  # gone, or about to be
-                            raise
+        for _, id, _ in self._memory.of(cluster).left:
+            try:
+                self._client.call("POST", "compute", f"/servers/{id}/metadata", body)
+            except RefusedError as refused:
+                if refused.status not in (404, 409):  # gone, or about to be
+                    raise
 
-    def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
-        """See `Provider`. All: every server of the cluster's name, whether this home knows it or not."""
-        with self._memory.alone(cluster):
-            known = self._memory.of(cluster)
-            if ids is None:
-                self._ended(self._servers(cluster))
-                self._project.tidy(base_name(self._home, cluster))
-                self._memory.forget(cluster)
-                return
-            for asked in known.asked.values():
-                for id, server in asked.servers.items():
-                    if id in ids and not server.ended_at:
-                        self._project.delete("compute", f"/servers/{id}")
-                        ended = replace(server, ended_at=self._clock(), reason="it was given back")
-                        asked = asked.with_server(id, ended)
-                known = known.with_request(asked)
-            self._project.give_addresses_back(base_name(self._home, cluster), list(ids))
-            if known.asked:
-                self._memory.put(known)
+    def _give_back(self, known: KnownCluster, asked: AskedMachines, ids: Collection[str]) -> None:
+        """See `LedgerProvider`."""
+        for id in ids:
+            self._project.delete("compute", f"/servers/{id}")
+        self._project.give_addresses_back(base_name(self._home, known.cluster), list(ids))
+
+    def _end(self, known: KnownCluster) -> None:
+        """See `LedgerProvider`."""
+        self._ended(self._servers(known.cluster))
+        self._project.tidy(base_name(self._home, known.cluster))
 
     def _delete(self, servers: Iterable[Server]) -> None:
         for each in servers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,8 +23,9 @@ from trainmaster.providers.base import (
     groups_of,
     root_on_nodes,
 )
+from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
 from trainmaster.providers.examining import Finding, unseen_drivers
-from trainmaster.providers.ray.ledger import AskedSeats, ClusterSeats, KnownSeat, RayLedger
+from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, check_requests
 from trainmaster.providers.ray.proxy import GoneError, RayProxy, proxy_of
 from trainmaster.providers.ray.settings import RAY, RaySettings
 from trainmaster.providers.ray.transport import namespace_of
@@ -52,8 +53,8 @@ def ray_provider(place: ProviderPlace) -> RayProvider:
 catalogue_of: Final = RAY.catalogue
 
 
-class RayProvider:
-    """See `Provider`. Threads may share it.
+class RayProvider(LedgerProvider):
+    """See `LedgerProvider`. Threads may share it.
 
     Args:
         settings: of the site.
@@ -75,31 +76,22 @@ class RayProvider:
         *,
         clock: Callable[[], float] = steady_s,
     ) -> None:
-        self._settings, self._proxy, self._clock = settings, proxy, clock
+        super().__init__(place, "Nothing is lost with the file: actors end themselves. Remove it.", clock)
+        self._settings, self._proxy = settings, proxy
         self._place_root, self._root = place.root, root_on_nodes(place.identity)
         self._home = re.sub(r"[^A-Za-z0-9]", "", place.identity)[:12]
-        self._memory = RayLedger(place.directory(self.name), place.saved)
-
-    def check_settings(self) -> None:
-        """Nothing is left to check: the settings have been read."""
 
     def check_up(self) -> None:
         """Refuse a Ray that does not answer, or is of another version."""
         self._proxy.ask("versions")
         with contextlib.suppress(ProviderError):  # a ledger that is damaged is told where it is needed
-            seats = [seat for known in self._memory.all() for seat in known.seats.values()]
-            self._proxy.warm(self._namespace, [seat.id for seat in seats if not seat.ended_at])
-
-    def close(self) -> None:
-        """Others of this process may still speak with it; machines stay as they are."""
+            self._proxy.warm(self._namespace, [id for it in self._memory.all() for _, id, _ in it.left])
 
     # --- before anything is asked for ----------------------------------------------------------------------
 
     def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
         """See `Provider`: what could never fit; a note if it does not fit now."""
-        for request in requests:
-            if request.count < 1:
-                raise UsageError(f"{request.role}: {request.count} machines", "Ask for one, at least.")
+        check_requests(self.name, requests)
         there = self._proxy.ask("facts")
         parts = [self._part(request, there) for request in requests]
         if words := self._misfit(parts, there):
@@ -200,17 +192,10 @@ class RayProvider:
 
     # --- asking for it -------------------------------------------------------------------------------------
 
-    def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
-        """See `Provider`. It does not wait for room: machines that wait are STARTING."""
-        with self._memory.alone(cluster):
-            known = self._memory.of(cluster)
-            given = {seat.token for seat in known.seats.values()}
-            if request.token not in given:
-                self._take(known, [each for each in request.together if each.token not in given])
-                known = self._memory.of(cluster)
-            return [node for node in self._looked(known) if self._token(known, node.id) == request.token]
-
-    def _take(self, known: ClusterSeats, requests: Sequence[NodeRequest]) -> None:
+    def _make(self, known: KnownCluster, request: NodeRequest) -> None:
+        """See `LedgerProvider`. It does not wait for room: machines that wait are STARTING."""
+        made = {token for token, asked in known.asked.items() if asked.is_made}
+        requests = [each for each in request.together if each.token not in made]
         there = self._proxy.ask("facts")
         parts = [self._part(each, there) for each in requests]
         if words := self._misfit(parts, there):
@@ -221,109 +206,81 @@ class RayProvider:
             )
         until, lease_s = self._clock() + requests[0].lease_s, requests[0].lease_s
         keeper = self._keeper(known.cluster)
-        asked = {
-            each.token: AskedSeats(each.token, each.role, each.instance_type, dict(each.labels))
-            for each in requests
-        }
-        known = replace(known, requests={**known.requests, **asked})
-        self._memory.put(known)  # first: who is killed before the answer gives it back all the same
+        known = known.with_requests(*map(AskedMachines.of, requests))
+        self._memory.put(known)
         self._proxy.ask("keep", keeper, self._namespace, KEPT_VARIABLES, self._root)
         seen = self._proxy.call(self._namespace, keeper, "take", parts, until, lease_s)
         self._memory.put(self._updated(known, seen["seats"]))
 
     # --- looking -------------------------------------------------------------------------------------------
 
-    def nodes(self, cluster: str) -> list[Node]:
-        """See `Provider`. Without its keeper a cluster is gone; silence of Ray means nothing."""
-        if not self._memory.of(cluster).requests:
-            return []
-        with self._memory.alone(cluster):
-            return self._looked(self._memory.of(cluster))
-
-    def _looked(self, known: ClusterSeats) -> list[Node]:
-        """Every machine of a cluster, with what Ray says now written down."""
-        before, seats = known, list[dict[str, Any]]()
+    def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, SeenMachine]]:
+        """See `LedgerProvider`. Without its keeper a cluster is gone; silence of Ray means nothing."""
         try:
             seats = self._proxy.call(self._namespace, self._keeper(known.cluster), "look")["seats"]
         except GoneError:
             seats = []
         known = self._updated(known, seats)
-        there = {seat["id"] for seat in seats}
-        lost = {
-            seat.id: replace(seat, ended_at=self._clock(), reason=_LOST)
-            for seat in known.seats.values()
-            if seat.id not in there and not seat.ended_at
-        }
-        known = replace(known, seats={**known.seats, **lost})
-        if known != before:
-            self._memory.put(known)
-        said = {seat["id"]: seat for seat in seats}
-        return [self._node(known, seat, said.get(seat.id, {})) for seat in known.seats.values()]
+        seen = {seat["id"]: self._seen(seat) for seat in seats}
+        for asked, id, machine in known.left:
+            if id not in seen:
+                known = known.with_machine(asked.token, id, machine.ended(self._clock(), _LOST))
+        return known, seen
 
-    def _updated(self, known: ClusterSeats, seats: Sequence[Mapping[str, Any]]) -> ClusterSeats:
-        found, now = dict(known.seats), self._clock()
+    def _updated(self, known: KnownCluster, seats: Sequence[Mapping[str, Any]]) -> KnownCluster:
+        now = self._clock()
         for said in seats:
-            if said["token"] not in known.requests:
+            if (asked := known.asked.get(said["token"])) is None:
                 continue
-            seat = found.get(said["id"], KnownSeat(said["id"], said["token"]))
-            if said["started_s"] is not None and not seat.started_at:
-                seat = replace(seat, started_at=now - said["started_s"], about=said["about"])
-            if said["ended_s"] is not None and not seat.ended_at:
-                seat = replace(seat, ended_at=now - said["ended_s"], reason=said["reason"])
-            found[seat.id] = seat
-        return replace(known, seats=found)
+            machine = asked.machines.get(said["id"], KnownMachine())
+            if said["started_s"] is not None and not machine.started_at:
+                about, started_at = said["about"], now - said["started_s"]
+                private = str(about.get("address", ""))
+                machine = replace(machine, started_at=started_at, private_address=private, about=about)
+            if said["ended_s"] is not None:
+                machine = machine.ended(now - said["ended_s"], said["reason"])
+            known = known.with_requests(replace(asked, is_made=True).with_machines({said["id"]: machine}))
+        return known
 
-    def _node(self, known: ClusterSeats, seat: KnownSeat, said: Mapping[str, Any]) -> Node:
-        request = known.requests[seat.token]
-        machine = self._settings.machines.get(request.machine)
-        state = NodeState.GONE if seat.ended_at else NodeState(said.get("state", "GONE"))
-        leaves_s = said.get("leaves_s")
-        is_leaving = state is NodeState.READY and leaves_s is not None
-        reason = "it waits for room in Ray" if state is NodeState.STARTING else seat.reason
-        return Node(
-            id=seat.id,
-            cluster=known.cluster,
-            role=request.role,
-            state=NodeState.LEAVING if is_leaving else state,
-            address=seat.id,
-            private_address=str(seat.about.get("address", "")),
-            user=str(seat.about.get("user", "ray")),
-            instance_type=request.machine,
-            started_at=seat.started_at,
-            leaves_at=self._clock() + leaves_s if is_leaving and leaves_s is not None else None,
-            gpus=machine.gpus if machine else 0,
-            labels=request.labels,
-            reason="Ray takes its node back" if is_leaving else reason,
-            is_queued=state is NodeState.STARTING,
-            ended_at=seat.ended_at if seat.ended_at and seat.started_at else None,
+    def _seen(self, said: Mapping[str, Any]) -> SeenMachine:
+        state, leaves_s = NodeState(said["state"]), said["leaves_s"]
+        if state is NodeState.STARTING:
+            return SeenMachine(state, "it waits for room in Ray", is_queued=True)
+        if state is NodeState.READY and leaves_s is not None:
+            return SeenMachine(NodeState.LEAVING, "Ray takes its node back", self._clock() + leaves_s)
+        return SeenMachine(state)
+
+    def _node(
+        self, known: KnownCluster, asked: AskedMachines, id: str, machine: KnownMachine, seen: SeenMachine
+    ) -> Node:
+        """See `LedgerProvider`."""
+        kind, switch = self._settings.machines.get(asked.machine), f"{self._settings.scratch}/{id}"
+        return replace(
+            super()._node(known, asked, id, machine, seen),
+            address=id,
+            user=str(machine.about.get("user", "ray")),
+            gpus=kind.gpus if kind else 0,
             way=shlex.join([str(self._settings.file), str(self._place_root)]),
-            switch=self._directory(seat.id),
-            python=str(seat.about.get("python", "")),
-            directory=f"{self._directory(seat.id)}/runtime",
+            switch=switch,
+            python=str(machine.about.get("python", "")),
+            directory=f"{switch}/runtime",
         )
-
-    def console(self, cluster: str, id: str) -> str:
-        """See `Provider`: it is not kept."""
-        return ""
 
     # --- its lease -----------------------------------------------------------------------------------------
 
     def renew(self, cluster: str, lease_s: float) -> None:
         """See `Provider`. Machines' own switches are renewed by their actors; this is for what reaps."""
-        if self._memory.of(cluster).requests:
+        if self._memory.of(cluster).asked:
             self._tell(cluster, "renew", self._clock() + lease_s, lease_s)
 
-    def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
-        """See `Provider`."""
-        with self._memory.alone(cluster):
-            if ids is not None:
-                self._tell(cluster, "give", list(ids))
-                if self._memory.of(cluster).requests:
-                    self._looked(self._memory.of(cluster))
-                return
-            if self._memory.of(cluster).requests:
-                self._end(self._keeper(cluster))
-            self._memory.forget(cluster)
+    def _give_back(self, known: KnownCluster, asked: AskedMachines, ids: Collection[str]) -> None:
+        """See `LedgerProvider`."""
+        self._tell(known.cluster, "give", list(ids))
+
+    def _end(self, known: KnownCluster) -> None:
+        """See `LedgerProvider`."""
+        if known.asked:
+            self._tell(known.cluster, "end")
 
     def reap(self, known: Sequence[str]) -> list[str]:
         """See `Provider`. A keeper says until when its cluster is wanted."""
@@ -338,7 +295,7 @@ class RayProvider:
                 continue
             if seen["until"] < self._clock() - CLOCKS_DIFFER_S:
                 ended += [seat["id"] for seat in seen["seats"] if seat["state"] != "GONE"]
-                self._end(name)
+                self._tell_keeper(name, "end")
         return ended
 
     # --- private -------------------------------------------------------------------------------------------
@@ -351,23 +308,12 @@ class RayProvider:
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", cluster)
         return f"{self._home}-{plain}-{short_digest(cluster)[:6]}"
 
-    def _directory(self, id: str) -> str:
-        return f"{self._settings.scratch}/{id}"
-
-    def _token(self, known: ClusterSeats, id: str) -> str:
-        return known.seats[id].token
-
-    def _end(self, keeper: str) -> None:
-        try:
-            self._proxy.call(self._namespace, keeper, "end")
-        except GoneError:
-            return
-
     def _tell(self, cluster: str, do: str, *args: object) -> None:
-        try:
-            self._proxy.call(self._namespace, self._keeper(cluster), do, *args)
-        except GoneError:
-            return
+        self._tell_keeper(self._keeper(cluster), do, *args)
+
+    def _tell_keeper(self, keeper: str, do: str, *args: object) -> None:
+        with contextlib.suppress(GoneError):
+            self._proxy.call(self._namespace, keeper, do, *args)
 
 
 def _amount(name: str, value: float) -> str:

@@ -11,7 +11,7 @@ import contextlib
 import getpass
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -27,12 +27,13 @@ from trainmaster.providers.base import (
     groups_of,
 )
 from trainmaster.providers.catalogue import Catalogue
+from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
 from trainmaster.providers.examining import Finding, clock_finding, unseen_drivers
+from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine
 from trainmaster.providers.slurm import answers, billing, scripts
 from trainmaster.providers.slurm.answers import JobPhase, Partition, SlurmJob
 from trainmaster.providers.slurm.billing import BillingWeights
 from trainmaster.providers.slurm.fitting import refuse_misfit
-from trainmaster.providers.slurm.ledger import ClusterJobs, KnownJob, SlurmLedger
 from trainmaster.providers.slurm.settings import SLURM, SlurmSettings
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
@@ -41,6 +42,7 @@ from trainmaster.transport.base import Result
 
 #: It lists a job at once, and for some minutes after its end.
 _FORGOTTEN: Final = "Slurm does not list it any more"
+_HINT: Final = "Look with `squeue --me` what there is, `scancel` what is unused, and remove the file."
 #: What `sbatch` says of a partition that takes no jobs for a while.
 _CLOSED: Final = ("inactive", "not available", "drain", "temporarily", "MaxSubmitJobs", "QOSMaxSubmit")
 _UNREACHED: Final = (
@@ -95,8 +97,8 @@ def catalogue_of(
     return SLURM.offered(settings, today)
 
 
-class SlurmProvider:
-    """See `Provider`. Threads may share it.
+class SlurmProvider(LedgerProvider):
+    """See `LedgerProvider`. Threads may share it.
 
     Args:
         settings: of the site.
@@ -122,12 +124,9 @@ class SlurmProvider:
         clock: Callable[[], float] = steady_s,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._settings, self._shell, self._clock, self._sleep = settings, shell, clock, sleep
-        self._home, self._way_environ = place.identity, way_environ
-        self._memory = SlurmLedger(place.directory(self.name), place.saved)
-
-    def check_settings(self) -> None:
-        """Nothing is left to check: the settings have been read."""
+        super().__init__(place, _HINT, clock)
+        self._settings, self._shell, self._sleep = settings, shell, sleep
+        self._way_environ = way_environ
 
     def check_up(self) -> None:
         """Refuse a Slurm that does not answer."""
@@ -217,16 +216,10 @@ class SlurmProvider:
 
     # --- asking for it -------------------------------------------------------------------------------------
 
-    def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
-        """See `Provider`. It does not wait for the queue: machines that wait are STARTING."""
-        with self._memory.alone(cluster):
-            known = self._memory.of(cluster)
-            if request.token not in known.jobs:
-                group = [each for each in request.together if each.token not in known.jobs]
-                self._submit(cluster, group)
-                known = self._memory.of(cluster)
-            job = known.jobs[request.token]
-            return [node for node in self._looked(known) if node.id.startswith(f"{job.id}.")]
+    def _make(self, known: KnownCluster, request: NodeRequest) -> None:
+        """See `LedgerProvider`. It does not wait for the queue: machines that wait are STARTING."""
+        group = [each for each in request.together if each.token not in known.asked]
+        self._submit(known.cluster, group)
 
     def _submit(self, cluster: str, requests: Sequence[NodeRequest]) -> None:
         """Have one job for all that have none, a component each, and write down which is which."""
@@ -237,7 +230,7 @@ class SlurmProvider:
         for part in parts:
             refuse_misfit(part, partitions, held)
         _, public = self._memory.key()
-        private, _ = self._memory.host_key(cluster)
+        private = self._host_key(cluster)
         until = str(round(self._clock() + requests[0].lease_s))
         name = self._name(cluster)
         here, there = (apart, ()) if len(parts) > 1 else ((), apart)  # a command's are of one component
@@ -257,21 +250,23 @@ class SlurmProvider:
         before = known = self._memory.of(cluster)
         for each in requests:
             if job := jobs.get(each.token):
-                known = known.with_job(
-                    KnownJob(
-                        job.id,
-                        each.token,
-                        each.role,
-                        each.count,
-                        each.instance_type,
-                        dict(each.labels),
-                        each.lease_s,
-                        job.leader,
-                    )
-                )
+                ids = (f"{job.id}.{seat}" for seat in range(each.count))
+                about = {"job": job.id, "leader": job.leader, "batch": ""}
+                known = known.with_requests(replace(AskedMachines.of(each, ids, is_made=True), about=about))
         if known != before:
             self._memory.put(known)
         return [each for each in requests if each.token not in jobs]
+
+    def _host_key(self, cluster: str) -> str:
+        """The private half of the key that all nodes of a cluster are known by. Only inside `alone`."""
+        known = self._memory.of(cluster)
+        if "private" not in known.about:
+            from trainmaster.transport.key_pairs import make_key_pair
+
+            pair = make_key_pair()
+            known = replace(known, about={"private": pair.private, "public": pair.public})
+            self._memory.put(known)
+        return known.about["private"]
 
     def _parts(self, cluster: str, requests: Sequence[NodeRequest]) -> list[scripts.Part]:
         return [scripts.part_of(self._settings, self._home, cluster, request) for request in requests]
@@ -289,15 +284,14 @@ class SlurmProvider:
 
     def _apart(self, cluster: str) -> tuple[list[str], list[str]]:
         """Nodes that it has, and options by which two jobs of it are never on one at the same time."""
-        known = self._memory.of(cluster)
-        held, leaving = list[str](), list[str]()
-        for node in self._looked(known):
-            job = next(job for job in known.jobs.values() if node.id.startswith(f"{job.id}."))
-            if node.state is NodeState.LEAVING:
-                leaving.append(job.id)
-            elif node.state is NodeState.READY:
-                held.append(self._memory.of(cluster).jobs[job.token].nodes[int(node.id.rpartition(".")[2])])
-        apart = {"exclude": ",".join(sorted(held)), "dependency": ":".join(["afterany", *sorted({*leaving})])}
+        states = {node.id: node.state for node in self._looked(self._memory.of(cluster))}
+        held, leaving = list[str](), set[str]()
+        for asked, id, machine in self._memory.of(cluster).left:
+            if states[id] is NodeState.LEAVING:
+                leaving.add(asked.about["job"])
+            elif states[id] is NodeState.READY:
+                held.append(machine.where)
+        apart = {"exclude": ",".join(sorted(held)), "dependency": ":".join(["afterany", *sorted(leaving)])}
         return held, [f"--{name}={value}" for name, value in apart.items() if value not in ("", "afterany")]
 
     def _refused(self, done: Result, parts: Sequence[scripts.Part]) -> Exception:
@@ -318,180 +312,148 @@ class SlurmProvider:
 
     # --- looking -------------------------------------------------------------------------------------------
 
-    def nodes(self, cluster: str) -> list[Node]:
-        """See `Provider`. A job that Slurm has forgotten has ended; silence means nothing."""
-        known = self._memory.of(cluster)
-        if not known.jobs:
-            return []
-        with self._memory.alone(cluster):
-            return self._looked(self._memory.of(cluster))
-
-    def _looked(self, known: ClusterJobs) -> list[Node]:
-        """Every machine of a cluster, with what Slurm says now written down."""
-        if not known.jobs:
-            return []
+    def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, SeenMachine]]:
+        """See `LedgerProvider`. A job that Slurm has forgotten has ended."""
+        seen = dict[str, SeenMachine]()
+        if not known.asked:
+            return known, seen
         there, listed = answers.parse_jobs(self._answer(scripts.look_script(self._name(known.cluster))))
         by_id = {job.id: job for job in listed}
-        if lost := [job.id for job in known.jobs.values() if not job.ended_at and job.id not in by_id]:
+        lost = sorted({asked.about["job"] for asked, _, _ in known.left} - by_id.keys())
+        if lost:
             by_id |= {job.id: job for job in answers.parse_past(self._answer(scripts.past_script(lost)))}
         offset_s = self._clock() - there
-        before, nodes = known, list[Node]()
-        for job in known.jobs.values():
-            now = self._updated(job, by_id.get(job.id), offset_s)
-            known = known.with_job(now)
-            nodes += [self._node(known, now, by_id.get(job.id), seat, offset_s) for seat in range(now.count)]
-        if known != before:
-            self._memory.put(known)
-        return nodes
+        for asked in known.asked.values():
+            if asked.left:
+                job = by_id.get(asked.about["job"])
+                asked = self._updated(asked, job, offset_s)
+                known = known.with_requests(asked)
+                if job is not None:
+                    for id, each in asked.left.items():
+                        way = self._way(known, asked, job, each)
+                        seen[id] = replace(self._seen(job, each, offset_s), way=way)
+        return known, seen
 
-    def _updated(self, job: KnownJob, seen: SlurmJob | None, offset_s: float) -> KnownJob:
-        """What is known of a job, after a look."""
-        if job.ended_at:
-            return job
-        if seen is None:
-            return replace(job, ended_at=self._clock(), reason=f"job {job.id}: {_FORGOTTEN}")
-        started_at = (
-            seen.started_at + offset_s if seen.phase is not JobPhase.WAITS and seen.started_at else 0.0
-        )
-        if seen.phase is JobPhase.ENDED:
-            ended_at = seen.ends_at + offset_s if seen.ends_at else self._clock()
-            return replace(
-                job,
-                started_at=job.started_at or started_at,
-                ended_at=ended_at,
-                reason=answers.end_words(seen, scripts.NODE_ENDS),
+    def _updated(self, asked: AskedMachines, job: SlurmJob | None, offset_s: float) -> AskedMachines:
+        """What is known of a request, after a look at its job."""
+        id, now, left = asked.about["job"], self._clock(), asked.left
+        if job is None:
+            over = {key: each.ended(now, f"job {id}: {_FORGOTTEN}") for key, each in left.items()}
+            return asked.with_machines(over)
+        if job.phase is JobPhase.WAITS:
+            return asked
+        started_at = job.started_at + offset_s if job.started_at else 0.0
+        left = {key: replace(each, started_at=each.started_at or started_at) for key, each in left.items()}
+        if job.phase is JobPhase.ENDED:
+            ended_at = job.ends_at + offset_s if job.ends_at else now
+            why = answers.end_words(job, scripts.NODE_ENDS)
+            return asked.with_machines({key: each.ended(ended_at, why) for key, each in left.items()})
+        if not job.nodes:
+            return asked
+        if any(each.where for each in asked.machines.values()):
+            why = f"job {id}: %s is down, and Slurm has taken it out of the job"
+            lost = {key: each for key, each in left.items() if each.where not in job.nodes}
+            return asked.with_machines(
+                {key: each.ended(now, why % (each.where or "a node")) for key, each in lost.items()}
             )
-        if seen.phase is JobPhase.WAITS or job.nodes or not seen.nodes:
-            return job
-        addresses = dict(
-            pair
-            for line in self._answer(scripts.address_script(seen.nodes)).splitlines()
-            if len(pair := line.split()) == 2
-        )
-        runs = replace(
-            job,
-            nodes=seen.nodes,
-            addresses=addresses,
-            batch=seen.batch if seen.leader in ("", seen.id) else "",  # of a component Slurm says one, too
-            started_at=job.started_at or started_at,
-        )
-        self._shrink(runs, runs.given_back)  # what was not wanted any more before it began
-        return runs
+        lines = self._answer(scripts.address_script(job.nodes)).splitlines()
+        addresses = dict(pair for line in lines if len(pair := line.split()) == 2)
+        for (key, each), name in zip(asked.machines.items(), job.nodes, strict=False):
+            address = addresses.get(name, name)
+            each = replace(left.get(key, each), where=name, address=address, private_address=address)
+            asked = asked.with_machines({key: each})
+        batch = job.batch if job.leader in ("", job.id) else ""  # of a component Slurm says one, too
+        asked = replace(asked, about={**asked.about, "batch": batch})
+        # What was not wanted any more before it began:
+        self._shrink(asked, [key for key in asked.machines if key not in left])
+        return asked
+
+    def _way(self, known: KnownCluster, asked: AskedMachines, job: SlurmJob, machine: KnownMachine) -> str:
+        """See `Node`."""
+        if self._settings.way != "srun" or not machine.where:
+            return ""
+        port = self._part(known, asked).port
+        return scripts.way_command(self._way_environ, self._settings, job, machine.where, port)
+
+    def _part(self, known: KnownCluster, asked: AskedMachines) -> scripts.Part:
+        request = NodeRequest(asked.role, 1, asked.machine, token=asked.token)
+        return scripts.part_of(self._settings, self._home, known.cluster, request)
+
+    def _seen(self, job: SlurmJob, machine: KnownMachine, offset_s: float) -> SeenMachine:
+        """How far a machine is that has not ended."""
+        if job.phase is JobPhase.WAITS:
+            then = job.started_at + offset_s - self._clock()
+            starts = f", starts in {format_duration(round(then, -1))} as Slurm reckons" if then > 60 else ""
+            reason = f"job {job.id}: {job.reason}{starts}"
+            return SeenMachine(NodeState.STARTING, reason, is_queued=bool(job.reason))
+        ends_at = job.ends_at + offset_s if job.ends_at else None
+        if job.preempted_at:
+            return SeenMachine(NodeState.LEAVING, f"job {job.id} is preempted", ends_at or self._clock())
+        if ends_at is not None and ends_at - self._clock() <= self._settings.notice_s:
+            return SeenMachine(NodeState.LEAVING, f"the time limit of job {job.id} is near", ends_at)
+        return SeenMachine(NodeState.READY)
 
     def _node(
-        self, known: ClusterJobs, job: KnownJob, seen: SlurmJob | None, seat: int, offset_s: float
+        self, known: KnownCluster, asked: AskedMachines, id: str, machine: KnownMachine, seen: SeenMachine
     ) -> Node:
-        (part,) = self._parts(known.cluster, [NodeRequest(job.role, job.count, job.machine, token=job.token)])
-        name = job.nodes[seat] if seat < len(job.nodes) else ""
-        state, reason, leaves_at = self._state(job, seen, seat, name, offset_s)
-        address = job.addresses.get(name, name)
-        is_over = state is NodeState.GONE
-        way = ""
-        if self._settings.way == "srun" and name and seen is not None:
-            way = scripts.way_command(self._way_environ, self._settings, seen, name, part.port)
+        """See `LedgerProvider`."""
+        part, name = self._part(known, asked), machine.where
         directory = f"{self._settings.scratch}/{part.directory}-{name}" if name else ""
-        return Node(
-            id=job.seat_id(seat),
-            cluster=known.cluster,
-            role=job.role,
-            state=state,
-            address=address,
-            private_address=address,
+        return replace(
+            super()._node(known, asked, id, machine, seen),
             port=part.port,
             user=self._settings.user or getpass.getuser(),
             key=self._memory.directory / "id_ed25519",
-            instance_type=job.machine,
             zone=part.machine.partition,
-            started_at=job.started_at,
-            leaves_at=leaves_at,
             gpus=part.machine.gpus,
-            labels=job.labels,
-            reason=reason,
-            ended_at=(job.ended_at or self._clock()) if is_over and job.started_at else None,
-            host_key=known.host_key[1],
+            host_key=known.about.get("public", ""),
             jump=self._settings.login,
             jump_key=str(self._settings.key_file or ""),
-            way=way,
             switch=directory,
             python=self._settings.python,
             directory=f"{directory}/runtime" if directory else "",
-            is_queued=state is NodeState.STARTING and seen is not None and bool(seen.reason),
         )
-
-    def _state(
-        self, job: KnownJob, seen: SlurmJob | None, seat: int, name: str, offset_s: float
-    ) -> tuple[NodeState, str, float | None]:
-        """State of a machine, why, and when it is taken back."""
-        if seat in job.given_back:
-            return NodeState.GONE, "it was given back", None
-        if job.ended_at or seen is None:
-            return NodeState.GONE, job.reason, None
-        if seen.phase is JobPhase.WAITS:
-            then = seen.started_at + offset_s - self._clock()
-            starts = f", starts in {format_duration(round(then, -1))} as Slurm reckons" if then > 60 else ""
-            return NodeState.STARTING, f"job {job.id}: {seen.reason}{starts}", None
-        if job.nodes and name not in seen.nodes:
-            what = f"{name} is down, and" if name else "a node is down, and"
-            return NodeState.GONE, f"job {job.id}: {what} Slurm has taken it out of the job", None
-        ends_at = seen.ends_at + offset_s if seen.ends_at else None
-        if seen.preempted_at:
-            return NodeState.LEAVING, f"job {job.id} is preempted", ends_at or self._clock()
-        if ends_at is not None and ends_at - self._clock() <= self._settings.notice_s:
-            return NodeState.LEAVING, f"the time limit of job {job.id} is near", ends_at
-        return NodeState.READY, "", None
-
-    def console(self, cluster: str, id: str) -> str:
-        """See `Provider`: it is not kept."""
-        return ""
 
     # --- its lease -----------------------------------------------------------------------------------------
 
     def renew(self, cluster: str, lease_s: float) -> None:
         """See `Provider`. The nodes' own switch is renewed over SSH; this is for what reaps."""
         until = str(round(self._clock() + lease_s))
-        jobs = [job for job in self._memory.of(cluster).jobs.values() if not job.ended_at]
-        if jobs:
-            self._answer(scripts.renew_script((job.id, scripts.comment(job.token, until)) for job in jobs))
+        told = {asked.about["job"]: asked.token for asked, _, _ in self._memory.of(cluster).left}
+        if told:
+            comments = ((job, scripts.comment(token, until)) for job, token in told.items())
+            self._answer(scripts.renew_script(comments))
 
-    def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
-        """See `Provider`. All: every job of the cluster's name, whether this home knows it or not."""
-        with self._memory.alone(cluster):
-            known = self._memory.of(cluster)
-            if ids is None:
-                if known.jobs or known.host_key[0]:
-                    self._answer(scripts.cancel_script(name=self._name(cluster)))
-                self._memory.forget(cluster)
-                return
-            for job in known.jobs.values():
-                if gone := [seat for seat in job.seats if job.seat_id(seat) in ids]:
-                    known = known.with_job(self._given_back(known, job, gone))
-            self._memory.put(known)
-
-    def _given_back(self, known: ClusterJobs, job: KnownJob, gone: Sequence[int]) -> KnownJob:
-        """A job without some of its machines; what is on them has ended."""
-        left = replace(job, given_back=tuple(sorted({*job.given_back, *gone})))
-        if job.ended_at:
-            return left
-        others = any(
-            each.leader == job.leader != "" and each.token != job.token and each.seats and not each.ended_at
-            for each in known.jobs.values()
+    def _give_back(self, known: KnownCluster, asked: AskedMachines, ids: Collection[str]) -> None:
+        """See `LedgerProvider`; what is on them has ended."""
+        gone = [id for id in ids if id in asked.left]
+        if not gone:
+            return
+        left, job, leader = known.asked[asked.token], asked.about["job"], asked.about["leader"]
+        others = leader != "" and any(
+            each.about["leader"] == leader and each.token != asked.token and each.left
+            for each in known.asked.values()
         )
-        if left.seats or (others and (not job.nodes or job.id == job.leader)):
+        has_begun = any(each.where for each in asked.machines.values())
+        if left.left or (others and (not has_begun or job == leader)):
             # A job that waits cannot be had in parts, and with its first component all of it goes.
             self._shrink(left, gone)
         else:
-            self._answer(scripts.cancel_script([job.id if others else job.leader or job.id]))
-        return left
+            self._answer(scripts.cancel_script([job if others else leader or job]))
 
-    def _shrink(self, job: KnownJob, gone: Sequence[int]) -> None:
+    def _shrink(self, asked: AskedMachines, gone: Collection[str]) -> None:
         """End what runs on some nodes of a job, and have Slurm take them back."""
-        kept = [job.nodes[seat] for seat in job.seats if seat < len(job.nodes)]
-        if job.batch and job.batch not in kept:
-            kept.insert(0, job.batch)  # its script runs there: Slurm keeps it until the end
-        if ended := [job.nodes[seat] for seat in gone if seat < len(job.nodes)]:
-            self._answer(
-                scripts.shrink_script(job.id, ended, kept) if kept else scripts.cancel_script([job.id])
-            )
+        job, batch = asked.about["job"], asked.about["batch"]
+        kept = [each.where for each in asked.left.values() if each.where]
+        if batch and batch not in kept:
+            kept.insert(0, batch)  # its script runs there: Slurm keeps it until the end
+        if ended := [where for id in gone if (where := asked.machines[id].where)]:
+            self._answer(scripts.shrink_script(job, ended, kept) if kept else scripts.cancel_script([job]))
+
+    def _end(self, known: KnownCluster) -> None:
+        """See `LedgerProvider`."""
+        if known.asked or known.about:
+            self._answer(scripts.cancel_script(name=self._name(known.cluster)))
 
     def reap(self, known: Sequence[str]) -> list[str]:
         """See `Provider`. Names and comments of jobs say whose they are, and until when."""
