@@ -395,6 +395,10 @@ class Database:
         rows = self.read(quote_rows.forecast_query(run))
         return rows[0]["data"] if rows else None
 
+    def forecasts(self, runs: Sequence[str]) -> dict[str, str]:
+        """The same of several runs."""
+        return {row["run_id"]: row["data"] for row in self.read(quote_rows.forecasts_query(runs))}
+
     def judged_quotes(self) -> Sequence[RowMapping]:
         """Quotes of the newest runs that have ended, with the run's provider, recipe and tasks."""
         return self.read(quote_rows.judged_query())

@@ -172,6 +172,12 @@ def forecast_query(run: str) -> sa.Select[Any]:
     return sa.select(t.quote.c.data).where(t.quote.c.run_id == run, t.quote.c.kind == FORECAST)
 
 
+def forecasts_query(runs: Sequence[str]) -> sa.Select[Any]:
+    """What was written last of how far some runs are."""
+    columns = (t.quote.c.run_id, t.quote.c.data)
+    return sa.select(*columns).where(t.quote.c.run_id.in_(runs), t.quote.c.kind == FORECAST)
+
+
 def quotes_query(run: str) -> sa.Select[Any]:
     """Quotes of a run in the order in which they were made."""
     mine = sa.select(t.quote).where(t.quote.c.run_id == run, t.quote.c.kind != FORECAST)

@@ -249,6 +249,16 @@ def _of_plug_in(provider: str) -> Capabilities:
     return found if isinstance(found, Capabilities) else Capabilities()
 
 
+def on_this_machine(offer: str) -> bool:
+    """Whether what measurements call a machine is this one, or a lab's, which is a part of it.
+
+    >>> on_this_machine("local"), on_this_machine("lab:m4.large"), on_this_machine("m4.large")
+    (True, True, False)
+    """
+    provider, _, instance = offer.partition(":")
+    return offer == "local" or (bool(instance) and capabilities_of(provider).offers is OfferSource.LAB)
+
+
 def measured_name(provider: str, instance_type: str) -> str:
     """What measurements call a machine: a lab's are smaller than those that they are called after.
 

@@ -35,6 +35,11 @@ class LogNormal:
         factor = math.exp(_Z95 * self.spread)
         return self.median / factor, self.median, self.median * factor
 
+    def doubted(self, *doubts: float) -> LogNormal:
+        """The same with more doubt about it (log); what does not happen has none."""
+        spread = math.hypot(self.spread, *doubts) if self.median else 0.0
+        return LogNormal(self.median, spread, self.weight)
+
     def learnt(self, seen: Sequence[float]) -> LogNormal:
         """The belief after some observations (all positive).
 

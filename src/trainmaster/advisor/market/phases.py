@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from trainmaster.advisor.market.load import mean_doubt, slope_within
 from trainmaster.spec.log_normal import LogNormal
 
 #: Beliefs before any were seen, in seconds, on machines that are rented; and on machines that stay.
@@ -44,11 +45,13 @@ class PhaseSample:
 
     Attributes:
         seconds: that it took. offer: on what, as in `Measurement`. content: hash of what it was.
+        doubt: about the seconds, where they were seen at another load; see `Shifted`.
     """
 
     seconds: float
     offer: str
     content: str = ""
+    doubt: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,9 @@ class PhaseHistory:
         if elsewhere and (self.content or not mine):
             spread = math.hypot(_ELSEWHERE, _spread(elsewhere))
             found = LogNormal(_middle(elsewhere), spread)
-        return LogNormal(found.median, found.spread, 0.3 if len(mine) > 1 else 0.1).learnt(mine)
+        found = LogNormal(found.median, found.spread, 0.3 if len(mine) > 1 else 0.1).learnt(mine)
+        like = [each for each in same if each.offer == offer] or same or self.seen
+        return found.doubted(mean_doubt([each.doubt for each in like]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,7 @@ class Waited:
         provider: whose. vcpus: of one; 0: unknown.
         queued_s: how long they waited in a queue of the provider before.
         machines: how many came together.
+        doubt: about the seconds, where they were seen at another load; see `Shifted`.
     """
 
     seconds: float
@@ -114,6 +120,7 @@ class Waited:
     vcpus: float = 0.0
     queued_s: float = 0.0
     machines: int = 1
+    doubt: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,20 +143,15 @@ class Together:
         >>> [round(Together.learnt(seen, "lab").power, 2) for seen in (few, [])]
         [0.44, 0.2]
         """
-        kinds: dict[str, list[tuple[float, float]]] = {}
+        kinds: dict[Hashable, list[tuple[float, float]]] = {}
         for each in waited:
             if each.provider in ("", provider) and each.seconds > 0:
                 point = (math.log(max(each.machines, 1)), math.log(each.seconds))
                 kinds.setdefault(each.offer, []).append(point)
-        weight = _TOGETHER[1] ** -2
-        both = _TOGETHER[0] * weight
-        for points in kinds.values():
-            x, y = (sum(values) / len(points) for values in zip(*points, strict=True))
-            weight += sum((a - x) ** 2 for a, _ in points) / _WAIT_SPREAD**2
-            both += sum((a - x) * (b - y) for a, b in points) / _WAIT_SPREAD**2
         numbers = [a for points in kinds.values() for a, _ in points]
         usual = sum(numbers) / len(numbers) if numbers else 0.0
-        return cls(max(both / weight, 0.0), weight**-0.5, usual)
+        power, doubt = slope_within(kinds, _TOGETHER, _WAIT_SPREAD)
+        return cls(max(power, 0.0), doubt, usual)
 
     def factor(self, machines: float) -> float:
         """By which so many take longer than one."""
@@ -185,8 +187,10 @@ def machines_belief(
     """
     together = Together.learnt(waited, provider)
     one = _one_machine(prior, waited, provider, offer, vcpus, together)
-    spread = math.hypot(one.spread, together.spread(machines)) if one.median else 0.0
-    return LogNormal(one.median * together.factor(machines), spread, one.weight)
+    one = LogNormal(one.median * together.factor(machines), one.spread, one.weight)
+    there = [each for each in waited if each.provider in ("", provider)]
+    like = [each for each in there if each.offer == offer] or there
+    return one.doubted(together.spread(machines), mean_doubt([each.doubt for each in like]))
 
 
 def _one_machine(

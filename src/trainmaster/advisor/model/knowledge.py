@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from trainmaster.advisor.market.load import mean_doubt
 from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.experience import Experience
 from trainmaster.advisor.model.measurement import HELD, Measurement, Point, SeenCurve
@@ -125,7 +126,10 @@ class Knowledge:
             model=model,
             measured=devices.get(offer) or Device("", 1.0, offer),
             startup_s=_median([m.startup_s for m in here]) or 0.0,
-            startup_spread=_spread([m.startup_s for m in here if m.startup_s > 0], _STARTUP_SPREAD),
+            startup_spread=math.hypot(
+                _spread([m.startup_s for m in here if m.startup_s > 0], _STARTUP_SPREAD),
+                mean_doubt([m.startup_doubt for m in here]),
+            ),
             warmup_s=_median([m.warmup_s for m in here]) or 0.0,
             pause_s=_median([m.pause_s for m in here]),
             tail_s=_median([m.tail_s for m in here]),

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from trainmaster.advisor.market.load import Shifted
 from trainmaster.spec import Strategy
 
 #: Other work that holds the processors for more of the time has disturbed what is measured.
@@ -178,6 +179,7 @@ class Measurement:
         curve: of the metric of its target.
         held: share of its time for which other work held the processors that it was ready for, or its
             machine was not given them; None if unknown. `step_spread` counts it.
+        startup_doubt: about the start at the load of now, where it was seen at another; see `Shifted`.
     """
 
     point: Point | None
@@ -204,6 +206,7 @@ class Measurement:
     numbers: Mapping[str, float] | None = None
     curve: SeenCurve | None = None
     held: float | None = None
+    startup_doubt: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be.
@@ -219,9 +222,36 @@ class Measurement:
             if value is not None and not (value >= 0 and math.isfinite(value)):
                 raise ValueError(f"{name} is {value}; zero or more is needed")
 
+    def shifted(self, start: Shifted, work: Shifted) -> Measurement:
+        """As it would be at another load of the machine.
+
+        Args:
+            start: until its first step.
+            work: its steps; where none were seen, the whole of it.
+        """
+        if start == work == Shifted():
+            return self
+        point, once_s = self.point, self.startup_s + self.warmup_s
+        if point is not None and point.step_time_s is not None:
+            point = replace(point, step_time_s=point.step_time_s * work.factor)
+        duration_s = self.duration_s
+        if duration_s is not None:
+            once_s = min(once_s, duration_s)
+            duration_s = once_s * start.factor + (duration_s - once_s) * work.factor
+        return replace(
+            self,
+            point=point,
+            startup_s=self.startup_s * start.factor,
+            warmup_s=self.warmup_s * start.factor,
+            duration_s=duration_s,
+            step_spread=math.hypot(self.step_spread, work.doubt),
+            startup_doubt=start.doubt,
+        )
+
     def to_json(self) -> str:
         """As text for the database."""
         values = asdict(self)
+        del values["startup_doubt"]  # it is of one moment
         return json.dumps({name: value for name, value in values.items() if value is not None})
 
     @classmethod
@@ -250,5 +280,5 @@ class Measurement:
         """For ``quote --json``: what is known of it."""
         values = asdict(self)
         point = values.pop("point") or {}
-        del values["code_lines"], values["numbers"], values["curve"]
+        del values["code_lines"], values["numbers"], values["curve"], values["startup_doubt"]
         return {name: value for name, value in {**values, **point}.items() if value is not None}

@@ -308,7 +308,9 @@ def _facts(database: Database, lease: Lease, files: Replication | None) -> RunFa
 
 
 def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -> QuoteTracker:
-    row = opened.database.run_row(session.run)
+    from trainmaster.service.quotes.home_load import HomeLoad
+
+    row, load = opened.database.run_row(session.run), HomeLoad.now()  # what it runs adds to that itself
 
     def score(kind: str) -> str:
         from trainmaster.service.quotes.score import score_line
@@ -318,14 +320,16 @@ def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -
     def beside() -> dict[str, Overhead]:
         from trainmaster.service.quotes.phase_records import phases_of
 
-        found = phases_of(opened.of_team(row["team"]), session.recipe, {}, snapshot)
+        found = phases_of(opened.of_team(row["team"]), session.recipe, {}, snapshot, load)
         return {name: each.beside("local", "", "") for name, each in found.items()}
 
     return QuoteTracker(
         database=opened.database,
         recipe=session.recipe,
         run=session.run,
-        histories=lambda: histories(opened.database, opened.home, session.recipe, snapshot, row["team"]),
+        histories=lambda: histories(
+            opened.database, opened.home, session.recipe, snapshot, row["team"], load
+        ),
         elapsed=lambda now: row["earlier_s"] + max(now - (row["session_at"] or now), 0.0),
         slots=world.slots,
         costs=world.costs,
@@ -333,6 +337,7 @@ def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -
         beside=beside,
         promised=_nothing if world.allowance is None else world.allowance.hurry,
         where=world.where,
+        load=load.load,
         told_before={each["message"] for each in queries.last_notes(opened.database, session.run, 1_000)},
     )
 

@@ -29,11 +29,13 @@ from trainmaster.service.quotes.fingerprint import (
     kinship,
     local_device,
 )
+from trainmaster.service.quotes.home_load import HomeLoad, SeenTime
 from trainmaster.spec import Recipe, Strategy
 from trainmaster.spec.errors import StoreError, TrainmasterError
 from trainmaster.spec.facts import RunFacts
 
 if TYPE_CHECKING:
+    from trainmaster.advisor.market.load import Shifted
     from trainmaster.advisor.model.experience import Experience
     from trainmaster.advisor.model.measurement import Measurement, SeenCurve
     from trainmaster.spec import Experiment
@@ -141,7 +143,12 @@ class History:
 
 
 def histories(
-    database: Database, home: Home, recipe: Recipe, snapshot: Path | None = None, team: str | None = None
+    database: Database,
+    home: Home,
+    recipe: Recipe,
+    snapshot: Path | None = None,
+    team: str | None = None,
+    load: HomeLoad | None = None,
 ) -> dict[str, History]:
     """By experiment.
 
@@ -151,10 +158,12 @@ def histories(
         recipe: what was read.
         snapshot: of its code; None takes one.
         team: that asks; no team learns what another has measured, nor what the owner has (None).
+        load: of this machine; None: as it is now.
 
     Raises:
         UsageError: its code cannot be read.
     """
+    load = load or HomeLoad.now()
     if snapshot is None:
         excluded = (home.root, home.cache, *recipe.secret_files)
         snapshot = take_snapshot(
@@ -167,7 +176,11 @@ def histories(
         rows = database.measurements(key.exact, team)
         others = database.similar_measurements(key.similar, key.exact, team)
         kin_rows = [row for row in others if any(_is_kin(key, each) for each in _read([row]))]
-        own, kin = (_with_curves(home, experiment, each) for each in (rows, kin_rows))
+        rowed = [seen for some in (rows, kin_rows) for seen in _with_curves(home, experiment, some)]
+        told = _at_load(database, rowed, load)
+        own, kin = (
+            [(name, m) for name, m in told if (name == key.exact) is is_own] for is_own in (True, False)
+        )
         lengths = lengths_seen([each for _, each in (*own, *kin)])
         same = [as_long(each, key.numbers, lengths) for _, each in own]
         found[name] = History(key, same, _borrowed(key, kin, lengths), team)
@@ -180,9 +193,9 @@ def _is_kin(key: Fingerprint, measured: Measurement) -> bool:
 
 def _with_curves(
     home: Home, experiment: Experiment, rows: Sequence[RowMapping]
-) -> list[tuple[str, Measurement]]:
-    """Fingerprints and measurements; where a target is asked for, with the curves of runs that had none."""
-    until, found, left = experiment.ends_at, list[tuple[str, "Measurement"]](), _MOST_READ
+) -> list[tuple[RowMapping, Measurement]]:
+    """Rows and measurements; where a target is asked for, with the curves of runs that had none."""
+    until, found, left = experiment.ends_at, list[tuple[RowMapping, "Measurement"]](), _MOST_READ
     for row in rows:
         for each in _read([row]):
             if until is not None and left and row["run_id"] and not _tells(each, until):
@@ -190,8 +203,33 @@ def _with_curves(
                 curve = _reported(home, experiment, row, each.steps_done)
                 curve = None if curve is None else replace(curve, batch=_batch(each))
                 each = replace(each, curve=curve)
-            found.append((row["fingerprint"], each))
+            found.append((row, each))
     return found
+
+
+def _at_load(
+    database: Database, told: Sequence[tuple[RowMapping, Measurement]], load: HomeLoad
+) -> list[tuple[str, Measurement]]:
+    """Fingerprints and measurements as they would be at this load, which starts and steps follow apart."""
+
+    def shifts(seconds: Callable[[Measurement], float | None], busy: float | None = None) -> list[Shifted]:
+        times = [
+            SeenTime((row["fingerprint"], shape_of(m)), row["run_id"], seconds(m) or 0.0, m.offer)
+            for row, m in told
+        ]
+        return load.shifts(database, times, busy)
+
+    from trainmaster.advisor.model.knowledge import shape_of
+
+    starts = shifts(lambda m: m.startup_s + m.warmup_s)
+    # A lab's machines have a share of a core: what keeps that busy is not known by what it uses.
+    wants = [m.cores + (m.held or 0.0) for _, m in told if m.cores is not None and m.offer == "local"]
+    busy = min(median(wants), 1.0) if wants else None
+    works = shifts(lambda m: m.point.step_time_s if m.point is not None else m.duration_s, busy)
+    return [
+        (row["fingerprint"], m.shifted(start, work))
+        for (row, m), start, work in zip(told, starts, works, strict=True)
+    ]
 
 
 def _batch(measured: Measurement) -> float | None:

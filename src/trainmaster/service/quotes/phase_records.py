@@ -15,6 +15,7 @@ from trainmaster.control.task.contents import content_of, of_nodes, part_hash, s
 from trainmaster.db import NewMeasurement
 from trainmaster.db.quote_rows import phase_of
 from trainmaster.providers.capabilities import capabilities_of, measured_name
+from trainmaster.service.quotes.home_load import HomeLoad, SeenTime
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.units import format_duration
 
@@ -85,7 +86,11 @@ class ExperimentPhases:
 
 
 def phases_of(
-    service: OpenHome, recipe: Recipe, environ: Mapping[str, str], code: Path | None = None
+    service: OpenHome,
+    recipe: Recipe,
+    environ: Mapping[str, str],
+    code: Path | None = None,
+    load: HomeLoad | None = None,
 ) -> dict[str, ExperimentPhases]:
     """Those of a recipe's experiments.
 
@@ -97,11 +102,14 @@ def phases_of(
         recipe: to be quoted.
         environ: of the caller: credentials.
         code: of a run; the recipe's as it is now without.
+        load: of this machine; None: as it is now.
     """
+    load = load or HomeLoad.now()
     code = code or recipe.directory / recipe.code
     is_here = capabilities_of(recipe.provider).is_here
     found = {
-        name: _histories(service, each, code, is_here=is_here) for name, each in recipe.experiments.items()
+        name: _histories(service, each, code, load, is_here=is_here)
+        for name, each in recipe.experiments.items()
     }
     images = []
     brings = any(each.name in _IN_IMAGE for histories in found.values() for each in histories)
@@ -125,7 +133,7 @@ def phases_of(
 
 
 def _histories(
-    service: OpenHome, experiment: Experiment, code: Path, *, is_here: bool
+    service: OpenHome, experiment: Experiment, code: Path, load: HomeLoad, *, is_here: bool
 ) -> tuple[PhaseHistory, ...]:
     from trainmaster.advisor.market.phases import PhaseHistory
 
@@ -139,7 +147,7 @@ def _histories(
     parts += [("data", part_hash(each.identity), None) for each in brought]
     parts += [("staging", "", None), ("saving", "", None)]
     return tuple(
-        PhaseHistory(name, content, seen_of(service.database, name, content), is_there)
+        PhaseHistory(name, content, seen_of(service.database, name, content, load), is_there)
         for name, content, is_there in parts
     )
 
@@ -154,17 +162,35 @@ def _is_made(service: OpenHome, experiment: Experiment, code: Path) -> bool | No
     return (service.home.cache / "environments" / name / "ready").is_file()
 
 
-def seen_of(database: Database, phase: str, content: str) -> tuple[PhaseSample, ...]:
-    """What was seen of a phase: of this content first, the newest first."""
+def seen_of(
+    database: Database, phase: str, content: str, load: HomeLoad | None = None
+) -> tuple[PhaseSample, ...]:
+    """What was seen of a phase: of this content first, the newest first.
+
+    Args:
+        database: the database.
+        phase: its name.
+        content: hash of what it is.
+        load: of this machine, at which that is asked; None: as it was seen.
+    """
     from trainmaster.advisor.market.phases import PhaseSample
 
-    found = []
+    found, times = [], []
     for row in database.phases(phase, content):
         with suppress(ValueError, TypeError, KeyError):  # a newer version wrote it
             data = json.loads(row["data"])
             if 0 <= data["seconds"] < _MOST_S:
-                found.append(PhaseSample(float(data["seconds"]), str(data["offer"]), str(data["content"])))
-    return tuple(found)
+                sample = PhaseSample(float(data["seconds"]), str(data["offer"]), str(data["content"]))
+                found.append(sample)
+                kind = (sample.offer, sample.content)
+                times.append(SeenTime(kind, row["run_id"], sample.seconds, sample.offer))
+    if load is None:
+        return tuple(found)
+    shifts = load.shifts(database, times)
+    return tuple(
+        replace(each, seconds=each.seconds * shift.factor, doubt=shift.doubt)
+        for each, shift in zip(found, shifts, strict=True)
+    )
 
 
 def brought_seconds(database: Database, contents: Iterable[str]) -> float:
@@ -189,17 +215,20 @@ def phase_rows(run: str | None, phases: Iterable[RecordedPhase]) -> list[NewMeas
     return rows
 
 
-def waited_for(database: Database, provider: str, offers: Iterable[Offer] = ()) -> tuple[Waited, ...]:
+def waited_for(
+    database: Database, provider: str, offers: Iterable[Offer] = (), load: HomeLoad | None = None
+) -> tuple[Waited, ...]:
     """What earlier runs waited for machines of a provider, the newest first.
 
     Args:
         database: the database.
         provider: whose machines.
         offers: what they really have; without it, how large they were is unknown.
+        load: of this machine; None: as it is now.
     """
     from trainmaster.advisor.market.phases import Waited
 
-    found = []
+    found, times = [], []
     vcpus = {each.instance_type: each.vcpus for each in offers}
     for row in database.cluster_waits(provider):
         rental: dict[str, Any] = {}
@@ -214,7 +243,12 @@ def waited_for(database: Database, provider: str, offers: Iterable[Offer] = ()) 
         offer = measured_name(provider, instance)
         cores = vcpus.get(instance, 0.0)
         found.append(Waited(row["waited_s"] - queued_s, offer, provider, cores, queued_s, machines))
-    return tuple(found)
+        times.append(SeenTime((offer, machines), row["run_id"], found[-1].seconds, offer))
+    shifts = (load or HomeLoad.now()).shifts(database, times)
+    return tuple(
+        replace(each, seconds=each.seconds * shift.factor, doubt=shift.doubt)
+        for each, shift in zip(found, shifts, strict=True)
+    )
 
 
 def _queued_s(data: Mapping[str, Any], waited_s: float) -> float:

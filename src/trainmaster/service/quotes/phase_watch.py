@@ -36,6 +36,7 @@ class PhaseWatch:
         has_machines: whether those of an experiment are there.
         expected: what is expected of an experiment's phases, before anything of it was seen.
         elapsed: for how long the run has been driven at a Unix time.
+        load: of this machine as the run began.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class PhaseWatch:
         has_machines: Callable[[str], bool],
         expected: Callable[[], Mapping[str, Spans]],
         elapsed: Callable[[float], float],
+        load: float | None = None,
     ) -> None:
         self._database = database
         self._run = run
@@ -54,6 +56,7 @@ class PhaseWatch:
         self._waited: dict[str, float] = {}  # until when, as far as that was seen
         stored = json.loads(database.forecast_of(run) or "{}")
         self._ends: dict[str, Any] = stored.get("ends", {})
+        self._load = stored.get("load", load)
         self._told = {(name, phase) for name, phase in stored.get("late", ())}
         self.courses = {name: PhaseProgress.of_dict(each) for name, each in stored.get("courses", {}).items()}
         self._elapsed = elapsed
@@ -186,6 +189,6 @@ class PhaseWatch:
 
     def _keep(self) -> None:
         courses = {name: each.as_dict() for name, each in self.courses.items()}
-        data = {"courses": courses, "ends": self._ends, "late": sorted(self._told)}
+        data = {"courses": courses, "ends": self._ends, "late": sorted(self._told), "load": self._load}
         with suppress(StoreError):  # the run matters more
             self._database.put_forecast(self._run, json.dumps(data))

@@ -86,6 +86,7 @@ class QuoteTracker:
         score: how such quotes turned out before, by their kind, in words; empty if unknown.
         promised: is told that a quote was written down, and what is set aside has changed by it.
         where: what an attempt runs on, by its id; None: what its experiment does.
+        load: of this machine as the driver began.
         told_before: lines of earlier drivers of the run: no warning is given twice.
 
     Attributes:
@@ -106,9 +107,10 @@ class QuoteTracker:
         promised: Callable[[], None] = lambda: None,
         where: Callable[[str], Where] | None = None,
         told_before: Collection[str] = (),
+        load: float | None = None,
     ) -> None:
         self._database = database
-        self._told_before = told_before
+        self._told_before, self._load = told_before, load
         self._recipe = recipe
         self._run = run
         self._histories = histories
@@ -221,6 +223,7 @@ class QuoteTracker:
                 self._place.has_machines,
                 self._expected,
                 self._elapsed,
+                self._load,
             )
         return self._watch
 

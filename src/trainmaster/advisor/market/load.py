@@ -1,0 +1,115 @@
+"""`LoadEffect`: how much longer what runs on this machine takes while its load is high. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+#: Times grow with 1 + load / cores to a power like this, before any were seen: what computes follows the
+#: load, what waits does not.
+_POWER: Final = (0.3, 0.3)
+#: The same of steps whose share of computing is known: the power of those that do nothing else, how sure that
+#: is, and how sure it is of those that only wait.
+_COMPUTES, _WAITS = (0.5, 0.3), 0.1
+#: Above, something else was at work. Times below so many seconds are noise.
+_MOST, _LEAST_S = 2.0, 0.01
+#: How much times of the same thing differ at the same load (log).
+_NOISE: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """A time, as it would have been at another load.
+
+    Attributes:
+        factor: by which it would have been longer.
+        doubt: about that (log); of times seen at higher loads it is negative, so that the doubt of several
+            is that of their mean.
+    """
+
+    factor: float = 1.0
+    doubt: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadEffect:
+    """Of one phase of one place, or of one job.
+
+    Attributes:
+        power: of 1 + load / cores, to which times grow. doubt: about it.
+    """
+
+    power: float = _POWER[0]
+    doubt: float = _POWER[1]
+
+    @classmethod
+    def learnt(
+        cls, seen: Iterable[tuple[Hashable, float | None, float]], cores: float, busy: float | None = None
+    ) -> LoadEffect:
+        """From times that were seen at different loads.
+
+        >>> few = [("a", 0.0, 10.0), ("a", 6.0, 20.0), ("b", 0.0, 1.0), ("b", 6.0, 2.0)] * 99
+        >>> [round(LoadEffect.learnt(each, 2.0).power, 2) for each in (few, [])]
+        [0.5, 0.3]
+
+        Args:
+            seen: what was done (like is held against like), the load then (None: unknown), and seconds.
+            cores: of this machine.
+            busy: share of the time for which it wants a core; None if unknown.
+        """
+        belief = _POWER
+        if busy is not None:
+            belief = _COMPUTES[0] * busy, _WAITS + (_COMPUTES[1] - _WAITS) * busy
+        kinds: dict[Hashable, list[tuple[float, float]]] = {}
+        for kind, load, seconds in seen:
+            if load is not None and seconds > 0:
+                point = (_crowding(load, cores), math.log(max(seconds, _LEAST_S)))
+                kinds.setdefault(kind, []).append(point)
+        power, doubt = slope_within(kinds, belief, _NOISE)
+        return cls(min(max(power, 0.0), _MOST), doubt)
+
+    def shift(self, then: float | None, now: float, cores: float) -> Shifted:
+        """What a time that was seen at one load is at another.
+
+        >>> LoadEffect(0.5, 0.1).shift(0.0, 6.0, 2.0)
+        Shifted(factor=2.0, doubt=0.13862943611198905)
+
+        Args:
+            then: the load when it was seen; None if unknown: it counts as it is.
+            now: the load.
+            cores: of this machine.
+        """
+        if then is None:
+            return Shifted()
+        more = _crowding(now, cores) - _crowding(then, cores)
+        return Shifted(math.exp(self.power * more), self.doubt * more)
+
+
+def _crowding(load: float, cores: float) -> float:
+    return math.log1p(max(load, 0.0) / max(cores, 1.0))
+
+
+def mean_doubt(doubts: Sequence[float]) -> float:
+    """Of the mean of some times; see `Shifted`."""
+    return abs(sum(doubts)) / len(doubts) if doubts else 0.0
+
+
+def slope_within(
+    kinds: Mapping[Hashable, Sequence[tuple[float, float]]], belief: tuple[float, float], noise: float
+) -> tuple[float, float]:
+    """How y follows x within each kind, and the doubt about it.
+
+    Args:
+        kinds: points of each kind, x and y; kinds may differ by any constant.
+        belief: before any were seen: mean and standard deviation of the slope.
+        noise: standard deviation of y beside that.
+    """
+    weight = belief[1] ** -2
+    both = belief[0] * weight
+    for points in kinds.values():
+        x, y = (sum(values) / len(points) for values in zip(*points, strict=True))
+        weight += sum((a - x) ** 2 for a, _ in points) / noise**2
+        both += sum((a - x) * (b - y) for a, b in points) / noise**2
+    return both / weight, weight**-0.5

@@ -1,0 +1,72 @@
+"""`HomeLoad`: what was seen on this machine, as it would be at the load that it has now."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainmaster.executors.capacity import detect_capacity
+from trainmaster.providers.capabilities import on_this_machine
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.market.load import Shifted
+    from trainmaster.db import Database
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTime:
+    """A time of an earlier run.
+
+    Attributes:
+        kind: what was done: like is held against like. run: its id; None of what is no run.
+        seconds: that it took. offer: on what, as in `Measurement`.
+    """
+
+    kind: Hashable
+    run: str | None
+    seconds: float
+    offer: str
+
+
+@dataclass(frozen=True, slots=True)
+class HomeLoad:
+    """The load of this machine.
+
+    Attributes:
+        load: of the last minute, when the run that is quoted began, or now.
+    """
+
+    load: float
+
+    @classmethod
+    def now(cls) -> HomeLoad:
+        """As it is."""
+        return cls(round(os.getloadavg()[0], 2))
+
+    def shifts(
+        self, database: Database, seen: Sequence[SeenTime], busy: float | None = None
+    ) -> list[Shifted]:
+        """What each time would be at this load; one of other machines stays what it is.
+
+        Args:
+            database: has the loads at which the runs began.
+            seen: of one phase in one place, or of one job.
+            busy: share of the time for which it wants a core; None if unknown.
+        """
+        from trainmaster.advisor.market.load import LoadEffect, Shifted
+
+        here = {each.run for each in seen if each.run and on_this_machine(each.offer)}
+        if not here:
+            return [Shifted()] * len(seen)
+        cores, loads = detect_capacity().cores, dict[str | None, float]()
+        for run, data in database.forecasts(sorted(here)).items():
+            with suppress(ValueError, TypeError, KeyError):  # an earlier version wrote it
+                loads[run] = float(json.loads(data)["load"])
+        then = [loads.get(each.run) if each.run in here else None for each in seen]
+        points = [(each.kind, load, each.seconds) for each, load in zip(seen, then, strict=True)]
+        effect = LoadEffect.learnt(points, cores, busy)
+        return [effect.shift(load, self.load, cores) for load in then]

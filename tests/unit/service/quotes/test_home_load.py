@@ -1,0 +1,53 @@
+"""Times of earlier runs, as they would be at the load of now: by the loads that the home has kept."""
+
+import json
+
+import pytest
+
+from trainmaster.advisor.market.load import Shifted
+from trainmaster.db import Database
+from trainmaster.service.quotes.home_load import HomeLoad, SeenTime
+from trainmaster.service.quotes.phase_records import waited_for
+
+
+@pytest.fixture
+def database(tmp_path, accepted):
+    found = Database(f"sqlite:///{tmp_path / 'd.db'}")
+    for run, data in (("calm", {"load": 0.0}), ("busy", {"load": 20.0}), ("old", {"courses": {}})):
+        accepted(found, run)
+        found.put_forecast(run, json.dumps(data))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def accepted():
+    from trainmaster.db import AcceptedRun
+
+    def accept(database, run):
+        new = AcceptedRun(run, "job", "{}", "/recipe.yaml", "lab", "/code", "file:///store", [("main", 1)])
+        database.create_run(new, 1.0)
+
+    return accept
+
+
+def seen(run, offer="local"):
+    return SeenTime("job", run, 10.0, offer)
+
+
+def test_a_time_of_a_calm_run_is_longer_now_and_one_of_a_busy_run_shorter(database):
+    calm, same, busy = HomeLoad(5.0).shifts(database, [seen("calm"), seen("old"), seen("busy")])
+    assert calm.factor > 1 > busy.factor
+    assert calm.doubt > 0 > busy.doubt
+    assert same == Shifted()  # its home did not keep the load
+
+
+def test_machines_elsewhere_do_not_follow_the_load_of_this_one(database):
+    found = [seen("calm", "m4.large"), seen("calm", "host"), seen(None)]
+    assert HomeLoad(50.0).shifts(database, found) == [Shifted()] * 3
+    (lab,) = HomeLoad(50.0).shifts(database, [seen("calm", "lab:m4.large")])
+    assert lab.factor > 1
+
+
+def test_where_no_wait_was_seen_there_is_nothing_to_shift(database):
+    assert waited_for(database, "lab", load=HomeLoad(3.0)) == ()
