@@ -158,7 +158,7 @@ def histories(
         recipe: what was read.
         snapshot: of its code; None takes one.
         team: that asks; no team learns what another has measured, nor what the owner has (None).
-        load: of this machine; None: as it is now.
+        load: of this machine; None: that of now.
 
     Raises:
         UsageError: its code cannot be read.

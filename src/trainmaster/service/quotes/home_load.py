@@ -44,7 +44,7 @@ class HomeLoad:
 
     @classmethod
     def now(cls) -> HomeLoad:
-        """As it is."""
+        """That of the last minute."""
         return cls(round(os.getloadavg()[0], 2))
 
     def shifts(

@@ -102,7 +102,7 @@ def phases_of(
         recipe: to be quoted.
         environ: of the caller: credentials.
         code: of a run; the recipe's as it is now without.
-        load: of this machine; None: as it is now.
+        load: of this machine; None: that of now.
     """
     load = load or HomeLoad.now()
     code = code or recipe.directory / recipe.code
@@ -224,7 +224,7 @@ def waited_for(
         database: the database.
         provider: whose machines.
         offers: what they really have; without it, how large they were is unknown.
-        load: of this machine; None: as it is now.
+        load: of this machine; None: that of now.
     """
     from trainmaster.advisor.market.phases import Waited
 
