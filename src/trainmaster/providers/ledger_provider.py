@@ -105,7 +105,7 @@ class LedgerProvider(ABC):
     def _node(
         self, known: KnownCluster, asked: AskedMachines, id: str, machine: KnownMachine, seen: SeenMachine
     ) -> Node:
-        """A machine, as far as it is alike for all."""
+        """A machine, with what is known of it everywhere."""
         return Node(
             id=id,
             cluster=known.cluster,

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def upgraded(written: dict[str, Any]) -> dict[str, Any]:
-    """A cluster as it is written down now.
+    """A cluster in the form of today.
 
     >>> upgraded({"asked": {"t": {"token": "t", "flavor": "m", "servers": {"i": {}}}}})["asked"]
     {'t': {'token': 't', 'machine': 'm', 'is_made': True, 'machines': {'i': {'where': ''}}}}
