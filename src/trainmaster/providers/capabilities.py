@@ -81,6 +81,7 @@ class Capabilities:
         spot: it has machines that it may take back, for less.
         no_spot: why not, for people; empty if there is no more to say.
         ends_itself: a machine ends itself if its lease is not renewed.
+        leaves_nothing: one that has ended itself is gone; else it is off, and is there until it is deleted.
         switch_at_boot: what makes it do so comes with the machine; else the first login brings it.
         moves: another server can go on with its machines: what must be known of them is kept by `AwsLedger`.
         offers: where it is written what it has.
@@ -105,6 +106,7 @@ class Capabilities:
     spot: bool = True
     no_spot: str = ""
     ends_itself: bool = True
+    leaves_nothing: bool = True
     switch_at_boot: bool = True
     moves: bool = False
     bakes: bool = False
@@ -170,6 +172,7 @@ BUILT_IN: Final = {
         no_spot="what Infrastructure Manager 2.0 sends EC2 for them is refused there, and of other clouds it "
         "has none",
         switch_at_boot=False,  # not in every cloud
+        leaves_nothing=False,
         offers=OfferSource.SETTINGS,
         console=True,
         provisioning_s=LogNormal(1000.0, 0.4),  # Jorge et al. waited 15 to 20 minutes
@@ -178,6 +181,7 @@ BUILT_IN: Final = {
         may_be_free=True,
         spot=False,
         no_spot="OpenStack has none",
+        leaves_nothing=False,
         offers=OfferSource.SETTINGS,
         console=True,
         billing=billing.NOTHING_BESIDE,

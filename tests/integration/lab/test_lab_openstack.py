@@ -19,7 +19,19 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent.parent / "places"))
 
-from place_runs import PATIENCE_S, Crossing, cross, gang, keep_for_the_next, until, until_step
+from place_runs import (
+    PATIENCE_S,
+    RECIPE,
+    Crossing,
+    cross,
+    gang,
+    keep_for_the_next,
+    serve,
+    train_as_a_team,
+    until,
+    until_step,
+)
+from private_engines import IMAGE, NoEngineError, PrivateEngine, make_image
 from renter import Renter
 
 from trainmaster.testing.private_nova import NoNovaError, PrivateNova, installed
@@ -174,6 +186,35 @@ def test_crossing(user: Renter, cloud: Cloud, name: str) -> None:
     assert len(cloud.hosts.booted) - before <= row.boots
 
 
+def test_containers(user: Renter) -> None:
+    """Its image goes to the servers, which have an engine."""
+    try:
+        engine = PrivateEngine("podman", make_image(("bash", "cat", "sleep"), python=False))
+    except NoEngineError as error:
+        pytest.skip(str(error))
+    with engine:
+        row = Row("echo image $FROM_IMAGE", "image yes", more=f"container: {IMAGE}", env=engine.env)
+        cross(user, "openstack", row)
+
+
+def test_a_gang_of_three(user: Renter, cloud: Cloud) -> None:
+    """A server each."""
+    going = user.run(gang(user, 3, 20, "m1.tiny"), provider="openstack")
+    until(lambda: len(cloud.servers()) == 3, seen=cloud.servers)
+    assert going.end(timeout_s=PATIENCE_S)["state"] == "DONE"
+
+
+def test_parameter_servers(user: Renter, cloud: Cloud) -> None:
+    """Servers of their own."""
+    serve(user, "openstack", "m1.tiny", cloud.servers)
+
+
+def test_a_team_trains_on_a_server_that_has_an_account(user: Renter, tmp_path: Path) -> None:
+    """Its member has neither login nor settings."""
+    nowhere = dict.fromkeys(("OS_AUTH_URL", "OS_PASSWORD", "TRAINMASTER_OPENSTACK"), "/nowhere")
+    train_as_a_team(user, "openstack", tmp_path, "m1.tiny", **nowhere)
+
+
 def test_machines_that_are_kept_have_the_next_run(user: Renter, cloud: Cloud) -> None:
     """The same servers; then they are given back."""
     keep_for_the_next(user, "openstack", "m1.tiny", cloud.servers)
@@ -202,3 +243,26 @@ def test_a_server_is_deleted_below_a_run(user: Renter, cloud: Cloud) -> None:
     cloud.nova.asked("DELETE", f"/v2.1/servers/{cloud.servers()[0]}", user="me")
     assert going.end(timeout_s=PATIENCE_S)["state"] == "DONE"
     assert max(step for _, step in user.starts(run)) > 0
+
+
+@pytest.mark.parametrize("by", ["the next run", "cancel"])
+def test_a_driver_that_never_comes_back(user: Renter, cloud: Cloud, by: str) -> None:
+    """Hosts switch themselves off; Nova keeps what is theirs until a command of the home comes."""
+    going = user.run(gang(user, 2, 4000, "m1.tiny"), provider="openstack", TRAINMASTER_NODE_LEASE="30s")
+    run = going.run
+    until_step(user, run)
+    left = cloud.servers()
+    going.kill()
+    for server in left:
+        user.lab.until_state(cloud.hosts.booted[server], "stopped")
+    assert cloud.servers() == left
+    if by == "cancel":
+        user.call("cancel", run)
+        return
+    for server in left:  # as if more time had passed than clocks may differ by
+        body = {"metadata": {"trainmaster-until": "1"}}
+        cloud.nova.asked("POST", f"/v2.1/servers/{server}/metadata", body, user="me")
+    recipe = RECIPE.format(budget="{}", machine="m1.tiny", more="", command="hostname")
+    told = user.run(user.recipe(recipe), provider="openstack")
+    told.end()
+    assert "2 machines without a run are given back" in told.text

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from command_server import TRAINMASTER
+from private_engines import NoEngineError, PrivateEngine, make_image
 from renter import Renter
 from running_server import RunningServer
 
@@ -44,6 +47,21 @@ experiments:
     hardware: {{instance: {machine}}}
     {more}
     command: {command}
+"""
+
+
+SERVED = """
+name: steps
+experiments:
+  train:
+    distributed:
+      {{strategy: ps-async, workers: 2, parameter_servers: 1, hardware: {{ps: {{instance: {machine}}}}}}}
+    framework: plain
+    hardware: {{instance: {machine}}}
+    command: |
+      echo "$TRAINMASTER_ROLE of three"
+      until test "$TRAINMASTER_ROLE" = worker; do sleep 1; done
+      sleep 5
 """
 
 
@@ -103,6 +121,34 @@ def cross(user: Renter, provider: str, row: Crossing) -> None:
     told = going.end(row.code)
     logs = user.call("logs", told["run"]).stdout if row.code == 0 else ""
     assert row.words in going.text + logs, going.text
+
+
+def serve(user: Renter, provider: str, machine: str, held: Callable[[], list[str]]) -> None:
+    """Two workers and a parameter server, on machines of their own."""
+    going = user.run(user.recipe(SERVED.format(machine=machine)), provider=provider)
+    run = going.run
+    until(lambda: len(held()) == 3, seen=held)
+    assert going.end()["state"] == "DONE"
+    text = user.call("logs", run).stdout
+    assert (text.count("worker of three"), text.count("ps of three")) == (2, 1), text
+
+
+@contextlib.contextmanager
+def podman_with_image(folder: Path) -> Iterator[dict[str, str]]:
+    """A `podman` in a folder that has our image, for machines of which each sees this file system.
+
+    Yields: variables of an engine that has the image here.
+    """
+    try:
+        engine = PrivateEngine("podman", make_image(("bash", "cat", "sleep"), python=False))
+    except NoEngineError as error:
+        pytest.skip(str(error))
+    with engine:
+        lines = [f"export {name}='{value}'" for name, value in engine.env.items()]
+        text = "\n".join(["#!/bin/sh", *lines, f'exec {shutil.which("podman")} "$@"', ""])
+        (folder / "podman").write_text(text)
+        (folder / "podman").chmod(0o755)
+        yield engine.env
 
 
 def keep_for_the_next(user: Renter, provider: str, machine: str, held: Callable[[], list[str]]) -> None:

@@ -15,7 +15,16 @@ pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
 from kubernetes_places import KubernetesAccount, account_of, check_clean, renter_of
-from place_runs import Crossing, cross, gang, keep_for_the_next, train_as_a_team, until, until_step
+from place_runs import (
+    Crossing,
+    cross,
+    gang,
+    keep_for_the_next,
+    serve,
+    train_as_a_team,
+    until,
+    until_step,
+)
 from renter import Renter
 
 from trainmaster.testing.kubernetes_double import KubernetesDouble
@@ -25,18 +34,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.places,
 ]
-SERVED = """
-name: steps
-experiments:
-  train:
-    distributed: {strategy: ps-async, workers: 2, parameter_servers: 1, hardware: {ps: {instance: node}}}
-    framework: plain
-    hardware: {instance: node}
-    command: |
-      echo "$TRAINMASTER_ROLE of three"
-      until test "$TRAINMASTER_ROLE" = worker; do sleep 1; done
-      sleep 5
-"""
 ROWS = {
     "volume": Crossing(
         'cat "$TRAINMASTER_DATA_IMAGES/deep/a"',
@@ -105,12 +102,7 @@ def test_a_gang_of_three(user: Renter, account: KubernetesAccount) -> None:
 
 def test_parameter_servers(user: Renter, account: KubernetesAccount) -> None:
     """Three pods, all or none."""
-    going = user.run(user.recipe(SERVED), provider="kubernetes")
-    run = going.run
-    until(lambda: len(account.kubernetes.left()) == 3, 60)
-    assert going.end()["state"] == "DONE"
-    text = user.call("logs", run).stdout
-    assert (text.count("worker of three"), text.count("ps of three")) == (2, 1), text
+    serve(user, "kubernetes", "node", lambda: sorted(account.kubernetes.left()))
     check_clean(account)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,13 @@ from place_runs import (
     cross,
     gang,
     keep_for_the_next,
+    podman_with_image,
+    serve,
     train_as_a_team,
     until,
     until_step,
 )
+from private_engines import IMAGE
 from renter import Renter
 
 from trainmaster.testing.private_network import NoNetworkError
@@ -65,14 +68,22 @@ class Account:
 
 
 @pytest.fixture(scope="module")
-def ray() -> Iterator[PrivateRay]:
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder on the `PATH` of every node."""
+    return tmp_path_factory.mktemp("tools")
+
+
+@pytest.fixture(scope="module")
+def ray(tools: Path) -> Iterator[PrivateRay]:
     """One for all tests."""
     try:
         check_installed()
     except NoNetworkError as error:
         pytest.skip(str(error))
-    with PrivateRay(3) as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+        with PrivateRay(3) as running:
+            yield running
 
 
 @pytest.fixture
@@ -212,6 +223,28 @@ def test_crossing(user: Renter, ray: PrivateRay, name: str) -> None:
     cross(user, "ray", ROWS[name])
     if name == "a limit of waiting":
         assert ray.said(LET_GO)
+
+
+def test_containers(user: Renter, tools: Path) -> None:
+    """Where nodes can start any, tasks run in theirs; else it is said which engine they lack."""
+    container = Crossing("echo image $FROM_IMAGE", "image yes", "node", more=f"container: {IMAGE}")
+    with podman_with_image(tools):
+        chosen = {"TRAINMASTER_CONTAINER_ENGINE": "podman"}
+        cross(user, "ray", replace(container, env=chosen))
+    (tools / "podman").write_text("#!/bin/sh\nexit 127\n")
+    cross(user, "ray", replace(container, env=chosen, words="podman", code=1))
+
+
+def test_a_gang_of_three(user: Renter, ray: PrivateRay) -> None:
+    """A node each."""
+    going = user.run(gang(user, 3, 60), provider="ray")
+    until(lambda: sorted(ray.runs("steps.py")) == sorted(ray.names), seen=lambda: going.text)
+    assert going.end(timeout_s=PATIENCE_S)["state"] == "DONE"
+
+
+def test_parameter_servers(user: Renter, ray: PrivateRay) -> None:
+    """They are in the workers' placement group: all or none."""
+    serve(user, "ray", "node", lambda: [name for name in ray.others() if "." in name.rpartition("-")[2]])
 
 
 def test_machines_that_are_kept_have_the_next_run(user: Renter, ray: PrivateRay) -> None:

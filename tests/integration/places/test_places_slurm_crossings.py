@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +11,17 @@ import pytest
 
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
-from place_runs import RECIPE, Crossing, check_clean, cross, keep_for_the_next, train_as_a_team, until
-from private_engines import IMAGE, NoEngineError, PrivateEngine, make_image
+from place_runs import (
+    RECIPE,
+    Crossing,
+    check_clean,
+    cross,
+    keep_for_the_next,
+    podman_with_image,
+    train_as_a_team,
+    until,
+)
+from private_engines import IMAGE
 from renter import Renter
 
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
@@ -61,17 +69,8 @@ MACHINES = """\
 @pytest.fixture(scope="module")
 def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder whose `podman` has our image, on every node."""
-    try:
-        engine = PrivateEngine("podman", make_image(("bash", "cat", "sleep"), python=False))
-    except NoEngineError as error:
-        pytest.skip(str(error))
-    with engine:
-        folder = tmp_path_factory.mktemp("bin")
-        lines = [f"export {name}='{value}'" for name, value in engine.env.items()]
-        (folder / "podman").write_text(
-            "\n".join(["#!/bin/sh", *lines, f'exec {shutil.which("podman")} "$@"', ""])
-        )
-        (folder / "podman").chmod(0o755)
+    folder = tmp_path_factory.mktemp("bin")
+    with podman_with_image(folder):
         yield folder
 
 

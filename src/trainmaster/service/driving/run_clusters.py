@@ -371,22 +371,23 @@ class RunClusters:
 
     def _reap_at(self, name: str, renter: _Renter, identity: str) -> None:
         rows = self._database.living_clusters(name, identity)
-        now, lease_now = time.time(), self._database.clock_s()
-        others = self._of_other_databases()
-        known = [
+        lease_now, others = self._database.clock_s(), self._of_other_databases()
+        # One that is over may be about to keep its machines.
+        used = [
             row["id"]
             for row in rows
-            # One that is over may be about to keep its machines.
-            if row["run_state"] != State.DONE
-            or row["run_id"] == self._lease.run
+            if row["run_id"] == self._lease.run
             or is_alive(row["lease_owner"], row["lease_expires_at"], lease_now)
-            or (row["state"] == ClusterState.KEPT and (row["kept_until"] or 0) > now)
+            or (row["state"] == ClusterState.KEPT and (row["kept_until"] or 0) > time.time())
         ]
-        known += [record.id for record in self.executor.records()]
+        used += [record.id for record in self.executor.records()]
+        known = used + [row["id"] for row in rows if row["run_state"] != State.DONE]
         for record in readable((row for row in rows if row["id"] not in known), self._tell):
             renter.provisioner.forget(record, ())  # its keys are of no use to anybody
+        # Machines whose run has no driver are off when their lease is over: `resume` could not use them.
+        spared = known if capabilities_of(name).leaves_nothing else used
         try:
-            if lost := renter.provider.reap([*known, *others]):
+            if lost := renter.provider.reap([*spared, *others]):
                 self._tell(f"note: {len(lost)} machines without a run are given back: {', '.join(lost)}")
         except UsageError:
             raise

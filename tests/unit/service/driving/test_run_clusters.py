@@ -18,6 +18,7 @@ from trainmaster.cluster.record import ClusterRecord, ClusterState, DamagedClust
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database, Lease
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving import run_clusters as machines_module
 from trainmaster.service.driving.run_clusters import RunClusters
 from trainmaster.spec.errors import UsageError
@@ -97,6 +98,23 @@ def test_a_mark_that_was_cut_short_spares_nobody(world: World) -> None:
     world.mark("mine.train").write_text(world.database.engine.url.render_as_string(hide_password=True))
     world.machines(world.start("run"))
     assert set(world.provider.spared[0]) == {"run.train", "other.train"}
+
+
+@pytest.mark.parametrize("leaves_nothing", [True, False])
+def test_machines_of_a_run_without_a_driver(
+    world: World, monkeypatch: pytest.MonkeyPatch, leaves_nothing: bool
+) -> None:
+    """They are spared for `resume`, but where they would be off, and hold a quota for ever."""
+    can = replace(capabilities_of("lab"), leaves_nothing=leaves_nothing)
+    monkeypatch.setattr(machines_module, "capabilities_of", lambda _: can)
+    left = new_record("left", EVAL, world.home.identity())
+    world.database.release(world.start("left", left), time.time())
+    driven = new_record("driven", EVAL, world.home.identity())
+    world.start("driven", driven)
+    world.machines(world.start("r"))
+    (spared,) = world.provider.spared
+    assert driven.id in spared
+    assert (left.id in spared) is leaves_nothing
 
 
 def test_a_mark_that_cannot_be_read_or_written_is_told(world: World) -> None:
