@@ -242,7 +242,7 @@ def test_what_may_have_been_made_is_not_forgotten(bench: KubernetesBench, monkey
     def late(api: KubeApi, method: str, path: str, *body: Any, **more: Any) -> Any:
         answer = call(api, method, path, *body, **more)
         if method == "POST":
-            raise KubeRefusedError(504, "Timeout", "request did not complete")
+            raise KubeRefusedError(504, "request did not complete")
         return answer
 
     with monkeypatch.context() as patch:

@@ -18,7 +18,7 @@ from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, 
 from trainmaster.providers.capabilities import BUILT_IN
 from trainmaster.providers.openstack.login import read_login
 from trainmaster.providers.openstack.provider import OpenstackProvider
-from trainmaster.providers.openstack.settings import read_settings
+from trainmaster.providers.openstack.settings import OPENSTACK
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.testing.private_nova import NoNovaError, PrivateNova, installed
@@ -77,7 +77,7 @@ class OpenstackBench:
         place.root.mkdir(exist_ok=True)
         (place.root / "openstack.yaml").write_text(self.settings)
         return OpenstackProvider(
-            read_settings(place.root, {}),
+            OPENSTACK.read(place.root, {}),
             read_login("", environ),
             place,
             send=self.send,

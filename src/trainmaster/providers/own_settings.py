@@ -1,4 +1,4 @@
-"""`read_own_settings`: a file with which a user says what a provider cannot know, read as recipes are."""
+"""`SettingsKind`: a file with which a user says what a provider cannot know, read as recipes are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from trainmaster.spec.errors import RecipeError, UsageError
 from trainmaster.spec.node import MAX_RECIPE_BYTES, Wording, YamlNode, compose
@@ -18,46 +18,62 @@ N = TypeVar("N", bound=Noun)
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsKind:
-    """The settings of a provider.
+class SettingsKind(Generic[N]):
+    """The settings of a provider: ``PROVIDER.yaml`` below ``TRAINMASTER_HOME``.
 
     Attributes:
         provider: its name.
-        name: of the file below ``TRAINMASTER_HOME``.
-        variable: names another file than the home's.
-        wording: of messages.
+        place: as messages name it. keys: that are needed, for messages.
         example: of a whole file.
+        noun: that it is read as; its ``file`` says where it is from.
     """
 
     provider: str
-    name: str
-    variable: str
-    wording: Wording
+    place: str
+    keys: str
     example: str
+    noun: type[N]
 
     def file(self, root: Path, environ: Mapping[str, str]) -> Path:
-        """Where the settings of a home are."""
-        named = environ.get(self.variable)
-        return Path(named).expanduser() if named else root / self.name
+        """Where the settings of a home are: a variable may name another file."""
+        named = environ.get(f"TRAINMASTER_{self.provider.upper()}")
+        return Path(named).expanduser() if named else root / f"{self.provider}.yaml"
 
+    def read(self, root: Path, environ: Mapping[str, str]) -> N:
+        """The settings of a home.
 
-def read_own_settings(noun: type[N], kind: SettingsKind, file: Path) -> N:
-    """Read and check settings.
+        Raises:
+            RecipeError: with all mistakes that were found.
+            UsageError: there are none.
+        """
+        return self.read_file(self.file(root, environ))
 
-    Raises:
-        RecipeError: with all mistakes that were found.
-        UsageError: there is no such file.
-    """
-    shown = os.fspath(file)
-    problems = Problems()
-    root = compose(_read_text(kind, file, shown), shown, kind.wording)
-    try:
-        found = read_noun(noun, root, (), problems)
-    except ReportedMistake:
-        found = None
-    if problems.mistakes or found is None:
-        raise RecipeError(shown, problems.in_order())
-    return found
+    def read_file(self, file: Path) -> N:
+        """See `read`."""
+        shown, problems = os.fspath(file), Problems()
+        what = f"settings of {self.place}"
+        wording = Wording(what, what, f"a mapping with the keys {self.keys}")
+        root = compose(self._text(file, shown), shown, wording)
+        try:
+            found = read_noun(self.noun, root, (), problems)
+        except ReportedMistake:
+            found = None
+        if problems.mistakes or found is None:
+            raise RecipeError(shown, problems.in_order())
+        return found.model_copy(update={"file": file.absolute()})
+
+    def _text(self, file: Path, shown: str) -> str:
+        try:
+            with file.open("rb") as stream:
+                return stream.read(MAX_RECIPE_BYTES).decode("utf-8-sig")
+        except FileNotFoundError:
+            raise UsageError(
+                f"provider {self.provider}: there are no settings {shown}",
+                f"Write them, for instance:\n{self.example}",
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is not UTF-8"
+            raise UsageError(f"{shown} cannot be read: {why}", f"Such as:\n{self.example}") from None
 
 
 def check_ssh_from(values: Mapping[str, Any], node: YamlNode, path: KeyPath, problems: Problems) -> None:
@@ -67,17 +83,3 @@ def check_ssh_from(values: Mapping[str, Any], node: YamlNode, path: KeyPath, pro
             ipaddress.IPv4Network(block)
         except ValueError:
             problems.add(node, path, f"ssh_from: {block!r} is no IPv4 block such as 203.0.113.7/32")
-
-
-def _read_text(kind: SettingsKind, file: Path, shown: str) -> str:
-    try:
-        with file.open("rb") as stream:
-            return stream.read(MAX_RECIPE_BYTES).decode("utf-8-sig")
-    except FileNotFoundError:
-        raise UsageError(
-            f"provider {kind.provider}: there are no settings {shown}",
-            f"Write them, for instance:\n{kind.example}",
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise UsageError(f"{shown} cannot be read: {why}", f"Such as:\n{kind.example}") from None

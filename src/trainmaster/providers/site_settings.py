@@ -6,14 +6,13 @@ Slurm, Ray and Kubernetes have such a file each, with machines by names of the u
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.offer import site_offer
-from trainmaster.providers.own_settings import SettingsKind, read_own_settings
+from trainmaster.providers.own_settings import SettingsKind
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import YamlNode
 from trainmaster.spec.reading import (
@@ -129,23 +128,8 @@ def machines_key(machine: type[SiteMachine]) -> Key:
 S = TypeVar("S", bound=SiteSettings[Any])
 
 
-@dataclass(frozen=True, slots=True)
-class SiteKind(Generic[S]):
-    """A kind of site. kind: of its settings. settings: what these are read as."""
-
-    kind: SettingsKind
-    settings: type[S]
-
-    def read(self, root: Path, environ: Mapping[str, str]) -> S:
-        """The settings of a home.
-
-        Raises:
-            RecipeError: with all mistakes that were found.
-            UsageError: there are none.
-        """
-        file = self.kind.file(root, environ)
-        found = read_own_settings(self.settings, self.kind, file)
-        return found.model_copy(update={"file": file.absolute()})
+class SiteKind(SettingsKind[S], Generic[S]):
+    """A kind of site: its settings, and what it offers."""
 
     def catalogue(
         self, root: Path, environ: Mapping[str, str], today: date, prices: Callable[[], Catalogue]
@@ -158,7 +142,7 @@ class SiteKind(Generic[S]):
         """The machines of settings."""
         offers = [
             site_offer(
-                self.kind.provider, name, each.cpus, each.memory_bytes, today, str(settings.file),
+                self.provider, name, each.cpus, each.memory_bytes, today, str(settings.file),
                 zone=settings.zone_of(each), gpu=each.gpu, gpus=each.gpus, usd_per_hour=each.usd_per_hour,
             )
             for name, each in settings.machines.items()

@@ -74,9 +74,9 @@ class PrivateNetwork:
         """What a command begins with that runs on a node, with directories of ours in the place of others."""
         bound = "".join(f"mount --bind {here} {there}; " for here, there in mounts.items())
         inside = f'hostname {name}; {bound}exec "$@"'
-        return [
-            "ip", "netns", "exec", self.space(name), "unshare", "--uts", "--mount", "sh", "-c", inside, "sh",
-        ]  # fmt: skip
+        # By `ip netns exec` it had a /sys without control groups, and no containers.
+        net = f"--net=/run/netns/{self.space(name)}"
+        return ["nsenter", net, "unshare", "--uts", "--mount", "sh", "-c", inside, "sh"]
 
     def pids(self, name: str) -> list[int]:
         """What runs on a node."""

@@ -149,8 +149,6 @@ class PrivateSlurm(PrivateServer):
     def boot(self, name: str) -> None:
         """A node is there, with nothing on it."""
         entered = self._network.entering(name, {self._place / f"var.{name}": "/var/tmp"})  # noqa: S108 - as ours
-        # By `ip netns exec` it had a /sys without control groups, and no containers.
-        entered[:4] = ["nsenter", f"--net=/run/netns/{self._network.space(name)}"]
         self._spawn(name, *entered, "slurmd", "-D", "-N", name, "-f", self.environ["SLURM_CONF"])
 
     def kill(self, name: str) -> None:

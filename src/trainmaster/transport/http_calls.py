@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+
+from trainmaster.spec.errors import ProviderError
 
 _MOST_BYTES: Final = 32 << 20
 
@@ -22,6 +25,52 @@ class HttpAnswer:
     status: int
     text: str
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class HttpRefusedError(ProviderError):
+    """The API of a place says no.
+
+    Attributes:
+        place: its name. page: of docs.
+        status: of HTTP.
+        words: what it says.
+    """
+
+    place: ClassVar[str]
+    page: ClassVar[str]
+
+    def __init__(self, status: int, words: str) -> None:
+        self.status, self.words = status, words
+        super().__init__(f"{self.place} refuses ({status}): {words}", f"See docs/{self.page}.md.")
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no such thing there, or none any more."""
+        return self.status in (404, 410)
+
+
+@contextlib.contextmanager
+def gone_is_fine(*also: int) -> Iterator[None]:
+    """What is asked of something need not be done if it is gone, or is refused with one of these."""
+    try:
+        yield
+    except HttpRefusedError as refused:
+        if not refused.is_gone and refused.status not in also:
+            raise
+
+
+def pause_before_retry_s(answer: HttpAnswer, attempt: int, most_s: float) -> float:
+    """How long to wait before the same is asked again.
+
+    Args:
+        answer: that it is too much now.
+        attempt: how often it was asked before.
+        most_s: the longest pause.
+    """
+    try:
+        return min(max(float(answer.headers.get("retry-after", "")), 0.0), most_s)
+    except ValueError:  # a date, or nothing
+        return min(2.0**attempt, most_s)
 
 
 def ahead_of(answer: HttpAnswer, began: float) -> float | None:
@@ -81,6 +130,31 @@ def sender(authorities: str = "", context: ssl.SSLContext | None = None) -> Send
                 return _answer(error.code, error)
 
     return send
+
+
+def sent(
+    send: Send, place: str, at: str, request: tuple[str, str, Mapping[str, str], bytes | None, float]
+) -> tuple[HttpAnswer, float | None]:
+    """What a place answers, and how far our clock is ahead of its.
+
+    Args:
+        send: sends the request.
+        place: its name.
+        at: where it is, for messages.
+        request: see `Send`.
+
+    Raises:
+        ProviderError: it does not answer; what was asked may have been done.
+    """
+    began = time.time()
+    try:
+        answer = send(*request)
+    except (OSError, http.client.HTTPException) as error:
+        raise ProviderError(
+            f"{place} does not answer at {at}: {why_unanswered(error)}",
+            "Is it up, and can this machine reach it?",
+        ) from None
+    return answer, ahead_of(answer, began)
 
 
 #: Sends one to a service whose certificate the system's authorities vouch for; OSError: it does not answer.

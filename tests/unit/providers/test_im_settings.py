@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.providers.im.provider import im_offers
-from trainmaster.providers.im.settings import DISK_BYTES, read_settings, settings_file
+from trainmaster.providers.im.settings import DISK_BYTES, IM, read_settings
 from trainmaster.providers.loading import load_catalogue
 from trainmaster.spec.errors import RecipeError, UsageError
 
@@ -43,7 +43,7 @@ def test_what_is_said_and_what_is_left_out(tmp_path: Path) -> None:
 
 
 def test_another_file_may_be_named(tmp_path: Path) -> None:
-    assert settings_file(tmp_path, {"TRAINMASTER_IM": "/etc/im.yaml"}) == Path("/etc/im.yaml")
+    assert IM.file(tmp_path, {"TRAINMASTER_IM": "/etc/im.yaml"}) == Path("/etc/im.yaml")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from trainmaster.providers.openstack.answers import check_limits, flavor_of, gpu
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
 from trainmaster.providers.openstack.login import login_of, read_login
 from trainmaster.providers.openstack.provider import OpenstackProvider
-from trainmaster.providers.openstack.settings import read_settings
+from trainmaster.providers.openstack.settings import OPENSTACK
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.transport.http_calls import HttpAnswer
 
@@ -200,7 +200,7 @@ def provider(tmp_path):
     def made(lines="", cloud=None):
         (tmp_path / "openstack.yaml").write_text("image: Debian 13\n" + lines)
         return OpenstackProvider(
-            read_settings(tmp_path, {}),
+            OPENSTACK.read(tmp_path, {}),
             login_of("ours", {"auth": PASSWORD}),
             ProviderPlace(tmp_path, "home"),
             send=(cloud or Cloud()).send,

@@ -186,7 +186,7 @@ def test_an_answer_that_ends_too_early_is_none() -> None:
 )
 def test_a_quota_that_wants_something_else_is_not_waited_for(words: str) -> None:
     """It would be for ever."""
-    assert not KubeRefusedError(403, "Forbidden", f'pods "p" is forbidden: {words}').is_quota
+    assert not KubeRefusedError(403, f'pods "p" is forbidden: {words}').is_quota
 
 
 def test_lists_come_page_by_page_and_clocks_are_compared(tmp_path: Path) -> None:

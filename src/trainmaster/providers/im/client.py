@@ -11,7 +11,7 @@ from typing import Any, Final
 from trainmaster.providers.im.credentials import ImCredentials
 from trainmaster.spec.errors import ProviderError
 from trainmaster.spec.plain_json import parsed_json, typed
-from trainmaster.transport.http_calls import Send, send_request, why_unanswered
+from trainmaster.transport.http_calls import HttpRefusedError, Send, send_request, why_unanswered
 
 #: For an answer that IM has at once.
 _TIMEOUT_S: Final = 60.0
@@ -21,23 +21,10 @@ _TEXT: Final = "text/plain"
 _JSON: Final = "application/json"
 
 
-class ImRefusedError(ProviderError):
-    """IM says no.
+class ImRefusedError(HttpRefusedError):
+    """See `HttpRefusedError`; its words are without secrets."""
 
-    Attributes:
-        status: of HTTP.
-        words: what it says, without secrets.
-    """
-
-    def __init__(self, status: int, words: str) -> None:
-        self.status = status
-        self.words = words
-        super().__init__(f"Infrastructure Manager refuses ({status}): {words}", "See docs/im.md.")
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether there is no such thing there, or none any more."""
-        return self.status in (404, 410)
+    place, page = "Infrastructure Manager", "im"
 
 
 @dataclass(frozen=True, slots=True)

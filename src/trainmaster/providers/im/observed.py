@@ -10,6 +10,7 @@ from trainmaster.providers.im.documents import ENDED, node_id, node_of
 from trainmaster.providers.im.ledger import ClusterMemory, ImLedger, ImRequest
 from trainmaster.providers.im.radl import ImMachine, InfrastructureOwner, machine_of, mark_of
 from trainmaster.providers.im.settings import ImSettings
+from trainmaster.transport.http_calls import gone_is_fine
 
 
 class ImObserved:
@@ -84,12 +85,9 @@ class ImObserved:
 
     def state_of(self, infrastructure: str) -> ImState | None:
         """How far it is; None if it is gone."""
-        try:
+        with gone_is_fine():
             return self._client.state(infrastructure)
-        except ImRefusedError as refused:
-            if refused.is_gone:
-                return None
-            raise
+        return None
 
     def present(self, known: ClusterMemory) -> tuple[str, ImState | None]:
         """The cluster's infrastructure and how far it is; empty and None if it has none, or none any more."""

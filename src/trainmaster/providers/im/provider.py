@@ -35,12 +35,12 @@ from trainmaster.providers.im.ledger import ClusterMemory, ImLedger
 from trainmaster.providers.im.making import ImMaking
 from trainmaster.providers.im.observed import ImObserved
 from trainmaster.providers.im.radl import InfrastructureOwner, renewed
-from trainmaster.providers.im.settings import ImSettings, read_settings, settings_file
+from trainmaster.providers.im.settings import IM, ImSettings, read_settings
 from trainmaster.providers.loading import load_catalogue
 from trainmaster.providers.offer import Offer
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import UsageError
-from trainmaster.transport.http_calls import Send
+from trainmaster.transport.http_calls import Send, gone_is_fine
 
 _GIB: Final = 2**30
 #: What it says of clouds that it knows no way to ask, such as EC2.
@@ -130,7 +130,7 @@ def im_provider(place: ProviderPlace) -> ImProvider:
     Raises:
         UsageError: there are no settings or credentials, or a mistake in them.
     """
-    settings = read_settings(settings_file(place.root, place.environ))
+    settings = read_settings(IM.file(place.root, place.environ))
     credentials = read_credentials(settings.credentials_file)
     offers = im_offers(settings, credentials.clouds)
     return ImProvider(settings, credentials, offers, place)
@@ -144,7 +144,7 @@ def catalogue_of(
     Raises:
         UsageError: nothing is known of them.
     """
-    settings, aws = read_settings(settings_file(root, environ)), prices()
+    settings, aws = read_settings(IM.file(root, environ)), prices()
     offers = im_offers(settings, read_credentials(settings.credentials_file).clouds, aws, today)
     if not offers:
         raise UsageError(
@@ -271,11 +271,8 @@ class ImProvider:
         """See `Provider`: what IM has to say of how it was made. Its clouds' consoles it does not tell."""
         for infrastructure in self._memory.of(cluster).infrastructures:
             if number := number_in(infrastructure, id):
-                try:
+                with gone_is_fine():
                     return self._client.message(infrastructure, number)
-                except ImRefusedError as refused:
-                    if not refused.is_gone:
-                        raise
         return ""
 
     def renew(self, cluster: str, lease_s: float) -> None:

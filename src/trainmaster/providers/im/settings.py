@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from trainmaster.providers.own_settings import SettingsKind, check_ssh_from, read_own_settings
+from trainmaster.providers.own_settings import SettingsKind, check_ssh_from
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.node import Wording, YamlNode
+from trainmaster.spec.node import YamlNode
 from trainmaster.spec.reading import Key, Noun, Problems, boolean, mapping_of, noun, pattern, size, text
 from trainmaster.spec.reading import Path as KeyPath
 
@@ -18,15 +17,11 @@ from trainmaster.spec.reading import Path as KeyPath
 USER: Final = "cloudadm"
 DISK_BYTES: Final = 64 * 2**30
 
-_KIND: Final = SettingsKind(
-    "im",
-    "im.yaml",
-    "TRAINMASTER_IM",
-    Wording("settings of IM", "settings of IM", "a mapping with the keys url, credentials, clouds"),
+_EXAMPLE: Final = (
     "url: https://im.example.org/im\n"
     "credentials: im.auth\n"
     "clouds:\n"
-    "  ec2: {image: 'aws://us-east-1/ami-0123456789abcdef0'}",
+    "  ec2: {image: 'aws://us-east-1/ami-0123456789abcdef0'}"
 )
 _IMAGE: Final = pattern(r"[^\s'\\]+", "write an image as IM names it, such as aws://us-east-1/ami-012345")
 _URL: Final = pattern(r"https?://[^\s@]+", "write the address of IM's REST API, without a login")
@@ -91,7 +86,7 @@ class ImSettings(Noun):
         ),
     ]
     prices: Annotated[str, Key("prices", text("write the path of a price list"))] = ""
-    file: Path = Path(_KIND.name)
+    file: Path = Path("im.yaml")
 
     @property
     def credentials_file(self) -> Path:
@@ -117,13 +112,7 @@ class ImSettings(Noun):
         return self.clouds[name]
 
 
-def settings_file(root: Path, environ: Mapping[str, str]) -> Path:
-    """Where the settings of a home are.
-
-    >>> settings_file(Path("/data/tm"), {})
-    PosixPath('/data/tm/im.yaml')
-    """
-    return _KIND.file(root, environ)
+IM: Final = SettingsKind("im", "IM", "url, credentials, clouds", _EXAMPLE, ImSettings)
 
 
 def read_settings(file: Path) -> ImSettings:
@@ -133,13 +122,13 @@ def read_settings(file: Path) -> ImSettings:
         RecipeError: with all mistakes that were found.
         UsageError: there is no such file, or credentials would go over a network in clear.
     """
-    found = read_own_settings(ImSettings, _KIND, file)
+    found = IM.read_file(file)
     if urlsplit(found.url).scheme == "http" and not _is_here(urlsplit(found.url).hostname or ""):
         raise UsageError(
             f"{file}: credentials of clouds would go to {found.url} in clear",
             "Write https, or forward a port of this machine to it (`ssh -L`) and write that.",
         )
-    return found.model_copy(update={"file": file.absolute()})
+    return found
 
 
 def _is_here(host: str) -> bool:

@@ -30,7 +30,7 @@ from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 from trainmaster.spec.private_files import short_digest
 from trainmaster.spec.units import format_duration
-from trainmaster.transport.http_calls import Send
+from trainmaster.transport.http_calls import Send, gone_is_fine
 from trainmaster.transport.kubernetes.api import KubeApi, KubeRefusedError
 from trainmaster.transport.kubernetes.login import KubeLogin, read_login
 from trainmaster.transport.kubernetes.pods import way_of
@@ -81,7 +81,7 @@ class KubernetesProvider(LedgerProvider):
         name: ``kubernetes``.
     """
 
-    name = KUBERNETES.kind.provider
+    name = KUBERNETES.provider
 
     def __init__(
         self,
@@ -291,13 +291,10 @@ class KubernetesProvider(LedgerProvider):
         return [answers.pod_of_answer(each, there) for each in listed]
 
     def _found(self, name: str) -> Pod | None:
-        try:
+        with gone_is_fine():
             told = self._api.call("GET", f"pods/{name}", has="metadata")
             return answers.pod_of_answer(told, time.time() - self._api.ahead_s)
-        except KubeRefusedError as refused:
-            if refused.status == 404:
-                return None
-            raise
+        return None
 
     def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, SeenMachine]]:
         """See `LedgerProvider`. What has waited for too long is given up, with all that belongs to it."""
@@ -389,11 +386,8 @@ class KubernetesProvider(LedgerProvider):
         """See `Provider`. The pods' own switch is renewed inside of them; this is for what reaps."""
         body = {"metadata": {"annotations": {manifests.UNTIL: str(round(self._clock() + lease_s))}}}
         for _, name, _ in self._known(cluster).left:
-            try:
+            with gone_is_fine():
                 self._api.call("PATCH", f"pods/{name}", body, kind="application/merge-patch+json")
-            except KubeRefusedError as refused:
-                if refused.status != 404:
-                    raise
 
     def _give_back(self, known: KnownCluster, asked: AskedMachines, ids: Collection[str]) -> None:
         """See `LedgerProvider`."""
@@ -405,11 +399,8 @@ class KubernetesProvider(LedgerProvider):
 
     def _delete(self, names: Iterable[str]) -> None:
         for name in names:
-            try:
+            with gone_is_fine():
                 self._api.call("DELETE", f"pods/{name}", query={"gracePeriodSeconds": _RELEASE_S})
-            except KubeRefusedError as refused:
-                if refused.status != 404:
-                    raise
 
     def reap(self, known: Sequence[str]) -> list[str]:
         """See `Provider`. What is written on pods says whose they are, and until when they are wanted."""

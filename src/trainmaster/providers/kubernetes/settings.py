@@ -6,9 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from trainmaster.providers.own_settings import SettingsKind
 from trainmaster.providers.site_settings import SiteKind, SiteMachine, SiteSettings, machines_key
-from trainmaster.spec.node import Wording
 from trainmaster.spec.reading import (
     Key,
     Reader,
@@ -23,15 +21,11 @@ from trainmaster.spec.reading import (
     text,
 )
 
-_KIND: Final = SettingsKind(
-    "kubernetes",
-    "kubernetes.yaml",
-    "TRAINMASTER_KUBERNETES",
-    Wording("settings of Kubernetes", "settings of Kubernetes", "a mapping with the keys image, machines"),
+_EXAMPLE: Final = (
     "namespace: research\n"
     "image: pytorch/pytorch:2.7.1-cuda12.8-cudnn9-runtime\n"
     "machines:\n"
-    "  gpu: {cpus: 8, memory: 64GB, gpus: 1, gpu: A100}",
+    "  gpu: {cpus: 8, memory: 64GB, gpus: 1, gpu: A100}"
 )
 _NAME: Final = pattern(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", "write a name as `kubectl get` shows it")
 _WORD: Final = r"[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?"
@@ -120,4 +114,4 @@ class KubernetesSettings(SiteSettings[KubernetesMachine]):
         return self.namespace
 
 
-KUBERNETES: Final = SiteKind(_KIND, KubernetesSettings)
+KUBERNETES: Final = SiteKind("kubernetes", "Kubernetes", "image, machines", _EXAMPLE, KubernetesSettings)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from trainmaster.providers.base import NodeRequest, NodeState
 from trainmaster.providers.examining import Finding, room_finding
 from trainmaster.providers.offer import Offer, site_offer
-from trainmaster.providers.openstack.settings import KIND, OpenstackFlavor, OpenstackSettings
+from trainmaster.providers.openstack.settings import OPENSTACK, OpenstackFlavor, OpenstackSettings
 from trainmaster.spec.errors import UsageError
 
 HOME: Final = "trainmaster-home"
@@ -182,7 +182,7 @@ def offers_of(flavors: Sequence[Flavor], settings: OpenstackSettings, today: dat
     named, source = settings.flavors, str(settings.file)
     return [
         site_offer(
-            KIND.provider, each.name, each.vcpus, each.memory_bytes, today, source,
+            OPENSTACK.provider, each.name, each.vcpus, each.memory_bytes, today, source,
             zone=settings.zone, gpu=each.gpu, gpus=each.gpus,
             usd_per_hour=named[each.name].usd_per_hour if each.name in named else 0.0,
         )

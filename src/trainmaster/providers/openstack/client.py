@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import threading
 import time
@@ -14,7 +13,15 @@ from urllib.parse import urlencode
 from trainmaster.providers.openstack.login import OpenstackLogin
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.plain_json import parsed_json, typed
-from trainmaster.transport.http_calls import HttpAnswer, Send, ahead_of, sender, why_unanswered
+from trainmaster.transport.http_calls import (
+    HttpAnswer,
+    HttpRefusedError,
+    Send,
+    pause_before_retry_s,
+    sender,
+    sent,
+    why_unanswered,
+)
 
 _TIMEOUT_S: Final = 60.0
 #: Of Stein (2019): flavors and their properties in one answer, types of volumes.
@@ -31,17 +38,10 @@ _MOST_WAIT_S: Final = 60.0
 _PAGE: Final = 500
 
 
-class RefusedError(ProviderError):
-    """OpenStack says no.
+class RefusedError(HttpRefusedError):
+    """See `HttpRefusedError`."""
 
-    Attributes:
-        status: of HTTP.
-        words: what it says.
-    """
-
-    def __init__(self, status: int, words: str) -> None:
-        self.status, self.words = status, words
-        super().__init__(f"OpenStack refuses ({status}): {words}", "See docs/openstack.md.")
+    place, page = "OpenStack", "openstack"
 
     @property
     def is_quota(self) -> bool:
@@ -131,16 +131,10 @@ class OpenstackClient:
         raise AssertionError("the last try returns")
 
     def _sent(self, method: str, address: str, headers: Mapping[str, str], data: bytes | None) -> HttpAnswer:
-        try:
-            began = time.time()
-            answer = self._send(method, address, headers, data, _TIMEOUT_S)
-            self.ahead_s = ahead_of(answer, began) or 0.0
-            return answer
-        except (OSError, http.client.HTTPException) as error:
-            raise ProviderError(
-                f"OpenStack does not answer at {address.partition('?')[0]}: {why_unanswered(error)}",
-                "Is it up, and can this machine reach it?",
-            ) from None
+        at, request = address.partition("?")[0], (method, address, headers, data, _TIMEOUT_S)
+        answer, ahead_s = sent(self._send, "OpenStack", at, request)
+        self.ahead_s = ahead_s or 0.0
+        return answer
 
     def _read(self, answer: HttpAnswer, what: str) -> dict[str, Any]:
         """What an answer says."""
@@ -210,10 +204,7 @@ def _waits_s(answer: HttpAnswer, attempt: int) -> float | None:
     asked = answer.headers.get("retry-after", "")
     if answer.status != 429 and not (answer.status in (413, 503) and asked):
         return None
-    try:
-        return min(max(float(asked), 0.0), _MOST_WAIT_S)
-    except ValueError:  # a date, or nothing
-        return min(2.0**attempt, _MOST_WAIT_S)
+    return pause_before_retry_s(answer, attempt, _MOST_WAIT_S)
 
 
 def words_of(text: str) -> str:

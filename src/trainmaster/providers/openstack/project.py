@@ -16,6 +16,7 @@ from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
 from trainmaster.providers.openstack.settings import OpenstackSettings
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.private_files import short_digest
+from trainmaster.transport.http_calls import gone_is_fine
 
 #: Ports of a machine that is deleted hold its group for so long.
 _GROUP_LOOKS: Final = 20
@@ -225,11 +226,8 @@ class OpenstackProject:
 
     def delete(self, service: str, path: str) -> None:
         """Remove something; what is gone already is fine."""
-        try:
+        with gone_is_fine():
             self.client.call("DELETE", service, path)
-        except RefusedError as refused:
-            if refused.status != 404:
-                raise
 
 
 def _until(description: str) -> float:

@@ -33,12 +33,12 @@ from trainmaster.providers.openstack.answers import CLUSTER, HOME, TOKEN, UNTIL,
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
 from trainmaster.providers.openstack.login import OpenstackLogin, read_login
 from trainmaster.providers.openstack.project import OpenstackProject, base_name, prefix
-from trainmaster.providers.openstack.settings import KIND, OpenstackSettings, read_settings
+from trainmaster.providers.openstack.settings import OPENSTACK, OpenstackSettings
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
-from trainmaster.transport.http_calls import Send
+from trainmaster.transport.http_calls import Send, gone_is_fine
 
 #: How often servers whose answer was lost are looked for before they are believed not to be there.
 _LOOKS: Final = 3
@@ -56,7 +56,7 @@ def openstack_provider(place: ProviderPlace) -> OpenstackProvider:
     Raises:
         UsageError: there are no settings or no login, or a mistake in them.
     """
-    settings = read_settings(place.root, place.environ)
+    settings = OPENSTACK.read(place.root, place.environ)
     return OpenstackProvider(settings, read_login(settings.cloud, place.environ), place)
 
 
@@ -65,9 +65,9 @@ def catalogue_of(
 ) -> Catalogue:
     """The flavors of the project, at the site's own prices; they are asked for again after ten minutes."""
     del prices
-    settings = read_settings(root, environ)
+    settings = OPENSTACK.read(root, environ)
     login = read_login(settings.cloud, environ)
-    file = root / "providers" / KIND.provider / "flavors.json"
+    file = root / "providers" / OPENSTACK.provider / "flavors.json"
     flavors = _kept_flavors(file, settings, login)
     if flavors is None:
         flavors = OpenstackProject(OpenstackClient(login), settings).flavors()
@@ -106,7 +106,7 @@ class OpenstackProvider(LedgerProvider):
         name: ``openstack``.
     """
 
-    name = KIND.provider
+    name = OPENSTACK.provider
 
     def __init__(
         self,
@@ -346,12 +346,9 @@ class OpenstackProvider(LedgerProvider):
 
     def _server(self, id: str) -> Server | None:
         """One machine; None if there is no such."""
-        try:
+        with gone_is_fine():
             return answers.server_of(self._client.get("compute", f"/servers/{id}")["server"])
-        except RefusedError as refused:
-            if refused.status == 404:
-                return None
-            raise
+        return None
 
     def _seen(
         self, base: str, known: KnownMachine, server: Server | None
@@ -397,11 +394,8 @@ class OpenstackProvider(LedgerProvider):
         """See `Provider`. The machines' own switch is renewed over SSH; this is for what reaps."""
         body = {"metadata": {UNTIL: str(round(self._clock() + lease_s))}}
         for _, id, _ in self._memory.of(cluster).left:
-            try:
+            with gone_is_fine(409):  # or about to be
                 self._client.call("POST", "compute", f"/servers/{id}/metadata", body)
-            except RefusedError as refused:
-                if refused.status not in (404, 409):  # gone, or about to be
-                    raise
 
     def _give_back(self, known: KnownCluster, asked: AskedMachines, ids: Collection[str]) -> None:
         """See `LedgerProvider`."""

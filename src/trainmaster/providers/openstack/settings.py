@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from trainmaster.providers.own_settings import SettingsKind, check_ssh_from, read_own_settings
+from trainmaster.providers.own_settings import SettingsKind, check_ssh_from
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.node import Wording, YamlNode
+from trainmaster.spec.node import YamlNode
 from trainmaster.spec.reading import (
     Key,
     Noun,
@@ -26,13 +25,7 @@ from trainmaster.spec.reading import (
 )
 from trainmaster.spec.reading import Path as KeyPath
 
-KIND: Final = SettingsKind(
-    "openstack",
-    "openstack.yaml",
-    "TRAINMASTER_OPENSTACK",
-    Wording("settings of OpenStack", "settings of OpenStack", "a mapping with the keys cloud, image"),
-    "cloud: ours\nimage: Ubuntu 24.04\nfloating: public\nends_only_from_here: true",
-)
+_EXAMPLE: Final = "cloud: ours\nimage: Ubuntu 24.04\nfloating: public\nends_only_from_here: true"
 _NAMED: Final = text("write a name or an id, as `openstack` lists it")
 
 
@@ -100,7 +93,7 @@ class OpenstackSettings(Noun):
         ),
     ] = Field(default={})
     ends_only_from_here: Annotated[bool, Key("ends_only_from_here", boolean)] = False
-    file: Path = Path(KIND.name)
+    file: Path = Path("openstack.yaml")
 
     @classmethod
     def check(cls, values: dict[str, Any], node: YamlNode, path: KeyPath, problems: Problems) -> None:
@@ -121,12 +114,4 @@ class OpenstackSettings(Noun):
             )
 
 
-def read_settings(root: Path, environ: Mapping[str, str]) -> OpenstackSettings:
-    """The settings of a home.
-
-    Raises:
-        RecipeError: with all mistakes that were found.
-        UsageError: there are none.
-    """
-    file = KIND.file(root, environ)
-    return read_own_settings(OpenstackSettings, KIND, file).model_copy(update={"file": file.absolute()})
+OPENSTACK: Final = SettingsKind("openstack", "OpenStack", "cloud, image", _EXAMPLE, OpenstackSettings)

@@ -66,7 +66,7 @@ class RayProvider(LedgerProvider):
         name: ``ray``.
     """
 
-    name = RAY.kind.provider
+    name = RAY.provider
 
     def __init__(
         self,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from trainmaster.providers.own_settings import SettingsKind
 from trainmaster.providers.site_settings import LoginSettings, SiteKind, SiteMachine, machines_key
-from trainmaster.spec.node import Wording, YamlNode
+from trainmaster.spec.node import YamlNode
 from trainmaster.spec.reading import (
     Key,
     Problems,
@@ -19,12 +18,8 @@ from trainmaster.spec.reading import (
 )
 from trainmaster.spec.reading import Path as KeyPath
 
-_KIND: Final = SettingsKind(
-    "ray",
-    "ray.yaml",
-    "TRAINMASTER_RAY",
-    Wording("settings of a Ray", "settings of a Ray", "a mapping with the keys address, machines"),
-    "address: ray://ray.example.org:10001\nmachines:\n  gpu: {cpus: 8, memory: 32GB, gpus: 1, gpu: A100}",
+_EXAMPLE: Final = (
+    "address: ray://ray.example.org:10001\nmachines:\n  gpu: {cpus: 8, memory: 32GB, gpus: 1, gpu: A100}"
 )
 _WORD: Final = r"[A-Za-z0-9][A-Za-z0-9_.:/-]*"
 
@@ -91,4 +86,4 @@ class RaySettings(LoginSettings[RayMachine]):
             problems.add(node, path, "login and via are both a way there; write one of them")
 
 
-RAY: Final = SiteKind(_KIND, RaySettings)
+RAY: Final = SiteKind("ray", "a Ray", "address, machines", _EXAMPLE, RaySettings)

@@ -87,7 +87,7 @@ def catalogue_of(
     settings = SLURM.read(root, environ)
     if settings.usd_per_unit:
         place = ProviderPlace(root, "", environ)
-        file = place.directory(SLURM.kind.provider) / "billing.json"
+        file = place.directory(SLURM.provider) / "billing.json"
         weights = billing.kept_weights(file, settings)
         if weights is None:
             with contextlib.closing(slurm_provider(place)) as provider:
@@ -112,7 +112,7 @@ class SlurmProvider(LedgerProvider):
         name: ``slurm``.
     """
 
-    name = SLURM.kind.provider
+    name = SLURM.provider
 
     def __init__(
         self,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from trainmaster.providers.own_settings import SettingsKind
 from trainmaster.providers.site_settings import LoginSettings, SiteKind, SiteMachine, machines_key
-from trainmaster.spec.node import Wording, YamlNode
+from trainmaster.spec.node import YamlNode
 from trainmaster.spec.reading import (
     Key,
     Problems,
@@ -20,14 +19,10 @@ from trainmaster.spec.reading import (
 )
 from trainmaster.spec.reading import Path as KeyPath
 
-_KIND: Final = SettingsKind(
-    "slurm",
-    "slurm.yaml",
-    "TRAINMASTER_SLURM",
-    Wording("settings of Slurm", "settings of Slurm", "a mapping with the keys login, machines"),
+_EXAMPLE: Final = (
     "login: ada@login.example.org\n"
     "machines:\n"
-    "  gpu: {partition: gpu, cpus: 16, memory: 64GB, gpus: 1, account: physics, time_limit: 12h}",
+    "  gpu: {partition: gpu, cpus: 16, memory: 64GB, gpus: 1, account: physics, time_limit: 12h}"
 )
 #: They become words of `sbatch`'s command line.
 _WORD: Final = r"[^\s'\"\\`$;#]+"
@@ -100,4 +95,4 @@ class SlurmSettings(LoginSettings[SlurmMachine]):
         return self.login.rpartition("@")[0]
 
 
-SLURM: Final = SiteKind(_KIND, SlurmSettings)
+SLURM: Final = SiteKind("slurm", "Slurm", "login, machines", _EXAMPLE, SlurmSettings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import ssl
 import threading
@@ -13,7 +12,14 @@ from urllib.parse import quote, urlencode
 
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.plain_json import parsed_json, typed
-from trainmaster.transport.http_calls import HttpAnswer, Send, ahead_of, sender, why_unanswered
+from trainmaster.transport.http_calls import (
+    HttpAnswer,
+    HttpRefusedError,
+    Send,
+    pause_before_retry_s,
+    sender,
+    sent,
+)
 from trainmaster.transport.kubernetes.login import KubeCredentials, KubeLogin
 
 _TIMEOUT_S: Final = 30.0
@@ -23,16 +29,10 @@ _MOST_WAIT_S: Final = 20.0
 _PAGE: Final = 500
 
 
-class KubeRefusedError(ProviderError):
-    """Kubernetes says no.
+class KubeRefusedError(HttpRefusedError):
+    """See `HttpRefusedError`."""
 
-    Attributes:
-        status: of HTTP. reason: in one word, as it has it. words: what it says.
-    """
-
-    def __init__(self, status: int, reason: str, words: str) -> None:
-        self.status, self.reason, self.words = status, reason, words
-        super().__init__(f"Kubernetes refuses ({status}): {words}", "See docs/kubernetes.md.")
+    place, page = "Kubernetes", "kubernetes"
 
     @property
     def is_quota(self) -> bool:
@@ -180,17 +180,10 @@ class KubeApi:
             is_refused = False
             if data is not None:
                 headers["Content-Type"] = kind
-            began = time.time()
             send = self._send = self._send or sender(context=self._encryption())
-            try:
-                answer = send(method, address, headers, data, timeout_s)
-            except (OSError, http.client.HTTPException) as error:
-                raise ProviderError(
-                    f"Kubernetes does not answer at {self.login.server}: {why_unanswered(error)}",
-                    "Is it up, and can this machine reach it?",
-                ) from None
-            if (ahead_s := ahead_of(answer, began)) is not None:
-                self.ahead_s = ahead_s
+            request = (method, address, headers, data, timeout_s)
+            answer, ahead_s = sent(send, "Kubernetes", self.login.server, request)
+            self.ahead_s = self.ahead_s if ahead_s is None else ahead_s
             if answer.status == 401 and not was_refused:
                 is_refused = was_refused = True
                 self._forget_encryption()
@@ -228,7 +221,7 @@ def refused_of(status: int, text: str) -> KubeRefusedError:
     except ValueError:
         told = {"message": text}
     words = " ".join(str(told.get("message") or "it does not say why").split())[:1000]
-    return KubeRefusedError(status, str(told.get("reason") or ""), words)
+    return KubeRefusedError(status, words)
 
 
 def _waits_s(answer: HttpAnswer, attempt: int) -> float | None:
@@ -237,7 +230,4 @@ def _waits_s(answer: HttpAnswer, attempt: int) -> float | None:
         return None
     if answer.status == 429 and "disruption budget" in answer.text:
         return None
-    try:
-        return min(float(answer.headers.get("retry-after", "")), _MOST_WAIT_S)
-    except ValueError:
-        return float(min(2.0**attempt, _MOST_WAIT_S))
+    return pause_before_retry_s(answer, attempt, _MOST_WAIT_S)
