@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.cluster_connection import ClusterConnection, Opener, Places
@@ -105,6 +106,8 @@ class ClusterExecutor:
         self._spread = TaskSpread(places, member_places)
         its_loops = [connection.loop for connection in self._all]
         self.costs = RunCosts(its_loops, write_cost, clock, earlier_usd, per_hour_usd)
+        for connection in self._all:
+            connection.loop.why_unpaid = partial(self._spread.why_unpaid, connection, self.costs)
         self._member_places = member_places
         self._clock = clock
         self._run = ""
@@ -244,8 +247,9 @@ class ClusterExecutor:
             notes += [Note(text, reason=EndReason.NODE_LOST) for text in connection.loop.losses()]
             notes += [Note(text) for text in (*connection.loop.notes(), *connection.waits())]
             if connection.loop.fatal is not None:
-                notes += [Note(text) for text in self._spread.without(connection, connection.loop.fatal)]
-                self._leave(connection)
+                notes += map(Note, self._spread.without(connection, connection.loop.fatal))
+            if connection.loop.fatal is not None or connection.loop.leaves_at < math.inf:
+                self._leave(connection, now)
                 continue
             mine = [run_state.experiments[name] for name in self._spread.experiments(connection)]
             over = all(experiment.state is State.DONE for experiment in mine)
@@ -262,7 +266,7 @@ class ClusterExecutor:
                 )
                 had = record.state is ClusterState.ACTIVE and any(m.started_at for m in record.live)
                 notes += [Note(words)] if had and not is_known else []
-                self._leave(connection)
+                self._leave(connection, now)
                 continue
             if over and not stays and connection.loop.record.id != self.own_cluster:
                 connection.loop.end()
@@ -270,6 +274,7 @@ class ClusterExecutor:
             saving = sum(task.state in _WITH_OUTPUT for task in run_state.live_tasks())
             meter.publishing.rounds = max(math.ceil(saving / THREADS), 1)
             self.costs.pay_by(meter, now)
+            notes += map(Note, self._spread.without_dear(self.costs, meter, now))
         self.costs.keep_written(now)
         return notes
 
@@ -456,11 +461,12 @@ class ClusterExecutor:
 
     # --- private -----------------------------------------------------------------------------------
 
-    def _leave(self, connection: ClusterConnection) -> None:
+    def _leave(self, connection: ClusterConnection, now: float) -> None:
         """Others do its work: its machines are given back as soon as no gang is on them."""
         loop = connection.loop
         loop.unwant()
-        if (connection.is_in_use and loop.is_running) or loop.record.id == self.own_cluster:
+        stays = connection.is_in_use and loop.is_running and now < loop.leaves_at
+        if stays or loop.record.id == self.own_cluster:
             return
         loop.end()
         if not (loop.is_running or loop.is_over):

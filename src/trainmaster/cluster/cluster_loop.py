@@ -70,6 +70,8 @@ class ClusterLoop:
         leases: until when its machines live.
         scaling: how many of them are needed, for the run's loop to say.
         affords: whether the budget allows to ask for what is not there yet.
+        why_unpaid: see `decide_cluster`.
+        leaves_at: when all of it is given back, Unix seconds, as the run goes on elsewhere for less.
         elsewhere: why another place is to be asked for its machines; empty if none is.
         stays: some of the run's machines are here, so that no other place is asked.
     """
@@ -88,6 +90,8 @@ class ClusterLoop:
     ) -> None:
         self.record = record
         self.affords: Callable[[], bool] = lambda: True
+        self.why_unpaid: Callable[[ClusterRecord], str] = lambda _: ""
+        self.leaves_at = math.inf
         self.elsewhere = ""
         self.stays = False
         self._patience = patience or WaitLimits()
@@ -145,8 +149,9 @@ class ClusterLoop:
         record = self.record
         for machine in record.rented:
             node = self._observed.node(machine.id)
-            if node is not None and (machine.is_leaving or record.is_outgrown(machine)):
-                found.setdefault(node.private_address, math.inf)
+            is_leaving = machine.is_leaving or record.is_outgrown(machine) or self.leaves_at < math.inf
+            if node is not None and is_leaving:
+                found.setdefault(node.private_address, self.leaves_at)
         return found
 
     @property
@@ -318,6 +323,8 @@ class ClusterLoop:
                 found[machine.id] = "was lost"
             elif node is not None and node.private_address in taken_back:
                 found[machine.id] = "is taken back by its provider"
+            elif machine.id and self.leaves_at < math.inf:
+                found[machine.id] = "is given back, as its budget is used up"
         return found
 
     def notes(self) -> list[str]:
@@ -415,7 +422,7 @@ class ClusterLoop:
         patience = replace(self._patience, elsewhere_s=math.inf) if self.stays else self._patience
         decision = decide_cluster(
             self.record, seen, now, wanted=wanted, ending=self._ending, patience=patience,
-            scaling=replace(self.scaling),
+            scaling=replace(self.scaling), why_unpaid=self.why_unpaid,
         )  # fmt: skip
         self._record(decision.record)
         waiting = self._outage.waiting_note(decision.waits, decision.retry_at, now)

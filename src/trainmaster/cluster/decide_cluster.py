@@ -8,7 +8,7 @@ are asked for by token, a bootstrap finds what is there, and what is gone may be
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -47,6 +47,7 @@ def decide_cluster(
     ending: bool,
     patience: WaitLimits,
     scaling: Scaling | None = None,
+    why_unpaid: Callable[[ClusterRecord], str] = lambda _: "",
 ) -> Decision:
     """The next step of a cluster.
 
@@ -58,6 +59,8 @@ def decide_cluster(
         ending: the run needs it no more.
         patience: how long to wait for what.
         scaling: how many machines are enough for now; None: one for each seat.
+        why_unpaid: why the money does not suffice for a record with what is to be asked for; empty if it
+            does, or if the run could not go on without.
     """
     scaling = scaling or Scaling()
     decision = Decision(record)
@@ -72,7 +75,7 @@ def decide_cluster(
         return decision
     _give_up_spare(decision, scaling.to_spare(decision.record, seen.stages))
     if wanted:
-        _fill_seats(decision, seen, now, patience, scaling)
+        _fill_seats(decision, seen, now, patience, scaling, why_unpaid)
         _lose_patience(decision, seen, now, patience)
     _bring_up(decision, seen, now, scaling)
     _tell_lost(decision, wanted=wanted)
@@ -339,7 +342,14 @@ def _count(record: ClusterRecord, role: RolePlan) -> int:
     return sum(m.role == role.role and m.holds_seat for m in record.live)
 
 
-def _fill_seats(decision: Decision, seen: Seen, now: float, patience: WaitLimits, scaling: Scaling) -> None:
+def _fill_seats(
+    decision: Decision,
+    seen: Seen,
+    now: float,
+    patience: WaitLimits,
+    scaling: Scaling,
+    why_unpaid: Callable[[ClusterRecord], str],
+) -> None:
     """Ask for machines for the seats that have none."""
     for machine in decision.record.live:
         if not machine.id and machine.token not in seen.renting | seen.postponed:
@@ -354,10 +364,18 @@ def _fill_seats(decision: Decision, seen: Seen, now: float, patience: WaitLimits
             free = [seat for seat in free if seat not in {m.seat for m in decision.record.machines}]
         missing = scaling.of(role.role, role.count) - _count(decision.record, role)
         if free := free[: max(missing, 0)]:
-            _ask(decision, role, free, now, patience)
+            _ask(decision, role, free, now, patience, why_unpaid)
 
 
-def _ask(decision: Decision, role: RolePlan, seats: list[str], now: float, patience: WaitLimits) -> None:
+def _ask(
+    decision: Decision,
+    role: RolePlan,
+    seats: list[str],
+    now: float,
+    patience: WaitLimits,
+    why_unpaid: Callable[[ClusterRecord], str],
+) -> None:
+    """Ask for them; what the money does not suffice for is not written down either, as that would count."""
     record = decision.record
     cool_down_s = patience.cool_down_s
     if not role.rentals[0].is_rented:
@@ -366,15 +384,15 @@ def _ask(decision: Decision, role: RolePlan, seats: list[str], now: float, patie
         cool_down_s = min(cool_down_s, QUEUE_S)
     failures = [CapacityFailure(f.region, f.zone, f.spot, f.at, f.instance_type) for f in record.failures]
     found = next_offer(cast("Any", role.rentals), failures, now, cool_down_s)
+    names = [record.name_of(seat) for seat in seats]
     if found.offer is None:
         decision.retry_at = found.retry_at
-        names = [record.name_of(seat) for seat in seats]
         decision.waits = f"waits for {_missing(role, names)}: there are none {_where(role)}"
         return
     rental = cast("Rental", found.offer)
     token = f"{role.role}-{record.asked}"
     asked = tuple(Machine(seat, role.role, token, rental, asked_at=now) for seat in seats)
-    decision.record = replace(
+    record = replace(
         record,
         state=ClusterState.ACTIVE,
         asked=record.asked + 1,
@@ -382,6 +400,10 @@ def _ask(decision: Decision, role: RolePlan, seats: list[str], now: float, patie
         machines=(*record.machines, *asked),
         failures=tuple(f for f in record.failures if now < f.at + patience.cool_down_s),
     )
+    if why := why_unpaid(record):
+        decision.fatal, decision.is_users = f"{_missing(role, names)} not asked for: {why}", True
+        return
+    decision.record = record
     decision.act(ActionKind.RENT, token=token)
     decision.replaced |= {seat: rental for seat in seats if seat in decision.lost}
     if new := [machine for machine in asked if machine.seat not in decision.lost]:

@@ -14,9 +14,12 @@ from trainmaster.spec.units import dollars
 
 if TYPE_CHECKING:
     from trainmaster.cluster.cluster_loop import ClusterLoop
+    from trainmaster.cluster.record import ClusterRecord
     from trainmaster.cluster.renting.growth import Growth
 
 _WRITTEN_EVERY_S: Final = 5.0
+#: A run that may go on elsewhere for less does so this long before its money would end it.
+SOON_S: Final = 10.0
 
 
 class RunCosts:
@@ -59,7 +62,9 @@ class RunCosts:
         meter.bill = self._bill(now)
         if meter.usual_lease_s:
             for loop in self._loops:
-                loop.leases.lease_s = meter.lease_s(now)
+                # What is given back soon lives no longer than that, whatever becomes of its driver.
+                left_s = loop.leaves_at + RELEASING_S - SWITCH_OFF_S - now
+                loop.leases.lease_s = min(meter.lease_s(now), max(left_s, RELEASING_S - SWITCH_OFF_S))
 
     def spent_usd(self, now: float) -> float:
         """Dollars that the run has to pay until now."""
@@ -72,7 +77,23 @@ class RunCosts:
             now: Unix seconds.
             until: Unix seconds, not before.
         """
-        return self._earlier_most_usd + sum(loop.record.most_usd(now, until) for loop in self._loops)
+        return self._earlier_most_usd + sum(self._most_of(loop, now, until) for loop in self._loops)
+
+    def why_unpaid(self, renting: ClusterLoop, record: ClusterRecord) -> str:
+        """Why the budget does not suffice for a cluster with what is to be asked for; empty if it does."""
+        meter, now = self._meter, self._clock()
+        if meter.cap_usd == math.inf:
+            return ""
+        until = now + meter.reserved_s + SOON_S
+        others = sum(self._most_of(loop, now, until) for loop in self._loops if loop is not renting)
+        usd = self._earlier_most_usd + others + record.most_usd(now, until)
+        if usd <= meter.cap_usd:
+            return ""
+        return f"{meter.limit}, and with their boot, a lease and an end in order it could be {dollars(usd)}"
+
+    def begins_to_leave(self, loop: ClusterLoop, now: float) -> None:
+        """All of it is given back in time to stay below the cap: it is billed no longer than until then."""
+        loop.leaves_at = now + self._meter.reserved_s - RELEASING_S
 
     def keep_written(self, now: float) -> None:
         """Write down what it has cost, now and then."""
@@ -124,6 +145,11 @@ class RunCosts:
             return self.most_usd(now, until)
 
         return lambda until: until_second(math.ceil(until))
+
+    @staticmethod
+    def _most_of(loop: ClusterLoop, now: float, until: float) -> float:
+        """What leaves before is not billed until then."""
+        return loop.record.most_usd(now, max(min(until, loop.leaves_at + RELEASING_S), now))
 
     def _affords(self, renting: ClusterLoop) -> bool:
         """Whether a driver that dies after asking for more machines leaves a bill below the cap.

@@ -11,12 +11,16 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from trainmaster.cluster.run_costs import SOON_S
 from trainmaster.executors.base import GangRequest, GangStatus, Phase
-from trainmaster.spec.errors import LeaseLostError, TrainmasterError, one_line
+from trainmaster.spec.errors import LeaseLostError, TrainmasterError, UsageError, one_line
 
 if TYPE_CHECKING:
     from trainmaster.cluster.cluster_connection import ClusterConnection
     from trainmaster.cluster.member_places import MemberPlaces
+    from trainmaster.cluster.record import ClusterRecord
+    from trainmaster.cluster.run_costs import RunCosts
+    from trainmaster.control.decide.budget import Meter
     from trainmaster.control.loop.run_state import ExperimentState
 
 #: Connections of an experiment, the first place first.
@@ -139,6 +143,22 @@ class TaskSpread:
             self._chosen.pop(attempt, None)
             self._holds.pop(attempt, None)
 
+    def why_unpaid(self, connection: ClusterConnection, costs: RunCosts, record: ClusterRecord) -> str:
+        """See `RunCosts.why_unpaid`; empty also where nothing else goes on: the cap ends the run then."""
+        return costs.why_unpaid(connection.loop, record) if self._is_dispensable(connection) else ""
+
+    def without_dear(self, costs: RunCosts, meter: Meter, now: float) -> Iterator[str]:
+        """Give back what costs, before the cap ends a run that may go on where it costs nothing."""
+        if not meter.must_end(now + SOON_S):
+            return
+        why = UsageError(meter.why_over(now))
+        every = dict.fromkeys(each for order in self.places.values() for each in order)
+        for connection in list(filter(self._is_dispensable, every)):
+            if connection.loop.is_over or connection.loop.leaves_at < math.inf:
+                continue
+            costs.begins_to_leave(connection.loop, now)
+            yield from self.without(connection, why)
+
     def spare(self, connection: ClusterConnection, experiments: Sequence[ExperimentState]) -> bool:
         """Whether nothing more will be on a cluster: what its experiments have left is on others of theirs.
 
@@ -160,6 +180,18 @@ class TaskSpread:
         return True
 
     # --- private -----------------------------------------------------------------------------------
+
+    def _is_dispensable(self, connection: ClusterConnection) -> bool:
+        """Whether all that runs on a cluster that costs may go on where machines cost nothing."""
+        orders = {name: self.places[name] for name in self.experiments(connection)}
+        return _costs(connection) and all(
+            any(self._may_take_over(name, other) for other in order) for name, order in orders.items()
+        )
+
+    def _may_take_over(self, experiment: str, other: ClusterConnection) -> bool:
+        latest = self._latest.get(experiment)
+        is_free = other not in self._left and not _costs(other)
+        return is_free and (latest is None or _may_hold(other, latest))
 
     def _is_elsewhere(self, experiment: ExperimentState, connection: ClusterConnection) -> bool:
         """Whether all tasks that it has left run on other clusters; one may still be made of what is not."""
@@ -227,6 +259,11 @@ def _is_rented(connection: ClusterConnection) -> bool:
     """Else its machines are the user's own."""
     plan = connection.loop.record.plan
     return any(rental.is_rented for role in plan.roles for rental in role.rentals)
+
+
+def _costs(connection: ClusterConnection) -> bool:
+    plan = connection.loop.record.plan
+    return any(rental.at_most.usd_per_hour for role in plan.roles for rental in role.rentals)
 
 
 def _is_lasting(connection: ClusterConnection) -> bool:

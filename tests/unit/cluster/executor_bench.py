@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,6 +34,7 @@ class FakeLoop:
 
     formation: Any = None
     leaving: dict[str, float] = field(default_factory=dict)
+    leaves_at: float = math.inf
     gone: frozenset[str] = frozenset()
     is_sought: bool = False
     head_answers: bool = True

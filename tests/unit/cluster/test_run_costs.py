@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from trainmaster.cluster.cluster_connection import ClusterConnection
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.member_places import MemberPlaces
 from trainmaster.cluster.record import BOOTING_S, ClusterState, Machine, elsewhere, new_record
@@ -50,10 +51,16 @@ class Loop:
     is_over: bool = False
     is_kept: bool = False
     is_running: bool = True
+    stays: bool = False
+    is_wanted: bool = True
     affords: Any = None
+    why_unpaid: Any = None
+    leaves_at: float = math.inf
     keep: Any = None
 
-    def unwant(self) -> None: ...
+    def unwant(self) -> None:
+        self.is_wanted = False
+
     def start(self) -> None: ...
     def close(self) -> None: ...
 
@@ -83,7 +90,7 @@ def clusters(loop: Loop, clock: Clock) -> ClusterExecutor:
     return ClusterExecutor({"train": cast("Any", loop)}, cast("Any", None), lambda _: None, places, clock)
 
 
-RUNS = SimpleNamespace(name="train", state=State.RUNNING)
+RUNS = SimpleNamespace(name="train", state=State.RUNNING, serves=None, created=0, total=9)
 RUNNING: Any = SimpleNamespace(
     experiments={"train": RUNS},
     state=State.RUNNING,
@@ -182,6 +189,71 @@ def test_machines_are_kept_as_long_as_the_cap_pays_for(
         return
     assert kept == [pytest.approx(kept_s, abs=2)]
     assert ("because of budget.total" in told[0]) == (kept_s < 1800.0)
+
+
+def beside_hosts(loop: Loop, clock: Clock, hosts: Rental) -> ClusterExecutor:
+    """A run whose tasks spread over such machines and over one that is rented."""
+    plan = ClusterPlan("train", ("train",), "hosts", (RolePlan("worker", 1, (hosts,)),))
+    first = Loop(replace(new_record("run", plan, "home"), state=ClusterState.ACTIVE))
+    places = cast("MemberPlaces", SimpleNamespace())
+    loops = {"train": (cast("Any", first), cast("Any", loop))}
+    return ClusterExecutor(loops, cast("Any", None), lambda _: None, places, clock)
+
+
+OWN = Rental(is_rented=False)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "cap_usd", "is_asked"), [(OWN, 0.3, False), (OWN, 0.4, True), (PRICED, 0.3, True)]
+)
+def test_what_costs_is_not_asked_for_if_the_cap_would_end_a_run_that_goes_on_for_nothing(
+    loop: Loop, clock: Clock, hosts: Rental, cap_usd: float, *, is_asked: bool
+) -> None:
+    """Its boot, a lease and an end, and 10 s to decide are 330 s. Without free hosts the cap ends the run."""
+    rented(loop, PRICED)
+    asked, loop.record = loop.record, replace(loop.record, machines=())
+    asked = replace(asked, machines=(Machine("worker-0", "worker", "t", PRICED, asked_at=clock.now),))
+    clusters = beside_hosts(loop, clock, hosts)
+    clusters.look(RUNNING, Meter(cap_usd=cap_usd, usual_lease_s=900.0), clock.now)
+    why = loop.why_unpaid(asked)
+    assert (why == "") is is_asked
+    assert is_asked or why == (
+        "it may cost $0.30, and with their boot, a lease and an end in order it could be $0.33"
+    )
+
+
+def test_what_costs_is_given_back_before_the_cap_ends_a_run_that_goes_on_for_nothing(
+    loop: Loop, clock: Clock
+) -> None:
+    rented(loop, PRICED, leased_until=9000.0)
+    clusters, meter = beside_hosts(loop, clock, OWN), Meter(cap_usd=1.0, usual_lease_s=900.0)
+    told: list[str] = []
+    for clock.now in range(1700, 2400, 5):
+        told += [note.message for note in clusters.look(RUNNING, meter, clock.now)]
+        assert not meter.must_end(clock.now)
+        if loop.is_over and loop.record.machines[0].ended_at is None:
+            ended = replace(loop.record.machines[0], is_over=True, ended_at=float(clock.now))
+            loop.record = replace(loop.record, machines=(ended,))
+    (line,) = told
+    assert line.startswith("train goes on without machines of lab: it may cost $1.00, and with 200 s more")
+    assert not loop.is_wanted
+    assert loop.record.machines[0].ended_at == pytest.approx(1790.0, abs=10.0), "nothing was on it"
+
+
+def test_what_is_given_back_for_its_price_has_time_to_save_and_no_longer_lease(
+    loop: Loop, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rented(loop, PRICED, leased_until=9000.0)
+    clusters, meter = beside_hosts(loop, clock, OWN), Meter(cap_usd=1.0, usual_lease_s=900.0)
+    monkeypatch.setattr(ClusterConnection, "is_in_use", True)
+    over = []
+    for clock.now in range(1780, 1900, 5):
+        clusters.look(RUNNING, meter, clock.now)
+        assert not meter.must_end(clock.now)
+        over += [clock.now] * loop.is_over
+        if not loop.is_over:
+            assert clock.now + loop.leases.lease_s + SWITCH_OFF_S <= 2000.0, "its driver may die"
+    assert over[0] == pytest.approx(1870, abs=10), "75 s later, and 125 before all is used up"
 
 
 def test_saves_that_have_to_wait_for_each_other_are_set_aside(clusters: ClusterExecutor, loop: Loop) -> None:

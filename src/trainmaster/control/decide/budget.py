@@ -216,6 +216,11 @@ class Meter:
         """
         return self.cap_usd < math.inf and self.bill(now + self.reserved_s) > self.cap_usd
 
+    @property
+    def limit(self) -> str:
+        """The cap, for people."""
+        return self.why or f"it may cost {dollars(self.cap_usd)}"
+
     def why_over(self, now: float) -> str:
         """Why it `must_end`, in numbers: what it may cost, what going on would need, what an hour costs.
 
@@ -226,9 +231,8 @@ of its machines costs up to $3.60'
         least_s = self.reserved_s
         needs_usd = self.bill(now + least_s)
         hour_usd = self.bill(now + least_s + 3600) - needs_usd
-        whose = self.why or f"it may cost {dollars(self.cap_usd)}"
         return (
-            f"{whose}, and with {least_s:.0f} s more, for a lease and an end in order, it could be "
+            f"{self.limit}, and with {least_s:.0f} s more, for a lease and an end in order, it could be "
             f"{dollars(needs_usd)}; an hour of its machines costs up to {dollars(hour_usd)}"
         )
 
