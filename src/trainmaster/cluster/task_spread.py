@@ -137,7 +137,8 @@ class TaskSpread:
             if not isinstance(error, TrainmasterError) or not is_other:
                 raise error
             record = connection.loop.record
-            yield f"{record.plan.name} goes on without machines of {record.provider}: {one_line(error)}"
+            why = one_line(Exception(*error.args))  # what its hint says is of a run in one place
+            yield f"{record.plan.name} goes on without machines of {record.provider}: {why}"
         for attempt in list(connection.waiting):
             self.waiting[attempt] = connection.waiting.pop(attempt)
             self._chosen.pop(attempt, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,8 @@ ROWS = [
     ("killed and resumed", SWEEP, 80, "kill", 6),
     ("a lost machine", SWEEP, 60, "lose", 6),
     ("cancelled", SWEEP, 2000, "cancel", 0),
-    ("its cap is reached", SWEEP.replace("$1", "$0.006"), 1000, "cap", 0),
+    ("its cap carries no rented machine", SWEEP.replace("$1", "$0.006"), 60, "unpaid", 6),
+    ("its cap ends what costs", SWEEP.replace("$1", "$0.0078").replace(", 5, 6", ""), 480, "left", 4),
     ("kept", SWEEP, 10, "keep", 6),
 ]
 
@@ -100,13 +102,19 @@ def test_a_run_in_two_places(renter: Renter, text: str, steps: int, event: str, 
         renter.lab.call("terminate", sorted(rented)[0])
     elif event == "cancel":
         renter.call("cancel", run)
-    found = going.end(code=None if event in ("cancel", "cap") else 0)
+    found = going.end(code=None if event == "cancel" else 0)
     status = json.loads(renter.call("status", run, "--json").stdout)
     assert sum(each["tasks"]["succeeded"] for each in status["experiments"].values()) == succeed
     assert status["state"] == "DONE"
-    assert {"cancel": "CANCELLED", "cap": "BUDGET"}.get(event, "SUCCEEDED") == found["reason"]
-    if event == "cap":  # what it leaves does not pay for a rented machine and its end
-        assert status["cost_usd"] <= 0.006
+    assert found["reason"] == ("CANCELLED" if event == "cancel" else "SUCCEEDED")
+    if event == "unpaid":
+        assert status["cost_usd"] == 0
+    places = {place for tasks in status["place"]["tasks"].values() for place in tasks}
+    assert places == ({"hosts"} if event in ("unpaid", "left") else {"hosts", "lab"}), status["place"]["words"]
+    if event in ("unpaid", "left"):
+        words = "it may cost" if event == "left" else "2 x t3.medium .* not asked for"
+        assert re.search(f"train-lab goes on without machines of lab: {words}", going.text)
+        assert status["cost_usd"] < 0.0078
         assert renter.lab.alive() == before
         return
     assert 0 < status["cost_usd"] < 1

@@ -75,14 +75,19 @@ class RunDetails:
 
         Returns:
             ``experiment``, ``task``, ``attempt``, ``reason`` (None: it goes on), ``message``, ``opened_at``,
-            ``started_at``, ``ended_at``, ``restored`` (the checkpoint that it began with), ``members``.
+            ``started_at``, ``ended_at``, ``restored`` (the checkpoint that it began with), ``members``, and
+            ``machines``: see `TaskPlaces.machines`.
         """
+        from trainmaster.service.runs.task_places import TaskPlaces
+
+        places = TaskPlaces(self._service.database, self._service.files_of(self._run), self._run)
         keys = ("experiment", "task", "reason", "message", "opened_at", "started_at", "ended_at", "restored")
         return [
             {
                 **{key: row[key] for key in keys},
                 "attempt": row["number"],
                 "members": json.loads(row["members"] or "[]"),
+                "machines": places.machines(row["experiment"], row["task"], row["number"]),
             }
             for row in queries.attempt_details(self._service.database, self._run, limit)
         ]

@@ -156,7 +156,7 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
         "seconds": round(driven_s, 3),
         **({"queued_s": round(queued_s, 3)} if (queued_s := queued_seconds(row, now)) else {}),
         **_queued(row, now),
-        **_place(row, recipe),
+        **_place(database, row, recipe, files),
         **_phases(database, row, driven_s),
         "cost_usd": row["cost_usd"],
         **_described(row),
@@ -210,19 +210,35 @@ def _queued(row: RowMapping, now: float) -> dict[str, Any]:
     return {"queued": {"since": row["queued_at"], **found}}
 
 
-def _place(row: RowMapping, stored: Mapping[str, Any]) -> dict[str, Any]:
+def _place(
+    database: Database, row: RowMapping, stored: Mapping[str, Any], files: RunFiles | None
+) -> dict[str, Any]:
     """Of a run with several places where it is, where there were no machines, and which are asked next."""
     left, given_up = stored.get("places_left") or [], stored.get("places_given_up") or []
     own = {name: each.get("provider") or [] for name, each in (stored.get("experiments") or {}).items()}
     own = {name: places for name, places in own.items() if places}
     if len({place for places in own.values() for place in places}) > 1:
-        words = [f"{name} at {' and '.join(places)}" for name, places in own.items()]
-        shared = {"provider": row["provider"], "next": [], "given_up": [], "experiments": own}
+        from trainmaster.service.runs.task_places import TaskPlaces
+
+        tasks = {} if files is None else TaskPlaces(database, files, row["id"]).tasks()
+        words = [_places_words(name, places, tasks.get(name, {})) for name, places in own.items()]
+        shared = {"provider": row["provider"], "next": [], "given_up": [], "experiments": own, "tasks": tasks}
         return {"place": {**shared, "words": "; ".join(words)}}
     words = [f"at {row['provider']}", *(f"no machines at {each}" for each in given_up)]
     words += [f"else {', '.join(left)}"] if left and row["state"] != State.DONE else []
     found = {"provider": row["provider"], "next": list(left), "given_up": list(given_up)}
     return {"place": {**found, "words": "; ".join(words)}} if left or given_up else {}
+
+
+def _places_words(experiment: str, places: Sequence[str], tasks: Mapping[str, int]) -> str:
+    """Where an experiment is; of one in several places how many of its tasks are, or were, in each.
+
+    >>> _places_words("train", ["hosts", "aws"], {"hosts": 4, "aws": 1})
+    'train at hosts (4 tasks) and aws (1 task)'
+    """
+    counts = {place: tasks.get(place, 0) for place in places if len(places) > 1 and tasks}
+    told = {place: f" ({count} task{'s' * (count != 1)})" for place, count in counts.items()}
+    return f"{experiment} at {' and '.join(place + told.get(place, '') for place in places)}"
 
 
 def _stored(row: RowMapping) -> dict[str, Any]:
