@@ -152,7 +152,7 @@ class TaskSpread:
         """Give back what costs, before the cap ends a run that may go on where it costs nothing."""
         if not meter.must_end(now + SOON_S):
             return
-        why = UsageError(meter.why_over(now))
+        why = UsageError(meter.why_over(now + SOON_S))
         every = dict.fromkeys(each for order in self.places.values() for each in order)
         for connection in list(filter(self._is_dispensable, every)):
             if connection.loop.is_over or connection.loop.leaves_at < math.inf:
