@@ -110,8 +110,9 @@ def test_a_run_in_two_places(renter: Renter, text: str, steps: int, event: str, 
     if event == "unpaid":
         assert status["cost_usd"] == 0
     places = {place for tasks in status["place"]["tasks"].values() for place in tasks}
-    assert places == ({"hosts"} if event in ("unpaid", "left") else {"hosts", "lab"}), status["place"]["words"]
-    if event in ("unpaid", "left"):
+    is_free = event in ("unpaid", "left")
+    assert places == ({"hosts"} if is_free else {"hosts", "lab"}), status["place"]["words"]
+    if is_free:
         words = "it may cost" if event == "left" else "2 x t3.medium .* not asked for"
         assert re.search(f"train-lab goes on without machines of lab: {words}", going.text)
         assert status["cost_usd"] < 0.0078
