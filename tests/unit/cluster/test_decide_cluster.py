@@ -93,18 +93,6 @@ def test_a_request_that_was_cut_short_is_made_again_with_its_token() -> None:
     assert not step(asked, Seen(renting=frozenset({"worker-0"}))).actions
 
 
-def test_what_the_money_does_not_suffice_for_is_neither_asked_for_nor_written() -> None:
-    """Written it would count as if it were there, and end a run that goes on elsewhere."""
-    record, asked = new_record("run", plan(), "home"), []
-    unpaid = lambda wanted: asked.append(wanted) or "it may cost $1"  # noqa: E731
-    decision = decide_cluster(
-        record, Seen(), NOW, wanted=True, ending=False, patience=LIMITS, why_unpaid=unpaid
-    )
-    assert [len(each.live) for each in asked] == [2]
-    assert (decision.record.state, decision.record.machines, decision.actions) == (record.state, (), [])
-    assert decision.fatal == "2 x m4.large (node-1, node-2) not asked for: it may cost $1"
-
-
 def test_what_a_request_brings_gets_the_seats_in_order() -> None:
     asked = step(new_record("run", plan(), "home")).record
     record = step(asked, Seen(rented={"worker-0": ("i-7", "i-8")})).record

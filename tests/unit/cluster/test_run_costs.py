@@ -11,8 +11,10 @@ import pytest
 
 from trainmaster.cluster.cluster_connection import ClusterConnection
 from trainmaster.cluster.cluster_executor import ClusterExecutor
+from trainmaster.cluster.decide_cluster import decide_cluster
+from trainmaster.cluster.decision import Seen, WaitLimits
 from trainmaster.cluster.member_places import MemberPlaces
-from trainmaster.cluster.record import BOOTING_S, ClusterState, Machine, elsewhere, new_record
+from trainmaster.cluster.record import BOOTING_S, ClusterRecord, ClusterState, Machine, elsewhere, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.decide.budget import SWITCH_OFF_S, Meter
 from trainmaster.spec.states import State
@@ -198,6 +200,23 @@ def beside_hosts(loop: Loop, clock: Clock, hosts: Rental) -> ClusterExecutor:
     places = cast("MemberPlaces", SimpleNamespace())
     loops = {"train": (cast("Any", first), cast("Any", loop))}
     return ClusterExecutor(loops, cast("Any", None), lambda _: None, places, clock)
+
+
+def test_what_the_money_does_not_suffice_for_is_neither_asked_for_nor_written() -> None:
+    """Written it would count as if it were there, and end a run that goes on elsewhere."""
+    plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 2, (PRICED,)),))
+    record, asked = new_record("run", plan, "home"), list[ClusterRecord]()
+
+    def why_unpaid(wanted: ClusterRecord) -> str:
+        asked.append(wanted)
+        return "it may cost $1"
+
+    decision = decide_cluster(
+        record, Seen(), 1.0, wanted=True, ending=False, patience=WaitLimits(), why_unpaid=why_unpaid
+    )
+    assert [len(each.live) for each in asked] == [2]
+    assert (decision.record.state, decision.record.machines, decision.actions) == (record.state, (), [])
+    assert decision.fatal == "2 x m4.large (node-1, node-2) not asked for: it may cost $1"
 
 
 OWN = Rental(is_rented=False)
