@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,15 @@ def clusters(renter: Renter, **env: str) -> list[dict[str, Any]]:
 
 def said(renter: Renter, run: str) -> list[str]:
     return [line.split("| ")[-1] for line in renter.call("logs", run).stdout.splitlines()]
+
+
+def require_few_imports(log: str) -> None:
+    """Importing is most of what comes before the first line of a run on machines that are there."""
+    imported = set(re.findall(r"\| +([\w.]+)$", log, re.MULTILINE))
+    ours = {name for name in imported if name.startswith("trainmaster")}
+    assert 300 < len(ours) <= 395, sorted(ours)
+    for heavy in ("boto3", "trainmaster.volumes.packed", "trainmaster.hdfs", "trainmaster.cluster.roles"):
+        assert heavy not in imported
 
 
 def test_warm_machines_are_used_again_and_ended_early(renter: Renter, lab: Any, tmp_path: Path) -> None:
@@ -68,8 +78,9 @@ def test_warm_machines_are_used_again_and_ended_early(renter: Renter, lab: Any, 
     end_all = ("clusters", "end", "--all")
     assert renter.call(*end_all, TRAINMASTER_DATABASE=other).stderr.startswith("no machines")
 
-    last = renter.run(renter.recipe(SAYS))
+    last = renter.run(renter.recipe(SAYS), PYTHONPROFILEIMPORTTIME="1")
     assert last.end()["reason"] == "SUCCEEDED"
     assert "still warm" in last.text
+    require_few_imports(last.text)
     assert lab.alive() == before, "nobody wanted them any longer"
     assert clusters(renter) == []

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from test_worker import Node as ThisMachine
 
-from trainmaster.cluster.node_files import images as node_images
 from trainmaster.cluster.node_files.files import NodeFiles
 from trainmaster.cluster.node_files.images import NodeImages
 from trainmaster.control.attempt import staging
@@ -21,6 +20,7 @@ from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.run_state import Task
 from trainmaster.control.task.job_context import TaskContext
 from trainmaster.control.task.layout import Home
+from trainmaster.executors import engines
 from trainmaster.executors.engines import Image
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError
@@ -67,7 +67,7 @@ class Engine:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     made = Engine()
-    monkeypatch.setattr(node_images, "find_engine", lambda _: made)
+    monkeypatch.setattr(engines, "find_engine", lambda _: made)
     return made
 
 

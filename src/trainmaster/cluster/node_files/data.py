@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from trainmaster.cluster.node_files.data_orders import packed_columns
 from trainmaster.cluster.node_files.data_wanted import (
     GB,
     Wanted,
@@ -28,7 +27,6 @@ from trainmaster.cluster.node_files.data_wanted import (
 )
 from trainmaster.cluster.node_files.direct_store import is_loopback
 from trainmaster.cluster.node_files.files import NodeFiles, NodePaths, each, heard, look_command
-from trainmaster.cluster.node_files.hdfs import NodeHdfs
 from trainmaster.cluster.node_files.removal import KeyRenewal, NodeMounts
 from trainmaster.cluster.node_files.store_reach import (
     StoreAwayError,
@@ -39,7 +37,6 @@ from trainmaster.cluster.node_files.store_reach import (
 from trainmaster.cluster.node_files.voice import NoWayError
 from trainmaster.cluster.node_files.worker_client import NO_ROOM_HINT, OrderError, StoreRefusedError
 from trainmaster.control.attempt.data_sources import pinned_volume, volume_url
-from trainmaster.control.attempt.staged_data import output_of
 from trainmaster.control.decide.store_verdicts import NoticedAt, StoreVerdict, verdict
 from trainmaster.control.task.job_context import RelayError, TaskContext
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
@@ -48,11 +45,11 @@ from trainmaster.objects.narrowing import TooWideKeysError
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.transport.base import CommandError
 from trainmaster.volumes.errors import InUseError
-from trainmaster.volumes.packed.materialising import META_NAME, materialised
 from trainmaster.volumes.reading.place import LIMIT_VARIABLE
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
+    from trainmaster.cluster.node_files.hdfs import NodeHdfs
 
 _ASK_TIMEOUT_S: Final = 60.0
 #: At the end of a run, how long mounts that are being made are waited for.
@@ -115,7 +112,8 @@ class NodeData:
         self._seen_at_s: dict[tuple[str, str], float] = {}
         self._volumes: dict[str, Wanted] = {}
         self._renewal = KeyRenewal(credentials, self._renew)
-        self._hdfs = NodeHdfs(self._said, files, paths, credentials, cluster, tell)
+        self._cluster = cluster
+        self._hdfs: NodeHdfs | None = None
         self._has_told: set[str] = set()
 
     @property
@@ -146,7 +144,7 @@ class NodeData:
         """
         if context.experiment.data[name].stage is not None:
             each(nodes, self._mounts.clear)
-            self._hdfs.provide(attempt, nodes, context, name)
+            self._with_hdfs().provide(attempt, nodes, context, name)
             return
         wanted = self._wanted(context, name, models)
         addresses = [node.target.address for node in nodes]
@@ -175,6 +173,17 @@ class NodeData:
         if refusals:
             raise self._not_direct(wanted, one_line(refusals[0]), "they cannot read the store: ")
 
+    def _with_hdfs(self) -> NodeHdfs:
+        """Made for the first data that are staged: few runs stage any, and it imports much."""
+        from trainmaster.cluster.node_files.hdfs import NodeHdfs
+
+        with self._guard:
+            if self._hdfs is None:
+                self._hdfs = NodeHdfs(
+                    self._said, self._files, self._paths, self._credentials, self._cluster, self._tell
+                )
+            return self._hdfs
+
     def has(self, node: NodeAccess, there: str) -> bool:
         """Whether a node got by itself what belongs there."""
         with self._guard:
@@ -186,7 +195,7 @@ class NodeData:
             seen = self._of_attempts.get(attempt, {})
             again = {key for key, number in seen.items() if self._brought.get(key) != number}
         troubles = []
-        if words := self._hdfs.lost(attempt, nodes):
+        if self._hdfs is not None and (words := self._hdfs.lost(attempt, nodes)):
             return True, words
         for name, source in context.experiment.data.items():
             if source.volume is None:
@@ -212,6 +221,8 @@ class NodeData:
             UsageError: there is no room.
             ProviderError: the node cannot be reached.
         """
+        from trainmaster.control.attempt.staged_data import output_of
+
         web, path, here = output_of(context)
         there, name = self._paths.there(here), context.staged[0]
         order = {"do": "output", "web": web, "path": path, "directory": there}
@@ -231,7 +242,8 @@ class NodeData:
         """It is over."""
         with self._guard:
             self._of_attempts.pop(attempt, None)
-        self._hdfs.forget(attempt)
+        if self._hdfs is not None:
+            self._hdfs.forget(attempt)
 
     def withdraw(self, nodes: Sequence[NodeAccess]) -> None:
         """End the run's mounts on nodes that go on without it; those that do not answer keep them."""
@@ -307,6 +319,7 @@ class NodeData:
         from trainmaster.objects.object_store import ObjectStore
         from trainmaster.volumes.packed.addresses import volume_address
         from trainmaster.volumes.packed.head import read_head
+        from trainmaster.volumes.packed.materialising import materialised
         from trainmaster.volumes.packed.opening import check_source
 
         address, home = volume_url(volume, context.home.store_url), context.home
@@ -384,6 +397,9 @@ class NodeData:
         return self._ask(node, wanted)
 
     def _send_columns(self, node: NodeAccess, columns: Path) -> None:
+        from trainmaster.cluster.node_files.data_orders import packed_columns
+        from trainmaster.volumes.packed.materialising import META_NAME
+
         meta = shlex.quote(f"{self.cache}/volumes/tables/{columns.name}/{META_NAME}")
         if self._files.shell(node, f"test -f {meta}", _ASK_TIMEOUT_S).code != 0:
             packed = packed_columns(columns, self._paths.home.cache)

@@ -24,7 +24,6 @@ from trainmaster.cluster.node_links import NodeLinks
 from trainmaster.control.task.layout import Home
 from trainmaster.library import library_of_nodes
 from trainmaster.transport.base import CommandError, Result
-from trainmaster.volumes.mounting.providing import SETTLED
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
@@ -283,6 +282,8 @@ def look_command(there: str, cache: str) -> str:
         there: where the data are.
         cache: that of the node's mounts.
     """
+    from trainmaster.volumes.mounting.providing import SETTLED
+
     log = f"{cache}/mounts/{hashlib.sha256(os.fsencode(there)).hexdigest()[:16]}.log"
     return (
         f"{_HOLDS} h {shlex.quote(there)} || echo {_LOST}; "

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.cluster.node_files.worker_client import OrderError
 from trainmaster.control.attempt.images import BroughtImages, image_of
 from trainmaster.executors.base import Container
-from trainmaster.executors.engines import ContainerEngine, Image, find_engine
 from trainmaster.spec.errors import UsageError
 from trainmaster.transport.base import CommandError
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_files.files import NodeFiles, NodePaths
     from trainmaster.control.task.job_context import TaskContext
+    from trainmaster.executors.engines import ContainerEngine, Image
 
 _PIECE_BYTES: Final = 1 << 20
 _COMPRESSION: Final = 1  # a network is mostly faster than better compression
@@ -99,6 +99,8 @@ class NodeImages(BroughtImages):
         }
 
     def _prepare(self, node: NodeAccess, context: TaskContext, name: str) -> tuple[Image, str]:
+        from trainmaster.executors.engines import Image
+
         own = None if context.is_foreign else self._find_own(name)  # this machine's may be private
         order = self._order(context, name)
         facts = node.result.facts
@@ -127,6 +129,8 @@ class NodeImages(BroughtImages):
 
     def _find_own(self, name: str) -> tuple[ContainerEngine, Image] | None:
         """What this machine's own engine has of that name; it need not have an engine."""
+        from trainmaster.executors.engines import find_engine
+
         with self._saving:
             if name not in self._own:
                 self._own[name] = None

@@ -35,7 +35,6 @@ from trainmaster.cluster.node_files.staging import NodeStaging
 from trainmaster.cluster.node_files.store_reach import patiently, persistently
 from trainmaster.cluster.node_files.trees import remove
 from trainmaster.cluster.node_links import NodeVerdicts
-from trainmaster.cluster.roles.node_roles import NodeRoles
 from trainmaster.control.attempt.system_log import WAIT_S, write_system_log
 from trainmaster.control.attempt.unpublished_checkpoint import noted_restored
 from trainmaster.control.task.contents import of_nodes
@@ -57,6 +56,7 @@ from trainmaster.transport.base import CommandError
 if TYPE_CHECKING:
     from trainmaster.artifacts import JSON, CheckpointSeries
     from trainmaster.cluster.node_access import NodeAccess
+    from trainmaster.cluster.roles.node_roles import NodeRoles
     from trainmaster.control.decide.effects import EffectKind
     from trainmaster.executors.base import Container, GangRequest
     from trainmaster.spec import Experiment
@@ -125,7 +125,7 @@ class RemoteSite:
         credentials = DelegatedCredentials()
         self._data = NodeData(self._files, self._paths, credentials, tell, is_over=is_over, cluster=all_nodes)
         self._staging = NodeStaging(self._files, self._images, self._paths, self._data)
-        self._roles = NodeRoles(self._files, home.run_directory(run))
+        self._roles: NodeRoles | None = None
         self._direct = DirectStore(self._files, credentials, home.run_uris(run), tell)
         self._nodes = AttemptNodes(nodes_of, NodeVerdicts(self._files.links), self._files.links)
         self._tell = tell
@@ -225,11 +225,21 @@ class RemoteSite:
 
         def work() -> None:
             members = self._nodes.members(context)
-            self._roles.play(members, context)  # what they install, a `setup` may need
+            if context.experiment.roles is not None:  # what they install, a `setup` may need
+                self._with_roles().play(members, context)
             each(distinct(members), lambda node: self._staging.bring(node, context))
 
         # A node that has just been lost is seen to be by others, and then all of it begins again.
         persistently(work, self._patience_s, self._tell)
+
+    def _with_roles(self) -> NodeRoles:
+        """Made for the first experiment that has any: few have, and it imports much."""
+        from trainmaster.cluster.roles.node_roles import NodeRoles
+
+        with self._guard:
+            if self._roles is None:
+                self._roles = NodeRoles(self._files, self._paths.home.run_directory(self._paths.run))
+            return self._roles
 
     def provide(self, context: TaskContext, name: str, models: Sequence[tuple[int, str]]) -> None:
         """Have the nodes of an attempt get data themselves; see `Site.provide`."""
@@ -443,7 +453,8 @@ class RemoteSite:
 
     def close(self) -> None:
         """Finish removing, for a short while, and hang up."""
-        self._roles.close()
+        if self._roles is not None:
+            self._roles.close()
         self._remover.close()
         self._files.close()
         self._images.close()

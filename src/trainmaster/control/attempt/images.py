@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from trainmaster.control.attempt.local_images import LocalImages, added_inside, base_inside, own_user
 from trainmaster.executors.base import Container
-from trainmaster.executors.engines import Image, find_engine
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
+    from trainmaster.control.attempt.local_images import LocalImages
     from trainmaster.control.attempt.setup import Setup
     from trainmaster.control.task.isolation import Isolation
     from trainmaster.control.task.job_context import TaskContext
+    from trainmaster.executors.engines import Image
 
 #: The tasks of an experiment that all fail for want of its image ask for it once.
 _REMEMBER_REFUSAL_S: Final = 30.0
@@ -39,10 +39,14 @@ class BroughtImages:
 
     def environment(self, name: str) -> dict[str, str]:
         """What a member finds in an image that is ready, with what every member gets on top."""
+        from trainmaster.control.attempt.local_images import base_inside
+
         return base_inside(*self._known(name))
 
     def additions(self, name: str) -> dict[str, str]:
         """What every member gets that the image does not set."""
+        from trainmaster.control.attempt.local_images import added_inside
+
         return added_inside(*self._known(name))
 
     def _once(
@@ -98,6 +102,8 @@ class Images(BroughtImages):
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None, isolation: Isolation | None = None) -> None:
+        from trainmaster.control.attempt.local_images import own_user
+
         super().__init__(own_user() if isolation is None else isolation.user)
         self._isolation = isolation
         self._environ = dict(os.environ if environ is None else environ)
@@ -136,6 +142,9 @@ class Images(BroughtImages):
         return self._own_images(context).set_up(setup, output, marker)
 
     def _own_images(self, context: TaskContext) -> LocalImages:
+        from trainmaster.control.attempt.local_images import LocalImages
+        from trainmaster.executors.engines import find_engine
+
         if self._local_images is None:
             self._local_images = LocalImages(find_engine(self._environ), f"{context.home.root}/{context.run}")
         return self._local_images

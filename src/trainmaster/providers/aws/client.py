@@ -109,7 +109,7 @@ class AwsRefusedError(Exception):
 
 
 class AwsClient:
-    """boto3 behind a small door.
+    """botocore, which is what boto3 stands on, behind a small door.
 
     Threads may share it.
 
@@ -144,7 +144,7 @@ class AwsClient:
         Raises:
             UsageError: it is not set.
         """
-        found = self._settings.region or self._boto().region_name
+        found = self._settings.region or self._boto().get_config_variable("region")
         if not found:
             raise UsageError("no AWS region is set", "Set AWS_REGION, or `hardware.region` in the recipe.")
         return str(found)
@@ -369,7 +369,7 @@ class AwsClient:
                 user_agent_extra="trainmaster",
             )
             try:
-                client = self._clients[key] = self._boto().client(
+                client = self._clients[key] = self._boto().create_client(
                     service, region_name=region, endpoint_url=chosen.endpoint_url or None, config=config
                 )
             except (BotoCoreError, ValueError) as error:
@@ -383,7 +383,7 @@ class AwsClient:
         session = self._session
         if session is None:
             try:
-                import boto3
+                import botocore.session
                 from botocore.exceptions import BotoCoreError
             except ImportError as error:
                 raise MissingPartError(
@@ -392,15 +392,19 @@ class AwsClient:
                 ) from None
             chosen = self._settings
             try:
-                session = self._session = boto3.session.Session(
-                    aws_access_key_id=chosen.access_key_id or None,
-                    aws_secret_access_key=chosen.secret_access_key or None,
-                    region_name=chosen.region or None,
-                )
+                session = (
+                    botocore.session.get_session()
+                )  # boto3 adds to it what moves files, which takes long to import
+                session.get_config_variable("region")  # reads the configuration
             except BotoCoreError as error:
                 raise UsageError(
                     f"the AWS configuration cannot be used: {error}", "Check AWS_PROFILE and ~/.aws/config."
                 ) from None
+            if chosen.access_key_id:
+                session.set_credentials(chosen.access_key_id, chosen.secret_access_key)
+            if chosen.region:
+                session.set_config_variable("region", chosen.region)
+            self._session = session
         return session
 
 

@@ -103,7 +103,9 @@ def check_provider(home: Home, provider: str, environ: Mapping[str, str], *, dia
 
 
 def dial_meanwhile(home: Home, provider: str, environ: Mapping[str, str]) -> None:
-    """Have a provider that answers slowly at first be asked in a thread; who asks next waits for the rest.
+    """Have what takes long at first be done in threads: who needs it next waits for the rest.
+
+    The library of SSH is loaded (it starts programs and waits for them); a slow provider is asked.
 
     Args:
         home: of the run.
@@ -115,8 +117,16 @@ def dial_meanwhile(home: Home, provider: str, environ: Mapping[str, str]) -> Non
         with suppress(TrainmasterError):
             check_provider(home, provider, environ)
 
-    if capabilities_of(provider).dials_slowly:
-        threading.Thread(target=dial, name="dial", daemon=True).start()
+    def load() -> None:
+        from trainmaster.transport.ssh import load_asyncssh
+
+        with suppress(TrainmasterError):
+            load_asyncssh()
+
+    able = capabilities_of(provider)
+    for needs, work in ((able.reach == "ssh", load), (able.dials_slowly, dial)):
+        if needs:
+            threading.Thread(target=work, name="dial", daemon=True).start()
 
 
 @dataclass(frozen=True, slots=True)
