@@ -77,7 +77,7 @@ class LoadEffect:
         Shifted(factor=2.0, doubt=0.13862943611198905)
 
         Args:
-            then: the load when it was seen; None if unknown: it counts as it is.
+            then: the load when it was seen; None if unknown: nothing is changed.
             now: the load.
             cores: of this machine.
         """

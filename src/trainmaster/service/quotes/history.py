@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import combinations
-from math import hypot, log, prod, sqrt
+from math import hypot, log, sqrt
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.engine import RowMapping
@@ -30,6 +27,7 @@ from trainmaster.service.quotes.fingerprint import (
     local_device,
 )
 from trainmaster.service.quotes.home_load import HomeLoad, SeenTime
+from trainmaster.service.quotes.job_numbers import as_long, lengths_seen, nearest
 from trainmaster.spec import Recipe, Strategy
 from trainmaster.spec.errors import StoreError, TrainmasterError
 from trainmaster.spec.facts import RunFacts
@@ -48,22 +46,6 @@ KIN: Final = 0.5
 #: Times of one version of a job, by those of others, before any were compared (log); counts as so many.
 SIMILAR_SPREAD: Final = 0.35
 _BELIEF: Final = 4
-#: Reports come every so often: the last one may be this share before the end.
-_NEAR: Final = 0.05
-#: Where no steps were seen, a longer task may take its time for something else: so much of the ratio (log).
-_UNSEEN: Final = 0.3
-_MOST_DOUBT: Final = 2.3
-#: Times follow a number where their ratio is that of the numbers to a power like these. Numbers that differ
-#: by less than so many times, and tasks beyond so many, show nothing; nor do fewer values.
-_FOLLOWS: Final = (0.6, 1.2)
-_DIFFERENT: Final = 1.2
-_MOST_COMPARED: Final = 40
-_LEAST_VALUES: Final = 3
-#: Of a recipe, the first that there is.
-_LENGTHS: Final = ("steps", "epochs")
-#: What counts no work.
-_NO_LENGTH: Final = re.compile(r"seed|port|rank|local|device|gpu|fold", re.IGNORECASE)
-
 #: Of so many attempts of tasks that run at once the newest say all that there is to say; and of so many that
 #: had no target the metrics are read for one.
 _MOST_LIVE: Final = 100
@@ -264,103 +246,13 @@ def _borrowed(
 ) -> list[Measurement]:
     """What was measured of other versions of a job, with the doubt that such borrowing has shown."""
     jobs: dict[str, list[Measurement]] = {}
-    for fingerprint, each in kin:
-        jobs.setdefault(fingerprint, []).append(as_long(each, key.numbers, lengths))
+    numbered = nearest([as_long(each, key.numbers, lengths) for _, each in kin], key.numbers)
+    for (fingerprint, _), each in zip(kin, numbered, strict=True):
+        if each is not None:
+            jobs.setdefault(fingerprint, []).append(each)
     doubt = borrowing_spread(list(jobs.values()))
     found = [replace(m, step_spread=hypot(m.step_spread, doubt)) for job in jobs.values() for m in job]
     return sorted(found, key=lambda m: -m.measured_at)
-
-
-def lengths_seen(measured: Sequence[Measurement]) -> dict[str, tuple[float, float]]:
-    """Numbers that the times of whole tasks without steps have followed, with the range in which they did.
-
-    Of ``export.py --rows 5000``, say. Compared are tasks of the same code, on the same kind of machine, that
-    differ in one number alone. Their times have to differ about as the number does (log), in every such pair,
-    and the number has to have had three values: one pair may be chance.
-
-    Args:
-        measured: of a job, and of other versions of it.
-    """
-    whole = [each for each in measured if each.point is None and each.duration_s and each.numbers]
-    alike: dict[tuple[str, object], dict[float, list[float]]] = {}
-    for each in whole[:_MOST_COMPARED]:
-        numbers = each.numbers or {}
-        for name, value in numbers.items():
-            if value > 0 and not _NO_LENGTH.search(name):
-                rest = frozenset(numbers.items() - {(name, value)})
-                seen = alike.setdefault((name, (each.offer, each.code_lines, rest)), {})
-                seen.setdefault(value, []).append(log(each.duration_s or 1.0))
-    compared: dict[str, set[float]] = {}
-    refuted: set[str] = set()
-    for (name, _), times in alike.items():
-        for one, other in combinations(sorted(times), 2):
-            if other >= _DIFFERENT * one:
-                follows = (median(times[other]) - median(times[one])) / log(other / one)
-                compared.setdefault(name, set()).update((one, other))
-                if not _FOLLOWS[0] <= follows <= _FOLLOWS[1]:
-                    refuted.add(name)
-    return {
-        name: (min(values), max(values))
-        for name, values in compared.items()
-        if len(values) >= _LEAST_VALUES and name not in refuted
-    }
-
-
-def as_long(
-    measured: Measurement,
-    numbers: Mapping[str, float],
-    lengths: Mapping[str, tuple[float, float]] = MappingProxyType({}),
-) -> Measurement:
-    """A measurement with the time of a whole task as long as this job's numbers make it.
-
-    ``steps`` and ``epochs`` of the recipe are its length; else a number that was the steps or epochs that the
-    measured attempt came to: ``train.py --steps 200`` that ended at step 200 says what 800 will take; else
-    all that times were seen to follow, each by its own ratio, with more doubt beyond the range in which they
-    did. Where whole numbers changed and none is known to be the length, it may be anything between.
-
-    Args:
-        measured: of this job, or of another version.
-        numbers: of this one, see `Fingerprint`.
-        lengths: see `lengths_seen`.
-    """
-    before = {name: value for name, value in (measured.numbers or {}).items() if name in numbers}
-    if measured.duration_s is None or before == numbers:
-        return measured
-    ends = [end for end in (measured.steps_done, measured.epochs_done) if end]
-    told: list[str] = [name for name in _LENGTHS if name in before]
-    told += [
-        name
-        for name, value in before.items()
-        if any(value * (1 - _NEAR) - 1 <= end <= value for end in ends) and not _NO_LENGTH.search(name)
-    ]
-    learnt = [] if told else [name for name in before if name in lengths]
-    ratios = [numbers[name] / before[name] for name in told + learnt if min(before[name], numbers[name]) > 0]
-    if ratios:
-        # Steps and epochs are one length by two names; what was learnt was seen to change by itself.
-        ratio = prod(ratios) if learnt else next((each for each in ratios if each != 1.0), 1.0)
-        once_s = min(measured.startup_s + (measured.tail_s or 0.0), measured.duration_s)
-        duration_s = once_s + (measured.duration_s - once_s) * ratio
-        # Where no steps were seen, what comes once is in there, too.
-        doubt = 0.0 if measured.point is not None else _UNSEEN * abs(log(ratio))
-        doubt += _UNSEEN * sum(_beyond(numbers[name], lengths[name]) for name in learnt)
-    else:
-        duration_s = measured.duration_s
-        changes = [
-            abs(log(numbers[name] / value))
-            for name, value in before.items()
-            if value >= 1 and numbers[name] >= 1 and value == int(value) and not _NO_LENGTH.search(name)
-        ]
-        doubt = min(max(changes, default=0.0), _MOST_DOUBT)
-    return replace(measured, duration_s=duration_s, step_spread=hypot(measured.step_spread, doubt))
-
-
-def _beyond(value: float, seen: tuple[float, float]) -> float:
-    """How far a number is out of the range in which times followed it (log).
-
-    >>> _beyond(5.0, (1.0, 10.0)), round(_beyond(20.0, (1.0, 10.0)), 2)
-    (0.0, 0.69)
-    """
-    return max(log(seen[0] / value), log(value / seen[1]), 0.0) if value > 0 else 0.0
 
 
 def borrowing_spread(jobs: Sequence[Sequence[Measurement]]) -> float:

@@ -10,14 +10,8 @@ from trainmaster.advisor.model.knowledge import curves_of
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database, NewMeasurement, Submission
-from trainmaster.service.quotes.history import (
-    as_long,
-    borrowing_spread,
-    experience_of,
-    histories,
-    lengths_seen,
-    new_row,
-)
+from trainmaster.service.quotes.history import borrowing_spread, experience_of, histories, new_row
+from trainmaster.service.quotes.job_numbers import as_long, lengths_seen
 from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.experiment import Batch
 from trainmaster.spec.until import MetricTarget

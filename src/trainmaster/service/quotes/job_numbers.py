@@ -1,0 +1,183 @@
+"""What the numbers of a job (``--steps 800``, ``--sleep 0.1``) say of how long steps and tasks take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from math import exp, hypot, log, prod
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.advisor.model.intervals import median
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.model.measurement import Measurement
+
+#: Reports come every so often: the last one may be this share before the end.
+_NEAR: Final = 0.05
+#: Where no steps were seen, a longer task may take its time for something else: so much of the ratio (log).
+_UNSEEN: Final = 0.3
+_MOST_DOUBT: Final = 2.3
+#: Times follow a number where their ratio is that of the numbers to a power like these. Numbers that differ
+#: by less than so many times, and tasks beyond so many, show nothing; nor do fewer values.
+_FOLLOWS: Final = (0.6, 1.2)
+_DIFFERENT: Final = 1.2
+_MOST_COMPARED: Final = 40
+_LEAST_VALUES: Final = 3
+#: A step follows a number to a power like this, before any were seen; how much steps differ beside (log).
+#: Other versions whose numbers leave so much more doubt than the nearest ones do not count.
+_NUMBERS: Final = (0.0, 0.15)
+_STEP_NOISE: Final = 0.1
+_AS_NEAR: Final = 0.02
+#: Of a recipe, the first that there is.
+_LENGTHS: Final = ("steps", "epochs")
+#: What counts no work.
+_NO_LENGTH: Final = re.compile(r"seed|port|rank|local|device|gpu|fold", re.IGNORECASE)
+#: How long it is, and its batch, are counted apart.
+_NO_STEP: Final = re.compile(_NO_LENGTH.pattern + "|^steps$|^epochs$|^batch_", re.IGNORECASE)
+
+
+def lengths_seen(measured: Sequence[Measurement]) -> dict[str, tuple[float, float]]:
+    """Numbers that the times of whole tasks without steps have followed, with the range in which they did.
+
+    Of ``export.py --rows 5000``, say. Compared are tasks of the same code, on the same kind of machine, that
+    differ in one number alone. Their times have to differ about as the number does (log), in every such pair,
+    and the number has to have had three values: one pair may be chance.
+
+    Args:
+        measured: of a job, and of other versions of it.
+    """
+    whole = [each for each in measured if each.point is None and each.duration_s and each.numbers]
+    alike: dict[tuple[str, object], dict[float, list[float]]] = {}
+    for each in whole[:_MOST_COMPARED]:
+        numbers = each.numbers or {}
+        for name, value in numbers.items():
+            if value > 0 and not _NO_LENGTH.search(name):
+                rest = frozenset(numbers.items() - {(name, value)})
+                seen = alike.setdefault((name, (each.offer, each.code_lines, rest)), {})
+                seen.setdefault(value, []).append(log(each.duration_s or 1.0))
+    compared: dict[str, set[float]] = {}
+    refuted: set[str] = set()
+    for (name, _), times in alike.items():
+        for one, other in combinations(sorted(times), 2):
+            if other >= _DIFFERENT * one:
+                follows = (median(times[other]) - median(times[one])) / log(other / one)
+                compared.setdefault(name, set()).update((one, other))
+                if not _FOLLOWS[0] <= follows <= _FOLLOWS[1]:
+                    refuted.add(name)
+    return {
+        name: (min(values), max(values))
+        for name, values in compared.items()
+        if len(values) >= _LEAST_VALUES and name not in refuted
+    }
+
+
+def as_long(
+    measured: Measurement,
+    numbers: Mapping[str, float],
+    lengths: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+) -> Measurement:
+    """A measurement with the time of a whole task as long as this job's numbers make it.
+
+    ``steps`` and ``epochs`` of the recipe are its length; else a number that was the steps or epochs that the
+    measured attempt came to: ``train.py --steps 200`` that ended at step 200 says what 800 will take; else
+    all that times were seen to follow, each by its own ratio, with more doubt beyond the range in which they
+    did. Where whole numbers changed and none is known to be the length, it may be anything between.
+
+    Args:
+        measured: of this job, or of another version.
+        numbers: of this one, see `Fingerprint`.
+        lengths: see `lengths_seen`.
+    """
+    before = {name: value for name, value in (measured.numbers or {}).items() if name in numbers}
+    if measured.duration_s is None or before == numbers:
+        return measured
+    ends = [end for end in (measured.steps_done, measured.epochs_done) if end]
+    told: list[str] = [name for name in _LENGTHS if name in before]
+    told += [
+        name
+        for name, value in before.items()
+        if any(value * (1 - _NEAR) - 1 <= end <= value for end in ends) and not _NO_LENGTH.search(name)
+    ]
+    learnt = [] if told else [name for name in before if name in lengths]
+    ratios = [numbers[name] / before[name] for name in told + learnt if min(before[name], numbers[name]) > 0]
+    if ratios:
+        # Steps and epochs are one length by two names; what was learnt was seen to change by itself.
+        ratio = prod(ratios) if learnt else next((each for each in ratios if each != 1.0), 1.0)
+        once_s = min(measured.startup_s + (measured.tail_s or 0.0), measured.duration_s)
+        duration_s = once_s + (measured.duration_s - once_s) * ratio
+        # Where no steps were seen, what comes once is in there, too.
+        doubt = 0.0 if measured.point is not None else _UNSEEN * abs(log(ratio))
+        doubt += _UNSEEN * sum(_beyond(numbers[name], lengths[name]) for name in learnt)
+    else:
+        duration_s = measured.duration_s
+        changes = [
+            abs(log(numbers[name] / value))
+            for name, value in before.items()
+            if value >= 1 and numbers[name] >= 1 and value == int(value) and not _NO_LENGTH.search(name)
+        ]
+        doubt = min(max(changes, default=0.0), _MOST_DOUBT)
+    return replace(measured, duration_s=duration_s, step_spread=hypot(measured.step_spread, doubt))
+
+
+def nearest(kin: Sequence[Measurement], numbers: Mapping[str, float]) -> list[Measurement | None]:
+    """Steps of other versions of a job, as this one's numbers make them; None of those that others beat.
+
+    What a number does to a step is learnt from those that differ in it alone: ``--sleep 0.1`` has much to do
+    with it, ``--lr 0.1`` nothing. Of each shape those count whose numbers leave the least doubt.
+
+    Args:
+        kin: of the other versions, see `as_long`.
+        numbers: of this one, see `Fingerprint`.
+    """
+    from trainmaster.advisor.model.knowledge import shape_of
+
+    slopes = {
+        name: _slope(name, kin) for name, value in numbers.items() if value > 0 and not _NO_STEP.search(name)
+    }
+    found: list[tuple[Measurement, float]] = []
+    for m in kin:
+        point, before = m.point, _of_steps(m)
+        if point is None or not point.step_time_s:
+            found.append((m, m.step_spread))
+            continue
+        shift, doubt = 0.0, 0.0
+        for name in slopes.keys() & before.keys():
+            more = max(-_MOST_DOUBT, min(log(numbers[name] / before[name]), _MOST_DOUBT))
+            shift, doubt = shift + slopes[name][0] * more, hypot(doubt, slopes[name][1] * more)
+        point = replace(point, step_time_s=point.step_time_s * exp(shift))
+        found.append((replace(m, point=point, step_spread=hypot(m.step_spread, doubt)), doubt))
+    least: dict[object, float] = {}
+    for m, doubt in found:
+        least[shape_of(m)] = min(least.get(shape_of(m), doubt), doubt)
+    return [m if doubt <= least[shape_of(m)] + _AS_NEAR else None for m, doubt in found]
+
+
+def _of_steps(m: Measurement) -> dict[str, float]:
+    """Its numbers that a step may follow."""
+    return {k: v for k, v in (m.numbers or {}).items() if v > 0 and not _NO_STEP.search(k)}
+
+
+def _slope(name: str, kin: Sequence[Measurement]) -> tuple[float, float]:
+    """To which power of a number steps go, and the doubt about it."""
+    from trainmaster.advisor.market.load import slope_within
+    from trainmaster.advisor.model.knowledge import shape_of
+
+    groups: dict[Hashable, list[tuple[float, float]]] = {}
+    for m in kin:
+        mine, seconds = _of_steps(m), m.point and m.point.step_time_s
+        if name in mine and seconds:
+            rest = frozenset(mine.items() - {(name, mine[name])})
+            groups.setdefault((shape_of(m), rest), []).append((log(mine[name]), log(seconds)))
+    return slope_within(groups, _NUMBERS, _STEP_NOISE)
+
+
+def _beyond(value: float, seen: tuple[float, float]) -> float:
+    """How far a number is out of the range in which times followed it (log).
+
+    >>> _beyond(5.0, (1.0, 10.0)), round(_beyond(20.0, (1.0, 10.0)), 2)
+    (0.0, 0.69)
+    """
+    return max(log(seen[0] / value), log(value / seen[1]), 0.0) if value > 0 else 0.0

@@ -1,0 +1,56 @@
+"""Which other versions of a job a quote borrows steps from, and what their numbers make of them."""
+
+import math
+
+import pytest
+
+from trainmaster.advisor.model.measurement import Measurement, Point
+from trainmaster.service.quotes.job_numbers import nearest
+from trainmaster.spec import Strategy
+
+
+def version(step_s, workers=1, **numbers):
+    point = Point(Strategy.ALLREDUCE, workers, nodes=1, step_time_s=step_s)
+    return Measurement(point, offer="local", numbers=numbers)
+
+
+def steps(found):
+    return [each and each.point and round(each.point.step_time_s, 3) for each in found]
+
+
+def test_of_versions_with_the_same_numbers_only_these_count():
+    kin = [version(0.2, pause=0.2), version(0.05, pause=0.05), version(0.21, pause=0.2)]
+    found = nearest(kin, {"pause": 0.2})
+    assert steps(found) == [0.2, None, 0.21]
+    assert all(each.step_spread == 0.0 for each in found if each)
+
+
+def test_how_long_it_is_its_batch_and_its_seed_are_no_reason_to_prefer_one():
+    kin = [version(0.2, steps=800, batch_global=64, seed=1), version(0.3, steps=200, batch_global=8, seed=9)]
+    assert steps(nearest(kin, {"steps": 800.0, "batch_global": 64.0, "seed": 1.0})) == [0.2, 0.3]
+
+
+def test_a_number_that_steps_have_followed_says_what_another_value_makes_of_them():
+    kin = [version(pause, pause=pause) for pause in (0.1, 0.4, 1.6)] * 20
+    found = [each for each in nearest(kin, {"pause": 3.2}) if each is not None]
+    assert steps(found) == pytest.approx([3.2] * len(found), rel=0.1)
+    assert all(each.step_spread < 0.1 for each in found)
+
+
+def test_a_number_that_changes_nothing_is_not_doubted_once_that_was_seen():
+    few = [version(0.2, lr=0.1)]
+    many = [version(0.2, lr=lr) for lr in (0.001, 0.01, 0.1)] * 20
+    doubts = [max(each.step_spread for each in nearest(kin, {"lr": 0.3}) if each) for kin in (few, many)]
+    assert doubts[1] < 0.05 < doubts[0]
+    assert steps(nearest(few, {"lr": 0.3})) == [0.2]
+
+
+def test_a_shape_that_was_seen_with_other_numbers_only_still_counts_with_its_doubt():
+    alone, gang = nearest([version(0.2, lr=0.1), version(0.3, workers=4, lr=0.01)], {"lr": 0.1})
+    assert (alone.step_spread, gang.point.workers) == (0.0, 4)
+    assert gang.step_spread > 0.2
+
+
+def test_without_numbers_nothing_changes():
+    kin = [version(0.2), Measurement(None, duration_s=3.0, step_spread=math.log(2))]
+    assert nearest(kin, {"lr": 0.1}) == kin
