@@ -145,8 +145,8 @@ def nearest(kin: Sequence[Measurement], numbers: Mapping[str, float]) -> list[Me
             continue
         shift, doubt = 0.0, 0.0
         for name in slopes.keys() & before.keys():
-            more = max(-_MOST_DOUBT, min(log(numbers[name] / before[name]), _MOST_DOUBT))
-            shift, doubt = shift + slopes[name][0] * more, hypot(doubt, slopes[name][1] * more)
+            more, (slope, unsure) = log(numbers[name] / before[name]), slopes[name]
+            shift, doubt = shift + slope * more, min(hypot(doubt, unsure * more), _MOST_DOUBT)
         point = replace(point, step_time_s=point.step_time_s * exp(shift))
         found.append((replace(m, point=point, step_spread=hypot(m.step_spread, doubt)), doubt))
     least: dict[object, float] = {}
