@@ -200,7 +200,7 @@ KINDS = {
             "parameters: {{lr: {{range: 0.01-0.5}}}}",
             "samples: 8",
         ),
-        {"steps": [80], "pause": [0.08]},
+        {"steps": [80], "pause": [0.08], "seed": [0, 1, 2, 3, 4, 5, 6, 7]},
     ),
     "lab-single": Kind(
         single(STEPPED, LENGTH, TYPE),

@@ -136,7 +136,8 @@ class Bench:
         kind, rng = KINDS[name], random.Random(f"{name}/{number}")
         drawn = {key: rng.choice(list(values)) for key, values in kind.draws.items()} | draws
         engine = "engine: ssh\n" if kind.provider == "lab" else ""
-        text = f"name: {name}\n{engine}experiments:\n  train:\n" + kind.recipe.format(**drawn, n=number)
+        seed = f"seed: {drawn['seed']}\n" if "seed" in drawn else ""
+        text = f"name: {name}\n{engine}{seed}experiments:\n  train:\n" + kind.recipe.format(**drawn, n=number)
         path = self.work / f"{name}.yaml"
         path.write_text(text + "\n")
         return path, drawn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,19 +108,25 @@ class HyperbandPruner(AshaPruner):
         first = self._first(end)
         if first is None or end is None:
             return ""
-        bracket = self.bracket(trial.number, first, end)
-        rivals = [other for other in others if self.bracket(other.number, first, end) == bracket]
+        brackets, by = self._brackets(first, end), self._reduction
+        bracket = _bracket(trial.number, brackets, by)
+        rivals = [other for other in others if _bracket(other.number, brackets, by) == bracket]
         return self._halve(trial, rivals, judged, first * self._reduction**bracket, end)
 
     def bracket(self, number: int, first: float, end: float) -> int:
         """The bracket of a trial, 0 judging earliest."""
-        brackets = max(1, math.floor(math.log(max(end / first, 1.0), self._reduction) + 1e-9) + 1)
-        shares = [
-            math.ceil(brackets / (rank + 1) * self._reduction**rank) for rank in reversed(range(brackets))
-        ]
-        place = zlib.crc32(f"bracket {number}".encode()) % sum(shares)
-        for bracket, share in enumerate(shares):
-            if place < share:
-                return bracket
-            place -= share
-        raise AssertionError(place)
+        return _bracket(number, self._brackets(first, end), self._reduction)
+
+    def _brackets(self, first: float, end: float) -> int:
+        return max(1, math.floor(math.log(max(end / first, 1.0), self._reduction) + 1e-9) + 1)
+
+
+@functools.lru_cache(maxsize=4096)  # each look at a trial asks for those of all others
+def _bracket(number: int, brackets: int, reduction: int) -> int:
+    shares = [math.ceil(brackets / (rank + 1) * reduction**rank) for rank in reversed(range(brackets))]
+    place = zlib.crc32(f"bracket {number}".encode()) % sum(shares)
+    for bracket, share in enumerate(shares):
+        if place < share:
+            return bracket
+        place -= share
+    raise AssertionError(place)
