@@ -204,7 +204,6 @@ def _at_load(
     from trainmaster.advisor.model.knowledge import shape_of
 
     starts = shifts(lambda m: m.startup_s + m.warmup_s)
-    # A lab's machines have a share of a core: what keeps that busy is not known by what it uses.
     wants = [m.cores + (m.held or 0.0) for _, m in told if m.cores is not None and m.offer == "local"]
     busy = min(median(wants), 1.0) if wants else None
     works = shifts(lambda m: m.point.step_time_s if m.point is not None else m.duration_s, busy)

@@ -31,6 +31,11 @@ class SeenTime:
     seconds: float
     offer: str
 
+    @property
+    def place(self) -> str:
+        """This machine, or the lab, or any other."""
+        return self.offer.partition(":")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class HomeLoad:
@@ -54,8 +59,9 @@ class HomeLoad:
 
         Args:
             database: has the loads at which the runs began.
-            seen: of one phase in one place, or of one job.
-            busy: share of the time for which it wants a core; None if unknown.
+            seen: of one phase, or of one job: what this machine does and what a lab's do is learnt apart.
+            busy: share of the time for which it wants a core here; None if unknown. A lab's machines have a
+                share of a core: what keeps that busy is not known by what it uses.
         """
         from trainmaster.advisor.market.load import LoadEffect, Shifted
 
@@ -67,6 +73,12 @@ class HomeLoad:
             with suppress(ValueError, TypeError, KeyError):  # an earlier version wrote it
                 loads[run] = float(json.loads(data)["load"])
         then = [loads.get(each.run) if each.run in here else None for each in seen]
-        points = [(each.kind, load, each.seconds) for each, load in zip(seen, then, strict=True)]
-        effect = LoadEffect.learnt(points, cores, busy)
-        return [effect.shift(load, self.load, cores) for load in then]
+        places: dict[str, list[tuple[Hashable, float | None, float]]] = {}
+        for each, load in zip(seen, then, strict=True):
+            places.setdefault(each.place, []).append((each.kind, load, each.seconds))
+        effects = {
+            place: LoadEffect.learnt(points, cores, busy if place == "local" else None)
+            for place, points in places.items()
+        }
+        shifts = zip(seen, then, strict=True)
+        return [effects[each.place].shift(load, self.load, cores) for each, load in shifts]

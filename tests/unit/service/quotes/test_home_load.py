@@ -49,5 +49,13 @@ def test_machines_elsewhere_do_not_follow_the_load_of_this_one(database):
     assert lab.factor > 1
 
 
+def test_what_this_machine_does_and_what_a_lab_does_is_learnt_apart(database):
+    slower = [SeenTime("job", run, s, "local") for run, s in (("calm", 1.0), ("busy", 30.0))] * 20
+    same = [SeenTime("job", run, 9.0, "lab:m4.large") for run in ("calm", "busy")] * 20
+    shifts = HomeLoad(20.0).shifts(database, slower + same)
+    assert shifts[0].factor > 8
+    assert shifts[len(slower)].factor < 1.2
+
+
 def test_where_no_wait_was_seen_there_is_nothing_to_shift(database):
     assert waited_for(database, "lab", load=HomeLoad(3.0)) == ()
