@@ -17,7 +17,6 @@ from trainmaster.spec.parts import named_places, parted
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import PlaceRow
-    from trainmaster.service.place_table import Place
     from trainmaster.service.service import Service
     from trainmaster.spec import Experiment, Recipe
 
@@ -42,16 +41,15 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
     """
     told_of_places: list[str] = []
     places: tuple[PlaceRow, ...] = ()
-    seen: list[Place]
     if len(named_places(recipe)) > 1:
         from trainmaster.service.models.starting_models import with_versions
-        from trainmaster.service.place_table import quoted_places, table_of
+        from trainmaster.service.place_table import PlaceTable
         from trainmaster.service.places import settled_place
 
-        asked, seen = with_versions(service, recipe), []
+        asked = with_versions(service, recipe)
+        seen = PlaceTable(service, asked, environ)
         recipe = settled_place(service, asked, environ, told_of_places.append, seen)
-        taken = [part.provider for part in parted(recipe)]
-        places = table_of(asked, quoted_places(service, asked, environ, seen), taken)
+        places = seen.rows([part.provider for part in parted(recipe)])
     probe = with_fewest(recipe)
     check_parts(probe)
     requests: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""`quoted_places`: all places of a recipe with the quote of each; `taken_by_objective` chooses by these."""
+"""`PlaceTable`: all places of a recipe with the quote of each; `taken_by_objective` chooses by these."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.quote.quote import PlaceRow
 from trainmaster.providers.capabilities import capabilities_of
@@ -17,9 +17,13 @@ from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
+    from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.service import Service
     from trainmaster.spec import Experiment, Recipe
     from trainmaster.spec.objective import Objective
+
+
+_IN_TIME: Final = format_duration(IN_TIME_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +95,6 @@ def chosen(places: Sequence[Place]) -> Place | None:
     return min(keeping, key=lambda each: each.waits_s, default=dearest_last)
 
 
-def with_limits(service: Service, recipe: Recipe, environ: Mapping[str, str], place: Place) -> Place:
-    """A place with the limits of the recipe that it would not keep, by what is known of the job now."""
-    budget = recipe.budget
-    if place.refusal or budget is None or (budget.total_usd is None and budget.deadline_s is None):
-        return place
-    from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
-
-    try:
-        _quote(service, recipe, environ, place)
-    except NoFeasibleQuote as error:
-        return replace(place, misses=str(error.args[0]).partition("\n")[0])
-    except TrainmasterError:
-        pass  # without a quote it is not known
-    return place
-
-
 @dataclass(frozen=True, slots=True)
 class QuotedPlace:
     """A place, and its row in the table."""
@@ -158,66 +146,144 @@ def taken_by_objective(recipe: Recipe, places: Iterable[QuotedPlace]) -> Place |
     return min(known, key=lambda each: each.value(recipe.objective)).place
 
 
-def quoted_places(
-    service: Service, recipe: Recipe, environ: Mapping[str, str], places: Iterable[Place]
-) -> list[QuotedPlace]:
-    """Each place with its quote by what is known now; nothing is measured.
+class PlaceTable:
+    """Places of a recipe that were asked, each with one quote by what is known now; nothing is measured.
 
     Args:
         service: of the user's home.
         recipe: as read.
         environ: of the caller.
+        options: of the quotes.
+
+    Attributes:
+        recipe: the same.
         places: that were asked.
     """
-    return [QuotedPlace(each, _row(service, recipe, environ, each)) for each in places]
 
+    def __init__(
+        self,
+        service: Service,
+        recipe: Recipe,
+        environ: Mapping[str, str],
+        options: QuoteOptions | None = None,
+    ) -> None:
+        from trainmaster.service.quotes.quote_options import QuoteOptions
 
-def with_places(
-    service: Service,
-    recipe: Recipe,
-    environ: Mapping[str, str],
-    seen: Sequence[Place],
-    settled: Recipe,
-    quote: Callable[[Recipe], Quote],
-) -> Quote:
-    """The quote of the place that is taken, with the table of all.
+        self.places: list[Place] = []
+        self._service = service
+        self.recipe = recipe
+        self._environ = environ
+        self._options = replace(options or QuoteOptions(), measures=False, fresh=False)
+        self._made: dict[str, Quote | TrainmasterError] = {}
 
-    Args:
-        service: of the user's home.
-        recipe: as read.
-        environ: of the caller.
-        seen: places that were asked; fewer than two make no table.
-        settled: the recipe in the place that was chosen before its job may have been measured.
-        quote: makes the quote of a recipe in one place; may measure.
-    """
-    made = quote(settled)
-    if len(seen) < 2:
+    def quote(self, name: str) -> Quote:
+        """Of all of it in one place; made once.
+
+        Raises:
+            TrainmasterError: there is none.
+        """
+        if name not in self._made:
+            try:
+                part = in_place(self.recipe, name)
+                self._made[name] = _quote(self._service, part, self._environ, self._options)
+            except TrainmasterError as error:
+                self._made[name] = error
+        made = self._made[name]
+        if isinstance(made, TrainmasterError):
+            raise made
         return made
-    places, name = quoted_places(service, recipe, environ, seen), settled.provider
-    best = taken_by_objective(recipe, places)
-    if best is not None and best.provider != name:
-        made, name = quote(in_place(recipe, best.provider)), best.provider
-    return replace(made, places=table_of(recipe, places, [name]))
+
+    def with_limits(self, place: Place) -> Place:
+        """A place with the limits of the recipe that it would not keep, by what is known of the job now."""
+        budget, place = self.recipe.budget, replace(place, misses="")
+        if place.refusal or budget is None or (budget.total_usd is None and budget.deadline_s is None):
+            return place
+        from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
+
+        try:
+            self.quote(place.provider)
+        except NoFeasibleQuote as error:
+            return replace(place, misses=_first_line(error))
+        except TrainmasterError:
+            pass  # without a quote it is not known
+        return place
+
+    def quoted(self) -> list[QuotedPlace]:
+        """Each place with its row."""
+        return [QuotedPlace(each, self._row(each)) for each in self.places]
+
+    def rows(self, taken: Sequence[str]) -> tuple[PlaceRow, ...]:
+        """See `table_of`; none of fewer than two places."""
+        return table_of(self.recipe, self.quoted(), taken) if len(self.places) > 1 else ()
+
+    def quote_of(self, settled: Recipe, quote: Callable[[Recipe], Quote]) -> Quote:
+        """The quote of the place that is taken, with the table of all.
+
+        Args:
+            settled: the recipe in the place that was chosen before its job may have been measured.
+            quote: makes the quote of a recipe in one place; may measure.
+
+        Raises:
+            TrainmasterError: there is none; with the table where no place keeps the limits.
+        """
+        from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
+
+        name = settled.provider
+        try:
+            made = quote(settled)
+        except NoFeasibleQuote as error:
+            best = self._keeping(name) if len(self.places) > 1 else None
+            if best is None:
+                raise self._with_rows(error) from None
+            made, name = quote(in_place(self.recipe, best)), best
+        if len(self.places) < 2:
+            return made
+        self._learn(name, made)
+        best = getattr(taken_by_objective(self.recipe, self.quoted()), "provider", name)
+        if best != name:
+            made, name = quote(in_place(self.recipe, best)), best
+        return replace(made, places=self.rows([name]))
+
+    def _learn(self, name: str, made: Quote) -> None:
+        """What was measured for one place is known for the others, too."""
+        before = self._made.get(name)
+        was_known = before is not None and not isinstance(before, TrainmasterError) and not before.is_unknown
+        if not was_known and not made.is_unknown:
+            self._made.clear()
+        self._made[name] = made
+
+    def _keeping(self, name: str) -> str | None:
+        """The place that keeps the limits where one that was just measured for does not."""
+        self._made.clear()
+        self.places = [self.with_limits(each) for each in self.places]
+        best = taken_by_objective(self.recipe, self.quoted()) or chosen(self.places)
+        return best.provider if best is not None and not best.misses and best.provider != name else None
+
+    def _with_rows(self, error: TrainmasterError) -> TrainmasterError:
+        lines = [f"place {', '.join(filter(None, row.cells))}" for row in self.rows([])]
+        error.args = ("\n".join([str(error.args[0]), *lines]), *error.args[1:])
+        return error
+
+    def _row(self, place: Place) -> PlaceRow:
+        plain = PlaceRow(place.provider, place.machines, place.usd_per_hour, wait=_wait_words(place.wait_s))
+        if place.refusal:
+            return replace(plain, wait="", why_not=place.refusal)
+        try:
+            quote = self.quote(place.provider)
+        except TrainmasterError as error:
+            return replace(plain, no_quote=_first_line(error))
+        return replace(plain.quoted(quote), wait=plain.wait)
 
 
-def _quote(service: Service, recipe: Recipe, environ: Mapping[str, str], place: Place) -> Quote:
-    from trainmaster.service.quotes.quote_options import QuoteOptions
+def _quote(service: Service, recipe: Recipe, environ: Mapping[str, str], options: QuoteOptions) -> Quote:
     from trainmaster.service.quotes.quote_service import Quoter
 
     quoter = Quoter(service, lambda _: None, measures=False)
-    options = QuoteOptions(measures=False)
-    return quoter.quote(in_place(recipe, place.provider), Path("recipe.yaml"), environ, options)
+    return quoter.quote(recipe, Path("recipe.yaml"), environ, options)
 
 
-def _row(service: Service, recipe: Recipe, environ: Mapping[str, str], place: Place) -> PlaceRow:
-    plain = PlaceRow(place.provider, place.machines, place.usd_per_hour, wait=_wait_words(place.wait_s))
-    if place.refusal:
-        return replace(plain, wait="", why_not=place.refusal)
-    try:
-        quote = _quote(service, recipe, environ, place)
-    except TrainmasterError as error:
-        return replace(plain, no_quote=str(error.args[0]).partition("\n")[0])
-    return replace(plain.quoted(quote), wait=plain.wait)
+def _first_line(error: TrainmasterError) -> str:
+    return str(error.args[0]).partition("\n")[0]
 
 
 def table_of(recipe: Recipe, places: Sequence[QuotedPlace], taken: Sequence[str]) -> tuple[PlaceRow, ...]:
@@ -229,6 +295,7 @@ def table_of(recipe: Recipe, places: Sequence[QuotedPlace], taken: Sequence[str]
         taken: names of those where the run is.
     """
     by_objective = taken_by_objective(recipe, places) is not None
+    all_wait = not any(each.place.is_in_time for each in places if each.place.provider in taken)
     found, is_later = list[PlaceRow](), False
     for each in places:
         name = each.place.provider
@@ -236,17 +303,19 @@ def table_of(recipe: Recipe, places: Sequence[QuotedPlace], taken: Sequence[str]
             found.append(replace(each.row, is_taken=True))
             is_later = True
             continue
-        why = each.row.why_not or _why_not(recipe, each, is_later=is_later, by_objective=by_objective)
+        why = each.row.why_not or _why_not(
+            recipe, each, is_later=is_later, by_objective=by_objective, all_wait=all_wait and bool(taken)
+        )
         found.append(replace(each.row, why_not=why))
     return tuple(found)
 
 
-def _why_not(recipe: Recipe, each: QuotedPlace, *, is_later: bool, by_objective: bool) -> str:
+def _why_not(recipe: Recipe, each: QuotedPlace, *, is_later: bool, by_objective: bool, all_wait: bool) -> str:
     if each.place.misses:
         return "it would not keep the budget or the deadline"
     if not each.place.is_in_time:
-        in_time = format_duration(IN_TIME_S)
-        return f"it waits for more than {in_time}" if each.place.wait_s else "its queue may be longer"
+        longer = "another one waits no longer" if all_wait else f"it waits for more than {_IN_TIME}"
+        return "its queue may be longer" if each.place.wait_s is None else longer
     if by_objective:
         words = {"cheapest": "it is not cheaper", "fastest": "it is not faster"}
         why = words.get(recipe.objective.name, "it is no better by the objective")

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.place_table import (
     Place,
+    PlaceTable,
     chosen,
     is_by_objective,
     places_of,
-    quoted_places,
     spreads_over_places,
     taken_by_objective,
-    with_limits,
 )
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.parts import as_written, in_place, named_places, part_of, plannable_again
@@ -36,7 +35,7 @@ def settled_place(
     recipe: Recipe,
     environ: Mapping[str, str],
     tell: Callable[[str], None],
-    seen: list[Place] | None = None,
+    seen: PlaceTable | None = None,
 ) -> Recipe:
     """The recipe with one provider for each of its experiments; for all of them if one has room for all.
 
@@ -48,7 +47,7 @@ def settled_place(
         recipe: as read.
         environ: of the caller.
         tell: takes a line for each place that was asked, and one for the choice.
-        seen: takes what each place of the whole recipe says: all of them are asked then.
+        seen: of the recipe; takes what each place says of all of it: all of them are asked then.
 
     Raises:
         UsageError: none would give what it asks for.
@@ -73,7 +72,7 @@ def settled_place(
         raise _none(ask.refusals)
     recipe = _on_fewer(recipe, ask.fewer, tell)
     if not has_own and len(places) == 1:
-        return _at(recipe, Place(places.pop()) if ask.fewer else whole, tell, ask.refusals)
+        return _at(recipe, ask.answers[places.pop()], tell, ask.refusals)
     return _spread(recipe, found, tell)
 
 
@@ -128,6 +127,7 @@ class _Asking:
     Attributes:
         fewer: over how many nodes sweeps spread that one place alone begins in time, and not with all.
         by_objective: quotes have chosen the place of the whole.
+        answers: what places have said last, the best of each.
     """
 
     service: Service
@@ -137,6 +137,7 @@ class _Asking:
     refusals: list[str] = field(default_factory=list)
     fewer: dict[str, int] = field(default_factory=dict)
     by_objective: bool = False
+    answers: dict[str, Place] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
 
     @property
@@ -144,23 +145,23 @@ class _Asking:
         """Whether one of its sweeps says over how many nodes it spreads."""
         return any(spreads_over_places(self.recipe, each) for each in self.recipe.experiments.values())
 
-    def whole(self, seen: list[Place] | None) -> Place | None:
+    def whole(self, seen: PlaceTable | None) -> Place | None:
         """The place for all of it; None if there is none. Later ones than one in time are seldom asked."""
         asks_all = seen is not None or is_by_objective(self.recipe)
-        found = seen if seen is not None else []
+        table = PlaceTable(self.service, self.recipe, self.environ) if seen is None else seen
+        found = table.places
         for name in self.recipe.places:
             place = asked_place(self.service, in_place(self.recipe, name), self.environ)
-            found.append(with_limits(self.service, self.recipe, self.environ, place))
+            found.append(table.with_limits(place))
             self._say("", found[-1])
             if found[-1].is_in_time and not asks_all:
                 break
         if is_by_objective(self.recipe):
-            quoted = quoted_places(self.service, self.recipe, self.environ, found)
-            best = taken_by_objective(self.recipe, quoted)
+            best = taken_by_objective(self.recipe, table.quoted())
             self.by_objective = best is not None
             if best is not None:
                 return best
-            if not any(each.misses for each in found):
+            if any(each.is_in_time for each in found):
                 self.tell("objective: nothing is known of the job yet, so the order of its places decides")
         return chosen(found)
 
@@ -220,6 +221,8 @@ class _Asking:
         part = part_of(self.recipe, place, dict.fromkeys(group, nodes))
         found = asked_place(self.service, part, self.environ)
         self._say(", ".join(group), found)
+        if place not in self.answers or not self.answers[place].is_in_time:
+            self.answers[place] = found
         return found
 
     def _say(self, who: str, place: Place) -> None:

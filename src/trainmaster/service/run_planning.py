@@ -20,7 +20,7 @@ from trainmaster.spec.units import dollars, format_duration
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.control.measure.profile_progress import ProfileProgress
-    from trainmaster.service.place_table import Place
+    from trainmaster.service.place_table import PlaceTable
     from trainmaster.service.quotes.candidate_offers import CandidateOffers
     from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.quotes.quote_service import Quoter
@@ -168,14 +168,13 @@ class RunPlanner:
 
     def quote(self, recipe: Recipe, path: Path, options: QuoteOptions) -> Quote:
         """Quote a recipe; see `Quoter.quote`."""
-        from trainmaster.service.place_table import quoted_places, table_of, with_places
+        from trainmaster.service.place_table import PlaceTable
 
-        seen: list[Place] = []
         recipe = self._with_versions(recipe)  # they are of the fingerprint that the table's quotes look for
+        seen = PlaceTable(self._service, recipe, self._environ, options)
         settled = self._settled(recipe, seen)
-        if len(parts := parted(settled)) > 1 and seen:
-            places = quoted_places(self._service, recipe, self._environ, seen)
-            for row in table_of(recipe, places, [part.provider for part in parts]):
+        if len(parts := parted(settled)) > 1:
+            for row in seen.rows([part.provider for part in parts]):
                 self._tell("place " + ", ".join(filter(None, row.cells)))
         check_is_in_one_place(settled)
 
@@ -185,7 +184,7 @@ class RunPlanner:
                 quoter.refresh_prices(one, self._environ)
             return quoter.quote(one, path, self._environ, options)
 
-        return with_places(self._service, recipe, self._environ, seen, settled, quote)
+        return seen.quote_of(settled, quote)
 
     def measured_first(self, recipe: Recipe, path: Path) -> Quote:
         """Measure and quote a recipe that is to be run, whatever is known of it."""
@@ -216,7 +215,7 @@ class RunPlanner:
 
         return with_versions(self._service, recipe)
 
-    def _settled(self, recipe: Recipe, seen: list[Place] | None = None) -> Recipe:
+    def _settled(self, recipe: Recipe, seen: PlaceTable | None = None) -> Recipe:
         """With one provider; see `settled_place`."""
         if len(named_places(recipe)) < 2:
             return recipe

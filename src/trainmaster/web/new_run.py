@@ -33,11 +33,9 @@ from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.endpoints.serving_recipe import must_be_servable, package_for, serving_recipe
 from trainmaster.service.first_recipe import ScriptOption, scripts_in
 from trainmaster.service.models.starting_models import with_versions
-from trainmaster.service.place_table import Place, with_places
+from trainmaster.service.place_table import PlaceTable
 from trainmaster.service.places import settled_place
-from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
-from trainmaster.service.quotes.quote_service import Quoter
 from trainmaster.service.run_planning import check_is_in_one_place
 from trainmaster.service.teams.team_budget import OWNER, Budgets
 from trainmaster.service.teams.team_runs import TeamRuns
@@ -64,7 +62,6 @@ from trainmaster.web.workflows import begin
 
 if TYPE_CHECKING:
     from trainmaster.service import Quote
-    from trainmaster.spec import Recipe
 
 _ASK = (
     'python -m trainmaster.inference --model-dir "$TRAINMASTER_DATA_MODEL" --files "$TRAINMASTER_DATA_FILES"'
@@ -279,15 +276,12 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
     try:
         recipe = state.submissions.read(caller, form.request())
         service = state.service.of_team(caller.team or None)
-        recipe, seen = with_versions(service, recipe), list[Place]()
+        recipe = with_versions(service, recipe)
+        seen = PlaceTable(service, recipe, state.environ)
         settled = settled_place(service, recipe, state.environ, lambda _: None, seen)
         check_is_in_one_place(settled)
 
-        def quote(one: Recipe) -> Quote:
-            options = QuoteOptions(measures=False)
-            return Quoter(service, lambda _: None).quote(one, Path("recipe"), state.environ, options)
-
-        made = with_places(service, recipe, state.environ, seen, settled, quote)
+        made = seen.quote_of(settled, lambda one: seen.quote(one.provider))
     except RecipeError:  # said where the recipe is
         return Response(status_code=204)
     except TrainmasterError as error:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
 import pytest
 
-from trainmaster.advisor.quote.quote import Interval, PlaceRow
-from trainmaster.service.place_table import Place, QuotedPlace, table_of, taken_by_objective
+from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
+from trainmaster.advisor.quote.quote import Interval, PlaceRow, Quote
+from trainmaster.service.place_table import Place, PlaceTable, QuotedPlace, table_of, taken_by_objective
+from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.parts import in_place
 
 TEXT = "provider: [hosts, slurm, aws]\n{more}experiments: {{train: {{command: 'true'}}}}\n"
 
@@ -79,6 +86,96 @@ experiments:
     assert table_of(recipe, places, ["slurm"])[1].why_not == "an earlier one begins in time"
     alone = taken_by_objective(Recipe.from_text(text.replace("workers: 6", "workers: 1")), places)
     assert alone == places[1].place
+
+
+class Job:
+    """Quotes of one job; what was measured in one place is known for all."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, too_long: set[str], *, is_known: bool) -> None:
+        self.is_known, self.too_long = is_known, too_long
+        self.options: list[QuoteOptions] = []
+        self.asked: list[str] = []
+        monkeypatch.setattr("trainmaster.service.place_table._quote", self.known)
+
+    def known(self, _service: object, recipe: Recipe, _environ: object, options: QuoteOptions) -> Quote:
+        """Nothing is measured."""
+        self.options.append(options)
+        self.asked.append(recipe.provider)
+        if self.is_known and recipe.provider in self.too_long:
+            raise NoFeasibleQuote("no cluster keeps a deadline of 10 min with 90 %", "Nearest: 1 h.")
+        if not self.is_known:
+            raise UsageError("nothing is known of it", "")
+        span = Interval(60.0, 60.0, 60.0)
+        return cast("Quote", FakeQuote(recipe.provider, span, span))
+
+    def measured(self, recipe: Recipe) -> Quote:
+        """It is known from then on."""
+        self.is_known = True
+        return self.known(None, recipe, {}, QuoteOptions())
+
+
+@dataclass(frozen=True)
+class FakeQuote:
+    """As far as a row has it."""
+
+    provider: str
+    total_time_s: Interval
+    total_cost_usd: Interval
+    is_unknown: bool = False
+    places: tuple[PlaceRow, ...] = ()
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> PlaceTable:
+    monkeypatch.setattr(
+        PlaceRow,
+        "quoted",
+        lambda row, made: replace(row, time_s=made.total_time_s, cost_usd=made.total_cost_usd),
+    )
+    recipe = Recipe.from_text(TEXT.format(more="budget: {deadline: 10m}\nobjective: fastest\n"))
+    found = PlaceTable(cast("Any", None), recipe, {}, QuoteOptions(max_workers=4, fresh=True))
+    found.places += [Place("hosts", "1 x host"), Place("aws", "1 x m", 2.0)]
+    return found
+
+
+def test_the_options_are_those_of_all_rows_and_each_place_is_quoted_once(
+    table: PlaceTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(monkeypatch, set(), is_known=True)
+    for place in table.places:
+        table.with_limits(place)
+    made = cast("Any", table.quote_of(in_place(table.recipe, "hosts"), lambda one: table.quote(one.provider)))
+    assert [each.place for each in made.places] == ["hosts", "aws"]
+    assert job.asked == ["hosts", "aws"]
+    assert {(each.max_workers, each.measures, each.fresh) for each in job.options} == {(4, False, False)}
+
+
+def test_another_place_is_taken_if_the_first_keeps_no_limit_once_it_is_measured(
+    table: PlaceTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, nothing is known, so the order decides; the table says why the first is not taken."""
+    job = Job(monkeypatch, {"hosts"}, is_known=False)
+    made = cast("Any", table.quote_of(in_place(table.recipe, "hosts"), job.measured))
+    assert made.provider == "aws"
+    assert [each.why_not for each in made.places] == ["it would not keep the budget or the deadline", ""]
+
+
+def test_where_no_place_keeps_the_limits_the_error_has_all_of_them(
+    table: PlaceTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(monkeypatch, {"hosts", "aws"}, is_known=False)
+    with pytest.raises(NoFeasibleQuote) as caught:
+        table.quote_of(in_place(table.recipe, "hosts"), job.measured)
+    lines = str(caught.value.args[0]).splitlines()
+    assert lines[0] == "no cluster keeps a deadline of 10 min with 90 %"
+    assert [line.partition(",")[0] for line in lines[1:]] == ["place hosts", "place aws"]
+
+
+def test_where_all_wait_another_place_is_told_to_wait_no_longer() -> None:
+    recipe = Recipe.from_text(TEXT.format(more=""))
+    places = [quoted("slurm", 100.0, 0.0, 7200.0), quoted("ray", 60.0, 0.0, 3600.0)]
+    rows = table_of(recipe, [*places, quoted("lab", 1.0, 1.0, None)], ["ray"])
+    assert [each.why_not for each in rows] == ["another one waits no longer", "", "its queue may be longer"]
 
 
 def test_a_row_of_another_version_is_read() -> None:

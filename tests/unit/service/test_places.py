@@ -86,8 +86,11 @@ def test_a_place_whose_quote_does_not_keep_the_limits_is_passed_over(
 ) -> None:
     """Like one without machines, with the reason; without limits there is no question."""
 
-    def quote(_service: object, _recipe: object, _environ: object, asked: Place) -> None:
-        if asked.provider in misses:
+    quoted: list[str] = []
+
+    def quote(_service: object, recipe: Recipe, *_: object) -> None:
+        quoted.append(recipe.provider)
+        if recipe.provider in misses:
             raise NoFeasibleQuote("no cluster keeps a deadline of 10 min with 90 %", "Nearest: 1 h.")
 
     monkeypatch.setattr("trainmaster.service.place_table._quote", quote)
@@ -101,8 +104,26 @@ def test_a_place_whose_quote_does_not_keep_the_limits_is_passed_over(
     for name in misses:
         assert f"place {name}: no, no cluster keeps a deadline of 10 min with 90 %" in told
     assert f"it runs on {place}, {why}" in told
+    assert len(set(quoted)) == len(quoted), "one quote of each place"
     first = next(name for name, answer in answers.items() if answer == 0.0)
     assert settled_place(service, Recipe.from_text(text), {}, told.append).provider == first
+
+
+def test_all_parts_in_one_place_are_there_though_all_at_once_would_wait_less_elsewhere(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its experiments begins in time there."""
+    have_places(monkeypatch, {"slurm": 7200.0, "ray": lambda nodes: 9000.0 * (nodes > 1)})
+    text = TWO.format(
+        provider="provider: [slurm, ray]\nobjective: fastest",
+        prepare="hardware: {cpus: 1}",
+        train="hardware: {cpus: 2}",
+    )
+    told: list[str] = []
+    found = settled_place(service, Recipe.from_text(text), {}, told.append)
+    assert (found.provider, len(parted(found))) == ("ray", 1)
+    assert told[-1] == "it runs on ray, the first that can begin in time"
+    assert not [line for line in told if "nothing is known" in line], "no place begins all of it in time"
 
 
 def test_no_place_would_give_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
