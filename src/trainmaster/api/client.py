@@ -224,7 +224,9 @@ class Client:
         provider: str | None = None,
         directory: str | os.PathLike[str] = ".",
     ) -> dict[str, Any]:
-        """What a run would do: ``requests``, ``processes`` and ``notes``; nothing is rented or started.
+        """What a run would do: ``requests``, ``processes``, ``notes``; nothing is rented or started.
+
+        Where the recipe names several places, also ``places``: a row of each, with why it is not taken.
 
         Args:
             recipe: as of `trainmaster.run`, as are the other arguments and the errors.

@@ -436,7 +436,7 @@ class ClientProtocol(AppsProtocol, Protocol):
         """
 
     def dry_run(self, recipe: Recipe) -> dict[str, Any]:
-        """What a run would do: ``requests``, ``processes`` and ``notes``; nothing is rented, sent or written.
+        """What a run would do; see `trainmaster.service.dry_run.dry_run`. Nothing is rented, sent or written.
 
         Raises:
             UsageError: what it asks for is not there.

@@ -27,6 +27,7 @@ from trainmaster.spec.parts import as_written, in_place, named_places, part_of, 
 if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome
     from trainmaster.service.service import Service
+    from trainmaster.service.short_questions import Ask
     from trainmaster.spec import Recipe
 
 
@@ -36,6 +37,7 @@ def settled_place(
     environ: Mapping[str, str],
     tell: Callable[[str], None],
     seen: PlaceTable | None = None,
+    ask: Ask | None = None,
 ) -> Recipe:
     """The recipe with one provider for each of its experiments; for all of them if one has room for all.
 
@@ -48,6 +50,7 @@ def settled_place(
         environ: of the caller.
         tell: takes a line for each place that was asked, and one for the choice.
         seen: of the recipe; takes what each place says of all of it: all of them are asked then.
+        ask: a place; None is `asked_place`.
 
     Raises:
         UsageError: none would give what it asks for.
@@ -55,24 +58,24 @@ def settled_place(
     if len(named_places(recipe)) < 2:
         return recipe
     recipe = plannable_again(recipe)
-    ask = _Asking(service, recipe, environ, tell)
+    asking = _Asking(service, recipe, environ, tell, ask or asked_place)
     has_own = any(each.provider for each in recipe.experiments.values())
-    whole = None if has_own else ask.whole(seen)
+    whole = None if has_own else asking.whole(seen)
     is_settled = whole is not None and whole.is_in_time and whole.provider == recipe.places[0]
-    if whole is not None and ask.by_objective:
-        return _at(recipe, whole, tell, ask.refusals, f"the {recipe.objective.name} by its quote")
+    if whole is not None and asking.by_objective:
+        return _at(recipe, whole, tell, asking.refusals, f"the {recipe.objective.name} by its quote")
     has_local = any(capabilities_of(name).is_here for name in recipe.places)
-    if not has_own and not ask.spreads and (is_settled or has_local or len(ask.groups()) == 1):
-        return _at(recipe, whole, tell, ask.refusals)
-    found = {name: shares for group in ask.groups() for name, shares in ask.shares(group).items()}
+    if not has_own and not asking.spreads and (is_settled or has_local or len(asking.groups()) == 1):
+        return _at(recipe, whole, tell, asking.refusals)
+    found = {name: shares for group in asking.groups() for name, shares in asking.shares(group).items()}
     places = {place for shares in found.values() for place in shares}
     if not has_own and not all(found.values()):
-        return _at(recipe, whole, tell, ask.refusals)
+        return _at(recipe, whole, tell, asking.refusals)
     if not all(found.values()):
-        raise _none(ask.refusals)
-    recipe = _on_fewer(recipe, ask.fewer, tell)
+        raise _none(asking.refusals)
+    recipe = _on_fewer(recipe, asking.fewer, tell)
     if not has_own and len(places) == 1:
-        return _at(recipe, ask.answers[places.pop()], tell, ask.refusals)
+        return _at(recipe, asking.answers[places.pop()], tell, asking.refusals)
     return _spread(recipe, found, tell)
 
 
@@ -134,6 +137,7 @@ class _Asking:
     recipe: Recipe
     environ: Mapping[str, str]
     tell: Callable[[str], None]
+    ask: Ask
     refusals: list[str] = field(default_factory=list)
     fewer: dict[str, int] = field(default_factory=dict)
     by_objective: bool = False
@@ -151,7 +155,7 @@ class _Asking:
         table = PlaceTable(self.service, self.recipe, self.environ) if seen is None else seen
         found = table.places
         for name in self.recipe.places:
-            place = asked_place(self.service, in_place(self.recipe, name), self.environ)
+            place = self.ask(self.service, in_place(self.recipe, name), self.environ)
             found.append(table.with_limits(place))
             self._say("", found[-1])
             if found[-1].is_in_time and not asks_all:
@@ -219,7 +223,7 @@ class _Asking:
 
     def _asked(self, group: list[str], place: str, nodes: int | None = None) -> Place:
         part = part_of(self.recipe, place, dict.fromkeys(group, nodes))
-        found = asked_place(self.service, part, self.environ)
+        found = self.ask(self.service, part, self.environ)
         self._say(", ".join(group), found)
         if place not in self.answers or not self.answers[place].is_in_time:
             self.answers[place] = found

@@ -278,7 +278,7 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
         service = state.service.of_team(caller.team or None)
         recipe = with_versions(service, recipe)
         seen = PlaceTable(service, recipe, state.environ)
-        settled = settled_place(service, recipe, state.environ, lambda _: None, seen)
+        settled = settled_place(service, recipe, state.environ, lambda _: None, seen, state.places)
         check_is_in_one_place(settled)
 
         made = seen.quote_of(settled, lambda one: seen.quote(one.provider))

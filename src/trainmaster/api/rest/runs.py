@@ -144,7 +144,9 @@ def check(body: NewRun, state: State, caller: Reader) -> dict[str, Any]:
 def dry_run(body: NewRun, state: State, caller: Submitter) -> dict[str, Any]:
     """What a run would do: `requests` that renting would send, `processes` with their variables, `notes`.
 
-    Nothing is rented, sent or written. What machines are given at their start (`UserData`) is left out.
+    Where the recipe names several places, also `places`: a row of each with its quote, its wait, and why it
+    is not taken. Nothing is rented, sent or written. What machines are given at their start (`UserData`) is
+    left out.
     """
     return planned(state, caller, request_of(body, state, caller))
 

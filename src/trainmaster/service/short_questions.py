@@ -1,0 +1,86 @@
+"""`ShortQuestions`: places are asked for a page while somebody types, and slow ones do not pile up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as TooSlowError
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.service.place_table import Place
+
+if TYPE_CHECKING:
+    from trainmaster.service.open_home import OpenHome
+    from trainmaster.spec import Recipe
+
+#: A page waits so long for a place.
+_ANSWERS_S: Final = 5.0
+#: The same question has the same answer for so long.
+_KEPT_S: Final = 10.0
+#: Asks a place; see `asked_place`.
+Ask = Callable[["OpenHome", "Recipe", Mapping[str, str]], Place]
+
+
+@dataclass(slots=True)
+class _Question:
+    recipe: str
+    at: float
+    answer: Future[Place] = field(default_factory=Future)
+
+
+class ShortQuestions:
+    """Of a server. A place that is still being asked is not asked once more, whatever the next question is.
+
+    Args:
+        ask: a place.
+        answers_s: how long to wait for one.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self, ask: Ask, answers_s: float = _ANSWERS_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ask = ask
+        self._answers_s = answers_s
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._latest: dict[tuple[str, str], _Question] = {}
+
+    def __call__(self, service: OpenHome, recipe: Recipe, environ: Mapping[str, str]) -> Place:
+        """What a place would give; one that is slow is told as such."""
+        text, until = recipe.model_dump_json(), self._clock() + self._answers_s
+        while True:
+            question = self._question(text, service, recipe, environ)
+            try:
+                found = question.answer.result(max(until - self._clock(), 0.0))
+            except TooSlowError:
+                since_s = self._clock() - question.at
+                return Place(recipe.provider, refusal=f"it has not answered for {since_s:.0f} s")
+            if question.recipe == text:
+                return found
+
+    def _question(
+        self, text: str, service: OpenHome, recipe: Recipe, environ: Mapping[str, str]
+    ) -> _Question:
+        """That which is open, or has just been answered; else a new one."""
+        place, now = (service.team or "", recipe.provider), self._clock()
+        with self._guard:
+            latest = self._latest.get(place)
+            if latest is not None and not latest.answer.done():
+                return latest
+            if latest is None or latest.recipe != text or now - latest.at > _KEPT_S:
+                latest = self._latest[place] = _Question(text, now)
+                work = (latest, service, recipe, environ)
+                threading.Thread(target=self._find, args=work, name="ask a place", daemon=True).start()
+            return latest
+
+    def _find(
+        self, question: _Question, service: OpenHome, recipe: Recipe, environ: Mapping[str, str]
+    ) -> None:
+        try:
+            question.answer.set_result(self._ask(service, recipe, environ))
+        except Exception as error:  # noqa: BLE001 - it is raised where the answer is waited for
+            question.answer.set_exception(error)
