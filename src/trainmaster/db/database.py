@@ -397,7 +397,8 @@ class Database:
 
     def forecasts(self, runs: Sequence[str]) -> dict[str, str]:
         """The same of several runs."""
-        return {row["run_id"]: row["data"] for row in self.read(quote_rows.forecasts_query(runs))}
+        rows = self.read(quote_rows.forecasts_query(runs)) if runs else ()
+        return {row["run_id"]: row["data"] for row in rows}
 
     def judged_quotes(self) -> Sequence[RowMapping]:
         """Quotes of the newest runs that have ended, with the run's provider, recipe and tasks."""

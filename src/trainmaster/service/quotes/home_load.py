@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
-from trainmaster.executors.capacity import detect_capacity
 from trainmaster.providers.capabilities import on_this_machine
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.load import Shifted
     from trainmaster.db import Database
+
+#: What is known of each database: the load at which a run began never changes.
+_known: WeakKeyDictionary[Database, dict[str, float]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +71,8 @@ class HomeLoad:
         here = {each.run for each in seen if each.run and on_this_machine(each.offer)}
         if not here:
             return [Shifted()] * len(seen)
-        cores, loads = detect_capacity().cores, dict[str | None, float]()
-        for run, data in database.forecasts(sorted(here)).items():
-            with suppress(ValueError, TypeError, KeyError):  # an earlier version wrote it
-                loads[run] = float(json.loads(data)["load"])
-        then = [loads.get(each.run) if each.run in here else None for each in seen]
+        cores, loads = os.cpu_count() or 1, _loads(database, here)
+        then = [loads.get(each.run) if each.run and each.run in here else None for each in seen]
         places: dict[str, list[tuple[Hashable, float | None, float]]] = {}
         for each, load in zip(seen, then, strict=True):
             places.setdefault(each.place, []).append((each.kind, load, each.seconds))
@@ -82,3 +82,12 @@ class HomeLoad:
         }
         shifts = zip(seen, then, strict=True)
         return [effects[each.place].shift(load, self.load, cores) for each, load in shifts]
+
+
+def _loads(database: Database, runs: Collection[str]) -> Mapping[str, float]:
+    """At which runs began, as far as that was kept."""
+    known = _known.setdefault(database, {})
+    for run, data in database.forecasts(sorted(set(runs) - known.keys())).items():
+        with suppress(ValueError, TypeError, KeyError):  # an earlier version wrote it
+            known[run] = float(json.loads(data)["load"])
+    return known

@@ -49,6 +49,15 @@ def test_machines_elsewhere_do_not_follow_the_load_of_this_one(database):
     assert lab.factor > 1
 
 
+def test_the_load_of_a_run_is_asked_for_once(database, monkeypatch):
+    asked = []
+    forecasts = database.forecasts
+    monkeypatch.setattr(database, "forecasts", lambda runs: asked.extend(runs) or forecasts(runs))
+    for _ in range(3):
+        HomeLoad(5.0).shifts(database, [seen("calm"), seen("busy")])
+    assert sorted(asked) == ["busy", "calm"]
+
+
 def test_what_this_machine_does_and_what_a_lab_does_is_learnt_apart(database):
     slower = [SeenTime("job", run, s, "local") for run, s in (("calm", 1.0), ("busy", 30.0))] * 20
     same = [SeenTime("job", run, 9.0, "lab:m4.large") for run in ("calm", "busy")] * 20
