@@ -9,8 +9,6 @@ import contextlib
 import itertools
 import os
 import secrets
-import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -18,17 +16,8 @@ from typing import Any, Final
 from trainmaster.providers.ray.proxy import GoneError, RayProxy, proxy_of, said_by
 from trainmaster.providers.ray.settings import RAY
 from trainmaster.spec.errors import ProviderError
-from trainmaster.transport.base import (
-    ANSWER_BYTES,
-    Connection,
-    ConnectionLostError,
-    Exchange,
-    Result,
-    Target,
-    Transport,
-    UnreachableError,
-)
-from trainmaster.transport.conversation import converse
+from trainmaster.transport.base import ConnectionLostError, Target, Transport, UnreachableError
+from trainmaster.transport.process_connection import ProcessConnection
 
 #: What stands in the place of the client `ssh`: a module; it gets `Node.way`, then what `ssh` gets.
 CLIENT: Final = "trainmaster.providers.ray.client"
@@ -75,26 +64,18 @@ class RayTransport(Transport):
         return
 
 
-class RayConnection(Connection):
-    """Runs commands in sessions of their own, in the user's home, as an SSH server does.
+class RayConnection(ProcessConnection):
+    """Runs commands in sessions of their own, in the user's home, as an SSH server does."""
 
-    Attributes:
-        target, host_key: see `Connection`.
-    """
+    lost = (OSError, ProviderError)
 
     def __init__(self, target: Target, proxy: RayProxy) -> None:
-        self.target = target
-        self.host_key = ""
+        super().__init__(target)
         self._proxy = proxy
         self._mark, self._numbers = secrets.token_hex(4), itertools.count()
-        self._lock = threading.Lock()
-        self._streams: set[str] = set()
-        self._is_closed = False
 
     def begin(self, do: str, *args: object) -> concurrent.futures.Future[Any]:
         """Call a method of the actor."""
-        if self._is_closed:
-            raise UnreachableError(f"{self.target.shown}: the connection was closed")
         name = self.target.address
         return self._proxy.begin("call", namespace_of(name), name, do, *args)
 
@@ -104,8 +85,13 @@ class RayConnection(Connection):
         Raises:
             UnreachableError: there is none.
         """
-        try:
+        with self._unreachable():
             return said_by(self.begin(do, *args).result(_TIMEOUT_S))
+
+    @contextlib.contextmanager
+    def _unreachable(self) -> Iterator[None]:
+        try:
+            yield
         except (GoneError, TimeoutError) as error:
             self._is_closed = isinstance(error, GoneError)
             words = f"{self.target.shown} does not answer: {error}"
@@ -119,140 +105,21 @@ class RayConnection(Connection):
         """A name for what is begun."""
         return f"{self._mark}-{next(self._numbers)}"
 
-    def exchange(
-        self, talk: Exchange, timeout_s: float | None = None, limit_bytes: int = ANSWER_BYTES
-    ) -> Result:
-        """See `Connection`."""
-        limit_s = _TIMEOUT_S if timeout_s is None else timeout_s
+    async def start(self, command: str) -> _Process:
+        """See `ProcessConnection`."""
+        return await self._begun("start", command)
 
-        async def work() -> Result:
-            processes = _Processes(self)
-            try:
-                lost = (OSError, ProviderError)
-                return await converse(processes, talk, limit_s, limit_bytes, self.target.shown, lost=lost)
-            finally:
-                await processes.end()
+    async def reach(self, host: str, port: int) -> _Process:
+        """See `ProcessConnection`."""
+        return await self._begun("connect", host, port)
 
-        if self._is_closed:
-            raise UnreachableError(f"{self.target.shown}: the connection was closed")
-        return asyncio.run(work())
-
-    def stream(self, command: str) -> socket.socket:
-        """See `Connection`."""
-        key = self.key()
-        self.ask("call", "start", key, f"exec 2>/dev/null; {command}")
-        return self._joined(key)
-
-    @contextlib.contextmanager
-    def forward(self, host: str, port: int, local_port: int = 0) -> Iterator[int]:
-        """See `Connection`."""
-        with (
-            socket.create_server(("127.0.0.1", local_port)) as server,
-            self.serving(server, host, port),
-        ):
-            yield server.getsockname()[1]
-
-    @contextlib.contextmanager
-    def serving(self, server: socket.socket, host: str, port: int) -> Iterator[None]:
-        """Who connects to a socket here is led to a port over there, while inside ``with``."""
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    client, _ = server.accept()
-                    key = self.key()
-                    try:
-                        self.ask("call", "connect", key, host, port)
-                    except ProviderError:
-                        client.close()
-                        continue
-                    self._join(key, client)
-
-        threading.Thread(target=serve, name="forward", daemon=True).start()
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                server.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """End the commands of streams; others have ended."""
-        with self._lock:
-            streams, self._streams = self._streams, set()
-        for key in streams:
-            with contextlib.suppress(ProviderError):
-                self.begin("call", "close", key)
-        self._is_closed = True
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was closed, or its machine is gone."""
-        return self._is_closed
-
-    def _joined(self, key: str) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        self._join(key, theirs)
-        return ours
-
-    def _join(self, key: str, theirs: socket.socket) -> None:
-        """Move bytes both ways until either end hangs up."""
-        with self._lock:
-            self._streams.add(key)
-        over = threading.Event()
-
-        def up() -> None:
-            with contextlib.suppress(OSError, ProviderError):
-                while data := theirs.recv(_PIECE_BYTES):
-                    if not self.ask("call", "send", key, _encoded(data), False):
-                        break
-                self.ask("call", "send", key, "", True)
-                if not over.wait(2.0):  # what was sent last may still be answered
-                    self.ask("call", "close", key)
-
-        def down() -> None:
-            code = None
-            with contextlib.suppress(OSError, ProviderError):
-                while code is None and not (self._is_closed and key not in self._streams):
-                    out, _, code = self.ask("call", "hear", key)
-                    theirs.sendall(base64.b64decode(out))
-            over.set()
-            with contextlib.suppress(OSError):
-                theirs.shutdown(socket.SHUT_RDWR)
-            with contextlib.suppress(ProviderError):
-                self.ask("call", "close", key)
-            with self._lock:
-                self._streams.discard(key)
-            theirs.close()
-
-        for move in (up, down):
-            threading.Thread(target=move, name=f"ray {move.__name__}", daemon=True).start()
-
-
-class _Processes:
-    """What `converse` starts processes with."""
-
-    def __init__(self, connection: RayConnection) -> None:
-        self._connection = connection
-        self._started: list[_Process] = []
-
-    async def create_process(self, command: str, *, encoding: None) -> _Process:
-        """Start one."""
-        del encoding  # as asyncssh has it; here all are bytes
-        process = _Process(self._connection)
-        await process.call("start", process.key, command)
+    async def _begun(self, do: str, *args: object) -> _Process:
+        process = _Process(self)
+        with self._unreachable():
+            async with asyncio.timeout(_TIMEOUT_S):
+                await process.call(do, process.key, *args)
         process.begin()
-        self._started.append(process)
         return process
-
-    async def run(self, command: str) -> None:
-        """Run one that says nothing."""
-        process = await self.create_process(command, encoding=None)
-        await process.wait_closed()
-
-    async def end(self) -> None:
-        """End those that still run, with all that they have started."""
-        for process in self._started:
-            await process.end()
 
 
 class _Process:
@@ -296,8 +163,8 @@ class _Process:
         with contextlib.suppress(ProviderError):
             self._connection.begin("call", "close", self.key)
 
-    async def end(self) -> None:
-        """Let go of it."""
+    async def hang_up(self) -> None:
+        """Let go of it; what still runs is ended."""
         if self._hearing is not None:
             self._hearing.cancel()
             await asyncio.gather(self._hearing, return_exceptions=True)

@@ -13,7 +13,6 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from uuid import uuid4
 
 from trainmaster.spec.errors import TrainmasterError
@@ -21,7 +20,7 @@ from trainmaster.transport.base import Target
 from trainmaster.transport.client import LOST, ClientOrder, raw_terminal, run_client
 from trainmaster.transport.kubernetes.api import KubeApi
 from trainmaster.transport.kubernetes.exec_process import ExecProcess, run_line
-from trainmaster.transport.kubernetes.pods import Forwarding, PodConnection, api_of, relay_command
+from trainmaster.transport.kubernetes.pods import PodConnection, api_of
 
 _READ_BYTES = 1 << 16
 _MARK = "TM_CLIENT"
@@ -34,24 +33,13 @@ def main(words: list[str] | None = None) -> int:
 
 def _do(order: ClientOrder) -> int:
     api = api_of(order.way, os.environ)
-    with _forwarded(api, order):
+    connection = PodConnection(Target(order.machine, order.machine), api)
+    with (
+        contextlib.closing(connection),
+        order.listening() as wanted,
+        connection.serving(*wanted) if wanted else contextlib.nullcontext(),
+    ):
         return asyncio.run(_run(api, order.machine, order.command, is_terminal=order.is_terminal))
-
-
-@contextlib.contextmanager
-def _forwarded(api: KubeApi, order: ClientOrder) -> Iterator[None]:
-    """A socket file here leads to a port there."""
-    with order.listening() as wanted:
-        if wanted is None:
-            yield
-            return
-        server, host, port = wanted
-        connection = PodConnection(Target(order.machine, order.machine), api)
-        forwarding = Forwarding(server, lambda: connection.stream(relay_command(host, port), is_halved=True))
-        try:
-            yield
-        finally:
-            forwarding.close()
 
 
 async def _run(api: KubeApi, pod: str, command: str, *, is_terminal: bool) -> int:

@@ -1,0 +1,287 @@
+"""`ProcessConnection`: a connection whose commands are processes that look as asyncssh's do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, ClassVar, Final, Protocol
+
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.transport.base import (
+    ANSWER_BYTES,
+    Connection,
+    ConnectionLostError,
+    Exchange,
+    RemoteTimeoutError,
+    Result,
+    Target,
+    UnreachableError,
+)
+from trainmaster.transport.conversation import converse, wait_given_up
+
+_TIMEOUT_S: Final = 60.0
+_READ_BYTES: Final = 1 << 18
+#: What has all its input may answer for so long.
+_PARTING_S: Final = 2.0
+#: To end a command takes another call, which is slow when commands are.
+_KILL_S: Final = 20.0
+
+
+class RemoteProcess(Protocol):
+    """A command there, or a connection to a port. stdin, stdout, stderr, returncode: as asyncssh has them."""
+
+    stdin: Any
+    stdout: Any
+    stderr: Any
+    returncode: int | None
+
+    async def wait_closed(self) -> None:
+        """Until it has ended, or the connection is lost."""
+
+    def close(self) -> None:
+        """End it."""
+
+    async def hang_up(self) -> None:
+        """Let go of it; what still runs is ended."""
+
+
+Start = Callable[[], Awaitable[RemoteProcess]]
+
+
+class ProcessConnection(Connection):
+    """See `Connection`; each command is a call of its own.
+
+    Attributes:
+        target, host_key: see `Connection`.
+        lost: errors that mean that it is lost.
+    """
+
+    lost: ClassVar[tuple[type[Exception], ...]] = (OSError, ConnectionLostError)
+
+    def __init__(self, target: Target) -> None:
+        self.target, self.host_key = target, ""
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._streams: dict[socket.socket, threading.Thread] = {}
+
+    @abstractmethod
+    async def start(self, command: str) -> RemoteProcess:
+        """Start a command.
+
+        Raises:
+            UnreachableError: it cannot be started now.
+        """
+
+    @abstractmethod
+    async def reach(self, host: str, port: int) -> RemoteProcess:
+        """Connect to a port that can be reached from there; raises as `start` does."""
+
+    def exchange(
+        self, talk: Exchange, timeout_s: float | None = None, limit_bytes: int = ANSWER_BYTES
+    ) -> Result:
+        """See `Connection`."""
+        self._check_open()
+        limit_s = _TIMEOUT_S if timeout_s is None else timeout_s
+
+        async def work() -> Result:
+            commands = _Commands(self.start)
+            try:
+                return await converse(commands, talk, limit_s, limit_bytes, self.target.shown, lost=self.lost)
+            except RemoteTimeoutError:
+                await wait_given_up(_KILL_S)
+                raise
+            finally:
+                await commands.end()
+
+        return asyncio.run(work())
+
+    def stream(self, command: str) -> socket.socket:
+        """See `Connection`."""
+        return self._joined(lambda: self.start(f"exec 2>/dev/null; {command}"), _PARTING_S)
+
+    @contextlib.contextmanager
+    def forward(self, host: str, port: int, local_port: int = 0) -> Iterator[int]:
+        """See `Connection`."""
+        with (
+            socket.create_server(("127.0.0.1", local_port)) as server,
+            self.serving(server, host, port),
+        ):
+            yield server.getsockname()[1]
+
+    @contextlib.contextmanager
+    def serving(self, server: socket.socket, host: str, port: int) -> Iterator[None]:
+        """Who connects to a socket here is led to a port over there, while inside ``with``."""
+        forwarding = _Forwarding(server, lambda: self._joined(lambda: self.reach(host, port), None))
+        try:
+            yield
+        finally:
+            forwarding.close()
+
+    def close(self) -> None:
+        """Streams end."""
+        with self._lock:
+            self._is_closed = True
+            streams = dict(self._streams)
+        for each in streams:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        deadline = time.monotonic() + _PARTING_S  # who ends next may be the whole process
+        for thread in streams.values():
+            thread.join(max(deadline - time.monotonic(), 0.0))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, or its machine is known to be gone."""
+        return self._is_closed
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise UnreachableError(f"{self.target.shown}: the connection was closed")
+
+    def _joined(self, start: Start, parting_s: float | None) -> socket.socket:
+        """What leads to a process. parting_s: so long may it answer when it has all its input."""
+        self._check_open()
+        ours, theirs = socket.socketpair()
+        began: list[Exception] = []
+        ready = threading.Event()
+
+        async def work() -> None:
+            try:
+                process = await start()
+            except Exception as error:  # noqa: BLE001 - raised where it is waited for
+                began.append(error)
+                return
+            finally:
+                ready.set()
+            await self._join(process, theirs, parting_s)
+
+        def run() -> None:
+            with theirs:
+                asyncio.run(work())
+            with self._lock:
+                self._streams.pop(theirs, None)
+
+        theirs.setblocking(False)
+        thread = threading.Thread(target=run, name=f"stream to {self.target.name}", daemon=True)
+        with self._lock:
+            self._streams[theirs] = thread
+        thread.start()
+        ready.wait()
+        if began:
+            ours.close()
+            raise began[0]
+        return ours
+
+    async def _join(self, process: RemoteProcess, theirs: socket.socket, parting_s: float | None) -> None:
+        """Move bytes both ways until either end hangs up."""
+        loop = asyncio.get_running_loop()
+
+        async def send_up() -> None:
+            with contextlib.suppress(*self.lost, OSError):
+                while data := await loop.sock_recv(theirs, _READ_BYTES):
+                    process.stdin.write(data)
+                    await process.stdin.drain()
+                process.stdin.write_eof()
+
+        async def bring_down() -> None:
+            with contextlib.suppress(*self.lost):
+                while data := await process.stdout.read(_READ_BYTES):
+                    await loop.sock_sendall(theirs, data)
+
+        async def hear() -> None:  # what it says on standard error is lost, but must be read
+            with contextlib.suppress(*self.lost):
+                while await process.stderr.read(_READ_BYTES):
+                    pass
+
+        sending, bringing, hearing = (asyncio.create_task(work()) for work in (send_up, bring_down, hear))
+        try:
+            await asyncio.wait({sending, bringing}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():  # what was sent last is still to arrive
+                await asyncio.wait({bringing}, timeout=parting_s)
+        finally:
+            for task in (sending, bringing, hearing):
+                task.cancel()
+            await asyncio.gather(sending, bringing, hearing, return_exceptions=True)
+            await process.hang_up()
+
+
+class _Commands:
+    """What `converse` starts commands with."""
+
+    def __init__(self, start: Callable[[str], Awaitable[RemoteProcess]]) -> None:
+        self._start = start
+        self._started: list[RemoteProcess] = []
+
+    async def create_process(self, command: str, *, encoding: None) -> RemoteProcess:
+        """Start one."""
+        del encoding  # as asyncssh has it; here all are bytes
+        process = await self._start(command)
+        self._started.append(process)
+        return process
+
+    async def run(self, command: str) -> None:
+        """Run one that says nothing."""
+        process = await self.create_process(command, encoding=None)
+        process.stdin.write_eof()
+        await process.wait_closed()
+
+    async def end(self) -> None:
+        """Let go of all."""
+        await asyncio.gather(*(each.hang_up() for each in self._started))
+
+
+class _Forwarding:
+    """Lets whatever connects to a server here through to a stream.
+
+    Args:
+        server: that listens.
+        opens: makes a stream.
+    """
+
+    def __init__(self, server: socket.socket, opens: Callable[[], socket.socket]) -> None:
+        self._server, self._opens = server, opens
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, name="forward", daemon=True).start()
+
+    def close(self) -> None:
+        """Take no more, and end what there is."""
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        with self._lock:
+            open_now = list(self._open)
+        for each in open_now:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._server.accept()
+                threading.Thread(target=self._serve, args=(client,), name="forward", daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(TrainmasterError, OSError), self._opens() as line:
+            with self._lock:
+                self._open |= {client, line}
+            up = threading.Thread(target=_pump, args=(client, line), daemon=True)
+            up.start()
+            _pump(line, client)
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+            up.join()
+            with self._lock:
+                self._open -= {client, line}
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while piece := source.recv(_READ_BYTES):
+            sink.sendall(piece)
+        sink.shutdown(socket.SHUT_WR)
