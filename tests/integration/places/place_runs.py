@@ -123,11 +123,18 @@ def cross(user: Renter, provider: str, row: Crossing) -> None:
     assert row.words in going.text + logs, going.text
 
 
-def serve(user: Renter, provider: str, machine: str, held: Callable[[], list[str]]) -> None:
-    """Two workers and a parameter server, on machines of their own."""
+def serve(user: Renter, provider: str, machine: str, held: Callable[[], list[str]] | None = None) -> None:
+    """Two workers and a parameter server, on machines of their own.
+
+    Args:
+        user: who runs them.
+        provider, machine: where.
+        held: machines that there are, where that is quickly seen.
+    """
     going = user.run(user.recipe(SERVED.format(machine=machine)), provider=provider)
     run = going.run
-    until(lambda: len(held()) == 3, seen=held)
+    if held is not None:
+        until(lambda: len(held()) == 3, seen=held)
     assert going.end()["state"] == "DONE"
     text = user.call("logs", run).stdout
     assert (text.count("worker of three"), text.count("ps of three")) == (2, 1), text
