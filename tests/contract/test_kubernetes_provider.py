@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shlex
+import signal
 import socket
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,7 +35,7 @@ from trainmaster.transport.http_calls import HttpAnswer, sender
 from trainmaster.transport.kubernetes.api import KubeApi, KubeRefusedError
 from trainmaster.transport.kubernetes.exec_process import ExecProcess
 from trainmaster.transport.kubernetes.login import read_login
-from trainmaster.transport.kubernetes.pods import Pods, way_of
+from trainmaster.transport.kubernetes.pods import CLIENT, Pods, way_of
 
 SETTINGS = """\
 image: work:lab
@@ -353,6 +357,28 @@ class TestPods(TransportContract):
                 client.sendall(b"ping")
                 client.shutdown(socket.SHUT_WR)
                 assert b"".join(iter(lambda: client.recv(100), b"")) == b"ping!"
+
+    def test_a_client_is_called_as_ssh_is(self, target: Target, tmp_path: Path) -> None:
+        """What it is given goes there; it ends as the command does, and the command with it."""
+        client = [sys.executable, "-m", CLIENT, target.way]
+        command = [*client, target.address, "cat; echo told >&2; exit 3"]
+        done = subprocess.run(command, input=b"said" * 100_000, capture_output=True, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (3, b"said" * 100_000, b"told\n")
+        echo = f"exec /usr/bin/python3 -c {shlex.quote(_ECHO)}"
+        with subprocess.Popen([*client, target.address, echo], stdout=subprocess.PIPE) as serving:
+            assert serving.stdout is not None
+            there, file = int(serving.stdout.readline().split()[1]), tmp_path / "socket"
+            forward = [*client, "-L", f"{file}:127.0.0.1:{there}", target.address, "echo up; cat"]
+            with subprocess.Popen(forward, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as leading:
+                assert leading.stdout is not None
+                assert leading.stdout.readline() == b"up\n"
+                with socket.socket(socket.AF_UNIX) as line:
+                    line.connect(os.fspath(file))
+                    line.sendall(b"ping")
+                    assert b"".join(iter(lambda: line.recv(100), b"")) == b"ping!"
+                leading.terminate()
+            assert leading.returncode == 128 + signal.SIGTERM
+        assert serving.returncode == 0
 
     @pytest.fixture
     def transport(self) -> Transport:

@@ -6,18 +6,23 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import os
+import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from trainmaster.spec.errors import TrainmasterError, one_line
+from trainmaster.transport.process_connection import ProcessConnection, RemoteProcess
 
 #: As ``ssh`` ends when there is no connection.
 LOST: Final = 255
+_READ_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +43,18 @@ class ClientOrder:
     forward: str
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[tuple[socket.socket, str, int] | None]:
-        """The socket that is to lead to a port, and which; None if none is to."""
+    def forwarded(self, connection: ProcessConnection) -> Iterator[None]:
+        """While it lasts, the socket file leads to its port, if there is to be any."""
         if not self.forward:
-            yield None
+            yield
             return
         place, host, port = self.forward.rsplit(":", 2)
         with socket.socket(socket.AF_UNIX) as server:
             os.umask(0o077)
             server.bind(place)
             server.listen(64)
-            yield server, host, int(port)
+            with connection.serving(server, host, int(port)):
+                yield
 
 
 def run_client(do: Callable[[ClientOrder], int], words: list[str] | None = None) -> int:
@@ -85,3 +91,61 @@ def raw_terminal(is_terminal: bool) -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+async def relay(
+    process: RemoteProcess,
+    end_there: Callable[[], Awaitable[None]],
+    resize: Callable[[], Awaitable[None]] | None,
+) -> int:
+    """Join a process there to the input and output of this one; the exit code.
+
+    Args:
+        process: that was started.
+        end_there: ends it, when this process is asked to end: nothing there hears that we go.
+        resize: tells it the size of the terminal here; None without a terminal.
+    """
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        loop.add_signal_handler(number, over.set)
+    threading.Thread(target=_send_up, args=(loop, process), daemon=True).start()
+    with raw_terminal(resize is not None):
+        if resize is not None:
+            loop.add_signal_handler(signal.SIGWINCH, lambda: asyncio.ensure_future(resize()))
+            await resize()
+        bringing = asyncio.gather(_bring_down(process.stdout, 1), _bring_down(process.stderr, 2))
+        ending = asyncio.create_task(over.wait())
+        either: set[asyncio.Future[Any]] = {bringing, ending}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if over.is_set():
+            bringing.cancel()
+            await end_there()
+        else:
+            with contextlib.suppress(BrokenPipeError):
+                await bringing
+                await process.wait_closed()
+    code = process.returncode
+    await process.hang_up()
+    if over.is_set():
+        return 128 + signal.SIGTERM
+    return LOST if code is None else code if code >= 0 else 128 - code
+
+
+def _send_up(loop: asyncio.AbstractEventLoop, process: RemoteProcess) -> None:
+    """What is typed, or comes from a file; a thread, as files are waited for."""
+
+    async def send(data: bytes) -> None:
+        process.stdin.write(data)
+        await process.stdin.drain()
+
+    with contextlib.suppress(OSError, RuntimeError, TrainmasterError):
+        while data := os.read(0, _READ_BYTES):
+            asyncio.run_coroutine_threadsafe(send(data), loop).result()
+        loop.call_soon_threadsafe(process.stdin.write_eof)
+
+
+async def _bring_down(stream: Any, file: int) -> None:  # noqa: ANN401 - as asyncssh has them
+    while data := await stream.read(_READ_BYTES):
+        while data:
+            data = data[os.write(file, data) :]
