@@ -173,6 +173,7 @@ class _Line:
 
     def send(self, do: str, args: object) -> concurrent.futures.Future[Any]:
         answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        answer.set_running_or_notify_cancel()  # to cancel it would end `_listen`
         with self._writing:
             number, self._used_at = next(self._numbers), time.monotonic()
             self._waiting[number] = answer
