@@ -13,7 +13,8 @@ from trainmaster.advisor.market.load import mean_doubt
 from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.experience import Experience
 from trainmaster.advisor.model.measurement import HELD, Measurement, Point, SeenCurve
-from trainmaster.advisor.model.shapes import Floats
+from trainmaster.advisor.model.physics import own_time
+from trainmaster.advisor.model.shapes import Columns, Floats, Shapes
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.spec import Strategy
 
@@ -54,6 +55,7 @@ class Knowledge:
         fingerprint: of what was measured.
         measurements: the newest of those that it rests on.
         curves: what was reported of the metrics of targets, the newest first.
+        computes: share of a worker's own time that another device makes shorter or longer.
     """
 
     model: StepTimeModel | None
@@ -80,6 +82,7 @@ class Knowledge:
     measurements: tuple[Measurement, ...] = ()
     startups: Mapping[str, float] = field(default_factory=dict)
     curves: tuple[SeenCurve, ...] = ()
+    computes: float = 1.0
 
     @classmethod
     def of(
@@ -121,10 +124,11 @@ class Knowledge:
         if stepped:
             points = [prepared(m, nic_mbps.get(m.offer)) for m in here]
             model = StepTimeModel.fit(points, seed, experience)
+        measured = devices.get(offer) or Device("", 1.0, offer)
         durations = [m.duration_s for m in here if m.duration_s is not None]
         return cls(
             model=model,
-            measured=devices.get(offer) or Device("", 1.0, offer),
+            measured=measured,
             startup_s=_median([m.startup_s for m in here]) or 0.0,
             startup_spread=math.hypot(
                 _spread([m.startup_s for m in here if m.startup_s > 0], _STARTUP_SPREAD),
@@ -149,6 +153,7 @@ class Knowledge:
             startups=_startups(first),
             measurements=tuple(_with_network(m, nic_mbps.get(m.offer)) for m in here[:_KEPT]),
             curves=curves_of(same, similar),
+            computes=_computes(model, points, here, measured.cores),
         )
 
     @property
@@ -190,6 +195,26 @@ class Knowledge:
     def memory_at(self, batch: Floats, *, device: bool) -> Floats:
         """(m,) bytes that one member needs with a local batch; NaN where nothing was seen."""
         return memory_at(self.device_memory if device else self.memory, batch)
+
+
+def _computes(
+    model: StepTimeModel | None, points: Sequence[Point], measured: Sequence[Measurement], cores: float
+) -> float:
+    """Share of a worker's own time, without communication, for which it computes; 1 where that is unknown.
+
+    What waits for data or for a clock takes as long on another device. Of a machine with a part of a core
+    that part is all that it can keep busy.
+    """
+    if model is None:
+        return 1.0
+    own_s = own_time(model.theta[None], Shapes.of(Columns.of(points), model.context))[0]
+    shares = []
+    for m, point, alone_s in zip(measured, points, own_s.tolist(), strict=True):
+        busy = None if m.time_shares is None else m.time_shares.computing
+        if busy is not None and point.step_time_s:
+            busy = min(busy / min(cores or 1.0, 1.0) + (m.held or 0.0), 1.0)
+            shares.append(min(busy * point.step_time_s / alone_s, 1.0))
+    return float(np.median(shares)) if shares else 1.0
 
 
 def curves_of(same: Sequence[Measurement], similar: Sequence[Measurement]) -> tuple[SeenCurve, ...]:

@@ -454,7 +454,8 @@ class Timing:
         mean, spread = means[some.machine[rows]], spreads[some.machine[rows]]
         if not spread.any() and not mean.any():
             return np.ones((1, len(some)))
-        return np.exp(-mean + spread * self._normal(5))[:, back.ravel()]
+        share = self.knowledge.computes
+        return (1 - share + share * np.exp(-mean + spread * self._normal(5)))[:, back.ravel()]
 
     @cached_property
     def _speeds(self) -> NDArray[np.int_]:
