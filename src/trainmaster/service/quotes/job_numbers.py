@@ -28,7 +28,7 @@ _MOST_COMPARED: Final = 40
 _LEAST_VALUES: Final = 3
 #: A step follows a number to a power like this, before any were seen; how much steps differ beside (log).
 #: Other versions whose numbers leave so much more doubt than the nearest ones do not count.
-_NUMBERS: Final = (0.0, 0.15)
+_NUMBERS: Final = (0.0, 0.3)
 _STEP_NOISE: Final = 0.1
 _AS_NEAR: Final = 0.02
 #: Of a recipe, the first that there is.
