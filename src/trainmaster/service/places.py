@@ -207,7 +207,9 @@ class _Asking:
         for place in places:
             nodes = left = wanted - sum(found.values())
             seen.append(self._asked([name], place, nodes))
-            while not seen[-1].is_in_time and not seen[-1].refusal and nodes > 1:
+            # One that never has so many may have fewer.
+            takes_some = nodes == 1 or not (seen[-1].refusal and self._takes_none(name, place))
+            while not seen[-1].is_in_time and takes_some and nodes > 1:
                 nodes = nodes // 2
                 seen.append(self._asked([name], place, nodes))
             is_too_many = bool(found) and seen[-1].nodes > left  # a gang is there as a whole
@@ -220,6 +222,10 @@ class _Asking:
             self.fewer[name] = sum(found.values())
         best = chosen(seen)
         return found or ({} if best is None else {best.provider: best.nodes})
+
+    def _takes_none(self, name: str, place: str) -> bool:
+        """Whether a place would not give a single node either."""
+        return bool(self.ask(self.service, part_of(self.recipe, place, {name: 1}), self.environ).refusal)
 
     def _asked(self, group: list[str], place: str, nodes: int | None = None) -> Place:
         part = part_of(self.recipe, place, dict.fromkeys(group, nodes))
@@ -293,7 +299,10 @@ def _asked_in_time(
         for name, each in recipe.experiments.items()
         if each.workers and each.serve is None and each.distributed is None
     }
-    while not place.is_in_time and not place.refusal and max(nodes.values(), default=1) > 1:
+    if place.refusal and max(nodes.values(), default=1) > 1:  # one that never has so many may have fewer
+        one = _on_fewer(recipe, dict.fromkeys(nodes, 1), lambda _: None)
+        nodes = {} if asked_place(service, one, environ).refusal else nodes
+    while not place.is_in_time and max(nodes.values(), default=1) > 1:
         nodes = {name: max(count // 2, 1) for name, count in nodes.items()}
         place = asked_place(service, _on_fewer(recipe, nodes, lambda _: None), environ)
     return (place, nodes) if place.is_in_time and place is not first else (first, {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +25,17 @@ from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError, UsageError
 from trainmaster.spec.parts import named_places, parted
 from trainmaster.web.rendering import part
+
+
+def at_most(most: int) -> Callable[[int], float]:
+    """A place that has so many machines."""
+
+    def wait_s(nodes: int) -> float:
+        if nodes > most:
+            raise UsageError(f"it can never have {nodes}", "")
+        return 0.0
+
+    return wait_s
 
 
 @pytest.fixture
@@ -280,6 +291,8 @@ def test_each_experiment_in_a_place_of_its_own(
         ({"hosts": 0.0, "slurm": AWAY, "ray": 0.0}, 3, {"hosts": 1, "ray": 2}),
         ({"hosts": 0.0, "slurm": lambda nodes: 7200.0 * (nodes > 2), "ray": 0.0}, 6,
          {"hosts": 1, "slurm": 2, "ray": 3}),
+        ({"slurm": at_most(3), "ray": at_most(3)}, 6, {"slurm": 3, "ray": 3}),  # none ever has 6
+        ({"slurm": at_most(0), "hosts": 0.0, "ray": at_most(3)}, 4, {"hosts": 1, "ray": 3}),
     ],
 )  # fmt: skip
 def test_a_sweep_spreads_over_the_places_that_give_something_in_time(
