@@ -351,7 +351,7 @@ def _connect(address: str) -> None:
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
             return
         except ConnectionError as error:
-            # The head starts a server for each client, gives a busy machine 30 s for that, and some die at once.
+            # The head starts a server for each client, and gives it 30 s; some die at once.
             passing = ("Starting Ray client server failed", "ZombieProcess")
             if not left or not any(each in str(error) for each in passing):
                 raise
