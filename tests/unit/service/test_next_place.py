@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from trainmaster.service import renting
 from trainmaster.service.places import next_place, settled_place
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import LeaseLostError
+from trainmaster.spec.errors import LeaseLostError, UsageError
 from trainmaster.spec.facts import Fact, GangSize
 
 
@@ -156,9 +156,21 @@ def test_what_was_planned_for_one_place_is_not_asked_of_the_next(
     assert next_place(service, recipe, {}, "", lambda _: None) is None
 
 
+def waits_or_never(most: int, *, never: bool) -> Callable[[int], float]:
+    """A place that has so many machines now; more of them wait, or are never there."""
+
+    def wait_s(nodes: int) -> float:
+        if never and nodes > most:
+            raise UsageError(f"it can never have {nodes}", "")
+        return 7200.0 * (nodes > most)
+
+    return wait_s
+
+
+@pytest.mark.parametrize("never", [False, True])
 @pytest.mark.parametrize(("most", "workers"), [(9, 6), (4, 3), (0, None)])
 def test_the_next_place_is_asked_for_all_nodes_of_a_sweep(
-    service: Service, monkeypatch: pytest.MonkeyPatch, most: int, workers: int | None
+    service: Service, monkeypatch: pytest.MonkeyPatch, most: int, workers: int | None, *, never: bool
 ) -> None:
     """Also where the first one gave fewer; it gives fewer itself if all of them would wait."""
     answers = {"hosts": FULL, "slurm": lambda nodes: 7200.0 * (nodes > 2), "ray": 7200.0}
@@ -166,7 +178,7 @@ def test_the_next_place_is_asked_for_all_nodes_of_a_sweep(
     text = SWEEP.format(places="hosts, slurm, ray", workers=6)
     recipe = settled_place(service, Recipe.from_text(text), {}, lambda _: None)
     assert (recipe.provider, recipe.experiments["train"].workers) == ("slurm", 1)
-    have_places(monkeypatch, {**answers, "ray": lambda nodes: 7200.0 * (nodes > most)})
+    have_places(monkeypatch, {**answers, "ray": waits_or_never(most, never=never)})
     told: list[str] = []
     found = next_place(service, recipe, {}, "it is full", told.append)
     assert (found and found.experiments["train"].workers) == workers, told
