@@ -165,6 +165,22 @@ def test_components_are_given_back_singly(bench: SlurmBench, is_early: bool) -> 
     until(lambda: not bench.left())
 
 
+def test_a_component_that_was_given_back_while_it_waited_is_not_held(bench: SlurmBench) -> None:
+    """What others of its job wait for holds its node no longer than it must."""
+    provider = bench.provider()
+    server, worker = bench.request("ps", token="ps-0"), bench.request(token="worker-0")
+    bench.provider().acquire("held", bench.request("else", count=3, token="else-0"))
+    (first,) = provider.acquire("c", replace(server, beside=(worker,)))
+    (second,) = provider.acquire("c", replace(worker, beside=(server,)))
+    provider.release("c", [second.id])
+    provider.release("held")
+    until(lambda: first.id in {node.id for node in provider.nodes("c") if node.state is NodeState.READY})
+    until(lambda: len(bench.left()) == 1)
+    assert {node.id: node.state for node in provider.nodes("c")}[first.id] is NodeState.READY
+    provider.release("c")
+    until(lambda: not bench.left())
+
+
 class TestSlurm(ProviderContract):
     """Every promise."""
 

@@ -307,6 +307,39 @@ def test_what_was_submitted_before_a_loss_is_not_submitted_again(tmp_path):
     assert [node.id for node in provider.acquire("c", BIG)] == ["812.0"]
 
 
+@pytest.mark.parametrize(
+    ("given_back", "words", "never"),
+    [
+        ("4", "scancel --quiet 4\n", "update"),  # a component: nothing else is of its job
+        ("3", "update JobId=3 NodeList=n1 ", "scancel --quiet 3\n"),  # with the first one all others would go
+    ],
+)
+def test_a_component_that_was_given_back_while_it_waited_holds_no_nodes(tmp_path, given_back, words, never):
+    """It is as long as the others wait that nothing can be done: once the job runs its nodes go back."""
+
+    def told(job: str) -> str:
+        group = f"JobId={job} HetJobId=3 HetJobOffset={int(job) - 3}"
+        return RUNNING.replace("JobId=3", group).replace("worker-0", f"worker-{job}")
+
+    waits = [
+        told(job).replace("=RUNNING", "=PENDING").replace("NodeList=n[1,3]", "NodeList=") for job in "34"
+    ]
+    shell = Slurm(squeue=Result(0, "\n".join(["now=0", *waits]), ""))
+    provider = provider_of(tmp_path, shell)
+    requests = [NodeRequest("worker", 2, "big", token=f"worker-{job}") for job in "34"]
+    with provider._memory.alone("c"):
+        provider._noted("c", requests)
+    provider.release("c", [f"{given_back}.0", f"{given_back}.1"])
+    assert not [script for script in shell.told if "scancel" in script]
+    shell.said = {"squeue": Result(0, "\n".join(["now=0", *map(told, "34")]), "")}
+    for _ in range(2):
+        states = [node.state for node in provider.nodes("c")]
+        assert sorted(states) == [NodeState.GONE] * 2 + [NodeState.READY] * 2
+    (ends,) = [script for script in shell.told if "scancel" in script or "update" in script]
+    assert words in ends
+    assert never not in ends
+
+
 def test_nothing_of_a_script_goes_on_when_time_is_up(tmp_path, monkeypatch):
     """Else `sbatch` may submit when the lock is free for the next one."""
     monkeypatch.setattr(shell, "_TIMEOUT_S", 0.5)

@@ -324,8 +324,8 @@ class SlurmProvider(LedgerProvider):
             by_id |= {job.id: job for job in answers.parse_past(self._answer(scripts.past_script(lost)))}
         offset_s = self._clock() - there
         for asked in known.asked.values():
-            if asked.left:
-                job = by_id.get(asked.about["job"])
+            job = by_id.get(asked.about["job"])
+            if asked.left or _is_held_for_nothing(asked, job):
                 asked = self._updated(asked, job, offset_s)
                 known = known.with_requests(asked)
                 if job is not None:
@@ -508,3 +508,9 @@ class SlurmProvider(LedgerProvider):
                 f"Name where they are with `path`, or the login node with `login`, in {self._settings.file}.",
             )
         raise ProviderError(f"Slurm does not answer: {words}", "It is asked again.")
+
+
+def _is_held_for_nothing(asked: AskedMachines, job: SlurmJob | None) -> bool:
+    """Whether all of its machines were given back while it waited, and it has nodes now."""
+    runs = job is not None and job.phase is JobPhase.RUNS
+    return runs and not asked.left and not any(each.where for each in asked.machines.values())
