@@ -48,7 +48,9 @@ def _of_slurm(written: dict[str, Any]) -> dict[str, Any]:
             name = job["nodes"][seat] if seat < len(job.get("nodes", ())) else ""
             end = {"ended_at": job.get("ended_at", 0.0), "reason": job.get("reason", "")}
             if seat in job.get("given_back", ()):
-                end = {"ended_at": end["ended_at"] or 1.0, "reason": "it was given back"}
+                # When is not written: no earlier than its start.
+                ended_at = end["ended_at"] or max(job.get("started_at", 0.0), 1.0)
+                end = {"ended_at": ended_at, "reason": "it was given back"}
             address = job.get("addresses", {}).get(name, name)
             machines[f"{job['id']}.{seat}"] = {
                 "address": address, "private_address": address, "where": name,

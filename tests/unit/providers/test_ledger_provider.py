@@ -62,7 +62,10 @@ def test_what_an_earlier_version_wrote_is_known(tmp_path: Path, place: str) -> N
     assert id == ("7.1" if place == "slurm" else "m")
     assert machine.where == ("" if place == "ray" else "n1")
     if place == "slurm":
-        assert known.machines[0][2].reason == "it was given back"
+        given_back = known.machines[0][2]
+        assert (given_back.reason, given_back.ended_at) == ("it was given back", 5.0), (
+            "never before its start"
+        )
         assert asked.about == {"job": "7", "leader": "", "batch": "n0"}
         assert known.about == {"private": "private half", "public": "public half"}
     if place == "kubernetes":
