@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from trainmaster.service.driving.worlds import HandOver, Session
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.quotes.history import History
+    from trainmaster.service.quotes.home_load import HomeLoad
     from trainmaster.service.runs.curves import ExperimentCurves
     from trainmaster.service.runs.search_results import SearchResults
     from trainmaster.service.teams.admission import Application
@@ -347,7 +348,7 @@ class Service(OpenHome):
 
         return find_model(self.database, name)
 
-    def measurements(self, recipe: Recipe) -> dict[str, History]:
+    def measurements(self, recipe: Recipe, load: HomeLoad | None = None) -> dict[str, History]:
         """What was measured before of each experiment of a recipe, and of similar ones; newest first.
 
         Raises:
@@ -355,4 +356,4 @@ class Service(OpenHome):
         """
         from trainmaster.service.quotes.history import histories
 
-        return histories(self.database, self.home, recipe, team=self.team)
+        return histories(self.database, self.home, recipe, team=self.team, load=load)

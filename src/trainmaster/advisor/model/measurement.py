@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from trainmaster.advisor.market.load import Shifted
@@ -180,6 +180,7 @@ class Measurement:
         held: share of its time for which other work held the processors that it was ready for, or its
             machine was not given them; None if unknown. `step_spread` counts it.
         startup_doubt: about the start at the load of now, where it was seen at another; see `Shifted`.
+        as_seen: this, before it was told for another load; None if it was not.
     """
 
     point: Point | None
@@ -207,6 +208,7 @@ class Measurement:
     curve: SeenCurve | None = None
     held: float | None = None
     startup_doubt: float = 0.0
+    as_seen: Measurement | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be.
@@ -246,12 +248,13 @@ class Measurement:
             duration_s=duration_s,
             step_spread=math.hypot(self.step_spread, work.doubt),
             startup_doubt=start.doubt,
+            as_seen=self.as_seen or self,
         )
 
     def to_json(self) -> str:
         """As text for the database."""
         values = asdict(self)
-        del values["startup_doubt"]  # it is of one moment
+        del values["startup_doubt"], values["as_seen"]  # they are of one moment
         return json.dumps({name: value for name, value in values.items() if value is not None})
 
     @classmethod
@@ -277,8 +280,14 @@ class Measurement:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``quote --json``: what is known of it."""
-        values = asdict(self)
+        """For ``quote --json``: what is known of it, as it was seen."""
+        values = asdict(replace(self.as_seen or self, offer=self.offer))
         point = values.pop("point") or {}
-        del values["code_lines"], values["numbers"], values["curve"], values["startup_doubt"]
+        del (
+            values["code_lines"],
+            values["numbers"],
+            values["curve"],
+            values["startup_doubt"],
+            values["as_seen"],
+        )
         return {name: value for name, value in {**values, **point}.items() if value is not None}

@@ -29,6 +29,7 @@ from trainmaster.service.runs.summary import queued_seconds, run_seconds
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.facts import Fact, RunFacts
+from trainmaster.spec.parts import named_places
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import ADAPTED
 
@@ -310,7 +311,8 @@ def _facts(database: Database, lease: Lease, files: Replication | None) -> RunFa
 def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -> QuoteTracker:
     from trainmaster.service.quotes.home_load import HomeLoad
 
-    row, load = opened.database.run_row(session.run), HomeLoad.now()  # what it runs adds to that itself
+    row, now = opened.database.run_row(session.run), HomeLoad.now()  # what it runs adds to that itself
+    load = now.of(named_places(session.recipe))
 
     def score(kind: str) -> str:
         from trainmaster.service.quotes.score import score_line
@@ -337,7 +339,7 @@ def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -
         beside=beside,
         promised=_nothing if world.allowance is None else world.allowance.hurry,
         where=world.where,
-        load=load.load,
+        load=now.load,
         told_before={each["message"] for each in queries.last_notes(opened.database, session.run, 1_000)},
     )
 

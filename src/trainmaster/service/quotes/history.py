@@ -31,6 +31,7 @@ from trainmaster.service.quotes.job_numbers import as_long, lengths_seen, neares
 from trainmaster.spec import Recipe, Strategy
 from trainmaster.spec.errors import StoreError, TrainmasterError
 from trainmaster.spec.facts import RunFacts
+from trainmaster.spec.parts import named_places
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.load import Shifted
@@ -140,12 +141,12 @@ def histories(
         recipe: what was read.
         snapshot: of its code; None takes one.
         team: that asks; no team learns what another has measured, nor what the owner has (None).
-        load: of this machine; None: that of now.
+        load: to tell it for, see `HomeLoad.of`; None: that of now where its places are this machine.
 
     Raises:
         UsageError: its code cannot be read.
     """
-    load = load or HomeLoad.now()
+    load = load or HomeLoad.now().of(named_places(recipe))
     if snapshot is None:
         excluded = (home.root, home.cache, *recipe.secret_files)
         snapshot = take_snapshot(

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from trainmaster.providers.capabilities import on_this_machine
+from trainmaster.providers.capabilities import HOST, measured_name, on_this_machine
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.load import Shifted
     from trainmaster.db import Database
 
+#: Linux counts there what computes, or waits for a disk, at this moment.
+_NOW: Final = Path("/proc/stat")
+#: So much more than at this moment may have been at work all the time.
+_CHANCE: Final = 1.0
 #: What is known of each database: the load at which a run began never changes.
 _known: WeakKeyDictionary[Database, dict[str, float]] = WeakKeyDictionary()
 
@@ -45,15 +50,29 @@ class HomeLoad:
     """The load of this machine.
 
     Attributes:
-        load: of the last minute, when the run that is quoted began, or now.
+        load: of the last minute, when the run that is quoted began, or now; None if unknown.
     """
 
-    load: float
+    load: float | None
 
     @classmethod
     def now(cls) -> HomeLoad:
-        """That of the last minute."""
-        return cls(round(os.getloadavg()[0], 2))
+        """That of the last minute, without what has ended since."""
+        try:
+            load = os.getloadavg()[0]
+        except OSError:
+            return cls(None)
+        with suppress(OSError, ValueError, IndexError, KeyError):
+            lines = [line.split() for line in _NOW.read_text().splitlines() if line.startswith("procs_")]
+            at_work = {words[0]: int(words[1]) for words in lines}
+            others = at_work["procs_running"] - 1 + at_work["procs_blocked"]  # we run, too
+            load = min(load, max(others, 0) + _CHANCE)
+        return cls(round(load, 2))
+
+    def of(self, providers: Iterable[str]) -> HomeLoad:
+        """What is to be told of such places: that they are elsewhere, this machine's load does not matter."""
+        is_here = any(on_this_machine(measured_name(name, HOST)) for name in providers)
+        return self if is_here else HomeLoad(0.0)
 
     def shifts(
         self, database: Database, seen: Sequence[SeenTime], busy: float | None = None
@@ -69,7 +88,8 @@ class HomeLoad:
         from trainmaster.advisor.market.load import LoadEffect, Shifted
 
         here = {each.run for each in seen if each.run and on_this_machine(each.offer)}
-        if not here:
+        now = self.load
+        if not here or now is None:
             return [Shifted()] * len(seen)
         cores, loads = os.cpu_count() or 1, _loads(database, here)
         then = [loads.get(each.run) if each.run and each.run in here else None for each in seen]
@@ -81,7 +101,7 @@ class HomeLoad:
             for place, points in places.items()
         }
         shifts = zip(seen, then, strict=True)
-        return [effects[each.place].shift(load, self.load, cores) for each, load in shifts]
+        return [effects[each.place].shift(load, now, cores) for each, load in shifts]
 
 
 def _loads(database: Database, runs: Collection[str]) -> Mapping[str, float]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.service.quotes.candidate_offers import told_by
+from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
 from trainmaster.spec.errors import UsageError, one_line
 
@@ -34,7 +35,10 @@ def is_quiet(load: Callable[[], tuple[float, float, float]] = os.getloadavg) -> 
     """Whether this machine has little to do: what other work disturbed can be measured again."""
     from trainmaster.executors.capacity import detect_capacity
 
-    return load()[0] < _QUIET * detect_capacity().cores
+    try:
+        return load()[0] < _QUIET * detect_capacity().cores
+    except OSError:  # nobody knows
+        return False
 
 
 def _held(known: Knowledge) -> str:
@@ -91,7 +95,8 @@ class JobKnowledge:
             name: of the experiment.
             builder: knows the machines.
         """
-        history = self._service.measurements(recipe).get(name)
+        load = HomeLoad.now().of(offer.provider for offer in builder.catalogue)
+        history = self._service.measurements(recipe, load).get(name)
         if history is None or not (history.same or history.similar):
             return None
         from trainmaster.service.quotes.history import experience_of

@@ -17,6 +17,7 @@ from trainmaster.db.quote_rows import phase_of
 from trainmaster.providers.capabilities import capabilities_of, measured_name
 from trainmaster.service.quotes.home_load import HomeLoad, SeenTime
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.parts import named_places
 from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
@@ -102,9 +103,9 @@ def phases_of(
         recipe: to be quoted.
         environ: of the caller: credentials.
         code: of a run; the recipe's as it is now without.
-        load: of this machine; None: that of now.
+        load: to tell it for, see `HomeLoad.of`; None: that of now where its places are this machine.
     """
-    load = load or HomeLoad.now()
+    load = load or HomeLoad.now().of(named_places(recipe))
     code = code or recipe.directory / recipe.code
     is_here = capabilities_of(recipe.provider).is_here
     found = {

@@ -19,6 +19,7 @@ from trainmaster.service.quotes.candidate_offers import (
     catalogue_is_own,
     told_by,
 )
+from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.job_knowledge import NO_END, JobKnowledge
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
@@ -288,7 +289,8 @@ class Quoter:
         from trainmaster.advisor.quote.quoting import make_quote
 
         subjects = [self._subject(recipe, name, found, options) for name, found in known.items()]
-        phases = phases_of(self._service, recipe, environ)
+        load = HomeLoad.now().of(offer.provider for offer in catalogue)
+        phases = phases_of(self._service, recipe, environ, load=load)
         subjects = [
             replace(each, workload=phases[each.workload.name].counted(each.workload)) for each in subjects
         ]

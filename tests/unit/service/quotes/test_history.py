@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -11,6 +12,7 @@ from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database, NewMeasurement, Submission
 from trainmaster.service.quotes.history import borrowing_spread, experience_of, histories, new_row
+from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.job_numbers import as_long, lengths_seen
 from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.experiment import Batch
@@ -215,3 +217,19 @@ def test_code_of_strangers_says_nothing_and_an_earlier_version_does(database, ho
     assert [m.duration_s for m in told("a", ours, 200).same] == [24]
     assert [m.duration_s for m in told("a", ours.replace("line 7", "line seven"), 800).similar] == [84]
     assert told("b", "\n".join(f"row {n}" for n in range(20)), 200).similar == []
+
+
+@pytest.mark.parametrize(("provider", "factor"), [("local", 2.0), ("aws", 1.0)])
+def test_only_a_quote_of_this_machine_follows_its_load(database, home, recipe, monkeypatch, provider, factor):
+    recipe = recipe.model_copy(update={"provider": provider})
+    key = histories(database, home, recipe)["main"].fingerprint
+    keep(database, OWNER, key.exact, key.similar, 10.0)
+    database.put_forecast(OWNER, json.dumps({"load": 0.0}))
+    cores = os.cpu_count() or 1
+    monkeypatch.setattr(HomeLoad, "now", lambda: HomeLoad(99.0 * cores))
+    (told,) = histories(database, home, recipe)["main"].same
+    assert (told.point.step_time_s > 0.1 * factor) is (provider == "local")
+    assert told.point.step_time_s >= 0.1
+    assert told.as_dict()["step_time_s"] == 0.1
+    assert told.as_dict()["duration_s"] == 10.0
+    assert "as_seen" not in json.loads(told.to_json())

@@ -6,7 +6,9 @@ import pytest
 
 from trainmaster.advisor.market.load import Shifted
 from trainmaster.db import Database
+from trainmaster.service.quotes import home_load
 from trainmaster.service.quotes.home_load import HomeLoad, SeenTime
+from trainmaster.service.quotes.job_knowledge import is_quiet
 from trainmaster.service.quotes.phase_records import waited_for
 
 
@@ -68,3 +70,33 @@ def test_what_this_machine_does_and_what_a_lab_does_is_learnt_apart(database):
 
 def test_where_no_wait_was_seen_there_is_nothing_to_shift(database):
     assert waited_for(database, "lab", load=HomeLoad(3.0)) == ()
+
+
+def test_what_is_told_of_machines_elsewhere_is_told_of_a_calm_machine(database):
+    busy = HomeLoad(20.0)
+    assert busy.of(["lab", "aws"]) == busy.of(["local"]) == busy
+    for elsewhere in (["aws"], ["slurm"], ["hosts"], ["gcp", "kubernetes"]):
+        (shift,) = busy.of(elsewhere).shifts(database, [seen("busy")])
+        assert shift.factor < 1
+        assert busy.of(elsewhere).shifts(database, [seen("calm")]) == [Shifted()]
+
+
+@pytest.mark.parametrize(
+    ("running", "blocked", "load"), [(9, 0, 6.0), (3, 2, 5.0), (1, 0, 1.0), (None, 0, 6.0)]
+)
+def test_what_has_just_ended_is_no_load(tmp_path, monkeypatch, running, blocked, load):
+    now = tmp_path / "stat"
+    now.write_text(f"cpu 1 2\nprocs_running {running}\nprocs_blocked {blocked}\n")
+    monkeypatch.setattr(home_load, "_NOW", tmp_path / "none" if running is None else now)
+    monkeypatch.setattr("os.getloadavg", lambda: (6.0, 1.0, 1.0))
+    assert HomeLoad.now() == HomeLoad(load)
+
+
+def test_where_no_load_is_known_nothing_is_shifted(database, monkeypatch):
+    def unknown():
+        raise OSError("no load average here")
+
+    monkeypatch.setattr("os.getloadavg", unknown)
+    assert HomeLoad.now().shifts(database, [seen("calm"), seen("busy")]) == [Shifted()] * 2
+    assert HomeLoad.now().of(["local"]).load is None
+    assert not is_quiet(unknown)
