@@ -99,7 +99,13 @@ class ClusterLedger(Generic[K]):
     @contextlib.contextmanager
     def alone(self, cluster: str) -> Iterator[None]:
         """Hold the only right to ask for this cluster, or to give it back."""
-        with self._locked(f"lock-{short_digest(cluster)[:2]}"):
+        with self.alone_by(short_digest(cluster)):
+            yield
+
+    @contextlib.contextmanager
+    def alone_by(self, digest: str) -> Iterator[None]:
+        """The same, where only the short digest of the cluster's name is known."""
+        with self._locked(f"lock-{digest[:2]}"):
             yield
 
     @contextlib.contextmanager

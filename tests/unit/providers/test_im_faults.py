@@ -11,6 +11,7 @@ from im_double import NO_HOST, SECRET, ImBench
 from trainmaster.providers.base import NoCapacityError, NodeState
 from trainmaster.providers.im.client import ImClient
 from trainmaster.providers.im.errors import explained
+from trainmaster.providers.im.radl import InfrastructureOwner
 from trainmaster.spec.errors import ProviderError, UsageError
 
 
@@ -443,3 +444,36 @@ def test_a_lease_that_is_renewed_by_another_driver_is_seen(bench: ImBench) -> No
     assert bench.provider().reap([]) == []
     bench.later(7200)
     assert len(bench.provider().reap([])) == 1
+
+
+def test_a_run_that_goes_on_while_another_reaps_keeps_its_machines(bench: ImBench) -> None:
+    """It is looked again once nobody else may ask for the cluster."""
+    provider = bench.provider()
+    provider.acquire("one", bench.request(lease_s=600))
+    bench.later(3600)
+    marked = provider._observed.marked
+
+    def taken_up_meanwhile() -> list[tuple[str, InfrastructureOwner]]:
+        found = list(marked())
+        bench.provider().renew("one", 7200)
+        return found
+
+    provider._observed.marked = taken_up_meanwhile  # type: ignore[assignment, method-assign]
+    assert provider.reap([]) == []
+    assert states(bench) == [NodeState.READY]
+
+
+def test_a_run_that_goes_on_after_another_has_reaped_knows_at_once_what_has_ended(bench: ImBench) -> None:
+    """And has other machines."""
+    (old,) = bench.provider().acquire("one", bench.request(lease_s=600))
+    bench.later(3600)
+    assert bench.provider().reap([]) == [old.id]
+    assert states(bench) == [NodeState.GONE]
+    (new,) = bench.provider().acquire("one", bench.request(token="t2"))
+    assert {node.id: node.state for node in bench.provider().nodes("one")} == {
+        old.id: NodeState.GONE,
+        new.id: NodeState.READY,
+    }
+    bench.provider().release("one")
+    assert bench.left() == []
+    assert bench.provider().nodes("one") == []

@@ -5,9 +5,20 @@ import json
 import pytest
 
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
-from trainmaster.providers.openstack.answers import check_limits, flavor_of, gpus_of, server_of
+from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
+from trainmaster.providers.openstack.answers import (
+    CLUSTER,
+    HOME,
+    TOKEN,
+    UNTIL,
+    check_limits,
+    flavor_of,
+    gpus_of,
+    server_of,
+)
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
 from trainmaster.providers.openstack.login import login_of, read_login
+from trainmaster.providers.openstack.project import base_name
 from trainmaster.providers.openstack.provider import OpenstackProvider
 from trainmaster.providers.openstack.settings import OPENSTACK
 from trainmaster.spec.errors import ProviderError, UsageError
@@ -263,3 +274,93 @@ def test_a_network_that_is_not_named_must_be_the_only_one(provider):
     assert "a, b" in caught.value.hint
     cloud = Cloud(HttpAnswer(200, json.dumps({"networks": networks[1:]})))
     assert provider(cloud=cloud)._project.network() == "2"
+
+
+HOUR_AGO, IN_AN_HOUR = "1000", "9000"
+
+
+class Nova:
+    """Servers of one home, by id; what is deleted is gone at once.
+
+    Attributes:
+        at_first: called once the servers were listed for the first time. told: what was changed.
+    """
+
+    def __init__(self, *servers):
+        self.servers, self.told = {each["id"]: each for each in servers}, []
+        self.at_first = lambda: None
+
+    def send(self, method, address, headers, body, timeout_s):
+        path = address.partition("example.org")[2].partition("?")[0]
+        if path.endswith("/auth/tokens"):
+            said = {"token": {"catalog": CATALOG, "roles": []}}
+            return HttpAnswer(201, json.dumps(said), {"x-subject-token": "token"})
+        if method != "GET":
+            self.told.append(f"{method} {path}")
+            self.servers.pop(path.rpartition("/")[2], None)
+            return HttpAnswer(200, "{}")
+        said = {"servers": list(self.servers.values()), "security_groups": [GROUP]}
+        if path.endswith("/servers/detail"):
+            then, self.at_first = self.at_first, lambda: None
+            then()
+        return HttpAnswer(200, json.dumps(said))
+
+
+GROUP = {"id": "g", "name": base_name("home", "c"), "description": f"trainmaster until {HOUR_AGO}"}
+
+
+def server(id, until, status="SHUTOFF"):
+    written = {HOME: "home", CLUSTER: "c", TOKEN: f"of-{id}", UNTIL: until}
+    return {"id": id, "name": f"{base_name('home', 'c')}-worker", "status": status, "metadata": written}
+
+
+@pytest.fixture
+def reaper(tmp_path):
+    """A provider at 5000 s that knows of a machine `old`, by its cloud."""
+
+    def made(nova):
+        (tmp_path / "openstack.yaml").write_text("image: Debian 13\nends_only_from_here: true\n")
+        provider = OpenstackProvider(
+            OPENSTACK.read(tmp_path, {}),
+            login_of("ours", {"auth": PASSWORD}),
+            ProviderPlace(tmp_path, "home"),
+            send=nova.send,
+            sleep=lambda seconds: None,
+            clock=lambda: 5000.0,
+        )
+        asked = AskedMachines.of(NodeRequest("worker", 1, "m", token="of-old"), is_made=True)
+        with provider._memory.alone("c"):
+            machines = {"old": KnownMachine(started_at=100.0)}
+            provider._memory.put(KnownCluster("c").with_requests(asked.with_machines(machines)))
+        return provider
+
+    return made
+
+
+def test_a_run_that_goes_on_after_another_has_reaped_knows_at_once_what_has_ended(reaper):
+    """Not only when nobody has heard of its machines for some time."""
+    nova = Nova(server("old", HOUR_AGO))
+    provider = reaper(nova)
+    assert provider.reap([]) == ["old"]
+    assert [path.rpartition("/")[2] for path in nova.told] == ["old", GROUP["name"], "g"]
+    (node,) = provider.nodes("c")
+    assert (node.state, node.ended_at) == (NodeState.GONE, 5000.0)
+    assert "its lease was over" in node.reason
+    provider.release("c")
+    assert provider.nodes("c") == []
+
+
+@pytest.mark.parametrize("is_renewed", [True, False])
+def test_what_reaps_leaves_a_run_alone_that_goes_on_meanwhile(reaper, is_renewed):
+    """It has renewed its machine, or asked for another, since all were listed."""
+    nova = Nova(server("old", HOUR_AGO))
+    provider = reaper(nova)
+
+    def goes_on():
+        id = "old" if is_renewed else "new"
+        nova.servers[id] = server(id, IN_AN_HOUR, "ACTIVE")
+
+    nova.at_first = goes_on
+    assert provider.reap([]) == ([] if is_renewed else ["old"])
+    assert nova.told == ([] if is_renewed else ["DELETE /servers/old"]), "its key pair and its group stay"
+    assert [id for _, id, _ in provider._memory.of("c").machines] == ["old"]

@@ -104,6 +104,12 @@ class ImObserved:
             if mark is not None and mark.home == self._home:
                 yield infrastructure, mark
 
+    def mark(self, infrastructure: str) -> InfrastructureOwner | None:
+        """Whose it is; None if it is gone."""
+        with gone_is_fine():
+            return mark_of(self._client.description(infrastructure))
+        return None
+
     def untold(self) -> list[str]:
         """Infrastructures of which IM does not say yet what they are for: they are just being made."""
         return [each for each, radl in self._described() if _is_untold(radl)]

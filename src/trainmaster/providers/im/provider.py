@@ -319,10 +319,13 @@ class ImProvider:
             ]
             for infrastructure, cluster in lost:
                 with self._memory.alone(cluster):
+                    mark = self._observed.mark(infrastructure)
+                    if mark is None or mark.until >= before:  # its run goes on by now
+                        continue
                     state = self._observed.state_of(infrastructure)
                     ended += [node_id(infrastructure, number) for number in (state.machines if state else ())]
+                    # What is known of it is kept until it is given back: `nodes` tells that they are gone.
                     self._making.destroy(infrastructure)
-                    self._memory.forget(cluster)
         return ended
 
     def _remove(self, known: ClusterMemory, ids: Sequence[str]) -> None:

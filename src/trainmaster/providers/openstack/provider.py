@@ -268,8 +268,7 @@ class OpenstackProvider(LedgerProvider):
         image, network = self._project.image(flavor), self._project.network()
         until = str(round(self._clock() + request.lease_s))
         base = base_name(self._home, known.cluster)
-        is_prepared = bool(known.machines)
-        group = self._project.group(base) if is_prepared else ""
+        group = self._project.group(base) if known.left else ""  # else what was prepared may be gone
         group = group or self._project.prepared(base, self._memory.key()[1], until)
         body = self._body(known.cluster, request, flavor, image, network, group, until)
         try:
@@ -317,16 +316,13 @@ class OpenstackProvider(LedgerProvider):
 
     def _servers(self, cluster: str = "") -> list[Server]:
         """Every server of this home, or of one of its clusters, that Nova lists."""
-        name = base_name(self._home, cluster) if cluster else prefix(self._home)
-        found = [
-            answers.server_of(told) for told in self._client.all("/servers/detail", "servers", name=name)
-        ]
-        return [
-            each
-            for each in found
-            if each.metadata.get(HOME) == self._home
-            and (not cluster or each.metadata.get(CLUSTER) == cluster)
-        ]
+        found = self._named(base_name(self._home, cluster) if cluster else prefix(self._home))
+        return [each for each in found if not cluster or each.metadata.get(CLUSTER) == cluster]
+
+    def _named(self, name: str) -> list[Server]:
+        """Every server of this home whose name has this in it."""
+        told = self._client.all("/servers/detail", "servers", name=name)
+        return [each for each in map(answers.server_of, told) if each.metadata.get(HOME) == self._home]
 
     def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, SeenMachine]]:
         """See `LedgerProvider`. What has failed or is off is deleted: it would hold the quota."""
@@ -431,17 +427,36 @@ class OpenstackProvider(LedgerProvider):
     def reap(self, known: Sequence[str]) -> list[str]:
         """See `Provider`. What is written on servers says whose they are, and until when they are wanted."""
         before = self._clock() - CLOCKS_DIFFER_S
-        servers = [each for each in self._servers() if each.metadata.get(CLUSTER) not in known]
-        over = [each for each in servers if each.until < before]
-        ended = [each.id for each in over if each.is_there]
-        self._ended(over)
-        left = {each.metadata[CLUSTER] for each in servers if each not in over and CLUSTER in each.metadata}
-        for cluster in {each.metadata.get(CLUSTER, "") for each in over} - left:
-            with self._memory.alone(cluster):
-                self._project.tidy(base_name(self._home, cluster))
-                self._memory.forget(cluster)
-        kept = {base_name(self._home, cluster) for cluster in (*known, *left)}
-        for base in self._project.groups_over(self._home, before):
-            if base not in kept:
-                self._project.tidy(base)
+        over = {each.metadata.get(CLUSTER, "") for each in self._servers() if each.until < before}
+        lapsed = sorted(over - {"", *known})
+        ended = [id for cluster in lapsed for id in self._lapsed(cluster, before)]
+        bases = {base_name(self._home, cluster) for cluster in lapsed}
+        bases |= set(self._project.groups_over(self._home, before))
+        for base in sorted(bases - {base_name(self._home, cluster) for cluster in known}):
+            self._tidy_lapsed(base, before)
         return ended
+
+    def _lapsed(self, cluster: str, before: float) -> list[str]:
+        """End what is wanted no more of a cluster. It is looked again: its run may go on by now.
+
+        What is known of it is kept until it is given back: so the run that goes on knows what has ended.
+        """
+        with self._memory.alone(cluster):
+            over = {each.id: each for each in self._servers(cluster) if each.until < before}
+            self._delete(over.values())
+            known = self._memory.of(cluster)
+            for asked, id, machine in known.left:
+                if id in over:
+                    ended = machine.ended(self._clock(), "its lease was over, and it was deleted")
+                    known = known.with_machine(asked.token, id, ended)
+            if known.asked:
+                self._memory.put(known)
+        return [each.id for each in over.values() if each.is_there]
+
+    def _tidy_lapsed(self, base: str, before: float) -> None:
+        """Remove what was made for a cluster, unless its run goes on by now."""
+        with self._memory.alone_by(base.removeprefix(prefix(self._home))):
+            there = self._named(base)
+            if all(each.until < before for each in there):
+                self._ended(there)
+                self._project.tidy(base)
