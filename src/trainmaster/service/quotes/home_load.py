@@ -70,7 +70,7 @@ class HomeLoad:
         return cls(round(load, 2))
 
     def of(self, providers: Iterable[str]) -> HomeLoad:
-        """What is to be told of such places: that they are elsewhere, this machine's load does not matter."""
+        """What counts for a quote of such places: the load of this machine does not matter elsewhere."""
         is_here = any(on_this_machine(measured_name(name, HOST)) for name in providers)
         return self if is_here else HomeLoad(0.0)
 

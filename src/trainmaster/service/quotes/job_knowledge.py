@@ -37,7 +37,7 @@ def is_quiet(load: Callable[[], tuple[float, float, float]] = os.getloadavg) -> 
 
     try:
         return load()[0] < _QUIET * detect_capacity().cores
-    except OSError:  # nobody knows
+    except OSError:  # it is unknown
         return False
 
 

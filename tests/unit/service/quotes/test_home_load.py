@@ -72,7 +72,7 @@ def test_where_no_wait_was_seen_there_is_nothing_to_shift(database):
     assert waited_for(database, "lab", load=HomeLoad(3.0)) == ()
 
 
-def test_what_is_told_of_machines_elsewhere_is_told_of_a_calm_machine(database):
+def test_machines_elsewhere_are_quoted_as_from_a_calm_machine(database):
     busy = HomeLoad(20.0)
     assert busy.of(["lab", "aws"]) == busy.of(["local"]) == busy
     for elsewhere in (["aws"], ["slurm"], ["hosts"], ["gcp", "kubernetes"]):
