@@ -193,6 +193,16 @@ class PlaceTable:
             raise made
         return made
 
+    def quote_settled(self, settled: Recipe) -> Quote:
+        """Of a recipe in one place as it was settled there, which may be on fewer machines.
+
+        Raises:
+            TrainmasterError: there is none.
+        """
+        if settled.experiments == in_place(self.recipe, settled.provider).experiments:
+            return self.quote(settled.provider)
+        return _quote(self._service, settled, self._environ, self._options)
+
     def with_limits(self, place: Place) -> Place:
         """A place with the limits of the recipe that it would not keep, by what is known of the job now."""
         budget, place = self.recipe.budget, replace(place, misses="")

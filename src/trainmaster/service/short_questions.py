@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as TooSlowError
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 _ANSWERS_S: Final = 5.0
 #: The same question has the same answer for so long.
 _KEPT_S: Final = 10.0
+#: One that has no answer after so long is asked again.
+_HANGS_S: Final = 180.0
 #: Asks a place; see `asked_place`.
 Ask = Callable[["OpenHome", "Recipe", Mapping[str, str]], Place]
 
@@ -54,13 +55,11 @@ class ShortQuestions:
         text, until = recipe.model_dump_json(), self._clock() + self._answers_s
         while True:
             question = self._question(text, service, recipe, environ)
-            try:
-                found = question.answer.result(max(until - self._clock(), 0.0))
-            except TooSlowError:
+            if not wait([question.answer], max(until - self._clock(), 0.0)).done:
                 since_s = self._clock() - question.at
                 return Place(recipe.provider, refusal=f"it has not answered for {since_s:.0f} s")
-            if question.recipe == text:
-                return found
+            if question.recipe == text:  # an answer, or an error, of another one says nothing of this
+                return question.answer.result()
 
     def _question(
         self, text: str, service: OpenHome, recipe: Recipe, environ: Mapping[str, str]
@@ -69,9 +68,10 @@ class ShortQuestions:
         place, now = (service.team or "", recipe.provider), self._clock()
         with self._guard:
             latest = self._latest.get(place)
-            if latest is not None and not latest.answer.done():
+            age_s = 0.0 if latest is None else now - latest.at
+            if latest is not None and not latest.answer.done() and age_s <= _HANGS_S:
                 return latest
-            if latest is None or latest.recipe != text or now - latest.at > _KEPT_S:
+            if latest is None or latest.recipe != text or age_s > _KEPT_S:
                 latest = self._latest[place] = _Question(text, now)
                 work = (latest, service, recipe, environ)
                 threading.Thread(target=self._find, args=work, name="ask a place", daemon=True).start()

@@ -281,7 +281,7 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
         settled = settled_place(service, recipe, state.environ, lambda _: None, seen, state.places)
         check_is_in_one_place(settled)
 
-        made = seen.quote_of(settled, lambda one: seen.quote(one.provider))
+        made = seen.quote_of(settled, seen.quote_settled)
     except RecipeError:  # said where the recipe is
         return Response(status_code=204)
     except TrainmasterError as error:

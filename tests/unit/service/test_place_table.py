@@ -185,3 +185,23 @@ def test_a_row_of_another_version_is_read() -> None:
     newer["time_s"] = newer["time_s"] | {"p99": 99.0}
     assert PlaceRow.of(newer) == row
     assert PlaceRow.of({"place": "aws"}) == PlaceRow("aws")
+
+
+def test_a_recipe_that_was_settled_on_fewer_machines_is_quoted_so(
+    table: PlaceTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def quote(_service: object, one: Recipe, *_: object) -> str:
+        asked.append(one)
+        return "quote"
+
+    monkeypatch.setattr("trainmaster.service.place_table._quote", quote)
+    plain = in_place(table.recipe, "aws")
+    settled = plain.model_copy(update={"places_left": ("hosts",)})
+    (name, main), *_ = plain.experiments.items()
+    three = {**plain.experiments, name: main.model_copy(update={"workers": 3})}
+    fewer = settled.model_copy(update={"experiments": three})
+    for one in (settled, plain, fewer):
+        assert cast("Any", table.quote_settled(one)) == "quote"
+    assert asked == [plain, fewer]

@@ -68,3 +68,38 @@ def test_a_failure_is_that_of_the_question() -> None:
 
     with pytest.raises(ProviderError, match="no such account"):
         ShortQuestions(ask, 60.0)(SERVICE, ONE, {})
+
+
+def test_the_failure_of_one_recipe_is_not_that_of_another() -> None:
+    may_fail, is_asked = threading.Event(), threading.Event()
+
+    def ask(_service: object, recipe: Recipe, _environ: object) -> Place:
+        if recipe is TWO:
+            return Place(recipe.provider, "2 hosts")
+        is_asked.set()
+        may_fail.wait(60.0)
+        raise ProviderError("no such account", "")
+
+    def ask_first() -> None:
+        with pytest.raises(ProviderError):
+            questions(SERVICE, ONE, {})
+
+    questions = ShortQuestions(ask, 60.0)
+    first = threading.Thread(target=ask_first)
+    first.start()
+    assert is_asked.wait(60.0)
+    threading.Timer(0.05, may_fail.set).start()
+    assert questions(SERVICE, TWO, {}).machines == "2 hosts"
+    first.join(60.0)
+
+
+def test_one_that_hangs_is_asked_again_after_some_minutes() -> None:
+    world = World(is_slow=True)
+    for seconds in (0.0, 170.0, 20.0, 20.0):
+        world.now += seconds
+        world.questions(SERVICE, ONE, {})
+    world.answers.set()
+    for thread in threading.enumerate():
+        if thread.name == "ask a place":
+            thread.join(60.0)
+    assert world.asked == [("red", 1), ("red", 1)]
