@@ -218,10 +218,11 @@ def _place(
     own = {name: each.get("provider") or [] for name, each in (stored.get("experiments") or {}).items()}
     own = {name: places for name, places in own.items() if places}
     if len({place for places in own.values() for place in places}) > 1:
-        from trainmaster.service.runs.task_places import TaskPlaces
+        from trainmaster.service.runs.task_places import MAX_TASKS, TaskPlaces
 
-        tasks = {} if files is None else TaskPlaces(database, files, row["id"]).tasks()
+        tasks, has_more = ({}, False) if files is None else TaskPlaces(database, files, row["id"]).tasks()
         words = [_places_words(name, places, tasks.get(name, {})) for name, places in own.items()]
+        words += [f"only its first {MAX_TASKS} tasks are counted"] * has_more
         shared = {"provider": row["provider"], "next": [], "given_up": [], "experiments": own, "tasks": tasks}
         return {"place": {**shared, "words": "; ".join(words)}}
     words = [f"at {row['provider']}", *(f"no machines at {each}" for each in given_up)]

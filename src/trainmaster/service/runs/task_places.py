@@ -5,16 +5,21 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import queries
+from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.control.task.layout import RunFiles
     from trainmaster.db import Database
 
 #: So many tasks are looked at, those that were made first.
-_MAX_TASKS: Final = 1000
+MAX_TASKS: Final = 1000
+#: Where attempts were that are over, by their directory: that does not change.
+_over: dict[Path, dict[str, str]] = {}
+_MOST_OVER: Final = 50_000
 
 
 class TaskPlaces:
@@ -33,21 +38,37 @@ class TaskPlaces:
 
     def machines(self, experiment: str, task: int, attempt: int) -> list[dict[str, Any]]:
         """Of each ``member`` the ``provider``, name (``machine``) and ``id`` of its machine."""
+        return [
+            {"member": member, **self._known.get(id_, {"provider": "", "machine": ""}), "id": id_}
+            for member, id_ in self._places(experiment, task, attempt, is_over=False).items()
+        ]
+
+    def _places(self, experiment: str, task: int, attempt: int, *, is_over: bool) -> dict[str, str]:
+        """The machine of each member; read once of an attempt that is over."""
         from trainmaster.cluster.member_places import PLACES, read_places
 
         directory = self._files.attempt(self._run, experiment, task, attempt).directory
-        return [
-            {"member": member, **self._known.get(id_, {"provider": "", "machine": ""}), "id": id_}
-            for member, id_ in read_places(directory / PLACES).items()
-        ]
+        if is_over and directory in _over:
+            return _over[directory]
+        found = read_places(directory / PLACES)
+        if is_over and found and len(_over) < _MOST_OVER:
+            _over[directory] = found
+        return found
 
-    def tasks(self) -> dict[str, dict[str, int]]:
-        """By experiment and provider, of how many tasks the newest attempt was, or is, there."""
+    def tasks(self) -> tuple[dict[str, dict[str, int]], bool]:
+        """By experiment and provider, of how many tasks the newest attempt was, or is, there.
+
+        Also whether the run has more tasks than the first `MAX_TASKS`, which alone count.
+        """
         found: dict[str, Counter[str]] = {}
-        for row in queries.tasks(self._database, self._run, limit=_MAX_TASKS):
-            machines = self.machines(row["experiment"], row["number"], row["attempt"])
-            found.setdefault(row["experiment"], Counter()).update({m["provider"] for m in machines} - {""})
-        return {name: dict(sorted(counts.items())) for name, counts in found.items() if counts}
+        rows = queries.tasks(self._database, self._run, limit=MAX_TASKS + 1)
+        for row in rows[:MAX_TASKS]:
+            is_over = row["state"] == State.DONE
+            ids = self._places(row["experiment"], row["number"], row["attempt"], is_over=is_over).values()
+            providers = {self._known[each]["provider"] for each in ids if each in self._known}
+            found.setdefault(row["experiment"], Counter()).update(providers)
+        by_place = {name: dict(sorted(counts.items())) for name, counts in found.items() if counts}
+        return by_place, len(rows) > MAX_TASKS
 
     @functools.cached_property
     def _known(self) -> Mapping[str, dict[str, str]]:

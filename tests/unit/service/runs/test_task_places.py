@@ -14,7 +14,7 @@ from trainmaster.cluster.record import Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import RunFiles
 from trainmaster.db import queries
-from trainmaster.service.runs import summary
+from trainmaster.service.runs import summary, task_places
 from trainmaster.service.runs.task_places import TaskPlaces
 
 RENTED = Rental("m4.large", usd_per_hour=1.0)
@@ -60,10 +60,31 @@ def test_each_member_has_the_machine_and_the_place_that_gave_it(files: RunFiles)
 def test_status_says_how_many_tasks_are_in_each_place(
     files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [{"experiment": "train", "number": n, "attempt": a} for n, a in enumerate((1, 2, 1, 0))]
+    rows = [
+        {"experiment": "train", "number": n, "attempt": a, "state": "DONE"}
+        for n, a in enumerate((1, 2, 1, 0))
+    ]
     monkeypatch.setattr(queries, "tasks", lambda *_, **__: rows)
     database: Any = SimpleNamespace(clusters_of=clusters)
     stored = {"experiments": {"train": {"provider": ["hosts", "aws"]}, "test": {"provider": ["hosts"]}}}
     found = summary._place(database, {"id": "r", "provider": "hosts"}, stored, files)["place"]  # type: ignore[arg-type]
     assert found["tasks"] == {"train": {"aws": 1, "hosts": 1}}
     assert found["words"] == "train at hosts (1 task) and aws (1 task); test at hosts"
+    monkeypatch.setattr(task_places, "MAX_TASKS", 2)
+    assert TaskPlaces(database, files, "r").tasks() == ({"train": {"aws": 1, "hosts": 1}}, True)
+
+
+def test_where_an_attempt_was_that_is_over_is_read_once(
+    files: RunFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {"experiment": "train", "number": n, "attempt": 1, "state": state}
+        for n, state in enumerate(("DONE", "RUNNING"))
+    ]
+    monkeypatch.setattr(queries, "tasks", lambda *_, **__: rows)
+    for moved in ("gpu1", "i-1"):
+        for n in (0, 1):
+            place = files.attempt("r", "train", n, 1).directory / "places.json"
+            place.write_text(json.dumps({"worker-0": moved}))
+        found = TaskPlaces(SimpleNamespace(clusters_of=clusters), files, "r").tasks()  # type: ignore[arg-type]
+    assert found == ({"train": {"aws": 1, "hosts": 1}}, False)
