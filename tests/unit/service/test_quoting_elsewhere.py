@@ -104,7 +104,7 @@ def test_only_the_memory_of_the_very_same_job_rules_machines_out(tmp_path, same,
         team=None,
     )
     database = Database(f"sqlite:///{tmp_path / 'trainmaster.db'}")
-    service = SimpleNamespace(measurements=lambda _: {"main": history}, database=database)
+    service = SimpleNamespace(measurements=lambda *_: {"main": history}, database=database)
     candidate_offers = SimpleNamespace(catalogue=Catalogue("some", ()), shares=None)
     found = Quoter(service, print, candidate_offers=candidate_offers).memory(read_recipe(path), {})
     database.close()
