@@ -401,7 +401,11 @@ def _ask(
         failures=tuple(f for f in record.failures if now < f.at + patience.cool_down_s),
     )
     if why := why_unpaid(record):
-        decision.fatal, decision.is_users = f"{_missing(role, names)} not asked for: {why}", True
+        said = f"{_missing(role, names)} not asked for: {why}"
+        if _count(decision.record, role) >= role.needed > 0:  # those that are left go on, and are paid for
+            decision.waits, decision.retry_at = said, now + patience.cool_down_s
+        else:
+            decision.fatal, decision.is_users = said, True
         return
     decision.record = record
     decision.act(ActionKind.RENT, token=token)
