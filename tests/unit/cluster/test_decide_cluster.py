@@ -592,18 +592,3 @@ def test_a_cloud_without_capacity_is_waited_for_as_long() -> None:
     seen = Seen(refusals={asked.actions[0].token: Refusal(("us-a", "us-b"), "none")})
     told = [step(asked.record, seen, NOW + s, patience=WaitLimits(60.0, 600.0, 50.0)).fatal for s in (59, 60)]
     assert [bool(each) for each in told] == [False, True], told
-
-
-def test_a_machine_that_cannot_be_paid_ends_no_cluster_that_can_do_without_it() -> None:
-    record = rented(2)
-    (gone, *_) = record.machines
-    lost = Seen(nodes={gone.id: node(gone.id, NodeState.GONE), "i-1": node("i-1")})
-    for least, is_fatal in ((1, False), (0, True)):
-        role = replace(record.plan.roles[0], least=least)
-        one = replace(record, plan=plan(role))
-        decision = decide_cluster(
-            one, lost, NOW, wanted=True, ending=False, patience=LIMITS, why_unpaid=lambda _: "no money"
-        )
-        assert bool(decision.fatal) is is_fatal
-        assert "not asked for: no money" in (decision.fatal or decision.waits)
-        assert ActionKind.RENT not in kinds(decision)

@@ -17,6 +17,7 @@ from trainmaster.cluster.member_places import MemberPlaces
 from trainmaster.cluster.record import BOOTING_S, ClusterRecord, ClusterState, Machine, elsewhere, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.decide.budget import SWITCH_OFF_S, Meter
+from trainmaster.providers.base import Node, NodeState
 from trainmaster.spec.states import State
 
 PRICED = Rental("m4.large", usd_per_hour=3.6, minimum_s=60.0)
@@ -217,6 +218,24 @@ def test_what_the_money_does_not_suffice_for_is_neither_asked_for_nor_written() 
     assert [len(each.live) for each in asked] == [2]
     assert (decision.record.state, decision.record.machines, decision.actions) == (record.state, (), [])
     assert decision.fatal == "2 x m4.large (node-1, node-2) not asked for: it may cost $1"
+
+
+@pytest.mark.parametrize(("least", "is_fatal"), [(1, False), (0, True)])
+def test_a_machine_that_cannot_be_paid_ends_no_cluster_that_can_do_without_it(
+    least: int, is_fatal: bool
+) -> None:
+    plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 2, (PRICED,), least=least),))
+    there = Machine("worker-1", "worker", "worker-0", PRICED, "i-1", started_at=1.0)
+    record = replace(
+        new_record("run", plan, "home"), state=ClusterState.ACTIVE, machines=(there,), asked=1, asked_at=1.0
+    )
+    seen = Seen(nodes={"i-1": Node("i-1", "c", "worker", NodeState.READY, started_at=1.0)})
+    decision = decide_cluster(
+        record, seen, 2.0, wanted=True, ending=False, patience=WaitLimits(), why_unpaid=lambda _: "no money"
+    )
+    assert bool(decision.fatal) is is_fatal
+    assert "not asked for: no money" in (decision.fatal or decision.waits)
+    assert decision.record.machines == (there,)
 
 
 OWN = Rental(is_rented=False)
