@@ -11,10 +11,12 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.advisor.market.load import Shifted
 from trainmaster.spec import Strategy
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.market.load import Shifted
 
 #: Other work that holds the processors for more of the time has disturbed what is measured.
 HELD: Final = 0.1
@@ -231,7 +233,7 @@ class Measurement:
             start: until its first step.
             work: its steps; where none were seen, the whole of it.
         """
-        if start == work == Shifted():
+        if (start.factor, start.doubt, work.factor, work.doubt) == (1.0, 0.0, 1.0, 0.0):
             return self
         point, once_s = self.point, self.startup_s + self.warmup_s
         if point is not None and point.step_time_s is not None:

@@ -15,7 +15,6 @@ from trainmaster.control.measure.drift import Drift, DriftMeter
 from trainmaster.control.task.gangs import checkpoints_of
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note
-from trainmaster.service.quotes.resizer import Resizer, adapted, cap_usd, change_s
 from trainmaster.service.quotes.told_reasons import ToldReasons
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.quotes.quote_tracker import QuoteTracker
+    from trainmaster.service.quotes.resizer import Resizer
     from trainmaster.spec import Recipe
 
 _LOOK_S: Final = 2.0
@@ -149,7 +149,7 @@ class Adapter:
             for each in loop.record.rented:
                 if not each.is_slow or each.is_leaving or not self._decides(attempt, each):
                     continue
-                told = [adapted(task, each.slow_why)] if each.id in self._asked else []
+                told = [_adapted(task, each.slow_why)] if each.id in self._asked else []
                 self._asked.discard(each.id)  # it is written down: whoever drives the run from now on knows
                 return told + self._swap(run_state, task, found, loop, each, drift, now)
         if drift is None:
@@ -204,9 +204,9 @@ class Adapter:
         loop.swap(machine.id, keep=what is Moment.KEEP)
         if what is Moment.KEEP:
             left = format_duration(slow.left_s)
-            return [adapted(task, f"{slow.machine} stays: a change no longer shortens the last {left}")]
+            return [_adapted(task, f"{slow.machine} stays: a change no longer shortens the last {left}")]
         self._left.add(attempt_id(self._run, task.experiment, task.number, task.attempt))
-        return [adapted(task, f"it goes on without {slow.machine}, from its newest checkpoint")]
+        return [_adapted(task, f"it goes on without {slow.machine}, from its newest checkpoint")]
 
     def _decides(self, attempt: str, machine: Machine) -> bool:
         """Whether a task is to judge a slow machine: one that works there, if any does."""
@@ -230,6 +230,8 @@ class Adapter:
         now: float,
     ) -> Slow:
         """All that the decision rests on."""
+        from trainmaster.service.quotes.resizer import cap_usd, change_s
+
         attempt = attempt_id(self._run, task.experiment, task.number, task.attempt)
         loop = None if self._executor is None else self._executor.loop_of(attempt)
         machine_s, restart_s = change_s(run_state, task.experiment)
@@ -266,7 +268,7 @@ class Adapter:
         )
 
     def _tell(self, attempt: str, task: Task, words: str) -> list[Note]:
-        return [adapted(task, words)] if self._told.is_new(task.experiment, attempt, words) else []
+        return [_adapted(task, words)] if self._told.is_new(task.experiment, attempt, words) else []
 
 
 def _name(loop: ClusterLoop, machine: Machine) -> str:
@@ -277,3 +279,9 @@ def _name(loop: ClusterLoop, machine: Machine) -> str:
     'node-2 (i-1)'
     """
     return f"{loop.record.name_of(machine.seat)} ({machine.id})"
+
+
+def _adapted(task: Task, words: str) -> Note:
+    from trainmaster.service.quotes.resizer import adapted  # most runs adapt nothing
+
+    return adapted(task, words)

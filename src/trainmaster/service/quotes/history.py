@@ -27,7 +27,6 @@ from trainmaster.service.quotes.fingerprint import (
     local_device,
 )
 from trainmaster.service.quotes.home_load import HomeLoad, SeenTime
-from trainmaster.service.quotes.job_numbers import as_long, lengths_seen, nearest
 from trainmaster.spec import Recipe, Strategy
 from trainmaster.spec.errors import StoreError, TrainmasterError
 from trainmaster.spec.facts import RunFacts
@@ -146,6 +145,8 @@ def histories(
     Raises:
         UsageError: its code cannot be read.
     """
+    from trainmaster.service.quotes.job_numbers import as_long, lengths_seen
+
     load = load or HomeLoad.now().of(named_places(recipe))
     if snapshot is None:
         excluded = (home.root, home.cache, *recipe.secret_files)
@@ -245,6 +246,8 @@ def _borrowed(
     key: Fingerprint, kin: Sequence[tuple[str, Measurement]], lengths: Mapping[str, tuple[float, float]]
 ) -> list[Measurement]:
     """What was measured of other versions of a job, with the doubt that such borrowing has shown."""
+    from trainmaster.service.quotes.job_numbers import as_long, nearest
+
     jobs: dict[str, list[Measurement]] = {}
     numbered = nearest([as_long(each, key.numbers, lengths) for _, each in kin], key.numbers)
     for (fingerprint, _), each in zip(kin, numbered, strict=True):
