@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,10 +9,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from trainmaster.spec.addresses import is_loopback, name_of
 from trainmaster.spec.errors import UsageError
 
-#: An address in brackets or a name, then perhaps a port.
-_HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?", re.IGNORECASE)
 _LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 
 
@@ -57,37 +55,6 @@ class OwnHosts:
     def _is_below(self, name: str) -> bool:
         label, dot, rest = name.partition(".")
         return bool(dot) and f"*.{rest}" in self.names and _LABEL.fullmatch(label) is not None
-
-
-def name_of(host: str) -> str:
-    """The name or address of a ``Host``, as one is compared with another; empty for what is none.
-
-    >>> name_of("Example.org.:80"), name_of("[::FFFF:10.0.0.5]:80"), name_of("::1"), name_of("a b")
-    ('example.org', '10.0.0.5', '::1', '')
-    """
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        found = _HOST.fullmatch(host)
-        if found is None:
-            return ""
-        name = found[1].lower().removesuffix(".")
-        try:
-            address = ipaddress.ip_address(name.strip("[]"))
-        except ValueError:
-            return "" if name.startswith("[") else name
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(mapped or address)
-
-
-def is_loopback(name: str) -> bool:
-    """Whether a name can only mean the machine on which it is used."""
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def origin_of(option: str, text: str, *, is_wildcard: bool = False) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 import logging
 import secrets
 import signal
@@ -21,13 +20,13 @@ from urllib.parse import urlsplit
 
 from trainmaster.api.own_hosts import (
     OwnHosts,
-    name_of,
     names_of_certificate,
     names_of_urls,
     origin_of,
 )
 from trainmaster.executors._processes import raise_limit
 from trainmaster.service.server_loops import is_passing
+from trainmaster.spec.addresses import is_loopback, name_of
 from trainmaster.spec.errors import MissingPartError, UsageError
 
 if TYPE_CHECKING:
@@ -78,14 +77,7 @@ class ServerAddress:
     @property
     def is_private(self) -> bool:
         """Whether only this machine reaches it."""
-        if self.behind_proxy is not None:
-            return False
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return self.behind_proxy is None and is_loopback(self.host)
 
     @property
     def is_secure(self) -> bool:

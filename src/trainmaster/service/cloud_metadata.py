@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import shutil
 import subprocess
@@ -12,20 +11,8 @@ from typing import Final
 from zlib import crc32
 
 from trainmaster.executors._processes import ATTEMPT_GROUPS
+from trainmaster.spec.addresses import METADATA
 
-NETWORKS: Final = tuple(
-    ipaddress.ip_network(each)
-    for each in (
-        "169.254.0.0/16",  # almost all clouds have 169.254.169.254; ECS, EKS, Scaleway, Tencent have more
-        "fe80::/10",  # OpenStack
-        "fd00:ec2::/32",  # EC2, EKS
-        "fd20:ce::254/128",  # Google
-        "fd00:c1::a9fe:a9fe/128",  # Oracle
-        "fd00:42::42/128",  # Scaleway
-        "100.100.100.200/32",  # Alibaba
-        "168.63.129.16/32",  # Azure: its host, beside 169.254.169.254
-    )
-)
 #: One of each service: where one answers a task is asked of these.
 ADDRESSES: Final = (
     "169.254.169.254",
@@ -98,7 +85,7 @@ def table(chain: str, version: int) -> str:
     [':TM - [0:0]', '-A TM -p udp --dport 53 -j RETURN']
     """
     names = [f"-A {chain} -p {protocol} --dport 53 -j RETURN" for protocol in ("udp", "tcp")]
-    there = [f"-A {chain} -d {network} -j REJECT" for network in NETWORKS if network.version == version]
+    there = [f"-A {chain} -d {network} -j REJECT" for network in METADATA if network.version == version]
     return "\n".join(["*filter", f":{chain} - [0:0]", *names, *there, "COMMIT", ""])
 
 

@@ -109,7 +109,10 @@ class LocalConnection(Connection):
 
     @contextlib.contextmanager
     def forward(self, host: str, port: int, local_port: int = 0) -> Iterator[int]:
-        """Ports here are over there: nothing needs to lead anywhere."""
+        """Ports here are over there: nothing needs to lead anywhere.
+
+        Only at the address where callers look for them: what listens at 127.0.0.2 or ::1 they would miss.
+        """
         if local_port not in (0, port) or host not in ("127.0.0.1", "localhost"):
             raise UsageError(f"{host}:{port} is on this network already", "Connect to it directly.")
         yield port

@@ -49,6 +49,7 @@ def test_the_first_file_holds_and_a_context_may_be_named(tmp_path: Path) -> None
     ("user", "server", "words"),
     [
         ("{token: geheim}", "http://far.example.org", "without encryption"),
+        ("{token: geheim}", "http://127.0.0.1.example.org", "without encryption"),
         ("{token: geheim}", "https://k, insecure-skip-tls-verify: true", "insecure-skip-tls-verify"),
         ("{auth-provider: {name: gcp}}", "https://k", "auth-provider"),
         ("{token: geheim}", "https://k, proxy-url: 'http://p'", "proxy-url"),

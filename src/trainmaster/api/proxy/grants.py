@@ -14,11 +14,11 @@ from functools import cached_property, partial
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
-from trainmaster.api.own_hosts import name_of
 from trainmaster.api.proxy.admissions import CHECK_S, Admissions, RequestRefusedError, status_of
 from trainmaster.api.proxy.headers import APPS, CONNECT_S, ENTER, UpstreamTarget
 from trainmaster.api.proxy.upstream import PIECE_BYTES
 from trainmaster.service.apps.app_access import AppWay
+from trainmaster.spec.addresses import name_of
 from trainmaster.spec.errors import TrainmasterError
 
 #: At once to one place: all but the first wait for its login, and none needs a thread for that.

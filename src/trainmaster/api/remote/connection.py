@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from trainmaster import __version__
 from trainmaster.spec import errors
+from trainmaster.spec.addresses import is_loopback
 from trainmaster.spec.errors import (
     AccessError,
     Mistake,
@@ -80,7 +81,7 @@ class RestConnection:
         if any(not 32 < ord(letter) < 127 for letter in token):
             raise UsageError("the token has characters that no token has", "Copy it once more, whole.")
         self._is_tls = parts.scheme == "https"
-        self._is_own = is_own or parts.hostname in ("127.0.0.1", "localhost", "::1")
+        self._is_own = is_own or is_loopback(parts.hostname)
         if not self._is_tls and token and not self._is_own:
             raise UsageError(
                 f"{self.url}: the token would go over the network in clear",

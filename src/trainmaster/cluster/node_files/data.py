@@ -25,7 +25,6 @@ from trainmaster.cluster.node_files.data_wanted import (
     store_of,
     with_keys,
 )
-from trainmaster.cluster.node_files.direct_store import is_loopback
 from trainmaster.cluster.node_files.files import NodeFiles, NodePaths, each, heard, look_command
 from trainmaster.cluster.node_files.removal import KeyRenewal, NodeMounts
 from trainmaster.cluster.node_files.store_reach import (
@@ -42,6 +41,7 @@ from trainmaster.control.task.job_context import RelayError, TaskContext
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.objects.errors import ObjectStoreError, StoreTrouble, trouble_of, url_of
 from trainmaster.objects.narrowing import TooWideKeysError
+from trainmaster.spec.addresses import is_loopback
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.transport.base import CommandError
 from trainmaster.volumes.errors import InUseError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from trainmaster.cluster.node_files.worker_client import StoreRefusedError
 from trainmaster.control.task.job_context import RelayError
 from trainmaster.objects.delegated_credentials import DelegatedCredentials, store_environment, store_host
 from trainmaster.objects.narrowing import Grant, TooWideKeysError
+from trainmaster.spec.addresses import is_loopback
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import one_line
 
@@ -226,15 +226,3 @@ def _newest(series: CheckpointSeries) -> Manifest | None:
 def is_of(trees: Sequence[Tree], manifest: Manifest, base: Sequence[TreeEntry]) -> bool:
     """Whether directories that began as ``base`` are together what a manifest says, by sizes and times."""
     return looks(entry for _, entry in merge_trees(trees, base)) == looks(tree_of(manifest.files))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is the machine itself, wherever that is asked.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("s3.example.org"), is_loopback("")
-    (True, True, False, False)
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

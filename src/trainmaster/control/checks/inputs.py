@@ -25,6 +25,7 @@ from trainmaster.control.task.layout import Home
 from trainmaster.objects.errors import trouble_of
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Experiment, Recipe
+from trainmaster.spec.addresses import is_loopback
 from trainmaster.spec.data_source import DataSource
 from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.parts import named_places
@@ -39,7 +40,6 @@ _TENSORFLOW: Final = re.compile(r"tensorflow/tensorflow:(\d+)\.(\d+)")
 _REFUSALS: Final = (401, 403, 404, 410)
 _CORRECT: Final = "Correct the URL."
 _HUB: Final = "registry-1.docker.io"
-_LOCAL: Final = ("localhost", "127.0.0.1", "[::1]")
 _KINDS: Final = ", ".join(
     (
         "application/vnd.oci.image.index.v1+json",
@@ -403,7 +403,7 @@ def look_for_image(image: str) -> Look:
     import urllib.error
 
     host, name, version = split_reference(image)
-    scheme = "http" if host.startswith(_LOCAL) else "https"
+    scheme = "http" if is_loopback(host) else "https"
     url = f"{scheme}://{host}/v2/{name}/manifests/{version}"
     try:
         try:

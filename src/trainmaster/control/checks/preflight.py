@@ -12,6 +12,7 @@ from trainmaster.executors.capacity import NodeCapacity
 from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import DataSource, Experiment, Recipe
+from trainmaster.spec.addresses import is_loopback
 from trainmaster.spec.errors import MissingPartError, RecipeError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.parts import named_places
 from trainmaster.spec.redaction import has_secret
@@ -381,8 +382,7 @@ def _is_code(recipe: Recipe, directory: str, snapshot: Path | None) -> bool:
 
 def _is_this_machine(rest: str) -> bool:
     """Whether what comes after ``SCHEME://`` names the machine that asks, whichever that is."""
-    host = rest.partition("/")[0].rpartition("@")[2]
-    return host.partition(":")[0] == "localhost" or host.startswith(("127.", "[::1]"))
+    return is_loopback(rest.partition("/")[0].rpartition("@")[2])
 
 
 def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from trainmaster.providers.base import ProviderGoneError
 from trainmaster.providers.offer import Extras
+from trainmaster.spec.addresses import is_link_local, is_loopback
 from trainmaster.spec.errors import UsageError
 
 _GIB: Final = 2**30
@@ -94,11 +95,7 @@ class AwsSettings:
     def is_own_cloud(self) -> bool:
         """Whether the API is a stand-in on this machine, or a lab's, rather than Amazon's."""
         host = urlsplit(self.endpoint_url).hostname or ""
-        try:
-            address = ipaddress.ip_address(host)
-            return address.is_loopback or address.is_link_local  # a host of a lab sees its API there
-        except ValueError:
-            return host == "localhost"
+        return is_loopback(host) or is_link_local(host)  # a host of a lab sees its API at such an address
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> AwsSettings:

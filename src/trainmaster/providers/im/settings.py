@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from trainmaster.providers.own_settings import SettingsKind, check_ssh_from
+from trainmaster.spec.addresses import is_loopback
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import YamlNode
 from trainmaster.spec.reading import Key, Noun, Problems, boolean, mapping_of, noun, pattern, size, text
@@ -123,16 +123,9 @@ def read_settings(file: Path) -> ImSettings:
         UsageError: there is no such file, or credentials would go over a network in clear.
     """
     found = IM.read_file(file)
-    if urlsplit(found.url).scheme == "http" and not _is_here(urlsplit(found.url).hostname or ""):
+    if urlsplit(found.url).scheme == "http" and not is_loopback(urlsplit(found.url).hostname or ""):
         raise UsageError(
             f"{file}: credentials of clouds would go to {found.url} in clear",
             "Write https, or forward a port of this machine to it (`ssh -L`) and write that.",
         )
     return found
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from trainmaster.service.public_addresses import Network, address_of, is_metadata, is_public
+from trainmaster.spec.addresses import Network, address_of, is_metadata, is_public
 from trainmaster.spec.errors import UsageError
 
 #: Names networks, with commas, to which webhooks may go although they are private, and also without TLS.

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from trainmaster.service.public_addresses import address_of, is_public
 from trainmaster.service.uploads.code_uploads import MAX_BYTES, CodeUploads
 from trainmaster.service.users.caller import TooOftenError
+from trainmaster.spec.addresses import address_of, is_public
 from trainmaster.spec.errors import UsageError
 
 _TIMEOUT_S: Final = 120.0

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from trainmaster.spec.addresses import is_loopback
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.plain_json import parsed_json
 
@@ -117,7 +118,7 @@ def read_login(context: str, environ: Mapping[str, str]) -> KubeLogin:
 def _checked(login: KubeLogin) -> KubeLogin:
     """Refuse what could not work, or would give secrets away."""
     address = urlsplit(login.server)
-    if address.scheme == "http" and address.hostname not in ("127.0.0.1", "localhost", "::1"):
+    if address.scheme == "http" and not is_loopback(address.hostname or ""):
         raise UsageError(
             f"context {login.name!r} leads to {login.server} without encryption", "Write https there."
         )

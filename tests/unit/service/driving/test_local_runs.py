@@ -28,6 +28,7 @@ from trainmaster.service.driving.local_runs import (
     local_runs_of,
     open_metadata,
 )
+from trainmaster.spec.addresses import METADATA
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason
 
@@ -196,9 +197,9 @@ def test_rules_go_with_the_server_if_no_task_of_a_team_goes_on(home, rules, monk
 
 def test_all_that_is_tried_is_covered_by_a_rule():
     for address in map(ipaddress.ip_address, cloud_metadata.ADDRESSES):
-        assert any(address in network for network in cloud_metadata.NETWORKS), address
+        assert any(address in network for network in METADATA), address
     tables = cloud_metadata.table("C", 4) + cloud_metadata.table("C", 6)
-    assert all(tables.count(f"-d {network} -j REJECT") == 1 for network in cloud_metadata.NETWORKS)
+    assert all(tables.count(f"-d {network} -j REJECT") == 1 for network in METADATA)
 
 
 def test_what_is_written_is_read_again():
