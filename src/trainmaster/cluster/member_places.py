@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.task.job_context import NodeGoneError, TaskContext
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.spec.plain_json import parsed_json
+from trainmaster.spec.private_files import write_private
 
 if TYPE_CHECKING:
     from trainmaster.cluster.cluster_connection import Places
@@ -140,10 +141,8 @@ class MemberPlaces:
     def _write(self, attempt: str, machines: Mapping[str, str]) -> None:
         directory = self._directory_of(attempt)
         with contextlib.suppress(OSError):  # a full disk: a next driver goes by the addresses
-            directory.mkdir(parents=True, exist_ok=True)
-            draft = directory / f".{PLACES}"
-            draft.write_text(json.dumps({name: machine for name, machine in machines.items() if machine}))
-            draft.replace(directory / PLACES)
+            told = {name: machine for name, machine in machines.items() if machine}
+            write_private(directory / PLACES, json.dumps(told).encode(), is_synced=False)
 
 
 class AttemptNodes:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Final
 from trainmaster.providers.base import Node
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.private_files import write_private
 
 #: Beside the files of clusters.
 _SIZES: Final = "memory-of-hosts"
@@ -54,10 +54,7 @@ class HostLedger:
         if not rows:
             file.unlink(missing_ok=True)
             return
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_name(f".{file.name}.{os.getpid()}")
-        draft.write_text(json.dumps({"cluster": cluster, "nodes": rows, "tokens": tokens}), encoding="utf-8")
-        draft.replace(file)
+        write_private(file, json.dumps({"cluster": cluster, "nodes": rows, "tokens": tokens}).encode())
 
     def sizes(self) -> dict[str, int]:
         """Main memory of hosts, in bytes, as they told last; those that never did are missing."""
@@ -72,11 +69,8 @@ class HostLedger:
         new = known | {name: size for name, size in told.items() if size}
         if new == known:
             return
-        draft = self._directory / f".{_SIZES}.{os.getpid()}.{threading.get_ident()}"
         with contextlib.suppress(OSError):  # a full disk: they tell again
-            self._directory.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(new), encoding="utf-8")
-            draft.replace(self._directory / _SIZES)
+            write_private(self._directory / _SIZES, json.dumps(new).encode())
 
     def clusters(self) -> list[str]:
         """Those that are remembered."""

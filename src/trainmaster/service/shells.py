@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 from trainmaster.cluster.member_places import PLACES, read_places
 from trainmaster.providers.capabilities import TRANSPORTS, capabilities_of
 from trainmaster.service.runs.known_nodes import KnownNodes, answers
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec.errors import MissingPartError, NotFoundError, ProviderError, UsageError
+from trainmaster.spec.private_files import write_private
 from trainmaster.spec.processes import begun_by
 
 #: A node has the code after so long while its run is driven.
@@ -411,12 +411,9 @@ def _options(place: ProviderPlace, node: Node) -> list[str]:
     known = place.root / "known_hosts"
     if target.host_key:  # vouched for by the provider: no need to have met it
         known = place.root / "clusters" / node.cluster / f"known-{node.id}"  # removed with its cluster
-        known.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         line = f"{target.pin} {target.host_key}\n"
         if not known.is_file() or known.read_text() != line:  # other clients read it just now
-            draft = known.with_name(f"{known.name}.{uuid4().hex}")
-            draft.write_text(line)
-            draft.replace(known)
+            write_private(known, line.encode())
     settings = {
         "HostKeyAlias": target.pin,
         "UserKnownHostsFile": str(known),

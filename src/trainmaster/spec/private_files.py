@@ -1,4 +1,4 @@
-"""Directories and files that are for their owner only, whichever process made them first."""
+"""Directories and files that are for their owner only; such a file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def make_private(directory: Path) -> None:
     _close(directory, status)
 
 
-def write_private(file: Path, content: bytes, owner: tuple[int, int] | None = None) -> None:
+def write_private(
+    file: Path, content: bytes, owner: tuple[int, int] | None = None, *, is_synced: bool = True
+) -> None:
     """Write a file for its owner only: whole or not at all, and on the disk before anybody relies on it.
 
     Directories that are missing are made, for their owner only.
@@ -44,11 +46,13 @@ def write_private(file: Path, content: bytes, owner: tuple[int, int] | None = No
         file: that is written, or replaced.
         content: of it.
         owner: ids of the user and the group that get it; None: ours.
+        is_synced: it waits for the disk; False if it is written often, and can be done without after a loss
+            of power.
 
     Raises:
         OSError: it cannot be written; it is as it was.
     """
-    with _draft(file, content) as draft:
+    with _draft(file, content, is_synced=is_synced) as draft:
         if owner is not None:
             os.chown(draft, *owner)
         draft.replace(file)
@@ -85,7 +89,7 @@ def require_private(file: Path) -> None:
 
 
 @contextlib.contextmanager
-def _draft(file: Path, content: bytes) -> Iterator[Path]:
+def _draft(file: Path, content: bytes, *, is_synced: bool = True) -> Iterator[Path]:
     """A file beside another one, on the disk; removed if it is still there at the end."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name[:200]}.{os.urandom(8).hex()}")
@@ -94,7 +98,8 @@ def _draft(file: Path, content: bytes) -> Iterator[Path]:
         with os.fdopen(descriptor, "wb") as out:
             out.write(content)
             out.flush()
-            os.fsync(out.fileno())
+            if is_synced:
+                os.fsync(out.fileno())
         yield draft
     finally:
         draft.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from trainmaster.spec.private_files import write_private
 from trainmaster.transport.base import HostKeyError, Target
 
 FILE_NAME: Final = "known_hosts"
@@ -87,9 +88,7 @@ class HostKeys:
             with self._locked():
                 lines = self.file.read_text(encoding="utf-8").splitlines(keepends=True)
                 kept = [line for line in lines if line.split(" ", 1)[0] != target.pin]
-                draft = self.file.with_name(f".{self.file.name}.{os.getpid()}")
-                draft.write_text("".join(kept), encoding="utf-8")
-                draft.replace(self.file)
+                write_private(self.file, "".join(kept).encode())
 
     def _pin(self, target: Target, shown: str) -> None:
         try:

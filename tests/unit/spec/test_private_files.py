@@ -83,3 +83,12 @@ def test_a_file_is_written_whole_for_its_owner_only(tmp_path: Path, monkeypatch:
         write_private(file, b"4444")
     assert file.read_bytes() == b"22"
     assert [path.name for path in file.parent.iterdir()] == ["key"], "no draft is left"
+
+
+def test_what_is_written_often_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(descriptor: int) -> None:
+        raise AssertionError("it waited")
+
+    monkeypatch.setattr(os, "fsync", refused)
+    write_private(tmp_path / "often", b"1", is_synced=False)
+    assert mode(tmp_path / "often") == 0o600

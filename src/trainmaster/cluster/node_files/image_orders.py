@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
@@ -22,6 +21,7 @@ from trainmaster.control.attempt.setup import Setup, end_setups
 from trainmaster.control.task.locking import locked
 from trainmaster.executors.engines import ContainerEngine, Image, find_engine
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.private_files import write_private
 
 _LOG_BYTES: Final = 1 << 19
 #: Where the driver has the image itself, nobody waits long for a registry.
@@ -100,10 +100,7 @@ def _write_engine(path: Path, engine: ContainerEngine) -> None:
         "rootless": engine.rootless,
         "settings": dict(engine.settings),
     }
-    draft = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
-    draft.touch(mode=0o600)
-    draft.write_text(json.dumps(said), encoding="utf-8")
-    draft.replace(path)
+    write_private(path, json.dumps(said).encode())
 
 
 class _Archive(io.RawIOBase):

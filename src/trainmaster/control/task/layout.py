@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.private_files import make_private
+from trainmaster.spec.private_files import create_private, make_private
 from trainmaster.spec.units import parse_duration
 
 #: A server that restarts is back much sooner; whoever waits longer wants to know.
@@ -108,11 +108,7 @@ class Home(RunFiles):
         """
         path = self.root / "identity"
         if not path.exists():
-            draft = self.root / f".identity-{secrets.token_hex(8)}"
-            draft.write_text(secrets.token_hex(16) + "\n")
-            with contextlib.suppress(FileExistsError):  # somebody else was quicker
-                os.link(draft, path)
-            draft.unlink()
+            create_private(path, f"{secrets.token_hex(16)}\n".encode())  # of several at once one counts
         found = path.read_bytes().strip()
         if not _IDENTITY.fullmatch(found):
             raise UsageError(

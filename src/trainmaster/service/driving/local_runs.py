@@ -18,6 +18,7 @@ from trainmaster.executors._processes import attempt_group
 from trainmaster.executors.enclosures import Enclosure
 from trainmaster.service import cloud_metadata
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.private_files import write_private
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.units import format_duration, parse_duration
 
@@ -240,9 +241,7 @@ def keep(home: Home, text: str) -> LocalRuns | None:
     if wanted is None:
         _file(home).unlink(missing_ok=True)
         return None
-    draft = _file(home).with_name(f".local-runs-{os.getpid()}")
-    draft.write_text(f"{wanted}\n", encoding="utf-8")
-    draft.replace(_file(home))
+    write_private(_file(home), f"{wanted}\n".encode())
     return wanted
 
 

@@ -117,9 +117,7 @@ class RunReplicas:
             after = int(last.read_text()) if last.exists() else 0
             newest = pull(self._database, row["id"], root / "runs" / row["id"], after)
             if newest != after:
-                draft = last.with_suffix(".new")
-                draft.write_text(str(newest))
-                draft.replace(last)
+                write_private(last, str(newest).encode(), is_synced=False)
         return RunFiles(root)
 
     def access(self, row: Mapping[Any, Any], environ: Mapping[str, str]) -> ProviderPlace:

@@ -28,6 +28,7 @@ from trainmaster.providers.base import Provider, ProviderPlace, root_on_nodes
 from trainmaster.providers.capabilities import capabilities_of, get_transport
 from trainmaster.providers.finding import get_provider
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
+from trainmaster.spec.private_files import write_private
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import TAKEN_BACK
 
@@ -441,10 +442,7 @@ class RunClusters:
         if record.state is not ClusterState.ACTIVE or (directory / _DATABASE).exists():
             return
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            draft = directory / f".{_DATABASE}"
-            draft.write_text(self._database_url())
-            draft.replace(directory / _DATABASE)
+            write_private(directory / _DATABASE, self._database_url().encode())
         except OSError as error:  # a full disk
             if record.id not in self._unmarked:
                 self._unmarked.add(record.id)

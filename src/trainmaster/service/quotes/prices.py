@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
+from trainmaster.spec.private_files import write_private
 
 if TYPE_CHECKING:
     from trainmaster.control.task.layout import Home
@@ -177,11 +177,9 @@ class Prices:
         from trainmaster.providers.own_csv import write_own_csv
 
         others = [offer for offer in self._kept() if offer.region not in found]
-        draft = self._file.with_name(f".aws.csv.{os.getpid()}.{threading.get_ident()}")
+        text = write_own_csv([*others, *(offer for new in found.values() for offer in new)])
         try:
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            draft.write_text(write_own_csv([*others, *(o for new in found.values() for o in new)]), "utf-8")
-            draft.replace(self._file)
+            write_private(self._file, text.encode())
             self._tried.unlink(missing_ok=True)
         except OSError as error:
             raise UsageError(
