@@ -32,8 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _answer(options: argparse.Namespace) -> int:
     try:
-        engine = load(Path(options.model_dir), Path.cwd())
-        for name, rows in answer_files(engine, Path(options.files), Path(options.to)):
+        model = load(Path(options.model_dir), Path.cwd())
+        for name, rows in answer_files(model, Path(options.files), Path(options.to)):
             print(f"{name}: {rows} rows", flush=True)  # noqa: T201
     except (ModelError, FileError) as error:
         print(error, file=sys.stderr)  # noqa: T201
@@ -57,12 +57,12 @@ def _serve(options: argparse.Namespace) -> int:
         signal.signal(number, end)
     threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()  # alive while it loads
     try:
-        engine = load(Path(options.model_dir), Path.cwd())
+        model = load(Path(options.model_dir), Path.cwd())
     except ModelError as error:
         print(f"the model cannot be served: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    protocol.serve(engine)
-    logging.info("%s (%s) answers at port %d", options.name, engine.platform, server.server_port)
+    protocol.serve(model)
+    logging.info("%s (%s) answers at port %d", options.name, model.platform, server.server_port)
     ended.wait()
     if not server.drain(DRAIN_S):
         logging.warning("requests were under way for longer than %.0f s, and were given up", DRAIN_S)

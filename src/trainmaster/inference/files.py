@@ -27,11 +27,11 @@ class FileError(Exception):
     """A file that the model cannot be asked about; the text names it, the place in it, and what is wrong."""
 
 
-def answer_files(engine: ModelServer, source: Path, target: Path) -> Iterator[tuple[Path, int]]:
+def answer_files(model: ModelServer, source: Path, target: Path) -> Iterator[tuple[Path, int]]:
     """Ask about each file below a directory, in the order of their names.
 
     Args:
-        engine: the model.
+        model: that is asked.
         source: with files of `KINDS`, in any depth, or one such file.
         target: gets a file of the same name for each: for a table a table with a column for each output
             (``NAME_0`` and so on for outputs of several values), for an array ``.npy``, or ``.npz`` of
@@ -54,7 +54,7 @@ def answer_files(engine: ModelServer, source: Path, target: Path) -> Iterator[tu
         to.parent.mkdir(parents=True, exist_ok=True)
         answers = {".csv": _table, ".npy": _array, ".jsonl": _lines}[path.suffix.lower()]
         try:
-            rows = answers(engine, path, to)
+            rows = answers(model, path, to)
         except RequestError as error:
             raise FileError(f"{name}: {error}") from None
         except (ValueError, OSError, EOFError, csv.Error) as error:  # no table, no array, no UTF-8
@@ -62,11 +62,11 @@ def answer_files(engine: ModelServer, source: Path, target: Path) -> Iterator[tu
         yield name, rows
 
 
-def _table(engine: ModelServer, path: Path, to: Path) -> int:
+def _table(model: ModelServer, path: Path, to: Path) -> int:
     with path.open(encoding="utf-8-sig", newline="") as file:
         header, rows = table_rows(csv.reader(file))
     columns: dict[str, list[Any]] = {}
-    for name, array in _asked(engine, table_inputs(header, rows, engine.inputs)).items():
+    for name, array in _asked(model, table_inputs(header, rows, model.inputs)).items():
         columns.update(_columns(name, array))
     with to.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
@@ -75,15 +75,15 @@ def _table(engine: ModelServer, path: Path, to: Path) -> int:
     return len(rows)
 
 
-def _array(engine: ModelServer, path: Path, to: Path) -> int:
+def _array(model: ModelServer, path: Path, to: Path) -> int:
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if array.ndim == 0:
         raise FileError(f"{path.name} has one number and no rows")
-    if len(engine.inputs) > 1:
-        names = ", ".join(each.name for each in engine.inputs)
+    if len(model.inputs) > 1:
+        names = ", ".join(each.name for each in model.inputs)
         raise FileError(f"{path.name} is one array; the model takes several inputs: {names}")
-    spec = engine.inputs[0] if engine.inputs else TensorSpec("input")
-    outputs = _asked(engine, {spec.name: _shaped(array, spec)})
+    spec = model.inputs[0] if model.inputs else TensorSpec("input")
+    outputs = _asked(model, {spec.name: _shaped(array, spec)})
     # Texts of any length are objects to NumPy, which would write a pickle, unsafe to read.
     plain = {name: found.astype(str) if found.dtype == object else found for name, found in outputs.items()}
     if len(plain) == 1:
@@ -93,13 +93,13 @@ def _array(engine: ModelServer, path: Path, to: Path) -> int:
     return len(array)
 
 
-def _lines(engine: ModelServer, path: Path, to: Path) -> int:
+def _lines(model: ModelServer, path: Path, to: Path) -> int:
     number = 0
     with path.open("rb") as asked, to.open("wb") as answered:
         for number, line in enumerate(asked, 1):
             try:
-                inputs, identity, wanted = read_request(line, engine.inputs)
-                answered.write(write_answer("model", identity, engine.infer(inputs, wanted)) + b"\n")
+                inputs, identity, wanted = read_request(line, model.inputs)
+                answered.write(write_answer("model", identity, model.infer(inputs, wanted)) + b"\n")
             except RequestError as error:
                 raise RequestError(f"line {number}: {error}") from None
     return number
@@ -198,16 +198,16 @@ def _shaped(array: Array, spec: TensorSpec) -> Array:
     return array
 
 
-def _asked(engine: ModelServer, inputs: Arrays) -> dict[str, Array]:
+def _asked(model: ModelServer, inputs: Arrays) -> dict[str, Array]:
     """All outputs, some rows at a time; each has a value for each row."""
     count = len(next(iter(inputs.values())))
-    fixed = [spec.shape[0] for spec in engine.inputs if spec.shape and spec.shape[0] > 0]
+    fixed = [spec.shape[0] for spec in model.inputs if spec.shape and spec.shape[0] > 0]
     step = min(fixed, default=_ROWS_AT_ONCE)  # some models take so many rows and no others
     parts: list[dict[str, Array]] = []
     for first in range(0, count, step):
         few = {name: np.ascontiguousarray(array[first : first + step]) for name, array in inputs.items()}
         rows = len(next(iter(few.values())))
-        parts.append(engine.infer(few, []))
+        parts.append(model.infer(few, []))
         for name, array in parts[-1].items():
             if array.ndim == 0 or len(array) != rows:
                 has = array.shape[0] if array.ndim else "one"

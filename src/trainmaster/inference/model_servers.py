@@ -101,7 +101,7 @@ class ModelServer(Protocol):
 
 
 def load(directory: Path, code: Path | None = None) -> ModelServer:
-    """The engine for what lies there.
+    """The server for what lies there.
 
     Args:
         directory: of the model.

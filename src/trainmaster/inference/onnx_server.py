@@ -63,7 +63,7 @@ class OnnxServer:
 
 
 def load(file: Path) -> ModelServer:
-    """The engine of a file.
+    """The server of a file.
 
     Raises:
         ModelError: it is no ONNX model, or ONNX Runtime is not installed.

@@ -31,15 +31,15 @@ class Protocol:
         self.name = name
         self.is_draining = False
         self._queue = queue
-        self._engine: ModelServer | None = None
+        self._model: ModelServer | None = None
         self._places = threading.BoundedSemaphore(1)
         self._turns = threading.BoundedSemaphore(1)
 
-    def serve(self, engine: ModelServer) -> None:
+    def serve(self, model: ModelServer) -> None:
         """Be ready from now on."""
-        self._places = threading.BoundedSemaphore(engine.at_once + self._queue)
-        self._turns = threading.BoundedSemaphore(engine.at_once)
-        self._engine = engine
+        self._places = threading.BoundedSemaphore(model.at_once + self._queue)
+        self._turns = threading.BoundedSemaphore(model.at_once)
+        self._model = model
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         """Status and JSON body.
@@ -54,8 +54,8 @@ class Protocol:
             return self._of_model(method, parts[2], parts[3:], body)
         if method != "GET":
             raise RequestError(f"{method} is not for this path; GET is", 405)
-        engine = self._engine
-        is_ready = engine is not None and not self.is_draining
+        model = self._model
+        is_ready = model is not None and not self.is_draining
         if parts == ["v2"]:
             return _json({"name": "trainmaster", "version": "1", "extensions": []})
         if parts[1:] == ["health", "live"]:
@@ -67,31 +67,31 @@ class Protocol:
     def _of_model(self, method: str, name: str, rest: Sequence[str], body: bytes) -> tuple[int, bytes]:
         if name != self.name:
             raise RequestError(f"there is no model {name!r}; this serves {self.name!r}", 404)
-        engine, path = self._engine, list(rest)
+        model, path = self._model, list(rest)
         is_post = path == ["infer"]
         if not is_post and path not in ([], ["ready"]):
             raise RequestError(f"there is nothing here; see /v2/models/{self.name}", 404)
         if method != ("POST" if is_post else "GET"):
             raise RequestError(f"{method} is not for this path; {'POST' if is_post else 'GET'} is", 405)
         if path == ["ready"]:
-            is_ready = engine is not None and not self.is_draining
+            is_ready = model is not None and not self.is_draining
             return _json({"name": name, "ready": is_ready}, 200 if is_ready else 503)
-        if engine is None:
+        if model is None:
             raise RequestError("the model is being loaded", 503, _RETRY_S)
         if is_post:
-            return 200, self._infer(engine, body)
+            return 200, self._infer(model, body)
         return _json(
             {
                 "name": name,
-                "platform": engine.platform,
-                "inputs": [each.as_dict() for each in engine.inputs],
-                "outputs": [each.as_dict() for each in engine.outputs],
+                "platform": model.platform,
+                "inputs": [each.as_dict() for each in model.inputs],
+                "outputs": [each.as_dict() for each in model.outputs],
             }
         )
 
-    def _infer(self, engine: ModelServer, body: bytes) -> bytes:
-        inputs, identity, wanted = read_request(body, engine.inputs)
-        known = [each.name for each in engine.outputs]
+    def _infer(self, model: ModelServer, body: bytes) -> bytes:
+        inputs, identity, wanted = read_request(body, model.inputs)
+        known = [each.name for each in model.outputs]
         if known and (unknown := [name for name in wanted if name not in known]):
             raise RequestError(f"there is no output {unknown[0]!r}; there are {', '.join(map(repr, known))}")
         if not self._places.acquire(blocking=False):
@@ -99,7 +99,7 @@ class Protocol:
         try:
             with self._turns:
                 try:
-                    outputs = engine.infer(inputs, wanted)
+                    outputs = model.infer(inputs, wanted)
                 except RequestError:
                     raise
                 except Exception:

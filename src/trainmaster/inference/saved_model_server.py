@@ -52,7 +52,7 @@ class SavedModelServer:
 
 
 def load(directory: Path) -> ModelServer:
-    """The engine of a directory.
+    """The server of a directory.
 
     Raises:
         ModelError: it is no SavedModel that can be served, or TensorFlow is not installed.

@@ -50,7 +50,7 @@ class ScriptServer:
 
 
 def load(script: Path, directory: Path) -> ModelServer:
-    """The engine of a script; what the script raises goes on to its log.
+    """The server of a script; what the script raises goes on to its log.
 
     Raises:
         ModelError: it has no ``predict``.

@@ -76,7 +76,7 @@ def _check_size(file: Path) -> None:
 
 
 def load(file: Path) -> ModelServer:
-    """The engine of a file.
+    """The server of a file.
 
     Raises:
         ModelError: it holds types that are not trusted, or is no such file, or skops is not installed.

@@ -19,7 +19,7 @@ from trainmaster.inference.tensors import TensorSpec
 
 
 @pytest.fixture
-def engine(tmp_path):
+def model(tmp_path):
     """Gives twice what it gets: rows of two numbers."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.onnx").write_bytes(onnx_model())
@@ -31,7 +31,7 @@ def lines(path):
         return list(csv.reader(file))
 
 
-def test_each_file_gets_one_of_its_name(engine, tmp_path):
+def test_each_file_gets_one_of_its_name(model, tmp_path):
     asked, answered = tmp_path / "asked", tmp_path / "answered"
     (asked / "deep").mkdir(parents=True)
     (asked / "a.csv").write_text("left,right\n1,2\n3,4\n")
@@ -40,7 +40,7 @@ def test_each_file_gets_one_of_its_name(engine, tmp_path):
     np.save(asked / "c.npy", np.arange(4000).reshape(-1, 2))
     tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
     (asked / "d.jsonl").write_text(json.dumps({"id": "one", "inputs": [tensor]}) + "\n")
-    found = {str(name): rows for name, rows in answer_files(engine, asked, answered)}
+    found = {str(name): rows for name, rows in answer_files(model, asked, answered)}
     assert found == {"a.csv": 2, "c.npy": 2000, "d.jsonl": 1, "deep/b.csv": 1}
     assert lines(answered / "a.csv") == [["y_0", "y_1"], ["2.0", "4.0"], ["6.0", "8.0"]]
     assert lines(answered / "deep" / "b.csv") == [["y_0", "y_1"], ["10.0", "12.0"]]
@@ -76,17 +76,17 @@ def test_texts_are_no_pickle(tmp_path):
         ("a.txt", b"1,2\n", r"there is no file \*\.csv"),
     ],
 )
-def test_what_is_wrong_is_named(engine, tmp_path, name, content, said):
+def test_what_is_wrong_is_named(model, tmp_path, name, content, said):
     (tmp_path / "asked").mkdir()
     (tmp_path / "asked" / name).write_bytes(content)
     with pytest.raises(FileError, match=said):
-        list(answer_files(engine, tmp_path / "asked", tmp_path / "answered"))
+        list(answer_files(model, tmp_path / "asked", tmp_path / "answered"))
 
 
-def test_an_array_of_python_objects_is_not_unpickled(engine, tmp_path):
+def test_an_array_of_python_objects_is_not_unpickled(model, tmp_path):
     np.save(tmp_path / "a.npy", np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(FileError, match=r"a\.npy cannot be read"):
-        list(answer_files(engine, tmp_path / "a.npy", tmp_path))
+        list(answer_files(model, tmp_path / "a.npy", tmp_path))
 
 
 A, B = TensorSpec("a", "INT64", (-1,)), TensorSpec("b", "BYTES", (-1, 1))
@@ -132,7 +132,7 @@ def test_numbers_of_a_table_come_as_they_are(values):
     assert table_inputs(header, rows, [TensorSpec("x", "FP64", (-1, 3))])["x"].tolist() == values
 
 
-def test_the_command_says_what_it_has_done(engine, tmp_path, capsys):
+def test_the_command_says_what_it_has_done(model, tmp_path, capsys):
     (tmp_path / "a.csv").write_text("1,2\n")
     call = ["--model-dir", str(tmp_path / "model"), "--files", str(tmp_path / "a.csv")]
     assert main([*call, "--to", str(tmp_path / "to")]) == 0

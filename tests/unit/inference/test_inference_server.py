@@ -41,19 +41,19 @@ class Doubling:
 
 
 @pytest.fixture
-def engine():
+def model():
     return Doubling()
 
 
 @pytest.fixture
-def server(engine):
+def server(model):
     protocol = Protocol("m", queue=0)
-    protocol.serve(engine)
+    protocol.serve(model)
     found = InferenceServer(("127.0.0.1", 0), protocol, body_bytes=4096, held_bytes=6000)
     thread = threading.Thread(target=found.serve_forever, args=(0.01,))
     thread.start()
     yield found
-    engine.free.set()
+    model.free.set()
     found.drain(WAIT_S)
     thread.join()
 
@@ -143,30 +143,30 @@ def test_a_body_that_cannot_be_read_ends_the_connection(server, head, status):
     assert answer.startswith(f"HTTP/1.1 {status} ".encode())
 
 
-def test_who_finds_the_queue_full_is_sent_away_and_the_other_one_is_answered(server, engine):
-    engine.free.clear()
+def test_who_finds_the_queue_full_is_sent_away_and_the_other_one_is_answered(server, model):
+    model.free.clear()
     answers = []
     asking = threading.Thread(target=lambda: answers.append(ask(server, "POST", "/v2/models/m/infer", BODY)))
     asking.start()
-    assert engine.begun.acquire(timeout=WAIT_S)
+    assert model.begun.acquire(timeout=WAIT_S)
     status, answer, head = ask(server, "POST", "/v2/models/m/infer", BODY)
     assert (status, answer["error"], head.getheader("Retry-After")) == (
         503,
         "too many requests wait already",
         "1",
     )
-    engine.free.set()
+    model.free.set()
     asking.join(WAIT_S)
     assert answers[0][0] == 200
 
 
 @pytest.mark.parametrize("how", ["content-length: 4000\r\n\r\n", "transfer-encoding: chunked\r\n\r\nfa0\r\n"])
-def test_bodies_that_would_be_too_much_together_are_sent_away(server, engine, how):
-    engine.free.clear()
+def test_bodies_that_would_be_too_much_together_are_sent_away(server, model, how):
+    model.free.clear()
     large, answers = BODY.ljust(4000), []
     asking = threading.Thread(target=lambda: answers.append(ask(server, "POST", "/v2/models/m/infer", large)))
     asking.start()
-    assert engine.begun.acquire(timeout=WAIT_S)
+    assert model.begun.acquire(timeout=WAIT_S)
     with socket.create_connection(("127.0.0.1", server.server_port), WAIT_S) as plain:
         plain.sendall(f"POST /v2/models/m/infer HTTP/1.1\r\nhost: a\r\n{how}".encode())
         answer = b""
@@ -175,27 +175,27 @@ def test_bodies_that_would_be_too_much_together_are_sent_away(server, engine, ho
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b"Retry-After: 1" in answer
     assert b"too many large requests" in answer
-    engine.free.set()
+    model.free.set()
     asking.join(WAIT_S)
     assert answers[0][0] == 200
     assert ask(server, "POST", "/v2/models/m/infer", large)[0] == 200, "there is room again"
 
 
-def test_what_is_under_way_at_the_end_is_answered(server, engine):
-    engine.free.clear()
+def test_what_is_under_way_at_the_end_is_answered(server, model):
+    model.free.clear()
     idle = connect(server)
     ask(server, "GET", "/v2", on=idle)
     answers = []
     asking = threading.Thread(target=lambda: answers.append(ask(server, "POST", "/v2/models/m/infer", BODY)))
     asking.start()
-    assert engine.begun.acquire(timeout=WAIT_S)
+    assert model.begun.acquire(timeout=WAIT_S)
     draining = threading.Thread(target=server.drain, args=(WAIT_S,))
     draining.start()
     assert idle.sock.recv(1) == b""  # nobody waits for a client that says nothing
     idle.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.server_port), WAIT_S)
-    engine.free.set()
+    model.free.set()
     asking.join(WAIT_S)
     draining.join(WAIT_S)
     assert not draining.is_alive()

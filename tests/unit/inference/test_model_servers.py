@@ -18,11 +18,11 @@ from trainmaster.inference.tensors import TensorSpec, read_request
 
 def test_an_onnx_model_answers(tmp_path):
     (tmp_path / "digits.onnx").write_bytes(onnx_model())
-    engine = model_servers.load(tmp_path)
-    assert engine.platform == "onnxruntime_onnx"
-    assert engine.inputs == [TensorSpec("x", "FP32", (-1, 2))]
-    assert engine.outputs == [TensorSpec("y", "FP32", (-1, 2))]
-    found = engine.infer({"x": np.array([[1, 2]], dtype=np.float32)}, [])
+    model = model_servers.load(tmp_path)
+    assert model.platform == "onnxruntime_onnx"
+    assert model.inputs == [TensorSpec("x", "FP32", (-1, 2))]
+    assert model.outputs == [TensorSpec("y", "FP32", (-1, 2))]
+    found = model.infer({"x": np.array([[1, 2]], dtype=np.float32)}, [])
     assert found["y"].tolist() == [[2.0, 4.0]]
 
 
@@ -81,20 +81,20 @@ def test_a_model_of_scikit_learn_answers(tmp_path):
     from skops.io import dump
 
     dump(LogisticRegression().fit([[0.0, 0], [1, 1], [2, 2]], ["no", "no", "yes"]), tmp_path / "m.skops")
-    engine = model_servers.load(tmp_path)
-    assert engine.platform == "sklearn_skops"
-    assert engine.inputs == [TensorSpec("input", "", (-1, 2))]
-    assert [each.as_dict() for each in (*engine.inputs, *engine.outputs)] == [
+    model = model_servers.load(tmp_path)
+    assert model.platform == "sklearn_skops"
+    assert model.inputs == [TensorSpec("input", "", (-1, 2))]
+    assert [each.as_dict() for each in (*model.inputs, *model.outputs)] == [
         {"name": "input", "datatype": "FP64", "shape": [-1, 2]},
         {"name": "predict", "datatype": "BYTES", "shape": [-1]},
         {"name": "predict_proba", "datatype": "FP64", "shape": [-1, 2]},
         {"name": "decision_function", "datatype": "FP64", "shape": [-1]},
     ]
     inputs = {"input": np.array([[0.0, 0], [9, 9]])}
-    assert engine.infer(inputs, [])["predict"].tolist() == ["no", "yes"]
-    assert engine.infer(inputs, ["predict_proba"])["predict_proba"].shape == (2, 2)
+    assert model.infer(inputs, [])["predict"].tolist() == ["no", "yes"]
+    assert model.infer(inputs, ["predict_proba"])["predict_proba"].shape == (2, 2)
     with pytest.raises(RequestError, match="the model refuses this"):
-        engine.infer({"input": np.array([["a", "b"]], dtype=object)}, [])
+        model.infer({"input": np.array([["a", "b"]], dtype=object)}, [])
 
 
 def test_a_model_of_texts_answers(tmp_path):
@@ -105,12 +105,12 @@ def test_a_model_of_texts_answers(tmp_path):
 
     model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["bad film", "good film"], [0, 1])
     dump(model, tmp_path / "m.skops")
-    engine = model_servers.load(tmp_path)
+    model = model_servers.load(tmp_path)
     tensor = {"name": "input", "shape": [2], "datatype": "BYTES", "data": ["so good", "bad bad"]}
-    inputs, _, _ = read_request(json.dumps({"inputs": [tensor]}).encode(), engine.inputs)
-    assert engine.infer(inputs, [])["predict"].tolist() == [1, 0]
-    assert engine.inputs[0].as_dict() == {"name": "input", "datatype": "BYTES", "shape": [-1]}
-    assert engine.outputs[0].as_dict() == {"name": "predict", "datatype": "INT64", "shape": [-1]}
+    inputs, _, _ = read_request(json.dumps({"inputs": [tensor]}).encode(), model.inputs)
+    assert model.infer(inputs, [])["predict"].tolist() == [1, 0]
+    assert model.inputs[0].as_dict() == {"name": "input", "datatype": "BYTES", "shape": [-1]}
+    assert model.outputs[0].as_dict() == {"name": "predict", "datatype": "INT64", "shape": [-1]}
 
 
 class Foreign:
@@ -199,17 +199,17 @@ def test_a_script_of_the_users_answers(tmp_path):
     (tmp_path / "serve.py").write_text(SCRIPT)
     (tmp_path / "factor").write_text("3")
     (tmp_path / "model.pkl").write_text("")
-    engine = model_servers.load(tmp_path)
-    assert engine.at_once == 3
-    assert {name: each.tolist() for name, each in engine.infer({"x": np.array([1, 2])}, []).items()} == {
+    model = model_servers.load(tmp_path)
+    assert model.at_once == 3
+    assert {name: each.tolist() for name, each in model.infer({"x": np.array([1, 2])}, []).items()} == {
         "y": [3, 6],
         "z": [1, 2],
     }
-    assert list(engine.infer({"x": np.array([1])}, ["z"])) == ["z"]
+    assert list(model.infer({"x": np.array([1])}, ["z"])) == ["z"]
     with pytest.raises(RequestError, match="there is no output 'w'; there are 'y', 'z'"):
-        engine.infer({"x": np.array([1])}, ["w"])
+        model.infer({"x": np.array([1])}, ["w"])
     with pytest.raises(RequestError, match="give one row"):
-        engine.infer({"x": np.array([[1]])}, [])
+        model.infer({"x": np.array([[1]])}, [])
 
 
 def test_the_script_of_the_code_comes_first(tmp_path):
@@ -258,10 +258,10 @@ def test_a_saved_model_answers_by_its_signature():
     """With a stand-in for TensorFlow, which takes seconds to load."""
     tensorflow = type("tf", (), {"constant": staticmethod(np.asarray), "errors": type("e", (), {})})
     tensorflow.errors.InvalidArgumentError = KeyError
-    engine = SavedModelServer(tensorflow, type("M", (), {"signatures": {"serving_default": _Signature()}}))
-    assert engine.inputs == [TensorSpec("x", "FP32", (-1, 2))]
-    assert engine.infer({"x": np.array([[1, 2]], dtype=np.float32)}, [])["y"].tolist() == [[3.0]]
+    model = SavedModelServer(tensorflow, type("M", (), {"signatures": {"serving_default": _Signature()}}))
+    assert model.inputs == [TensorSpec("x", "FP32", (-1, 2))]
+    assert model.infer({"x": np.array([[1, 2]], dtype=np.float32)}, [])["y"].tolist() == [[3.0]]
     with pytest.raises(RequestError, match="an empty batch"):
-        engine.infer({"x": np.empty((0, 2), dtype=np.float32)}, ["y"])
+        model.infer({"x": np.empty((0, 2), dtype=np.float32)}, ["y"])
     with pytest.raises(ModelError, match="no signature 'serving_default'; it has other"):
         SavedModelServer(tensorflow, type("M", (), {"signatures": {"other": None}}))
