@@ -28,19 +28,19 @@ def mcp(
     ] = False,
 ) -> None:
     """Let an assistant use Trainmaster by the Model Context Protocol, over standard input and output."""
-    from trainmaster.api.mcp.desk import DeskHere
     from trainmaster.api.mcp.door import need_sdk, serve_stdio
+    from trainmaster.api.mcp.tool_context import LocalToolContext
     from trainmaster.api.mcp.tools import TOOLS
 
     need_sdk()
     client = _client(at_most, wallet)
-    desk = DeskHere(client, is_reading=read_only)
+    context = LocalToolContext(client, is_reading=read_only)
     left = client.wallet()
     if as_json:
         tools = {
-            tool.name: {"says": tool.says, "scope": tool.scope, "takes": tool.takes_of(desk)}
+            tool.name: {"says": tool.says, "scope": tool.scope, "takes": tool.takes_of(context)}
             for tool in TOOLS.values()
-            if tool.scope in desk.scopes
+            if tool.scope in context.scopes
         }
         print_json({"tools": tools, "wallet": left})
         return
@@ -51,7 +51,7 @@ def mcp(
     else:
         may_usd = max(0.0, left["left_usd"])
         say(f"an assistant may spend {dollars(may_usd)} of {dollars(left['at_most_usd'])}")
-    serve_stdio(desk)
+    serve_stdio(context)
 
 
 def _client(at_most: str | None, wallet: str) -> ClientProtocol:

@@ -105,7 +105,7 @@ class ActionKind(StrEnum):
     FORM = "FORM"
     JOIN = "JOIN"
     DROP = "DROP"
-    DRAIN = "VACATE"
+    DRAIN = "DRAIN"
     GIVE_BACK = "GIVE_BACK"
     RELEASE = "RELEASE"
 

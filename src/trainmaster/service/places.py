@@ -26,8 +26,8 @@ from trainmaster.spec.parts import as_written, in_place, named_places, part_of, 
 
 if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome
+    from trainmaster.service.place_answers import Ask
     from trainmaster.service.service import Service
-    from trainmaster.service.short_questions import Ask
     from trainmaster.spec import Recipe
 
 

@@ -137,7 +137,7 @@ _PARAMETERS = mapping_of(
 )
 
 
-class Unplanned(Noun):
+class OwnMachineKeys(Noun):
     """What an experiment says of its machines itself, before they are planned for one of several places."""
 
     hardware: Hardware

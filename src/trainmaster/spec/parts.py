@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.spec.experiment import Unplanned
+from trainmaster.spec.experiment import OwnMachineKeys
 from trainmaster.spec.recipe import Recipe
 
 
@@ -68,7 +68,7 @@ def in_place(recipe: Recipe, provider: str) -> Recipe:
 def plannable_again(recipe: Recipe) -> Recipe:
     """The recipe with a note of what it says of machines itself, before any are planned; see `as_written`."""
     found = {
-        name: Unplanned(hardware=each.hardware, distributed=each.distributed, workers=each.workers)
+        name: OwnMachineKeys(hardware=each.hardware, distributed=each.distributed, workers=each.workers)
         for name, each in recipe.experiments.items()
     }
     return recipe.model_copy(update={"unplanned": found})

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT, DataSource
 from trainmaster.spec.errors import Mistake, RecipeError, TrainmasterError, UsageError
-from trainmaster.spec.experiment import Experiment, Unplanned, read_data, read_env, read_secrets
+from trainmaster.spec.experiment import Experiment, OwnMachineKeys, read_data, read_env, read_secrets
 from trainmaster.spec.habits import Code
 from trainmaster.spec.launcher_names import AUTO, DEFAULT_ENGINE, ENGINES, image_of_framework, image_variable
 from trainmaster.spec.node import (
@@ -174,7 +174,7 @@ class Recipe(Noun):
     overrides: tuple[str, ...] = ()
     places_left: tuple[str, ...] = ()
     places_given_up: tuple[str, ...] = ()
-    unplanned: dict[str, Unplanned] = Field(default={})
+    unplanned: dict[str, OwnMachineKeys] = Field(default={})
     file: str = "recipe"
 
     @classmethod

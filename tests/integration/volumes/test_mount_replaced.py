@@ -9,7 +9,7 @@ from reading_helpers import CHUNK, home, kernel_can, pictures, wait_until  # noq
 from test_mount_volume import place, processes, volume  # noqa: F401 - fixtures
 
 from trainmaster.cluster.node_files import data_orders
-from trainmaster.cluster.node_files.voice import Voice
+from trainmaster.cluster.node_files.order_output import OrderOutput
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.volumes.mounting import available, mount, unmount
@@ -64,7 +64,7 @@ def ordered(volume, place):
 
 
 def provided(order, place):
-    return data_orders._volume(order, place, GetProgress(), Voice(io.BytesIO()))
+    return data_orders._volume(order, place, GetProgress(), OrderOutput(io.BytesIO()))
 
 
 @pytest.fixture

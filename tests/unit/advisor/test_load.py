@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.advisor.market.load import LoadEffect, Shifted, mean_doubt
+from trainmaster.advisor.market.load import LoadCorrection, LoadEffect, mean_doubt
 from trainmaster.advisor.market.phases import PhaseHistory, PhaseSample, Waited, machines_belief
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.measurement import Measurement, Point
@@ -29,7 +29,7 @@ def test_what_was_seen_at_many_loads_says_how_times_follow_it(power):
 
 def test_another_load_is_doubted_and_the_same_one_is_not():
     effect = LoadEffect()
-    assert effect.shift(5.0, 5.0, CORES) == Shifted(1.0, 0.0)
+    assert effect.shift(5.0, 5.0, CORES) == LoadCorrection(1.0, 0.0)
     later = effect.shift(0.0, 10.0, CORES)
     assert later.factor > 1.5
     assert later.doubt > 0.4
@@ -37,7 +37,7 @@ def test_another_load_is_doubted_and_the_same_one_is_not():
 
 def test_a_load_that_nobody_knows_changes_nothing():
     assert LoadEffect.learnt([("job", None, 3.0)] * 9, CORES) == LoadEffect()
-    assert LoadEffect().shift(None, 20.0, CORES) == Shifted()
+    assert LoadEffect().shift(None, 20.0, CORES) == LoadCorrection()
 
 
 def test_what_only_waits_hardly_follows_the_load_and_is_surer_of_it():
@@ -81,10 +81,10 @@ def test_the_doubt_widens_waits_phases_and_starts():
 def test_a_measurement_at_another_load_starts_and_steps_by_its_own_effects():
     point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.1)
     calm = Measurement(point, startup_s=4.0, warmup_s=1.0, duration_s=25.0)
-    busy = calm.shifted(Shifted(3.0, 0.5), Shifted(2.0, 0.4))
+    busy = calm.shifted(LoadCorrection(3.0, 0.5), LoadCorrection(2.0, 0.4))
     assert busy.point is not None
     assert (busy.startup_s, busy.warmup_s, busy.point.step_time_s) == (12.0, 3.0, 0.2)
     assert busy.duration_s == pytest.approx(3 * 5.0 + 2 * 20.0)
     assert (busy.step_spread, busy.startup_doubt) == (0.4, 0.5)
-    assert calm.shifted(Shifted(), Shifted()) is calm
+    assert calm.shifted(LoadCorrection(), LoadCorrection()) is calm
     assert "startup_doubt" not in busy.to_json()

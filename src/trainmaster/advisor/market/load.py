@@ -20,8 +20,8 @@ _NOISE: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Shifted:
-    """A time, as it would have been at another load.
+class LoadCorrection:
+    """What another load makes of a time.
 
     Attributes:
         factor: by which it would have been longer.
@@ -70,11 +70,11 @@ class LoadEffect:
         power, doubt = slope_within(kinds, belief, _NOISE)
         return cls(min(max(power, 0.0), _MOST), doubt)
 
-    def shift(self, then: float | None, now: float, cores: float) -> Shifted:
+    def shift(self, then: float | None, now: float, cores: float) -> LoadCorrection:
         """What a time that was seen at one load is at another.
 
         >>> LoadEffect(0.5, 0.1).shift(0.0, 6.0, 2.0)
-        Shifted(factor=2.0, doubt=0.13862943611198905)
+        LoadCorrection(factor=2.0, doubt=0.13862943611198905)
 
         Args:
             then: the load when it was seen; None if unknown: nothing is changed.
@@ -82,9 +82,9 @@ class LoadEffect:
             cores: of this machine.
         """
         if then is None:
-            return Shifted()
+            return LoadCorrection()
         more = _crowding(now, cores) - _crowding(then, cores)
-        return Shifted(math.exp(self.power * more), self.doubt * more)
+        return LoadCorrection(math.exp(self.power * more), self.doubt * more)
 
 
 def _crowding(load: float, cores: float) -> float:
@@ -92,7 +92,7 @@ def _crowding(load: float, cores: float) -> float:
 
 
 def mean_doubt(doubts: Sequence[float]) -> float:
-    """Of the mean of some times; see `Shifted`."""
+    """Of the mean of some times; see `LoadCorrection`."""
     return abs(sum(doubts)) / len(doubts) if doubts else 0.0
 
 

@@ -45,7 +45,7 @@ class PhaseSample:
 
     Attributes:
         seconds: that it took. offer: on what, as in `Measurement`. content: hash of what it was.
-        doubt: about the seconds, where they were seen at another load; see `Shifted`.
+        doubt: about the seconds, where they were seen at another load; see `LoadCorrection`.
     """
 
     seconds: float
@@ -111,7 +111,7 @@ class Waited:
         provider: whose. vcpus: of one; 0: unknown.
         queued_s: how long they waited in a queue of the provider before.
         machines: how many came together.
-        doubt: about the seconds, where they were seen at another load; see `Shifted`.
+        doubt: about the seconds, where they were seen at another load; see `LoadCorrection`.
     """
 
     seconds: float

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.spec import Strategy
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.market.load import Shifted
+    from trainmaster.advisor.market.load import LoadCorrection
 
 #: Other work that holds the processors for more of the time has disturbed what is measured.
 HELD: Final = 0.1
@@ -181,7 +181,7 @@ class Measurement:
         curve: of the metric of its target.
         held: share of its time for which other work held the processors that it was ready for, or its
             machine was not given them; None if unknown. `step_spread` counts it.
-        startup_doubt: about the start at the load of now, where it was seen at another; see `Shifted`.
+        startup_doubt: about the start at the load of now, where it was seen at another; see `LoadCorrection`.
         as_seen: this, before it was told for another load; None if it was not.
     """
 
@@ -226,7 +226,7 @@ class Measurement:
             if value is not None and not (value >= 0 and math.isfinite(value)):
                 raise ValueError(f"{name} is {value}; zero or more is needed")
 
-    def shifted(self, start: Shifted, work: Shifted) -> Measurement:
+    def shifted(self, start: LoadCorrection, work: LoadCorrection) -> Measurement:
         """As it would be at another load of the machine.
 
         Args:

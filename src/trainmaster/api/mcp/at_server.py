@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from trainmaster.api.mcp.desk import DeskAtServer
 from trainmaster.api.mcp.door import make_server, need_sdk
+from trainmaster.api.mcp.tool_context import ServerToolContext
 from trainmaster.api.remote.connection import RestConnection
 from trainmaster.spec.errors import ProviderError
 
@@ -69,7 +69,7 @@ class Assistants:
                 "this server has no address of its own", "Start it with `trainmaster server`."
             )
         connection = RestConnection(self._at.url, token, self._at.fingerprint, is_own=True)
-        scope.setdefault("state", {})["desk"] = DeskAtServer(connection, caller.scopes)
+        scope.setdefault("state", {})["context"] = ServerToolContext(connection, caller.scopes)
         try:
             await (await self._running()).handle_request(scope, receive, send)
         finally:
@@ -91,13 +91,13 @@ class Assistants:
     async def _run(self, found: asyncio.Future[Any]) -> None:
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-        server = make_server(_desk_of)
+        server = make_server(_context_of)
         manager = StreamableHTTPSessionManager(server, json_response=True, stateless=True)
         async with manager.run():
             found.set_result(manager)
             await self._ends.wait()
 
 
-def _desk_of(request: Request) -> DeskAtServer:
-    found: DeskAtServer = request.state.desk
+def _context_of(request: Request) -> ServerToolContext:
+    found: ServerToolContext = request.state.context
     return found

@@ -13,7 +13,7 @@ from trainmaster.api.mcp.tools import INSTRUCTIONS, TOOLS, Tool
 from trainmaster.spec.errors import MissingPartError, NotFoundError, TrainmasterError
 
 if TYPE_CHECKING:
-    from trainmaster.api.mcp.desk import Desk
+    from trainmaster.api.mcp.tool_context import ToolContext
 
 #: Calls at the same time: each has a thread, and a server has others for what these ask of it.
 _MOST_CALLS: Final = 8
@@ -29,11 +29,11 @@ def need_sdk() -> None:
         raise MissingPartError("mcp: the SDK is not installed", "Run: pip install 'trainmaster[mcp]'")
 
 
-def make_server(desk_of: Callable[[Any], Desk]) -> Any:  # noqa: ANN401 - of the SDK, which may be missing
+def make_server(context_of: Callable[[Any], ToolContext]) -> Any:  # noqa: ANN401 - of the SDK, which may be missing
     """A server of the SDK with all tools.
 
     Args:
-        desk_of: whom an assistant asks, by the HTTP request that it came with; None without one.
+        context_of: whom an assistant asks, by the HTTP request that it came with; None without one.
     """
     from anyio import CapacityLimiter, to_thread
     from mcp.server.lowlevel import Server
@@ -42,13 +42,15 @@ def make_server(desk_of: Callable[[Any], Desk]) -> Any:  # noqa: ANN401 - of the
 
     limiter = CapacityLimiter(_MOST_CALLS)
 
-    async def list_tools(context: Any, _: Any) -> Any:  # noqa: ANN401 - of the SDK, as below
-        desk = desk_of(context.request)
-        found = [_described(Description, tool, desk) for tool in TOOLS.values() if tool.scope in desk.scopes]
+    async def list_tools(call: Any, _: Any) -> Any:  # noqa: ANN401 - of the SDK, as below
+        context = context_of(call.request)
+        found = [
+            _described(Description, tool, context) for tool in TOOLS.values() if tool.scope in context.scopes
+        ]
         return ListToolsResult(tools=found)
 
-    async def call_tool(context: Any, asked: Any) -> Any:  # noqa: ANN401
-        work = functools.partial(_called, desk_of(context.request), asked.name, asked.arguments or {})
+    async def call_tool(call: Any, asked: Any) -> Any:  # noqa: ANN401
+        work = functools.partial(_called, context_of(call.request), asked.name, asked.arguments or {})
         answer, is_error = await to_thread.run_sync(work, limiter=limiter)
         text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, default=str)
         structured = None if isinstance(answer, str) else json.loads(text)
@@ -64,7 +66,7 @@ def make_server(desk_of: Callable[[Any], Desk]) -> Any:  # noqa: ANN401 - of the
     )
 
 
-def _described(kind: Any, tool: Tool, desk: Desk) -> Any:  # noqa: ANN401 - of the SDK
+def _described(kind: Any, tool: Tool, context: ToolContext) -> Any:  # noqa: ANN401 - of the SDK
     from mcp_types import ToolAnnotations
 
     hints = ToolAnnotations(
@@ -76,23 +78,23 @@ def _described(kind: Any, tool: Tool, desk: Desk) -> Any:  # noqa: ANN401 - of t
     return kind(
         name=tool.name,
         description=tool.says,
-        input_schema=tool.takes_of(desk),
+        input_schema=tool.takes_of(context),
         output_schema=tool.schemas[1],
         annotations=hints,
     )
 
 
-def _called(desk: Desk, name: str, arguments: dict[str, Any]) -> tuple[dict[str, Any] | str, bool]:
+def _called(context: ToolContext, name: str, arguments: dict[str, Any]) -> tuple[dict[str, Any] | str, bool]:
     """The answer of a tool; or what was wrong, for the assistant to mend."""
     try:
         if name not in TOOLS:
             raise NotFoundError(f"there is no tool {name!r}", f"There are {', '.join(TOOLS)}.")
-        return TOOLS[name].call(desk, arguments), False
+        return TOOLS[name].call(context, arguments), False
     except TrainmasterError as error:
         return f"{error.args[0]}\n{error.hint}".strip(), True
 
 
-def serve_stdio(desk: Desk) -> None:
+def serve_stdio(context: ToolContext) -> None:
     """Answer one assistant over standard input and output until it goes.
 
     Raises:
@@ -102,7 +104,7 @@ def serve_stdio(desk: Desk) -> None:
     import anyio
     from mcp.server.stdio import stdio_server
 
-    server = make_server(lambda _: desk)
+    server = make_server(lambda _: context)
 
     async def work() -> None:
         async with stdio_server() as (reads, writes):

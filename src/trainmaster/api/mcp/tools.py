@@ -20,7 +20,7 @@ from trainmaster.api.results import LogQuery
 from trainmaster.spec.errors import AccessError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.api.mcp.desk import Desk
+    from trainmaster.api.mcp.tool_context import ToolContext
     from trainmaster.api.protocol import Stream
 
 #: What an assistant is told once.
@@ -145,7 +145,7 @@ class Tool:
     says: str
     scope: str
     takes: type[BaseModel]
-    act: Callable[[Desk, Any], dict[str, Any]]
+    act: Callable[[ToolContext, Any], dict[str, Any]]
     answers: type[BaseModel] | None = None
 
     @cached_property
@@ -154,17 +154,17 @@ class Tool:
         answers = {"type": "object"} if self.answers is None else self.answers.model_json_schema()
         return self.takes.model_json_schema(), answers
 
-    def takes_of(self, desk: Desk) -> dict[str, Any]:
+    def takes_of(self, context: ToolContext) -> dict[str, Any]:
         """JSON Schema of what it takes from an assistant: of one at a server, no files."""
         schema = json.loads(json.dumps(self.schemas[0]))
         properties = schema.get("properties", {})
-        if not desk.has_files:
+        if not context.has_files:
             properties.pop("file", None)
         else:
             properties.pop("code", None)
         return dict(schema)
 
-    def call(self, desk: Desk, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def call(self, context: ToolContext, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Do it.
 
         Raises:
@@ -172,7 +172,7 @@ class Tool:
             AccessError: this assistant may not.
             TrainmasterError: whatever it was refused for.
         """
-        if self.scope not in desk.scopes:
+        if self.scope not in context.scopes:
             raise AccessError(
                 f"{self.name} needs the scope {self.scope!r}, which this assistant has not",
                 "It may look only. Whoever set it up can allow more.",
@@ -184,30 +184,30 @@ class Tool:
                 f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()
             )
             raise UsageError(f"{self.name}: {wrong}", "The tool's schema says what it takes.") from None
-        return self.act(desk, given)
+        return self.act(context, given)
 
 
 # --- what they do -------------------------------------------------------------------------------------------
 
 
-def _check(desk: Desk, given: Any) -> dict[str, Any]:  # noqa: ANN401 - of its own model; so below
-    return bounded(desk.check(given.model_dump()))
+def _check(context: ToolContext, given: Any) -> dict[str, Any]:  # noqa: ANN401 - of its own model; so below
+    return bounded(context.check(given.model_dump()))
 
 
-def _quote(desk: Desk, given: Any) -> dict[str, Any]:  # noqa: ANN401
+def _quote(context: ToolContext, given: Any) -> dict[str, Any]:  # noqa: ANN401
     from trainmaster.service.quotes.quote_options import QuoteOptions
 
-    recipe, path = desk.recipe(given.model_dump())
+    recipe, path = context.recipe(given.model_dump())
     notes: list[str] = []
-    plan, quote = _planned(desk, recipe, path, notes, allow_stale=given.allow_stale), None
+    plan, quote = _planned(context, recipe, path, notes, allow_stale=given.allow_stale), None
     try:
         quote = plan.quote or _last(
-            desk.client.quote_recipe(recipe, path, QuoteOptions(allow_stale=given.allow_stale)), notes
+            context.client.quote_recipe(recipe, path, QuoteOptions(allow_stale=given.allow_stale)), notes
         )
     except UsageError as error:  # the plan says what is needed to run it
         notes.append(f"no quote: {error.args[0]}")
     if quote is not None and plan.most_usd_per_hour and plan.quote is None:
-        plan = _planned(desk, recipe, path, notes, allow_stale=given.allow_stale)  # by what is known now
+        plan = _planned(context, recipe, path, notes, allow_stale=given.allow_stale)  # by what is known now
     answer = {
         "plan": plan.id,
         "provider": plan.provider,
@@ -215,12 +215,12 @@ def _quote(desk: Desk, given: Any) -> dict[str, Any]:  # noqa: ANN401
         "lines": list(plan.lines),
         "notes": [*plan.notes, *notes],
         "quote": None if quote is None else quote.as_dict(),
-        "wallet": desk.client.wallet(),
+        "wallet": context.client.wallet(),
     }
     return bounded(answer)
 
 
-def _run(desk: Desk, given: Any) -> dict[str, Any]:  # noqa: ANN401
+def _run(context: ToolContext, given: Any) -> dict[str, Any]:  # noqa: ANN401
     from trainmaster.api.run import leave
 
     notes: list[str] = []
@@ -229,25 +229,27 @@ def _run(desk: Desk, given: Any) -> dict[str, Any]:  # noqa: ANN401
             raise UsageError("a run needs a recipe or a plan", "A plan has its recipe: leave that out.")
         name = given.plan
     else:
-        recipe, path = desk.recipe(given.model_dump())
-        plan = _planned(desk, recipe, path, notes, allow_stale=given.allow_stale)
+        recipe, path = context.recipe(given.model_dump())
+        plan = _planned(context, recipe, path, notes, allow_stale=given.allow_stale)
         if plan.most_usd_per_hour and plan.quote is None and given.max_usd is None:
             try:
-                plan = _planned(desk, recipe, path, notes, allow_stale=given.allow_stale, measure_first=True)
+                plan = _planned(
+                    context, recipe, path, notes, allow_stale=given.allow_stale, measure_first=True
+                )
             except UsageError as error:  # as in `quote`: `budget.total` may bound it, and the wallet asks
                 notes.append(f"no quote: {error.args[0]}")
         name = plan.id
-    wallet = desk.client.wallet()
+    wallet = context.client.wallet()
     agreed_usd = 0.0 if wallet is None else math.inf  # without a wallet nothing that costs was agreed to
     try:
-        accepted = desk.client.accept_run(name, agreed_usd_per_hour=agreed_usd, max_usd=given.max_usd)
+        accepted = context.client.accept_run(name, agreed_usd_per_hour=agreed_usd, max_usd=given.max_usd)
     except UsageError as error:
         if wallet is None and "was not agreed to" in str(error.args[0]):
             raise UsageError(str(error.args[0]), _NO_WALLET) from None
         raise
-    more = leave(desk.client, accepted)
-    status = dict(desk.client.status(accepted.run).json)
-    return bounded({**status, "notes": [*notes, *more], "wallet": desk.client.wallet()})
+    more = leave(context.client, accepted)
+    status = dict(context.client.status(accepted.run).json)
+    return bounded({**status, "notes": [*notes, *more], "wallet": context.client.wallet()})
 
 
 _NO_WALLET: Final = (
@@ -256,17 +258,17 @@ _NO_WALLET: Final = (
 )
 
 
-def _status(desk: Desk, given: Any) -> dict[str, Any]:  # noqa: ANN401
+def _status(context: ToolContext, given: Any) -> dict[str, Any]:  # noqa: ANN401
     if given.run is not None:
-        return bounded(dict(desk.client.status(desk.client.resolve(given.run)).json))
-    page = desk.client.listed(given.limit, given.cursor, given.where)
+        return bounded(dict(context.client.status(context.client.resolve(given.run)).json))
+    page = context.client.listed(given.limit, given.cursor, given.where)
     rows = page["runs"]
     last = rows[-1]["run"] if rows and page.get("older") else None
-    return bounded({**page, "next": last, "wallet": desk.client.wallet()})
+    return bounded({**page, "next": last, "wallet": context.client.wallet()})
 
 
-def _logs(desk: Desk, given: Any) -> dict[str, Any]:  # noqa: ANN401
-    run = desk.client.resolve(given.run)
+def _logs(context: ToolContext, given: Any) -> dict[str, Any]:  # noqa: ANN401
+    run = context.client.resolve(given.run)
     query = LogQuery(
         experiment=given.experiment,
         task=given.task,
@@ -275,7 +277,7 @@ def _logs(desk: Desk, given: Any) -> dict[str, Any]:  # noqa: ANN401
         grep=given.grep,
         since=given.since,
     )
-    found, has_more = paged(desk.client.logs(run, query), given.begin, given.limit)
+    found, has_more = paged(context.client.logs(run, query), given.begin, given.limit)
     return {
         "untrusted": UNTRUSTED,
         "run": run,
@@ -285,22 +287,22 @@ def _logs(desk: Desk, given: Any) -> dict[str, Any]:  # noqa: ANN401
     }
 
 
-def _metrics(desk: Desk, given: Any) -> dict[str, Any]:  # noqa: ANN401
-    run = desk.client.resolve(given.run)
-    curves = desk.client.curves(run, given.keys, given.points)
+def _metrics(context: ToolContext, given: Any) -> dict[str, Any]:  # noqa: ANN401
+    run = context.client.resolve(given.run)
+    curves = context.client.curves(run, given.keys, given.points)
     found = RunCurves.model_validate({"metrics": curves[:_MOST_ITEMS]})
     return {**found.model_dump(), "untrusted": UNTRUSTED}
 
 
-def _models(desk: Desk, given: Any) -> dict[str, Any]:  # noqa: ANN401
-    run = None if given.run is None else desk.client.resolve(given.run)
-    return bounded({"models": [asdict(model) for model in desk.client.models(run)]})
+def _models(context: ToolContext, given: Any) -> dict[str, Any]:  # noqa: ANN401
+    run = None if given.run is None else context.client.resolve(given.run)
+    return bounded({"models": [asdict(model) for model in context.client.models(run)]})
 
 
-def _cancel(desk: Desk, given: Any) -> dict[str, Any]:  # noqa: ANN401
-    run = desk.client.resolve(given.run)
-    desk.client.cancel(run)
-    return bounded(dict(desk.client.status(run).json))
+def _cancel(context: ToolContext, given: Any) -> dict[str, Any]:  # noqa: ANN401
+    run = context.client.resolve(given.run)
+    context.client.cancel(run)
+    return bounded(dict(context.client.status(run).json))
 
 
 #: By name.
@@ -329,15 +331,15 @@ TOOLS: Final[Mapping[str, Tool]] = {
 
 
 def _planned(
-    desk: Desk,
-    recipe: Any,  # noqa: ANN401 - as the desk has it
+    context: ToolContext,
+    recipe: Any,  # noqa: ANN401 - as the context has it
     path: str,
     notes: list[str],
     *,
     allow_stale: bool,
     measure_first: bool = False,
 ) -> Any:  # noqa: ANN401 - a RunPlan
-    stream = desk.client.plan_run(recipe, path, allow_stale=allow_stale, measure_first=measure_first)
+    stream = context.client.plan_run(recipe, path, allow_stale=allow_stale, measure_first=measure_first)
     plan = _last(stream, notes)
     if not plan.id:
         raise NotFoundError("it could not be planned", "Check the recipe.")

@@ -34,11 +34,11 @@ from trainmaster.objects.errors import FullStoreError
 from trainmaster.service.apps.app_hosts import AppHosts
 from trainmaster.service.driving.submissions import KeyUsedError, Submissions
 from trainmaster.service.notifications.webhooks import Webhooks
+from trainmaster.service.place_answers import PlaceAnswers
 from trainmaster.service.places import asked_place
 from trainmaster.service.quotes.quote_requests import QuoteRequests, TooManyError
 from trainmaster.service.retention import Retention
 from trainmaster.service.runs.member_connections import MemberConnections
-from trainmaster.service.short_questions import ShortQuestions
 from trainmaster.service.sinks.feeding import SinkFeeder
 from trainmaster.service.sinks.sink_thread import SinkThread
 from trainmaster.service.storage.storage import KeptCount
@@ -206,9 +206,9 @@ class ServerState:
         return f"{found.scheme}://{f'[{host}]' if ':' in host else host}:{self.apps_port}"
 
     @cached_property
-    def places(self) -> ShortQuestions:
+    def places(self) -> PlaceAnswers:
         """Asks places while somebody fills in a form."""
-        return ShortQuestions(asked_place)
+        return PlaceAnswers(asked_place)
 
     @cached_property
     def assistants(self) -> Assistants:

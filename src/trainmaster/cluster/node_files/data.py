@@ -26,6 +26,7 @@ from trainmaster.cluster.node_files.data_wanted import (
     with_keys,
 )
 from trainmaster.cluster.node_files.files import NodeFiles, NodePaths, each, heard, look_command
+from trainmaster.cluster.node_files.order_output import NoWayError
 from trainmaster.cluster.node_files.removal import KeyRenewal, NodeMounts
 from trainmaster.cluster.node_files.store_reach import (
     StoreAwayError,
@@ -33,7 +34,6 @@ from trainmaster.cluster.node_files.store_reach import (
     StoreReach,
     trouble_from_here,
 )
-from trainmaster.cluster.node_files.voice import NoWayError
 from trainmaster.cluster.node_files.worker_client import NO_ROOM_HINT, OrderError, StoreRefusedError
 from trainmaster.control.attempt.data_sources import pinned_volume, volume_url
 from trainmaster.control.decide.store_verdicts import NoticedAt, StoreVerdict, verdict

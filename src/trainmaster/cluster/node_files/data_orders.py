@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.artifacts.scratch import move_into_place, scratch_directory
-from trainmaster.cluster.node_files.voice import NoWayError, Order, Voice
+from trainmaster.cluster.node_files.order_output import NoWayError, Order, OrderOutput
 from trainmaster.control.attempt.data_sources import fetch_models, fetch_url, open_web
 from trainmaster.control.task.locking import locked
 from trainmaster.spec.redaction import redacted
@@ -52,7 +52,7 @@ _BLOCK_BYTES: Final = 1 << 20
 _END: Final = ".gz"
 
 
-def provide_data(order: Order, voice: Voice) -> str:
+def provide_data(order: Order, output: OrderOutput) -> str:
     """Do it; by what means, or what was found, as JSON.
 
     Raises:
@@ -62,11 +62,11 @@ def provide_data(order: Order, voice: Voice) -> str:
         TrainmasterError: it has failed.
     """
     progress = GetProgress()
-    voice.at = lambda: (progress.done_bytes, progress.total_bytes)
-    return _perform(order, progress, voice)
+    output.at = lambda: (progress.done_bytes, progress.total_bytes)
+    return _perform(order, progress, output)
 
 
-def _perform(order: Order, progress: GetProgress, voice: Voice) -> str:
+def _perform(order: Order, progress: GetProgress, output: OrderOutput) -> str:
     directory = Path(order["directory"])
     directory.parent.mkdir(parents=True, exist_ok=True)
     if order["do"] in ("hdfs", "stage"):
@@ -78,7 +78,7 @@ def _perform(order: Order, progress: GetProgress, voice: Voice) -> str:
     if _was_sent(directory):
         return "sent"
     if order["do"] == "volume":
-        return _volume(order, directory, progress, voice)
+        return _volume(order, directory, progress, output)
     if order["do"] == "models":
         fetch_models([(task, uri) for task, uri in order["models"]], directory, is_single=order["is_single"])
         return "fetched"
@@ -126,7 +126,7 @@ def _staged(order: Order, directory: Path, progress: GetProgress) -> str:
         return json.dumps(list(found))
 
 
-def _volume(order: Order, directory: Path, progress: GetProgress, voice: Voice) -> str:
+def _volume(order: Order, directory: Path, progress: GetProgress, output: OrderOutput) -> str:
     uri, cache = order["uri"], Path(order["cache"])
     # An engine that is another user's may not look into a mount of ours.
     means: Means | None = "fetched" if order["is_contained"] and os.geteuid() != 0 else None
@@ -149,7 +149,7 @@ def _volume(order: Order, directory: Path, progress: GetProgress, voice: Voice) 
         problem = "a container's engine may not look into mounts" if means else available()
         if problem:
             words = f"all of it is fetched, as it cannot be mounted on nodes: {problem}"
-            voice.say({"note": words}, now=True)
+            output.say({"note": words}, now=True)
         return provide(uri, directory, cache=cache, means=means, progress=progress)
 
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
-from trainmaster.cluster.node_files.voice import Order, Voice
+from trainmaster.cluster.node_files.order_output import Order, OrderOutput
 from trainmaster.control.attempt.local_images import LocalImages, end_all, own_user
 from trainmaster.control.attempt.setup import Setup, end_setups
 from trainmaster.control.task.locking import locked
@@ -28,17 +28,17 @@ _LOG_BYTES: Final = 1 << 19
 _IMPATIENT_S: Final = 20.0
 
 
-def bring_image(order: Order, voice: Voice) -> dict[str, Any]:
+def bring_image(order: Order, output: OrderOutput) -> dict[str, Any]:
     """What is known of an image that can be used now; or for which reason this node wants an archive of it.
 
     Raises:
         UsageError: it cannot be had, or cannot be used.
     """
-    _outlive(voice)
+    _outlive(output)
     try:
         engine = find_engine(os.environ)
         images = LocalImages(engine, f"{order['root']}/{order['run']}")
-        image = _have(images, order, voice)
+        image = _have(images, order, output)
         if isinstance(image, str):
             return {"wants": image}
         images.try_out(order["image"], order["code"], gpus=order["gpus"])
@@ -50,25 +50,25 @@ def bring_image(order: Order, voice: Voice) -> dict[str, Any]:
     return {"id": image.id, "env": dict(image.env), "user": own_user()}
 
 
-def make_setup(order: Order, voice: Voice) -> bool:
+def make_setup(order: Order, output: OrderOutput) -> bool:
     """Make a virtual environment unless it is there; whether it was not. What it has said is told.
 
     Raises:
         UsageError: it failed.
     """
     setup, is_new = Setup(**order["setup"]), True
-    _outlive(voice)
+    _outlive(output)
     try:
         is_new = setup.make(LocalImages(find_engine(os.environ), setup.path).set_up if setup.image else None)
     except OSError as error:
         raise UsageError(f"{error.strerror or error}: {error.filename or order['root']}") from error
     finally:
         if is_new and setup.log.exists():
-            voice.say({"log": base64.b64encode(setup.said(_LOG_BYTES)).decode()})
+            output.say({"log": base64.b64encode(setup.said(_LOG_BYTES)).decode()})
     return is_new
 
 
-def _have(images: LocalImages, order: Order, voice: Voice) -> Image | str:
+def _have(images: LocalImages, order: Order, output: OrderOutput) -> Image | str:
     """The image, by the engine, by a registry, or by the driver; a reason if that one has to be told.
 
     One at a time on a node.
@@ -87,7 +87,7 @@ def _have(images: LocalImages, order: Order, voice: Voice) -> Image | str:
                 reason = str(error.args[0])
         if not has_archive:
             return reason
-        voice.say({"want": True}, now=True)
+        output.say({"want": True}, now=True)
         with gzip.open(io.BufferedReader(_Archive(sys.stdin.buffer))) as archive:
             return images.load(name, archive)
 
@@ -130,9 +130,9 @@ class _Archive(io.RawIOBase):
         raise EOFError
 
 
-def _outlive(voice: Voice) -> None:
+def _outlive(output: OrderOutput) -> None:
     """What is started here ends with this process, which does not end because nobody hears it."""
-    voice.outlives = True
+    output.outlives = True
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ended)
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.cluster.bootstrap.guest.answering import explain, in_time, only_one, put
+from trainmaster.cluster.node_files.order_output import ENDING, NoWayError, Order, OrderOutput
 from trainmaster.cluster.node_files.trees import (
     TreeDraft,
     TreeEntry,
@@ -35,7 +36,6 @@ from trainmaster.cluster.node_files.trees import (
     scan,
     settle,
 )
-from trainmaster.cluster.node_files.voice import ENDING, NoWayError, Order, Voice
 from trainmaster.executors._processes import forbid_core_dumps
 from trainmaster.spec.errors import TrainmasterError
 
@@ -62,23 +62,23 @@ def main() -> None:
 
 def _obey() -> int:
     forbid_core_dumps()
-    voice = Voice(os.fdopen(os.dup(1), "wb"))
+    output = OrderOutput(os.fdopen(os.dup(1), "wb"))
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):  # nothing that a library says comes in between
         os.dup2(nowhere, descriptor)
-    threading.Thread(target=voice.live, daemon=True).start()
+    threading.Thread(target=output.live, daemon=True).start()
     for line in sys.stdin.buffer:
         order = json.loads(line)
         try:
             with _lent(order.get("environment", {})):
-                done = _performing(order["do"])(order, voice)
+                done = _performing(order["do"])(order, output)
         except Exception as error:  # noqa: BLE001 - the caller is on another machine and has to be told
-            voice.say({"error": type(error).__name__, **_told(error, order)}, now=True)
+            output.say({"error": type(error).__name__, **_told(error, order)}, now=True)
             if order["do"] in ENDING:
                 return 1
         else:
-            voice.say({"done": done}, now=True)
-        voice.at, voice.outlives = None, False
+            output.say({"done": done}, now=True)
+        output.at, output.outlives = None, False
     return 0
 
 
@@ -100,7 +100,7 @@ def _lent(environment: Mapping[str, str]) -> Iterator[None]:
 # -- files
 
 
-def _look(order: Order, voice: Voice) -> Any:  # noqa: ANN401 - JSON
+def _look(order: Order, output: OrderOutput) -> Any:  # noqa: ANN401 - JSON
     """Say what lies in a directory; whether the one around it is there, None if the stamp is the same."""
     directory = order["directory"]
     if order.get("stamp") and _read(order["stamp"]) == order["digest"]:
@@ -108,11 +108,11 @@ def _look(order: Order, voice: Voice) -> Any:  # noqa: ANN401 - JSON
     tree = scan(directory)
     if settle(tree):
         tree = scan(directory)
-    voice.say_all(tree)
+    output.say_all(tree)
     return os.path.isdir(os.path.dirname(directory))
 
 
-def _freeze(order: Order, voice: Voice) -> None:
+def _freeze(order: Order, output: OrderOutput) -> None:
     """Give files a second name, then say what lies there: to replace one takes the first name only."""
     remove(order["frozen"])
     os.makedirs(order["frozen"])
@@ -120,28 +120,28 @@ def _freeze(order: Order, voice: Voice) -> None:
         place = os.path.join(order["frozen"], path)
         os.makedirs(os.path.dirname(place), exist_ok=True)
         os.link(os.path.join(order["directory"], path), place, follow_symlinks=False)
-    voice.say_all(scan(order["directory"]))
+    output.say_all(scan(order["directory"]))
 
 
-def _thaw(order: Order, voice: Voice) -> None:
+def _thaw(order: Order, output: OrderOutput) -> None:
     """Take the second names away; say what lay there."""
-    voice.say_all(scan(order["frozen"]))
+    output.say_all(scan(order["frozen"]))
     remove(order["frozen"])
 
 
-def _carry(order: Order, voice: Voice) -> None:
+def _carry(order: Order, output: OrderOutput) -> None:
     """Say the bytes of files of a directory, as `pack` has them."""
     for piece in pack(order["directory"], [TreeEntry(*each) for each in order["entries"]]):
-        voice.say({"bytes": len(piece)}, piece, now=True)
+        output.say({"bytes": len(piece)}, piece, now=True)
 
 
-def _make(order: Order, _: Voice) -> None:
+def _make(order: Order, _: OrderOutput) -> None:
     """Make directories, and those above them."""
     for directory in order["directories"]:
         os.makedirs(directory, exist_ok=True)
 
 
-def _receive(order: Order, voice: Voice) -> None:
+def _receive(order: Order, output: OrderOutput) -> None:
     """Take files, and put a directory of them in the place of the one that is there: whole or not at all.
 
     Once, however many do so at the same time. What a cut connection has left is used the next time.
@@ -156,7 +156,7 @@ def _receive(order: Order, voice: Voice) -> None:
     with only_one(os.path.join(locks, name), "writing it", order["wait_s"]):
         if order.get("stamp") and _read(order["stamp"]) == order["digest"]:
             return
-        voice.say({"want": True}, now=True)
+        output.say({"want": True}, now=True)
         source: Any = sys.stdin.buffer
         draft = TreeDraft(order["directory"], [TreeEntry(*each) for each in order["wanted"]])
         draft.missing()
@@ -188,14 +188,14 @@ def _read(place: str) -> str:
 # -- an object store
 
 
-def _reach(order: Order, voice: Voice) -> None:
+def _reach(order: Order, output: OrderOutput) -> None:
     """Find out whether a store can be used from here."""
     from trainmaster.artifacts.sending import reach
 
     def give_up() -> None:
         words = f"no answer for {order['limit_s']:g} s"
         with contextlib.suppress(OSError):
-            voice.say({"error": "TimeoutError", "words": words, "trouble": "unreachable"}, now=True)
+            output.say({"error": "TimeoutError", "words": words, "trouble": "unreachable"}, now=True)
         os._exit(1)
 
     timer = threading.Timer(order["limit_s"], give_up)
@@ -207,16 +207,16 @@ def _reach(order: Order, voice: Voice) -> None:
         timer.cancel()
 
 
-def _send(order: Order, voice: Voice) -> None:
+def _send(order: Order, output: OrderOutput) -> None:
     """Upload files to where an artifact will be; say what a manifest will say of them."""
     from trainmaster.artifacts.sending import Sender, ToSend, entry_list
 
     _step_back()
     sender = Sender(order["uri"], order["folder"], Path(order["journal"]))
-    voice.say_all(map(entry_list, sender.send(ToSend(*each) for each in order["files"])))
+    output.say_all(map(entry_list, sender.send(ToSend(*each) for each in order["files"])))
 
 
-def _restore(order: Order, _: Voice) -> None:
+def _restore(order: Order, _: OrderOutput) -> None:
     """Make a directory what an artifact is."""
     from trainmaster.artifacts.sending import bring_back
 
@@ -224,7 +224,7 @@ def _restore(order: Order, _: Voice) -> None:
     bring_back(order["uri"], Path(order["directory"]))
 
 
-_HERE: Final[Mapping[str, Callable[[Order, Voice], Any]]] = {
+_HERE: Final[Mapping[str, Callable[[Order, OrderOutput], Any]]] = {
     "look": _look,
     "freeze": _freeze,
     "thaw": _thaw,
@@ -243,11 +243,11 @@ _ELSEWHERE: Final = {
 }
 
 
-def _performing(do: str) -> Callable[[Order, Voice], Any]:
+def _performing(do: str) -> Callable[[Order, OrderOutput], Any]:
     if do in _HERE:
         return _HERE[do]
     module, name = _ELSEWHERE[do]
-    performing: Callable[[Order, Voice], Any] = getattr(import_module(f"{__package__}.{module}"), name)
+    performing: Callable[[Order, OrderOutput], Any] = getattr(import_module(f"{__package__}.{module}"), name)
     return performing
 
 

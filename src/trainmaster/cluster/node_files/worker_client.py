@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from trainmaster.artifacts import FileEntry, UnstableDirectory
 from trainmaster.artifacts.sending import ToSend, listed_entry
 from trainmaster.cluster.node_files.merging import Tree
+from trainmaster.cluster.node_files.order_output import ENDING
 from trainmaster.cluster.node_files.trees import TreeEntry, TreeError, digest
-from trainmaster.cluster.node_files.voice import ENDING
 from trainmaster.control.decide.store_verdicts import NoticedAt, StoreVerdict, verdict
 from trainmaster.objects.errors import known_trouble
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line

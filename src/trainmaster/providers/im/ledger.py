@@ -40,7 +40,7 @@ class ImRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterMemory:
+class ImCluster:
     """Of one cluster.
 
     Attributes:
@@ -74,10 +74,10 @@ class ClusterMemory:
         return {number for each in mine for number in each.machines}
 
 
-class ImLedger(ClusterLedger[ClusterMemory]):
+class ImLedger(ClusterLedger[ImCluster]):
     """See `ClusterLedger`."""
 
-    kind = ClusterMemory
+    kind = ImCluster
     hint = "Look in IM which infrastructures there are, destroy those that are unused, and remove the file."
 
     def forget(self, cluster: str) -> None:

@@ -14,7 +14,7 @@ from trainmaster.providers.base import NodeRequest
 from trainmaster.providers.im.client import ImClient, ImRefusedError, ImState
 from trainmaster.providers.im.documents import RadlDocuments
 from trainmaster.providers.im.errors import explained
-from trainmaster.providers.im.ledger import ClusterMemory, ImLedger, ImRequest
+from trainmaster.providers.im.ledger import ImCluster, ImLedger, ImRequest
 from trainmaster.providers.im.observed import ImObserved
 from trainmaster.spec.errors import ProviderError
 
@@ -62,7 +62,7 @@ class ImMaking:
         self._sleep = sleep
         self._clock = clock
 
-    def made(self, known: ClusterMemory, system: str, request: NodeRequest, cloud: str) -> ClusterMemory:
+    def made(self, known: ImCluster, system: str, request: NodeRequest, cloud: str) -> ImCluster:
         """Ask for the machines of a request, or look for those that were asked for; what is known then.
 
         Args:
@@ -135,7 +135,7 @@ class ImMaking:
             self._sleep(pause_s)
             pause_s = min(1.5 * pause_s, _LOOK_S)
 
-    def _check_untold(self, known: ClusterMemory) -> None:
+    def _check_untold(self, known: ImCluster) -> None:
         """Refuse to ask for another infrastructure while one that is there may be that which was asked for.
 
         Raises:
@@ -149,7 +149,7 @@ class ImMaking:
                 "It is asked again.",
             )
 
-    def _clear(self, known: ClusterMemory, asked: ImRequest) -> None:
+    def _clear(self, known: ImCluster, asked: ImRequest) -> None:
         """Give back what is left of an addition that IM has forgotten.
 
         The next addition would take it off IM's list and end it nowhere.
@@ -168,7 +168,7 @@ class ImMaking:
             known, [each.number for each in left if each.is_listed and each.number not in known.taken]
         )
 
-    def _sent(self, known: ClusterMemory, system: str, radl: str) -> ClusterMemory:
+    def _sent(self, known: ImCluster, system: str, radl: str) -> ImCluster:
         """Send a document: to the infrastructure, or for a new one."""
         asked = known.asked[system]
         try:
@@ -190,7 +190,7 @@ class ImMaking:
         self._observed.forget(known)
         return known
 
-    def _until_made(self, known: ClusterMemory, system: str, cloud: str) -> ClusterMemory:
+    def _until_made(self, known: ImCluster, system: str, cloud: str) -> ImCluster:
         """Wait until the machines of a request are listed, all of them; else there are none of them."""
         asked, infrastructure = known.asked[system], known.infrastructure
         deadline = self._clock() + _MADE_S
@@ -239,7 +239,7 @@ class ImMaking:
 
     def _undo(
         self,
-        known: ClusterMemory,
+        known: ImCluster,
         system: str,
         mine: Sequence[str],
         cloud: str,
@@ -263,7 +263,7 @@ class ImMaking:
         self._forget(known, system)
         raise explained(message, cloud, [asked.place])
 
-    def _give_up(self, known: ClusterMemory, system: str, mine: Sequence[str]) -> NoReturn:
+    def _give_up(self, known: ImCluster, system: str, mine: Sequence[str]) -> NoReturn:
         """Give back what there is of an abandoned addition.
 
         Raises:
@@ -277,7 +277,7 @@ class ImMaking:
             "They are made again.",
         )
 
-    def _give_up_forgotten(self, known: ClusterMemory, system: str) -> None:
+    def _give_up_forgotten(self, known: ImCluster, system: str) -> None:
         """IM destroys nothing that it is at work on; if it does, it was started again and has forgotten it.
 
         Raises:
@@ -297,11 +297,11 @@ class ImMaking:
             "It is made again.",
         )
 
-    def _remove(self, known: ClusterMemory, numbers: Sequence[str]) -> None:
+    def _remove(self, known: ImCluster, numbers: Sequence[str]) -> None:
         if numbers:
             self._client.remove(known.infrastructure, numbers)
 
-    def _forget(self, known: ClusterMemory, system: str) -> None:
+    def _forget(self, known: ImCluster, system: str) -> None:
         left = {name: each for name, each in known.asked.items() if name != system}
         if left or known.infrastructure:
             self._memory.put(replace(known, asked=left))

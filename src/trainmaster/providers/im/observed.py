@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from trainmaster.providers.base import Node
 from trainmaster.providers.im.client import ImClient, ImRefusedError, ImState
 from trainmaster.providers.im.documents import ENDED, node_id, node_of
-from trainmaster.providers.im.ledger import ClusterMemory, ImLedger, ImRequest
+from trainmaster.providers.im.ledger import ImCluster, ImLedger, ImRequest
 from trainmaster.providers.im.radl import ImMachine, InfrastructureOwner, machine_of, mark_of
 from trainmaster.providers.im.settings import ImSettings
 from trainmaster.transport.http_calls import gone_is_fine
@@ -32,7 +32,7 @@ class ImObserved:
         self._machines: dict[tuple[str, str], ImMachine] = {}
         self._others: set[str] = set()
 
-    def named_nodes(self, known: ClusterMemory) -> Iterator[tuple[str, Node]]:
+    def named_nodes(self, known: ImCluster) -> Iterator[tuple[str, Node]]:
         """Every machine of a cluster that was ever asked for, with the name that it has in the document."""
         current, state = self.present(known)
         states = {current: state}
@@ -71,7 +71,7 @@ class ImObserved:
             self._machines[infrastructure, number] = known
         return known
 
-    def forget(self, known: ClusterMemory) -> None:
+    def forget(self, known: ImCluster) -> None:
         """What was seen of machines that are not in use: at the end of an addition IM numbers them again."""
         taken = known.taken
         for infrastructure, number in list(self._machines):
@@ -89,7 +89,7 @@ class ImObserved:
             return self._client.state(infrastructure)
         return None
 
-    def present(self, known: ClusterMemory) -> tuple[str, ImState | None]:
+    def present(self, known: ImCluster) -> tuple[str, ImState | None]:
         """The cluster's infrastructure and how far it is; empty and None if it has none, or none any more."""
         found = known.infrastructure
         if not found and known.is_asked:

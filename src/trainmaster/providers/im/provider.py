@@ -31,7 +31,7 @@ from trainmaster.providers.im.client import ImClient, ImRefusedError
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
 from trainmaster.providers.im.documents import RadlDocuments, node_id, number_in
 from trainmaster.providers.im.errors import Explained, explained_refusal
-from trainmaster.providers.im.ledger import ClusterMemory, ImLedger
+from trainmaster.providers.im.ledger import ImCluster, ImLedger
 from trainmaster.providers.im.making import ImMaking
 from trainmaster.providers.im.observed import ImObserved
 from trainmaster.providers.im.radl import InfrastructureOwner, renewed
@@ -328,14 +328,14 @@ class ImProvider:
                     self._making.destroy(infrastructure)
         return ended
 
-    def _remove(self, known: ClusterMemory, ids: Sequence[str]) -> None:
+    def _remove(self, known: ImCluster, ids: Sequence[str]) -> None:
         for infrastructure in known.infrastructures:
             state = self._observed.state_of(infrastructure)
             numbers = [number_in(infrastructure, name) for name in ids]
             if there := [number for number in numbers if state is not None and number in state.machines]:
                 self._client.remove(infrastructure, there)
 
-    def _lost(self, known: ClusterMemory) -> list[str]:
+    def _lost(self, known: ImCluster) -> list[str]:
         """Infrastructures of which the answer never came: IM shows the description a moment later."""
         is_missing = known.is_asked and not known.infrastructure
         for look in range(_LOOKS if is_missing else 1):

@@ -26,14 +26,14 @@ from trainmaster.service.quotes.fingerprint import (
     kinship,
     local_device,
 )
-from trainmaster.service.quotes.home_load import HomeLoad, SeenTime
+from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.spec import Recipe, Strategy
 from trainmaster.spec.errors import StoreError, TrainmasterError
 from trainmaster.spec.facts import RunFacts
 from trainmaster.spec.parts import named_places
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.market.load import Shifted
+    from trainmaster.advisor.market.load import LoadCorrection
     from trainmaster.advisor.model.experience import Experience
     from trainmaster.advisor.model.measurement import Measurement, SeenCurve
     from trainmaster.spec import Experiment
@@ -196,9 +196,11 @@ def _at_load(
 ) -> list[tuple[str, Measurement]]:
     """Fingerprints and measurements as they would be at this load, which starts and steps follow apart."""
 
-    def shifts(seconds: Callable[[Measurement], float | None], busy: float | None = None) -> list[Shifted]:
+    def shifts(
+        seconds: Callable[[Measurement], float | None], busy: float | None = None
+    ) -> list[LoadCorrection]:
         times = [
-            SeenTime((row["fingerprint"], shape_of(m)), row["run_id"], seconds(m) or 0.0, m.offer)
+            PastDuration((row["fingerprint"], shape_of(m)), row["run_id"], seconds(m) or 0.0, m.offer)
             for row, m in told
         ]
         return load.shifts(database, times, busy)

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from trainmaster.providers.capabilities import HOST, measured_name, on_this_machine
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.market.load import Shifted
+    from trainmaster.advisor.market.load import LoadCorrection
     from trainmaster.db import Database
 
 #: Linux counts there what computes, or waits for a disk, at this moment.
@@ -26,7 +26,7 @@ _known: WeakKeyDictionary[Database, dict[str, float]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
-class SeenTime:
+class PastDuration:
     """A time of an earlier run.
 
     Attributes:
@@ -75,8 +75,8 @@ class HomeLoad:
         return self if is_here else HomeLoad(0.0)
 
     def shifts(
-        self, database: Database, seen: Sequence[SeenTime], busy: float | None = None
-    ) -> list[Shifted]:
+        self, database: Database, seen: Sequence[PastDuration], busy: float | None = None
+    ) -> list[LoadCorrection]:
         """What each time would be at this load; one of other machines stays what it is.
 
         Args:
@@ -85,12 +85,12 @@ class HomeLoad:
             busy: share of the time for which it wants a core here; None if unknown. A lab's machines have a
                 share of a core: what keeps that busy is not known by what it uses.
         """
-        from trainmaster.advisor.market.load import LoadEffect, Shifted
+        from trainmaster.advisor.market.load import LoadCorrection, LoadEffect
 
         here = {each.run for each in seen if each.run and on_this_machine(each.offer)}
         now = self.load
         if not here or now is None:
-            return [Shifted()] * len(seen)
+            return [LoadCorrection()] * len(seen)
         cores, loads = os.cpu_count() or 1, _loads(database, here)
         then = [loads.get(each.run) if each.run and each.run in here else None for each in seen]
         places: dict[str, list[tuple[Hashable, float | None, float]]] = {}

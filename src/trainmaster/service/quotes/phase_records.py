@@ -15,7 +15,7 @@ from trainmaster.control.task.contents import content_of, of_nodes, part_hash, s
 from trainmaster.db import NewMeasurement
 from trainmaster.db.quote_rows import phase_of
 from trainmaster.providers.capabilities import capabilities_of, measured_name
-from trainmaster.service.quotes.home_load import HomeLoad, SeenTime
+from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.parts import named_places
 from trainmaster.spec.units import format_duration
@@ -184,7 +184,7 @@ def seen_of(
                 sample = PhaseSample(float(data["seconds"]), str(data["offer"]), str(data["content"]))
                 found.append(sample)
                 kind = (sample.offer, sample.content)
-                times.append(SeenTime(kind, row["run_id"], sample.seconds, sample.offer))
+                times.append(PastDuration(kind, row["run_id"], sample.seconds, sample.offer))
     if load is None:
         return tuple(found)
     shifts = load.shifts(database, times)
@@ -244,7 +244,7 @@ def waited_for(
         offer = measured_name(provider, instance)
         cores = vcpus.get(instance, 0.0)
         found.append(Waited(row["waited_s"] - queued_s, offer, provider, cores, queued_s, machines))
-        times.append(SeenTime((offer, machines), row["run_id"], found[-1].seconds, offer))
+        times.append(PastDuration((offer, machines), row["run_id"], found[-1].seconds, offer))
     shifts = (load or HomeLoad.now()).shifts(database, times)
     return tuple(
         replace(each, seconds=each.seconds * shift.factor, doubt=shift.doubt)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from trainmaster.api.embedded import EmbeddedClient
-from trainmaster.api.mcp.desk import DeskAtServer, DeskHere
+from trainmaster.api.mcp.tool_context import LocalToolContext, ServerToolContext
 from trainmaster.api.mcp.tools import MAX_PAGE_BYTES, TOOLS, UNTRUSTED, bounded, harmless, paged
 from trainmaster.api.remote.connection import RestConnection
 from trainmaster.api.rest.bodies import NewRun
@@ -39,35 +39,35 @@ def home(tmp_path, monkeypatch):
     found.close()
 
 
-def call(desk, name, **arguments):
-    return TOOLS[name].call(desk, arguments)
+def call(context, name, **arguments):
+    return TOOLS[name].call(context, arguments)
 
 
 def test_a_start_is_paid_from_the_wallet_or_refused_with_the_numbers(home):
-    desk = DeskHere(home)
-    started = call(desk, "run", recipe=RECIPE, max_usd=12.0)
+    context = LocalToolContext(home)
+    started = call(context, "run", recipe=RECIPE, max_usd=12.0)
     assert started["wallet"]["left_usd"] == 8.0
-    quoted = call(desk, "quote", recipe=RECIPE + "budget: {total: $7}\n")
+    quoted = call(context, "quote", recipe=RECIPE + "budget: {total: $7}\n")
     assert (quoted["plan"] != "", quoted["wallet"]["left_usd"]) == (True, 8.0)
     with pytest.raises(TrainmasterError, match=r"may cost \$9.00, and the wallet 'mcp' has \$8.00"):
-        call(desk, "run", recipe=RECIPE, max_usd=9.0)
-    assert call(desk, "run", plan=quoted["plan"])["wallet"]["left_usd"] == 1.0
+        call(context, "run", recipe=RECIPE, max_usd=9.0)
+    assert call(context, "run", plan=quoted["plan"])["wallet"]["left_usd"] == 1.0
     with pytest.raises(TrainmasterError, match="there is no plan"):
-        call(desk, "run", plan=quoted["plan"])
+        call(context, "run", plan=quoted["plan"])
     with pytest.raises(UsageError, match="known price only"):
-        call(desk, "run", recipe=RECIPE)
+        call(context, "run", recipe=RECIPE)
     with pytest.raises(UsageError, match="a recipe or a plan"):
-        call(desk, "run", recipe=RECIPE, plan="x")
-    assert call(desk, "status")["wallet"]["reserved_usd"] == 19.0
+        call(context, "run", recipe=RECIPE, plan="x")
+    assert call(context, "status")["wallet"]["reserved_usd"] == 19.0
 
 
 def test_a_file_that_is_given_as_a_text_is_told_where_it_goes(home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     with pytest.raises(UsageError, match=r"recipe.yaml is a file") as refused:
-        call(DeskHere(home), "check", recipe="recipe.yaml")
+        call(LocalToolContext(home), "check", recipe="recipe.yaml")
     assert "as `file`" in refused.value.hint
-    assert call(DeskHere(home), "check", file="recipe.yaml")
+    assert call(LocalToolContext(home), "check", file="recipe.yaml")
 
 
 def test_what_cannot_be_measured_is_bounded_by_its_recipe(home, monkeypatch):
@@ -75,39 +75,39 @@ def test_what_cannot_be_measured_is_bounded_by_its_recipe(home, monkeypatch):
         raise UsageError("main cannot be measured: this machine has 0 GPUs")
 
     monkeypatch.setattr(RunPlanner, "measured_first", refuse)
-    started = call(DeskHere(home), "run", recipe=RECIPE + "budget: {total: $7}\n")
+    started = call(LocalToolContext(home), "run", recipe=RECIPE + "budget: {total: $7}\n")
     assert started["wallet"]["left_usd"] == 13.0
     assert any("cannot be measured" in note for note in started["notes"])
     with pytest.raises(TrainmasterError):
-        call(DeskHere(home), "run", recipe=RECIPE)
+        call(LocalToolContext(home), "run", recipe=RECIPE)
 
 
 def test_without_a_wallet_nothing_that_costs_is_started(home):
     home._wallet = None
     with pytest.raises(UsageError, match="was not agreed to") as refused:
-        call(DeskHere(home), "run", recipe=RECIPE, max_usd=1.0)
+        call(LocalToolContext(home), "run", recipe=RECIPE, max_usd=1.0)
     assert "--at-most 20" in refused.value.hint
 
 
 def test_whoever_may_look_changes_nothing(home):
-    desk = DeskHere(home, is_reading=True)
+    context = LocalToolContext(home, is_reading=True)
     for name in ("run", "quote", "cancel"):
         with pytest.raises(AccessError, match="needs the scope 'run'"):
-            call(desk, name, run="latest")
-    assert call(desk, "status", run="latest")["reason"] == "SUCCEEDED"
+            call(context, name, run="latest")
+    assert call(context, "status", run="latest")["reason"] == "SUCCEEDED"
 
 
 def test_logs_come_in_pages_of_bytes(home):
-    desk, found, begin = DeskHere(home), "", 0
+    context, found, begin = LocalToolContext(home), "", 0
     while begin is not None:
-        page = call(desk, "logs", run="latest", begin=begin, limit=9)
+        page = call(context, "logs", run="latest", begin=begin, limit=9)
         assert page["untrusted"] == UNTRUSTED
         found, begin = found + page["text"], page["next"]
     assert found == LOG
-    assert call(desk, "logs", run="latest", tail=1)["text"] == "step 3\n"
-    assert call(desk, "logs", run="latest", grep="2")["text"] == "step 2\n"
+    assert call(context, "logs", run="latest", tail=1)["text"] == "step 3\n"
+    assert call(context, "logs", run="latest", grep="2")["text"] == "step 2\n"
     with pytest.raises(UsageError, match="limit"):
-        call(desk, "logs", run="latest", limit=MAX_PAGE_BYTES + 1)
+        call(context, "logs", run="latest", limit=MAX_PAGE_BYTES + 1)
 
 
 def test_a_line_without_an_end_is_cut_and_nothing_is_lost_or_said_twice():
@@ -131,15 +131,18 @@ def test_what_programs_wrote_is_bounded_and_acts_on_nothing():
 
 
 def test_tools_take_what_rest_takes(home):
-    given = TOOLS["run"].takes_of(DeskHere(home))["properties"]
+    given = TOOLS["run"].takes_of(LocalToolContext(home))["properties"]
     for key in ("recipe", "provider", "plan", "max_usd"):
         assert given[key]["description"] == NewRun.model_fields[key].description
-    at_server = DeskAtServer(RestConnection("http://127.0.0.1:1", "t"), frozenset({"read"}))
+    at_server = ServerToolContext(RestConnection("http://127.0.0.1:1", "t"), frozenset({"read"}))
     assert "file" not in TOOLS["run"].takes_of(at_server)["properties"]
     with pytest.raises(UsageError, match="a recipe is needed"):
         at_server.recipe({"file": "/etc/passwd"})
     with pytest.raises(UsageError, match="a recipe is needed"):
-        call(DeskHere(home), "check")
-    assert call(DeskHere(home), "check", recipe=RECIPE)["order"] == ["main"]
-    assert call(DeskHere(home), "metrics", run="latest", keys=["loss"])["metrics"][0]["values"] == [1.0, 0.5]
-    assert call(DeskHere(home), "models", run="latest")["models"][0]["task"] == 0
+        call(LocalToolContext(home), "check")
+    assert call(LocalToolContext(home), "check", recipe=RECIPE)["order"] == ["main"]
+    assert call(LocalToolContext(home), "metrics", run="latest", keys=["loss"])["metrics"][0]["values"] == [
+        1.0,
+        0.5,
+    ]
+    assert call(LocalToolContext(home), "models", run="latest")["models"][0]["task"] == 0

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from trainmaster.advisor.market.load import Shifted
+from trainmaster.advisor.market.load import LoadCorrection
 from trainmaster.db import Database
 from trainmaster.service.quotes import home_load
-from trainmaster.service.quotes.home_load import HomeLoad, SeenTime
+from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.service.quotes.job_knowledge import is_quiet
 from trainmaster.service.quotes.phase_records import waited_for
 
@@ -34,19 +34,19 @@ def accepted():
 
 
 def seen(run, offer="local"):
-    return SeenTime("job", run, 10.0, offer)
+    return PastDuration("job", run, 10.0, offer)
 
 
 def test_a_time_of_a_calm_run_is_longer_now_and_one_of_a_busy_run_shorter(database):
     calm, same, busy = HomeLoad(5.0).shifts(database, [seen("calm"), seen("old"), seen("busy")])
     assert calm.factor > 1 > busy.factor
     assert calm.doubt > 0 > busy.doubt
-    assert same == Shifted()  # its home did not keep the load
+    assert same == LoadCorrection()  # its home did not keep the load
 
 
 def test_machines_elsewhere_do_not_follow_the_load_of_this_one(database):
     found = [seen("calm", "m4.large"), seen("calm", "host"), seen(None)]
-    assert HomeLoad(50.0).shifts(database, found) == [Shifted()] * 3
+    assert HomeLoad(50.0).shifts(database, found) == [LoadCorrection()] * 3
     (lab,) = HomeLoad(50.0).shifts(database, [seen("calm", "lab:m4.large")])
     assert lab.factor > 1
 
@@ -61,8 +61,8 @@ def test_the_load_of_a_run_is_asked_for_once(database, monkeypatch):
 
 
 def test_what_this_machine_does_and_what_a_lab_does_is_learnt_apart(database):
-    slower = [SeenTime("job", run, s, "local") for run, s in (("calm", 1.0), ("busy", 30.0))] * 20
-    same = [SeenTime("job", run, 9.0, "lab:m4.large") for run in ("calm", "busy")] * 20
+    slower = [PastDuration("job", run, s, "local") for run, s in (("calm", 1.0), ("busy", 30.0))] * 20
+    same = [PastDuration("job", run, 9.0, "lab:m4.large") for run in ("calm", "busy")] * 20
     shifts = HomeLoad(20.0).shifts(database, slower + same)
     assert shifts[0].factor > 8
     assert shifts[len(slower)].factor < 1.2
@@ -78,7 +78,7 @@ def test_machines_elsewhere_are_quoted_as_from_a_calm_machine(database):
     for elsewhere in (["aws"], ["slurm"], ["hosts"], ["gcp", "kubernetes"]):
         (shift,) = busy.of(elsewhere).shifts(database, [seen("busy")])
         assert shift.factor < 1
-        assert busy.of(elsewhere).shifts(database, [seen("calm")]) == [Shifted()]
+        assert busy.of(elsewhere).shifts(database, [seen("calm")]) == [LoadCorrection()]
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,6 @@ def test_where_no_load_is_known_nothing_is_shifted(database, monkeypatch):
         raise OSError("no load average here")
 
     monkeypatch.setattr("os.getloadavg", unknown)
-    assert HomeLoad.now().shifts(database, [seen("calm"), seen("busy")]) == [Shifted()] * 2
+    assert HomeLoad.now().shifts(database, [seen("calm"), seen("busy")]) == [LoadCorrection()] * 2
     assert HomeLoad.now().of(["local"]).load is None
     assert not is_quiet(unknown)

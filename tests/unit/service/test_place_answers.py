@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from trainmaster.service.place_answers import PlaceAnswers
 from trainmaster.service.place_table import Place
-from trainmaster.service.short_questions import ShortQuestions
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import ProviderError
 
@@ -30,7 +30,7 @@ class World:
         self.answers = threading.Event()
         if not is_slow:
             self.answers.set()
-        self.questions = ShortQuestions(self._ask, 0.0 if is_slow else 60.0, lambda: self.now)
+        self.questions = PlaceAnswers(self._ask, 0.0 if is_slow else 60.0, lambda: self.now)
 
     def _ask(self, service: Any, recipe: Recipe, _environ: object) -> Place:
         self.asked.append((service.team, recipe.experiments["train"].retries))
@@ -67,7 +67,7 @@ def test_a_failure_is_that_of_the_question() -> None:
         raise ProviderError("no such account", "")
 
     with pytest.raises(ProviderError, match="no such account"):
-        ShortQuestions(ask, 60.0)(SERVICE, ONE, {})
+        PlaceAnswers(ask, 60.0)(SERVICE, ONE, {})
 
 
 def test_the_failure_of_one_recipe_is_not_that_of_another() -> None:
@@ -84,7 +84,7 @@ def test_the_failure_of_one_recipe_is_not_that_of_another() -> None:
         with pytest.raises(ProviderError):
             questions(SERVICE, ONE, {})
 
-    questions = ShortQuestions(ask, 60.0)
+    questions = PlaceAnswers(ask, 60.0)
     first = threading.Thread(target=ask_first)
     first.start()
     assert is_asked.wait(60.0)

@@ -1,4 +1,4 @@
-"""`ShortQuestions`: places are asked for a page while somebody types, and slow ones do not pile up."""
+"""`PlaceAnswers`: places are asked for a page while somebody types, and slow ones do not pile up."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Question:
     answer: Future[Place] = field(default_factory=Future)
 
 
-class ShortQuestions:
+class PlaceAnswers:
     """Of a server. A place that is still being asked is not asked once more, whatever the next question is.
 
     Args:

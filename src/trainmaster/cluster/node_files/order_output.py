@@ -1,4 +1,4 @@
-"""`Voice`: what the driver hears of an order that `worker` does on a node."""
+"""`OrderOutput`: what the driver hears of an order that `worker` does on a node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NoWayError(Exception):
     """This node has no way to where data lie; its cause says of what kind that is."""
 
 
-class Voice:
+class OrderOutput:
     """What the driver hears; threads take turns.
 
     Args:

@@ -1,4 +1,4 @@
-"""`Desk`: whom tools ask, and where the recipes lie that an assistant names."""
+"""`ToolContext`: whom tools ask, and where the recipes lie that an assistant names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainmaster.api.remote.connection import RestConnection
 
 
-class Desk(Protocol):
+class ToolContext(Protocol):
     """Whom the tools of one assistant ask.
 
     Attributes:
@@ -41,7 +41,7 @@ class Desk(Protocol):
         """What a recipe says, as ``trainmaster check --json`` shows it, and ``notes``."""
 
 
-class DeskHere:
+class LocalToolContext:
     """The assistant is on this machine, and is its user: recipes are files here, or texts for its directory.
 
     Args:
@@ -56,7 +56,7 @@ class DeskHere:
         self.scopes = frozenset({"read"} if is_reading else {"read", "run"})
 
     def recipe(self, named: Mapping[str, Any]) -> tuple[Any, str]:
-        """See `Desk`."""
+        """See `ToolContext`."""
         from trainmaster.spec import Recipe, read_recipe
         from trainmaster.spec.recipe import configuration_files
 
@@ -73,14 +73,14 @@ class DeskHere:
         return found, str(here / "recipe.yaml")
 
     def check(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Desk`."""
+        """See `ToolContext`."""
         from trainmaster.control.checks.framework_notes import framework_notes
 
         found, _ = self.recipe(named)
         return {**found.summary(), "notes": [*found.notes, *framework_notes(found, os.environ)]}
 
 
-class DeskAtServer:
+class ServerToolContext:
     """The assistant is anywhere, and asks a server with a token of it: recipes are texts, read there.
 
     Args:
@@ -95,13 +95,13 @@ class DeskAtServer:
         self.client: ClientProtocol = _ClientOfTexts(connection)
 
     def recipe(self, named: Mapping[str, Any]) -> tuple[Any, str]:
-        """See `Desk`."""
+        """See `ToolContext`."""
         if named.get("recipe") is None:
             raise UsageError("a recipe is needed", "Give its YAML as `recipe`.")
         return {key: named[key] for key in ("recipe", "code", "provider") if named.get(key) is not None}, ""
 
     def check(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Desk`."""
+        """See `ToolContext`."""
         return dict(self._to.post("/recipes/check", self.recipe(named)[0], repeats=True))
 
 
