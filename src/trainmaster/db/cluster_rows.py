@@ -87,15 +87,15 @@ def take_kept(
     """
     _prove(connection, lease)
     mine = sa.select(t.cluster.c.id).where(t.cluster.c.id == row.id, t.cluster.c.run_id == lease.run)
-    keeper = connection.execute(_run_of(row)).scalar()
+    owner = connection.execute(_run_of(row)).scalar()
     taken = connection.execute(
         t.cluster.update()
         .where(t.cluster.c.id == row.id, t.cluster.c.state == KEPT, t.cluster.c.kept_until > now)
-        .where(_team_of(keeper) == _team_of(lease.run))
+        .where(_team_of(owner) == _team_of(lease.run))
         .values(columns(row, lease.run, now))
     )
     if taken.rowcount == 1:
-        _bill(connection, keeper, idle_usd, now)
+        _bill(connection, owner, idle_usd, now)
     return taken.rowcount == 1 or connection.execute(mine).first() is not None
 
 

@@ -131,7 +131,7 @@ def test_machines_that_are_not_there_yet_are_waited_for_and_paid_for_then():
     assert done == Interval(5.0, 5.0, 5.0)
 
 
-# --- the keeper ------------------------------------------------------------------------------------------
+# --- the tracker ------------------------------------------------------------------------------------------
 
 
 class Store:
@@ -157,7 +157,7 @@ class Store:
 
 
 class World:
-    """A run on two machines, and its keeper."""
+    """A run on two machines, and its tracker."""
 
     def __init__(self, directory, database=None, same=(), **keys):
         path = directory / "recipe.yaml"

@@ -5,7 +5,7 @@ does not need the lease. Then the home stops, writes that the run is away, and s
 record. What creates the claim on the store drives: the machine when it begins, or the home when nothing is
 heard of it. So wherever either of them is killed, one of them goes on, and never both.
 
-`DriverLink`: the line to a driver that is made ready on a machine, see `on_cluster/keeper.py`.
+`DriverLink`: the line to a driver that is made ready on a machine, see `on_cluster/driver_watchdog.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trainmaster.service.on_cluster.assignment import Assignment, Record, key_of
 from trainmaster.service.on_cluster.away import back
 from trainmaster.service.on_cluster.credentials import ROLE_VARIABLE, driver_environment, policy_of
 from trainmaster.service.on_cluster.driver_store import DriverStore
-from trainmaster.service.on_cluster.keeper import DRIVING, FAILED, READY, part
+from trainmaster.service.on_cluster.driver_watchdog import DRIVING, FAILED, READY, part
 from trainmaster.service.quotes.history import device_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
@@ -60,12 +60,12 @@ _BEGIN_S: Final = 60.0
 
 
 class DriverLink:
-    """One call of a keeper; close it. A driver that was not told to begin by then ends.
+    """One call of a watchdog; close it. A driver that was not told to begin by then ends.
 
     Args:
         node: the machine.
         transport: connects; closed with this.
-        command: for its shell: the keeper.
+        command: for its shell: the watchdog.
     """
 
     def __init__(self, node: NodeAccess, transport: Transport, command: str) -> None:
@@ -389,7 +389,7 @@ class HandingOver:
         store = DriverStore.free(row["store_url"], self._run)
         assignment = self._assignment(cluster, node.id, store)
         place = f"{node.root}/driver/{self._run}-{store.claim}"
-        command = [result.plan.python, "-P", "-m", "trainmaster.service.on_cluster.keeper", place]
+        command = [result.plan.python, "-P", "-m", "trainmaster.service.on_cluster.driver_watchdog", place]
         transport = get_transport(stored_recipe(row).provider, self._service.home_of(self._run).root)
         self._link = DriverLink(node, transport, f"exec {shlex.join(command)}")
         self._link.get_ready(assignment.packed())

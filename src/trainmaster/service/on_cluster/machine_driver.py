@@ -1,7 +1,8 @@
 """``python -m trainmaster.service.on_cluster.machine_driver PLACE``: drives one run on a machine of its own.
 
 Its home, with a database of its own, is at PLACE. It may be killed at any line: the next one, started by
-`on_cluster/keeper.py` with the same `Assignment`, goes on. Its last act is to give its own machine back.
+`on_cluster/driver_watchdog.py` with the same `Assignment`, goes on. Its last act is to give its own machine
+back.
 """
 
 # ruff: noqa: T201 - what it prints is its answer
@@ -32,7 +33,7 @@ from trainmaster.service.driving.encryption import KEY_FILE_VARIABLE, SealingKey
 from trainmaster.service.driving.replicas import bring_code
 from trainmaster.service.on_cluster.assignment import Assignment, Record
 from trainmaster.service.on_cluster.driver_store import DriverStore
-from trainmaster.service.on_cluster.keeper import (
+from trainmaster.service.on_cluster.driver_watchdog import (
     DRIVING,
     FAILED,
     OVER,

@@ -142,13 +142,13 @@ def marked(store: ObjectStore, kind: MarkKind, clocks: Clocks = REAL_CLOCKS) -> 
     """
     mark = Mark(store, kind, clocks)
     stopped = threading.Event()
-    keeper = threading.Thread(target=mark.keep, args=(stopped,), daemon=True, name="mark")
-    keeper.start()
+    keeping = threading.Thread(target=mark.keep, args=(stopped,), daemon=True, name="mark")
+    keeping.start()
     try:
         yield mark
     finally:
         stopped.set()
-        keeper.join()
+        keeping.join()
         with suppress(PublishError, OSError):
             store.delete([mark.key])
 

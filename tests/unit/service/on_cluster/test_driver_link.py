@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from trainmaster.service.on_cluster.driver_watchdog import part
 from trainmaster.service.on_cluster.hand_over import DriverLink
-from trainmaster.service.on_cluster.keeper import part
 from trainmaster.spec.errors import ProviderError
 
 
@@ -18,7 +18,7 @@ def line():
     ours, theirs = socket.socketpair()
     login = SimpleNamespace(stream=lambda _: ours)
     transport = SimpleNamespace(connect=lambda _: login, close=lambda: None)
-    link = DriverLink(SimpleNamespace(target=None), transport, "keeper")
+    link = DriverLink(SimpleNamespace(target=None), transport, "watchdog")
     with theirs:
         yield link, theirs
         link.close()

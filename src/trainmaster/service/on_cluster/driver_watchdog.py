@@ -1,4 +1,4 @@
-"""``python -m trainmaster.service.on_cluster.keeper PLACE``: has a run driven on this machine, come what may.
+"""``python -m trainmaster.service.on_cluster.driver_watchdog PLACE``: has a run driven on this machine.
 
 Called through SSH. It is sent an `Assignment`, and says ``ready`` when a driver could begin at once; then the
 `Record` to begin with, and says ``driving``, or why not. It leaves a process that starts the driver anew when
@@ -33,11 +33,11 @@ _WELL_AFTER_S = 60.0
 
 
 def main(place: Path) -> int:
-    """Start a keeper that outlives us, and pass on what it is to do and what its driver says to that."""
+    """Start a watchdog that outlives us, and pass on what it is to do and what its driver says to that."""
     forbid_looking()  # it takes minutes until the driver has said something
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (place / "driver.log").open("ab") as log:
-        keeper = subprocess.Popen(
+        watchdog = subprocess.Popen(
             [sys.executable, "-P", "-m", __spec__.name, str(place), "--stay"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -47,10 +47,10 @@ def main(place: Path) -> int:
         )
     for answer in (READY, DRIVING):
         data = read_part(sys.stdin.buffer)
-        if data is None:  # its home drives on, or was killed: the keeper sees that we end
+        if data is None:  # its home drives on, or was killed: the watchdog sees that we end
             return 1
-        _tell(keeper, data)
-        said = _heard(keeper)
+        _tell(watchdog, data)
+        said = _heard(watchdog)
         sys.stdout.buffer.write(said or FAILED + b"it ended without a word\n")
         sys.stdout.buffer.flush()
         if not said.startswith(answer):
