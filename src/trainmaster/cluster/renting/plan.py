@@ -154,9 +154,9 @@ class RolePlan:
         """How many nodes are enough."""
         return self.least or self.count
 
-    def within(self, spare_usd_per_hour: float) -> RolePlan:
+    def within(self, left_usd_per_hour: float) -> RolePlan:
         """Without those ways to have its machines that cost so much more than the best one."""
-        most = max(spare_usd_per_hour, 0.0) + _NOTHING
+        most = max(left_usd_per_hour, 0.0) + _NOTHING
         best = self.rentals[0].usd_per_hour
         return replace(
             self, rentals=tuple(r for r in self.rentals if self.count * (r.usd_per_hour - best) <= most)
@@ -241,9 +241,9 @@ def capped(recipe: Recipe, plans: Sequence[ClusterPlan]) -> tuple[ClusterPlan, .
             f"Raise budget.per_hour to ${least:g}, or ask for fewer or smaller machines.",
         )
     # Several kinds may have to be had in a dearer way, and all together must stay below the cap.
-    spare = (cap - needed) / sum(len(plan.roles) for plan in plans)
+    left = (cap - needed) / sum(len(plan.roles) for plan in plans)
 
-    return tuple(replace(plan, roles=tuple(role.within(spare) for role in plan.roles)) for plan in plans)
+    return tuple(replace(plan, roles=tuple(role.within(left) for role in plan.roles)) for plan in plans)
 
 
 def dearest_usd_per_hour(plan: ClusterPlan) -> float:

@@ -232,14 +232,12 @@ class Resizer:
             return True
         wanted = [(role, _count(role, experiment)) for role in plan.roles]
         larger = [replace(role, count=count) for role, count in wanted if count > role.count]
-        spare_usd = self._most_usd_per_hour - sum(
-            role.count * role.rentals[0].usd_per_hour for role in larger
-        )
+        left_usd = self._most_usd_per_hour - sum(role.count * role.rentals[0].usd_per_hour for role in larger)
         for role, count in wanted:
             if count <= role.count:  # it may have to be had in the dearest of its ways
-                spare_usd -= count * max(rental.usd_per_hour for rental in role.rentals)
+                left_usd -= count * max(rental.usd_per_hour for rental in role.rentals)
         for role in larger:
-            loop.grow(role.within(spare_usd / len(larger)))
+            loop.grow(role.within(left_usd / len(larger)))
         if self._pending:
             loop.want()  # another driver may have sent the members that run there
         elif loop.scaling.needed is None and all(count == role.count for role, count in wanted):
