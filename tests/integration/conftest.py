@@ -244,6 +244,7 @@ class Trainmaster:
                 "measurements",
                 "kept",
                 "outside",
+                "actual",
                 "ended_by_hand",
             } == found["quote"].keys(), found
         keys = {"run", "state", "reason", "seconds", "cost_usd", "experiments", "models"}

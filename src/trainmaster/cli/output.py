@@ -130,16 +130,22 @@ def quote_text(quote: dict[str, Any]) -> str:
     >>> interval = {"p5": 50, "p50": 60, "p95": 75}
     >>> free = dict.fromkeys(interval, 0)
     >>> said = {"kind": "binding", "time_s": interval, "cost_usd": free}
-    >>> quote_text({**said, "kept": True, "outside": "early"})
-    'quote: 1 min (50 s to 1 min 15 s), $0: kept (it came out below the interval)'
+    >>> quote_text({**said, "kept": True, "actual": {"time_s": 48, "cost_usd": 0}})
+    'quote: 1 min (50 s to 1 min 15 s), $0: kept (it took less: 48 s)'
+    >>> quote_text({**said, "kept": False, "actual": {"time_s": 55, "cost_usd": 0.5}})
+    'quote: 1 min (50 s to 1 min 15 s), $0: not kept (it cost more: $0.50)'
     """
     span, amount = span_text(quote["time_s"]), dollars_text(quote["cost_usd"])
     word = "quote" if quote["kind"] == "binding" else quote["kind"]
     end = {True: ": kept", False: ": not kept", None: ""}[quote["kept"]]
     if quote.get("ended_by_hand"):
         end = ": neither kept nor broken, as the run was ended by hand"
-    if quote["kept"] and quote.get("outside") == "early":
-        end += " (it came out below the interval)"
+    elif beyond := [
+        f"it {verb} {'less' if (came := quote['actual'][key]) < quote[key]['p5'] else 'more'}: {text(came)}"
+        for key, verb, text in (("time_s", "took", format_duration), ("cost_usd", "cost", dollars))
+        if quote.get("actual") and not quote[key]["p5"] <= quote["actual"][key] <= quote[key]["p95"]
+    ]:
+        end += f" ({', '.join(beyond)})"
     return f"{word}: {span}, {amount}{end}"
 
 

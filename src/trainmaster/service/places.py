@@ -59,6 +59,7 @@ def settled_place(
         return recipe
     recipe = plannable_again(recipe)
     asking = _Asking(service, recipe, environ, tell, ask or asked_place)
+    tell = asking.say
     has_own = any(each.provider for each in recipe.experiments.values())
     whole = None if has_own else asking.whole(seen)
     is_settled = whole is not None and whole.is_in_time and whole.provider == recipe.places[0]
@@ -143,6 +144,13 @@ class _Asking:
     by_objective: bool = False
     answers: dict[str, Place] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
+    _held: list[str] = field(default_factory=list)
+
+    def say(self, line: str) -> None:
+        """Tell it, after the refusals before it. The last ones are not told, as the error says them."""
+        for each in (*self._held, line):
+            self.tell(each)
+        self._held.clear()
 
     @property
     def spreads(self) -> bool:
@@ -157,7 +165,7 @@ class _Asking:
         for name in self.recipe.places:
             place = self.ask(self.service, in_place(self.recipe, name), self.environ)
             found.append(table.with_limits(place))
-            self._say("", found[-1])
+            self._tell_place("", found[-1])
             if found[-1].is_in_time and not asks_all:
                 break
         if is_by_objective(self.recipe):
@@ -166,7 +174,7 @@ class _Asking:
             if best is not None:
                 return best
             if any(each.is_in_time for each in found):
-                self.tell("objective: nothing is known of the job yet, so the order of its places decides")
+                self.say("objective: nothing is known of the job yet, so the order of its places decides")
         return chosen(found)
 
     def groups(self) -> list[list[str]]:
@@ -230,19 +238,21 @@ class _Asking:
     def _asked(self, group: list[str], place: str, nodes: int | None = None) -> Place:
         part = part_of(self.recipe, place, dict.fromkeys(group, nodes))
         found = self.ask(self.service, part, self.environ)
-        self._say(", ".join(group), found)
+        self._tell_place(", ".join(group), found)
         if place not in self.answers or not self.answers[place].is_in_time:
             self.answers[place] = found
         return found
 
-    def _say(self, who: str, place: Place) -> None:
+    def _tell_place(self, who: str, place: Place) -> None:
         is_part = who and len(self.recipe.experiments) > 1
         line = f"{who} at {place.line}" if is_part else f"place {place.line}"
+        is_new = line not in self._told
+        self._told.add(line)
         if place.refusal:
             self.refusals.append(line.removeprefix("place "))
-        if line not in self._told:
-            self._told.add(line)
-            self.tell(line)
+            self._held += [line] * is_new
+        elif is_new:
+            self.say(line)
 
     def _places(self, name: str) -> tuple[str, ...]:
         return places_of(self.recipe, self.recipe.experiments[name])

@@ -138,11 +138,13 @@ def test_all_parts_in_one_place_are_there_though_all_at_once_would_wait_less_els
 
 
 def test_no_place_would_give_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says why of each."""
+    """The error says why of each, and nothing was told before that it says."""
     have_places(monkeypatch, {"hosts": FULL, "slurm": AWAY})
     recipe = Recipe.from_text(RECIPE.format(places="hosts, slurm"))
+    told: list[str] = []
     with pytest.raises(UsageError) as caught:
-        settled_place(service, recipe, {}, lambda _: None)
+        settled_place(service, recipe, {}, told.append)
+    assert not told
     assert "hosts: no, all hosts are in use\nslurm: no, it does not answer" in str(caught.value)
 
 

@@ -123,6 +123,7 @@ def quote_summary(database: Database, run: str) -> dict[str, Any] | None:
         "outside": promise.outside(main["time_s"], main["cost_usd"] or 0.0)
         if is_over and not by_hand
         else None,
+        "actual": {"time_s": main["time_s"], "cost_usd": main["cost_usd"] or 0.0} if is_over else None,
     }
 
 
