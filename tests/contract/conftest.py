@@ -14,6 +14,7 @@ from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.executors.ssh.cluster import SshCluster
 from trainmaster.testing.executor_contract import until
 from trainmaster.testing.ray_here import HERE
+from trainmaster.testing.reopening import ReopeningExecutor
 
 CLUSTERS = {"ray": RayCluster, "ssh": SshCluster}
 
@@ -98,7 +99,7 @@ def connect(cluster):
     made = []
     runs = ["none"]
 
-    class Recording(NodesExecutor):
+    class Recording(ReopeningExecutor):
         def open(self, run, *arguments, **options):
             runs.append(run)
             super().open(run, *arguments, **options)

@@ -394,29 +394,30 @@ class Executor(Protocol):
         """Disconnect. Running gangs go on; queued and GRANTED ones are dropped (they become UNKNOWN)."""
 
 
-class AliveNode(Protocol):
-    """A node that an executor takes to be alive."""
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node that is not known to be dead.
 
-    @property
-    def key(self) -> str:
-        """Its name in the cluster."""
-        ...
+    Attributes:
+        key: its name in the cluster.
+        address: private.
+        unreachable_since: Unix time in seconds since when it has not answered, None while it does.
+    """
 
-    @property
-    def address(self) -> str:
-        """Private."""
-        ...
+    key: str
+    address: str
+    unreachable_since: float | None = None
 
 
 class ClusterEngine(Executor, Protocol):
-    """An executor over the nodes of one cluster, which may be lost as a whole, as Ray's head may."""
+    """An executor over the nodes of one cluster, which may be lost as a whole, as one with a head may."""
 
     @property
     def is_lost(self) -> bool:
         """Whether the cluster is gone: all its gangs have been reported, and nothing is started there."""
         ...
 
-    def nodes(self) -> Sequence[AliveNode]:
+    def nodes(self) -> Sequence[NodeView]:
         """Those that are alive."""
         ...
 

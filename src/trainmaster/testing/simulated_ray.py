@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.gang_ends import REACTION_S
-from trainmaster.executors.base import Capacity, GangRequest, GangStatus, Phase
+from trainmaster.executors.base import Capacity, GangRequest, GangStatus, NodeView, Phase
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.testing.simulated_executor import SimulatedExecutor
 from trainmaster.testing.simulated_node import Ending, SimulatedGang, SimulatedMember, SimulatedNode
@@ -204,9 +204,9 @@ class RayClient(SimulatedExecutor):
         """See `ClusterEngine.is_lost`."""
         return self._ray.is_lost
 
-    def nodes(self) -> list[RayNode]:
+    def nodes(self) -> list[NodeView]:
         """See `ClusterEngine.nodes`."""
-        return self._ray.alive()
+        return [NodeView(node.key, node.address) for node in self._ray.alive()]
 
     def waits(self) -> dict[str, str]:
         """There is room for everything here."""

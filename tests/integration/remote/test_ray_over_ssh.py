@@ -16,9 +16,9 @@ pytest.importorskip("ray", reason="Ray is not installed")
 from trainmaster.cluster.node_access import SshNodes
 from trainmaster.executors.base import Capacity, GangRequest, MemberRequest, Phase
 from trainmaster.executors.gangs.engine import ClusterNode
-from trainmaster.executors.gangs.executor import NodesExecutor
 from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.spec.errors import ExecutorError
+from trainmaster.testing.reopening import ReopeningExecutor
 from trainmaster.transport.pool import ConnectionPool
 
 pytestmark = pytest.mark.ray
@@ -86,7 +86,7 @@ def test_gang_over_ssh(cluster, nodes, ssh, hosts, place, tmp_path):
     for key in KEYS:
         with ssh.connect(hosts[key].target) as connection:
             connection.upload(code, f"{place}/{key}-work/code")
-    executor = NodesExecutor(cluster, place=lambda directory: tmp_path / "copies" / Path(directory).name)
+    executor = ReopeningExecutor(cluster, place=lambda directory: tmp_path / "copies" / Path(directory).name)
     executor.open("ssh-0", Capacity(1), dict(os.environ))
     members = tuple(
         MemberRequest(

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.executors.base import Capacity, GangStatus, Phase, portable
+from trainmaster.executors.base import Capacity, GangStatus, NodeView, Phase, portable
 from trainmaster.executors.gangs.copies import Mirror
-from trainmaster.executors.gangs.inbox import Inbox, NodeView
+from trainmaster.executors.gangs.inbox import Inbox
 from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from trainmaster.executors.gangs.conductor import Conductor
     from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
     from trainmaster.executors.gangs.scheduler import Scheduler
-
-__all__ = ["NodeView", "NodesExecutor"]
 
 _GONE_PAUSE_S = 1.0
 _ANSWER_S = 30.0
@@ -32,12 +30,8 @@ _BRIEF_S = 8.0
 SILENT_S = 8.0
 #: All nodes have to be asked what an earlier driver has left.
 _OPEN_TIMEOUT_S = 90.0
-#: Once it was there.
-_REOPEN_TIMEOUT_S = 30.0
 _PARTING_TIMEOUT_S = 5.0
 _LOOK_S = 1.0
-#: Most times that a question is put again because what would have answered has just ended.
-_TRIES = 3
 
 
 class NodesExecutor:
@@ -50,10 +44,11 @@ class NodesExecutor:
     A gang for which there is no room even on an empty cluster waits for nodes to come. When a node is lost,
     its members are ``lost`` and the others of their gangs are stopped, with the gang's grace.
 
-    Where a cluster has a head, that is the only way to it. While it cannot be reached, calls raise
-    `ExecutorError` (and may be repeated) or report nothing new. When ``is_gone`` confirms that it is gone,
-    nothing is reported or started any more (`is_lost`): all that had not ended is lost with the cluster, as
-    its owner knows. What runs on the other nodes goes on until those are ended.
+    When what conducts the gangs has ended, as it does when a cluster's head is out of reach, each call raises
+    `ExecutorError` at once: the caller closes this executor and opens another, which may take a minute.
+    Where ``is_gone`` confirms that the head is gone, nothing is reported or started any more (`is_lost`): all
+    that had not ended is lost with the cluster, as its owner knows. What runs on the other nodes goes on
+    until those are ended.
 
     Args:
         cluster: started already.
@@ -61,8 +56,6 @@ class NodesExecutor:
             made where driver and node see the same directory.
         is_gone: a second witness: whether a node that cannot be reached, though the engine has not given it
             up, is gone. The engine's own word is enough without it.
-        revives: a call whose connection is lost makes a new one, which may take a minute. Without, it raises
-            `ExecutorError` at once: the caller opens another executor when it suits him.
 
     Attributes:
         is_lost: the cluster is gone for good: nothing is done there, and `observe` tells what was heard last.
@@ -73,14 +66,10 @@ class NodesExecutor:
         cluster: RecordedCluster,
         place: Callable[[str], Path] | None = None,
         is_gone: Callable[[str], bool] | None = None,
-        *,
-        revives: bool = True,
     ) -> None:
         self.is_lost = False
-        self._revives = revives
         self._cluster = cluster
         self._mirror = Mirror(place or Path)
-        self._run = ""
         self._inbox = Inbox(0, {}, self._mirror)
         self._conductor: Conductor | None = None
         self._live: dict[str, GangStatus] = {}
@@ -88,14 +77,28 @@ class NodesExecutor:
         self._is_gone = is_gone
         self._asked_gone_at = 0.0
 
-    def open(
-        self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0, leased: str = ""
-    ) -> None:
-        """Connect on behalf of a run; see `Executor.open`. ``RAY_*`` variables do not reach the members."""
-        del capacity, leased
-        own = {name: value for name, value in env.items() if not name.startswith("RAY_")}
-        self._run, self._inbox = run, Inbox(token, portable(own), self._mirror)
-        self._connect(_OPEN_TIMEOUT_S)
+    def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
+        """Connect on behalf of a run; see `Executor.open`. What the engine withholds reaches no member."""
+        del capacity
+        own = {
+            name: value for name, value in env.items() if not name.startswith(self._cluster.withheld_prefixes)
+        }
+        deadline = time.monotonic() + _OPEN_TIMEOUT_S
+        while time.monotonic() < deadline:
+            inbox = Inbox(token, portable(own), self._mirror)
+            conductor = self._cluster.conductor(run, token)
+            opening = conductor.open(inbox)
+            while not conductor.is_over and time.monotonic() < deadline:
+                with contextlib.suppress(TimeoutError, CancelledError):
+                    opening.result(_LOOK_S)
+                    self._conductor, self._inbox = conductor, inbox
+                    return
+            opening.cancel()
+            if conductor.error is not None:
+                raise conductor.error
+        raise ExecutorError(
+            "what conducts the cluster's tasks does not answer", "Can its machines be reached?"
+        )
 
     def hurry(self) -> None:
         """From now on the caller has other things to do: an answer is waited for 8 s, not 30."""
@@ -116,25 +119,23 @@ class NodesExecutor:
 
     def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
         """The present status of each attempt; see `Executor.observe`."""
-        for _ in range(_TRIES):
-            conductor = self._reach()
-            if conductor is None:
-                return [self._live.get(attempt, GangStatus(attempt, Phase.UNKNOWN)) for attempt in attempts]
-            with contextlib.suppress(CancelledError):
-                found = conductor.ask(lambda scheduler: scheduler.observe(attempts))
-                try:
-                    statuses = found.result(self._answer_s)
-                except TimeoutError:
-                    raise ExecutorError(
-                        f"what conducts the cluster's tasks did not answer for {self._answer_s:.0f} s",
-                        "Is this machine overloaded?",
-                    ) from None
-                self._live.update(
-                    (status.attempt, status) for status in statuses if status.phase is not Phase.UNKNOWN
-                )
-                return statuses
-            self._inbox.close()
-        raise ExecutorError("what conducts the cluster's tasks has ended", "It is started again.")
+        while (conductor := self._reach()) is not None:
+            found = conductor.ask(lambda scheduler: scheduler.observe(attempts))
+            try:
+                statuses = found.result(self._answer_s)
+            except CancelledError:
+                self._inbox.close()  # it has just ended
+                continue
+            except TimeoutError:
+                raise ExecutorError(
+                    f"what conducts the cluster's tasks did not answer for {self._answer_s:.0f} s",
+                    "Is this machine overloaded?",
+                ) from None
+            self._live.update(
+                (status.attempt, status) for status in statuses if status.phase is not Phase.UNKNOWN
+            )
+            return statuses
+        return [self._live.get(attempt, GangStatus(attempt, Phase.UNKNOWN)) for attempt in attempts]
 
     def changes(self, timeout_s: float) -> list[GangStatus]:
         """Wait for something to change; see `Executor.changes`."""
@@ -193,45 +194,20 @@ class NodesExecutor:
 
     # -- the thread that conducts
 
-    def _connect(self, patience_s: float) -> None:
-        old = self._inbox
-        inbox = Inbox(old.token, old.env, self._mirror)
-        inbox.news, inbox.watches = old.news, old.watches
-        deadline = time.monotonic() + patience_s
-        while time.monotonic() < deadline:
-            conductor = self._cluster.conductor(self._run, inbox.token)
-            opening = conductor.open(inbox)
-            while not conductor.is_over and time.monotonic() < deadline:
-                with contextlib.suppress(TimeoutError, CancelledError):
-                    opening.result(_LOOK_S)
-                    self._conductor, self._inbox = conductor, inbox
-                    return
-            opening.cancel()
-            if conductor.error is not None:
-                raise conductor.error
-        raise ExecutorError(
-            "what conducts the cluster's tasks does not answer", "Can its machines be reached?"
-        )
-
     def _reach(self) -> Conductor | None:
-        """The conductor, another one if that has ended; None if the cluster is lost.
+        """The conductor; None if the cluster is lost.
 
         Raises:
-            ExecutorError: there is none.
+            ExecutorError: there is none, or it has ended.
         """
         if self._conductor is None:
             raise ExecutorError("the executor is not open", "Call open() first.")
         if self._inbox.is_over and not self.is_lost:
-            if self._is_head_gone():
-                self.is_lost = True
-            elif not self._revives:
-                raise ExecutorError(
-                    f"the connection to the cluster's head, {self._head}, was lost", "Open it again."
-                )
-            else:
-                self._connect(_REOPEN_TIMEOUT_S)
-                found = self.observe(list(self._live))
-                self._inbox.put(found, spares_ends=True)
+            if not self._is_head_gone():
+                lost = f"the connection to the cluster's head, {self._head}, was lost"
+                ended = "what conducts the cluster's tasks has ended"
+                raise ExecutorError(lost if self._head else ended, "Open it again.")
+            self.is_lost = True
         return None if self.is_lost else self._conductor
 
     def _tell(self, work: Callable[[Scheduler], None]) -> None:

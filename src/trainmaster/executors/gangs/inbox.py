@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from trainmaster.executors.base import GangStatus
+    from trainmaster.executors.base import GangStatus, NodeView
     from trainmaster.executors.gangs.copies import Mirror
 
 _OUTPUT_PAUSE_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class NodeView:
-    """A node that is not known to be dead.
-
-    Attributes:
-        key: its name in the cluster.
-        address: private.
-        unreachable_since: Unix time in seconds since when it has not answered, None while it does.
-    """
-
-    key: str
-    address: str
-    unreachable_since: float | None = None
 
 
 class Inbox:
@@ -63,14 +47,12 @@ class Inbox:
         self._taken_at = 0.0
         self._came = threading.Condition()
 
-    def put(self, statuses: Iterable[GangStatus], *, spares_ends: bool = False) -> None:
-        """News of attempts; ``spares_ends``: an end that was told already may be newer."""
+    def put(self, statuses: Iterable[GangStatus]) -> None:
+        """News of attempts."""
         with self._came:
             for status in statuses:
-                known = self.news.get(status.attempt)
-                if not (spares_ends and known is not None and known.ended_at):
-                    self.news.pop(status.attempt, None)
-                    self.news[status.attempt] = status
+                self.news.pop(status.attempt, None)
+                self.news[status.attempt] = status
             self._came.notify()
 
     def grew(self, attempt: str, member: str) -> None:

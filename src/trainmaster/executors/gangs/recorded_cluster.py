@@ -43,6 +43,7 @@ class RecordedCluster(ABC):
         has_head: it stands and falls with its first node.
         packages: what nodes are sent for it beside Trainmaster, as pip takes it.
         imports: what a node must then be able to import, as `RuntimePackage` is tried with it.
+        withheld_prefixes: variables of the driver whose names begin so reach no member.
         settle_s: a node of an earlier driver that cannot be reached may have gangs that only it knows: it is
             waited for until the machine is given up, which takes a minute.
     """
@@ -59,6 +60,7 @@ class RecordedCluster(ABC):
     settle_s: ClassVar[float] = 75.0
     packages: ClassVar[tuple[str, ...]] = ()
     imports: ClassVar[tuple[str, ...]] = ()
+    withheld_prefixes: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     @abstractmethod

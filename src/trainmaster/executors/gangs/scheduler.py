@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from trainmaster.executors.base import GangStatus, Phase
+from trainmaster.executors.base import GangStatus, NodeView, Phase
 from trainmaster.executors.gangs.copies import Files
-from trainmaster.executors.gangs.inbox import Inbox, NodeView
+from trainmaster.executors.gangs.inbox import Inbox
 from trainmaster.executors.gangs.life import ConductedGang, Fate
 from trainmaster.executors.gangs.nodes import Nodes
 from trainmaster.executors.gangs.placing import Placing

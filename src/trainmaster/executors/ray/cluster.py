@@ -44,6 +44,7 @@ class RayCluster(RecordedCluster):
     settle_s = 15.0  # Ray says sooner which nodes are dead
     packages = ("ray",)
     imports = ("ray/_raylet.so",)
+    withheld_prefixes = ("RAY_",)  # a member's own Ray must not meet the user's
     # What is `used` are ports that were taken at an address, the last ones last: Ray's own connections to
     # what was there may still be open, though it is dead, and would be used for what comes next on them.
 

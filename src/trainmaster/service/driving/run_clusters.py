@@ -416,7 +416,7 @@ class RunClusters:
     def _open(self, loop: ClusterLoop, formation: Formation) -> ClusterEngine:
         from trainmaster.executors.gangs.executor import NodesExecutor
 
-        return NodesExecutor(formation.cluster, place=self.site.here, is_gone=loop.is_gone, revives=False)
+        return NodesExecutor(formation.cluster, place=self.site.here, is_gone=loop.is_gone)
 
     def _of_other_databases(self) -> list[str]:
         """Clusters that runs of this home in another database have rented: they are not ours to end."""
