@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from trainmaster.executors.base import Capacity, GangRequest, MemberRequest, Phase
-from trainmaster.executors.gangs.node_program import AGENT_PROGRAM, HEAD_PROGRAM
+from trainmaster.executors.ray.commands import HEAD_PROGRAM
+from trainmaster.executors.ssh import AGENT_PROGRAM
 from trainmaster.testing.executor_contract import until
 
 RUN = "gangs-0"

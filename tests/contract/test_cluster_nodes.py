@@ -13,8 +13,8 @@ from engine_bench import Bench, agent_pid, lose_conductor, only_ray, processes_o
 
 from trainmaster.executors.base import Phase
 from trainmaster.executors.gangs.executor import NodesExecutor
-from trainmaster.executors.gangs.node_program import HEAD_PROGRAM
 from trainmaster.executors.ray.cluster import RayCluster
+from trainmaster.executors.ray.commands import HEAD_PROGRAM
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.testing.executor_contract import alive, until
 from trainmaster.testing.ray_here import HERE

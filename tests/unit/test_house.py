@@ -172,6 +172,32 @@ def test_no_two_classes_have_one_name() -> None:
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
 
 
+#: Where engines are joined to the rest: they may be named there.
+ENGINES_NAMED = {"spec/launcher_names.py", "spec/recipe.py"}
+#: What works with any engine. Elsewhere Ray is a framework, or a place of machines, too.
+ENGINELESS = ("artifacts", "cluster", "control", "db", "executors", "service/driving", "service/on_cluster")
+_ENGINE_MODULE = re.compile(r"\bexecutors[./](ray|ssh)\b")
+_RAY = re.compile(r"\bray\b|\bRay\w*\b|\bRAY_")
+
+
+def test_no_engine_is_named_outside_its_folder() -> None:
+    """Who needs something of an engine's asks its `RecordedCluster`."""
+    found = []
+    for path in sorted((ROOT / "src" / "trainmaster").rglob("*.py")):
+        name = path.relative_to(ROOT / "src" / "trainmaster").as_posix()
+        own = _ENGINE_MODULE.match(name)
+        if own or name in ENGINES_NAMED or name.startswith(("lab/", "testing/")):
+            continue
+        rules = [_ENGINE_MODULE] + [_RAY] * name.startswith(tuple(f"{each}/" for each in ENGINELESS))
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found += [
+            f"{name}:{number}: {line.strip()}"
+            for number, line in enumerate(lines, 1)
+            if any(rule.search(line) for rule in rules)
+        ]
+    assert found == []
+
+
 def test_what_docstrings_refer_to_is_there() -> None:
     """Names in full, in backquotes: what was renamed is renamed there, too."""
     found = {name for file in (ROOT / "src").rglob("*.py") for name in _REFERENCE.findall(file.read_text())}

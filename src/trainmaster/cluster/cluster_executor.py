@@ -47,7 +47,7 @@ _HURRIED_S: Final = 10.0
 _WITH_OUTPUT: Final = frozenset({State.RUNNING, State.STOPPING, State.SAVING})
 #: A machine of a gang with a failed member must answer at once, and once more after as long.
 _ANSWERS_AGAIN_S: Final = 1.0
-#: One whose kernel answers may be busy. Ray has noticed by then that it is frozen.
+#: One whose kernel answers may be busy, and greet late.
 _GREETING_S: Final = 8.0
 #: Keeping machines for less than that is of no use.
 _KEPT_LEAST_S: Final = 60.0

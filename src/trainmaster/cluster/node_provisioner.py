@@ -69,8 +69,9 @@ def packages_of_nodes(home: Home, engine: str) -> tuple[RuntimePackage, RuntimeP
     """What every node gets; the first time it takes a while to find out."""
     from trainmaster.cluster.bootstrap.runtime_package import cached_runtime_packages
 
-    imports = (*_IMPORTS, *cluster_kind(engine).imports)
-    return cached_runtime_packages(home.cache / "runtimes", node_packages(engine), imports)
+    kind = cluster_kind(engine)
+    imports = (*_IMPORTS, *kind.imports)
+    return cached_runtime_packages(home.cache / "runtimes", node_packages(engine), imports, kind.unused)
 
 
 def key_of(machine: str) -> str:

@@ -1,4 +1,4 @@
-"""`NodeWatch`: whether machines answer, and that their leases are renewed. The second witness beside Ray.
+"""`NodeWatch`: whether machines answer, and that leases are renewed. The second witness beside the engine.
 
 A machine lives as long as its lease, which is renewed over SSH: what can log in keeps it alive, whatever
 its provider's API says or does not say.

@@ -34,7 +34,7 @@ _TIMEOUT_S: Final = 300.0
 
 
 def leave_hosts(home: Home, record: ClusterRecord, run: str, nodes: Sequence[Node]) -> list[str]:
-    """End a run's Ray, members and mounts on hosts, and remove its directories; may be repeated.
+    """End a run's engine, members and mounts on hosts, and remove its directories; may be repeated.
 
     Args:
         home: of the run.

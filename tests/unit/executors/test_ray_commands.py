@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 
 from trainmaster.executors.gangs.engine import ClusterNode
-from trainmaster.executors.gangs.node_program import _PORTS, _choose_ports
 from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.executors.ray.commands import PORT_COUNT, environment, head_command, worker_command
+from trainmaster.executors.ray.node_program import _PORTS, _choose_ports
 from trainmaster.spec.errors import ExecutorError
 
 HEAD = ClusterNode(
@@ -66,6 +66,7 @@ class Nodes:
     def __call__(self, node, command, stdin):
         assert command[-1] == "trainmaster.executors.gangs.node_program"
         request = json.loads(stdin)
+        assert request["answers"] == "trainmaster.executors.ray.node_program"
         self.order.append((request["do"], node.key))
         if request["do"] == "start":
             if node.key in self.broken:

@@ -15,8 +15,8 @@ LEAST_MEMORY_BYTES: Final = 4_000_000_000
 #: Share of a memory that a job may need: the rest is for the system and our own processes, and for peaks that
 #: fall between two looks at the memory.
 FULL: Final = 0.92
-#: Cores that Ray, the supervisor and the agent take of a machine while a task trains: 3 to 7 % of one, in the
-#: lab. Machines of clouds are so large that it does not count.
+#: Cores that the engine, the supervisor and the agent take of a machine while a task trains: 3 to 7 % of
+#: one, in the lab. Machines of clouds are so large that it does not count.
 RUNTIME_CORES: Final = 0.05
 _LEAST_CORES: Final = 0.01
 

@@ -182,7 +182,7 @@ def _runtime(
 def _pth(up: str, packages: BootstrapStep) -> str:
     """Where the libraries are, and what is run whenever the runtime's Python starts.
 
-    To import Ray takes a fifth longer if all 700 new objects the garbage collector looks through the young.
+    To import a large package takes a fifth longer if the garbage collector looks after each 700 new objects.
     """
     return f"{up}/packages/{packages.order['name']}/site-packages\nimport gc; gc.set_threshold(10000)\n"
 

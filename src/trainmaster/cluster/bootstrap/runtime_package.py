@@ -46,7 +46,12 @@ _Places = list[tuple[str, Stamp]]
 
 
 def cached_runtime_packages(
-    cache: Path, roots: Sequence[str], imports: Sequence[str], *, drives: bool = False
+    cache: Path,
+    roots: Sequence[str],
+    imports: Sequence[str],
+    unused: Sequence[str] = (),
+    *,
+    drives: bool = False,
 ) -> tuple[RuntimePackage, RuntimePackage]:
     """What `make_runtime_packages` gives, found out again only if a file has changed since the last time.
 
@@ -54,6 +59,7 @@ def cached_runtime_packages(
         cache: a directory for what can be made again.
         roots: see `make_runtime_packages`.
         imports: see there.
+        unused: see there.
         drives: see there.
 
     Raises:
@@ -63,6 +69,7 @@ def cached_runtime_packages(
         _FORMAT,
         roots,
         imports,
+        unused,
         *(["drives"] if drives else []),
         sys.prefix,
         sys.version,
@@ -73,7 +80,7 @@ def cached_runtime_packages(
     found = _recall(path)
     if found is None:
         places, begun_ns = _places(), time.time_ns()
-        found = make_runtime_packages(roots, imports, drives=drives)
+        found = make_runtime_packages(roots, imports, unused, drives=drives)
         with contextlib.suppress(OSError):  # a full disk: it is found out again
             _write(path, found, places, begun_ns)
     return found
@@ -122,7 +129,7 @@ def _stamp(path: str | Path) -> Stamp:
 
 #: Changes when what is in a layer is arranged in another way.
 _ARRANGEMENT: Final = "3"
-#: What a node cannot do without; Ray is added where it is used.
+#: What a node cannot do without; what its engine needs is added.
 ROOTS: Final = ("trainmaster",)
 #: Besides, where the host has GPUs.
 GPU_ROOTS: Final = ("nvidia-ml-py",)
@@ -138,11 +145,6 @@ _NOT_FOR_NODES: Final = ("lab", "testing")
 _FOR_DRIVERS: Final = ("api", "cli", "service", "web")
 #: What Trainmaster needs where it drives runs only.
 _NOT_NEEDED_ON_NODES: Final = frozenset({"alembic", "rich", "sqlalchemy", "typer"})
-#: Parts of libraries that nodes have no use for: a third of all bytes. Ray takes them for not installed.
-_UNUSED: Final = tuple(
-    f"ray/{part}/"
-    for part in ("air", "dashboard/client", "data", "jars", "llm", "rllib", "serve", "train", "tune")
-)
 #: By the kind of the layer: where modules are that a node imports when it starts; and where there are so many
 #: others that to send their bytecode takes longer than to compile the few that somebody may import.
 _COMPILED: Final = {
@@ -194,7 +196,7 @@ class RuntimeLayer:
     def tops(self) -> dict[str, str]:
         """What is at the top of the layer, and where that is here; empty if it is not in one piece here.
 
-        It need not all be in one directory: Ray brings some libraries of its own, once it is imported.
+        It need not all be in one directory: some packages bring libraries of their own.
         """
         found: dict[str, str] = {}
         for path, file in self.files:
@@ -252,7 +254,7 @@ class RuntimePackage:
         packages: the libraries. source: Trainmaster itself.
         pins: the libraries as pip takes them, for hosts with another Python.
         imports: modules that must be importable in the end, and libraries of packages that must be loadable
-            (``ray/_raylet.so``), where to import the package would take long.
+            (``package/library.so``), where to import the package would take long.
     """
 
     minor: tuple[int, int]
@@ -264,13 +266,18 @@ class RuntimePackage:
 
 
 def make_runtime_package(
-    roots: Sequence[str] = ROOTS, imports: Sequence[str] = IMPORTS, *, drives: bool = False
+    roots: Sequence[str] = ROOTS,
+    imports: Sequence[str] = IMPORTS,
+    unused: Sequence[str] = (),
+    *,
+    drives: bool = False,
 ) -> RuntimePackage:
     """Find what a host needs of this installation.
 
     Args:
         roots: distributions, perhaps with extras, that come with all that they need.
         imports: modules that are tried on the host at the end.
+        unused: folders of libraries that are left out, such as ``package/part/``.
         drives: the host is to make runtime packages of its own installation in turn.
 
     Raises:
@@ -278,7 +285,7 @@ def make_runtime_package(
     """
     soabi = str(sysconfig.get_config_var("SOABI"))
     needed = closure(roots)
-    packages = make_layer("packages", _files_of(needed, drives=drives), soabi)
+    packages = make_layer("packages", _files_of(needed, tuple(unused), drives=drives), soabi)
     pins = tuple(sorted(f"{dist.name}=={dist.version}" for dist in needed))
     return RuntimePackage(
         minor=sys.version_info[:2],
@@ -291,12 +298,16 @@ def make_runtime_package(
 
 
 def make_runtime_packages(
-    roots: Sequence[str] = ROOTS, imports: Sequence[str] = IMPORTS, *, drives: bool = False
+    roots: Sequence[str] = ROOTS,
+    imports: Sequence[str] = IMPORTS,
+    unused: Sequence[str] = (),
+    *,
+    drives: bool = False,
 ) -> tuple[RuntimePackage, RuntimePackage]:
     """The packages for hosts without and with GPUs; the same where nothing for GPUs is installed here."""
-    plain = make_runtime_package(roots, imports, drives=drives)
+    plain = make_runtime_package(roots, imports, unused, drives=drives)
     try:
-        return plain, make_runtime_package((*roots, *GPU_ROOTS), imports, drives=drives)
+        return plain, make_runtime_package((*roots, *GPU_ROOTS), imports, unused, drives=drives)
     except MissingPartError:
         return plain, plain
 
@@ -382,7 +393,9 @@ def tree(directory: Path, skip: Callable[[Path], bool] = lambda _: False) -> Ite
             yield path.relative_to(directory).as_posix(), path
 
 
-def _files_of(dists: Iterable[metadata.Distribution], *, drives: bool) -> Iterator[tuple[str, Path]]:
+def _files_of(
+    dists: Iterable[metadata.Distribution], unused: tuple[str, ...], *, drives: bool
+) -> Iterator[tuple[str, Path]]:
     unwanted = ("direct_url.json",) if drives else ("RECORD", "direct_url.json")
     for dist in dists:
         if dist.files is None:
@@ -396,7 +409,7 @@ def _files_of(dists: Iterable[metadata.Distribution], *, drives: bool) -> Iterat
                 ".." in entry.parts
                 or "__pycache__" in entry.parts
                 or "tests" in entry.parts
-                or entry.as_posix().startswith(_UNUSED)
+                or entry.as_posix().startswith(unused)
                 or entry.name in unwanted
             ):
                 continue

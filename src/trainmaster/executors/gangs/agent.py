@@ -400,7 +400,10 @@ class Records:
 
 
 def _be_ordinary() -> None:
-    """The supervisor is started from here, and members inherit from it: undo what Ray set for its workers."""
+    """The supervisor is started from here, and members inherit from it: undo what was set for this process.
+
+    An engine may have its workers killed first when memory is short.
+    """
     with contextlib.suppress(OSError):  # the kernel does not let us
         Path("/proc/self/oom_score_adj").write_text("0")
 

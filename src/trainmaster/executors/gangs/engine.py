@@ -30,15 +30,14 @@ class ClusterNode:
 
     Attributes:
         key: its name within the cluster, of letters, digits, ``-`` and ``_``.
-        address: private IP address at which the other nodes reach it. Not 127.0.0.1, which Ray replaces by
-            the machine's outward address.
+        address: private IP address at which the other nodes reach it. Not 127.0.0.1, which an engine may
+            replace by the machine's outward address.
         slots: how many slots it offers.
-        directory: on the node, absolute and at most 40 bytes long; holds Ray's temporary files, the token
-            and the node's certificate.
+        directory: on the node, absolute and at most 40 bytes long; holds what the engine keeps there.
         home: on the node, absolute; the supervisor's home.
         labels: what members may ask for with ``node_labels``.
         gpus: ids as for CUDA_VISIBLE_DEVICES.
-        python: on the node; has Trainmaster and Ray installed.
+        python: on the node; has Trainmaster and the engine's `packages` installed.
         to_others: on the node, starts a command on another node: its address and the command follow. Empty:
             nodes cannot reach each other, or need not.
         lease_s: without a driver, a node that others have not heard of for so long is taken for dead by them.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PACK = "PACK"
 STRICT_SPREAD = "STRICT_SPREAD"
-#: Ray counts in ten-thousandths, and a bundle of nothing is refused.
+#: A bundle of nothing may be refused; an engine may count in ten-thousandths.
 _LEAST_SLOTS = 0.001
 _SHRINK = 0.9
 #: One that has waited for so long holds back all later ones, so that it gets its turn.
@@ -64,7 +64,7 @@ class Bundle:
 
     @property
     def resources(self) -> dict[str, float]:
-        """As Ray wants them."""
+        """By the names that engines have for them."""
         found: dict[str, float] = {"CPU": self.slots} if self.slots else {}
         if self.gpus:
             found["GPU"] = self.gpus
@@ -97,13 +97,13 @@ class Placement:
         }
 
     def led_by_head(self, nodes: Sequence[LiveNode], dispensable: Collection[str] = ()) -> list[LiveNode]:
-        """Which node each bundle gets, of those that Ray has chosen for them.
+        """Which node each bundle gets, of those that the engine has chosen for them.
 
         The head gets members that the others cannot do without, where bundles are alike: it takes a gang
         along when it is lost, so what a framework survives can be lost with the other nodes only.
 
         Args:
-            nodes: one per bundle, as Ray has placed them.
+            nodes: one per bundle, as the engine has placed them.
             dispensable: members that the others can do without.
         """
         found = list(nodes)

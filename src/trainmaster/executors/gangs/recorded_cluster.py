@@ -43,6 +43,8 @@ class RecordedCluster(ABC):
         has_head: it stands and falls with its first node.
         packages: what nodes are sent for it beside Trainmaster, as pip takes it.
         imports: what a node must then be able to import, as `RuntimePackage` is tried with it.
+        unused: folders of `packages` that nodes have no use for.
+        answers: a module of nodes with the answers to what only this engine asks `gangs.node_program` for.
         withheld_prefixes: variables of the driver whose names begin so reach no member.
         settle_s: a node of an earlier driver that cannot be reached may have gangs that only it knows: it is
             waited for until the machine is given up, which takes a minute.
@@ -60,6 +62,8 @@ class RecordedCluster(ABC):
     settle_s: ClassVar[float] = 75.0
     packages: ClassVar[tuple[str, ...]] = ()
     imports: ClassVar[tuple[str, ...]] = ()
+    unused: ClassVar[tuple[str, ...]] = ()
+    answers: ClassVar[str] = ""
     withheld_prefixes: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
@@ -181,7 +185,8 @@ class RecordedCluster(ABC):
 
     def _ask(self, node: ClusterNode, request: Mapping[str, Any]) -> dict[str, Any]:
         command = [node.python, "-m", "trainmaster.executors.gangs.node_program"]
-        output = self._run(node, command, json.dumps({"directory": node.directory, **request}).encode())
+        asked = {"directory": node.directory, "answers": self.answers, **request}
+        output = self._run(node, command, json.dumps(asked).encode())
         try:
             answer = dict(json.loads(output.splitlines()[-1]))
         except (ValueError, TypeError, IndexError, RecursionError) as error:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainmaster.executors.gangs.engine import ClusterNode, Opener, Runner
-from trainmaster.executors.gangs.node_program import HEAD_PROGRAM
 from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
 from trainmaster.executors.ray.commands import (
+    HEAD_PROGRAM,
     PORT_COUNT,
     check,
     cluster_address,
@@ -44,6 +44,11 @@ class RayCluster(RecordedCluster):
     settle_s = 15.0  # Ray says sooner which nodes are dead
     packages = ("ray",)
     imports = ("ray/_raylet.so",)
+    unused = tuple(  # a third of all bytes; Ray takes them for not installed
+        f"ray/{part}/"
+        for part in ("air", "dashboard/client", "data", "jars", "llm", "rllib", "serve", "train", "tune")
+    )
+    answers = "trainmaster.executors.ray.node_program"
     withheld_prefixes = ("RAY_",)  # a member's own Ray must not meet the user's
     # What is `used` are ports that were taken at an address, the last ones last: Ray's own connections to
     # what was there may still be open, though it is dead, and would be used for what comes next on them.

@@ -13,6 +13,8 @@ from trainmaster.executors.gangs.engine import NODE_LABEL, ClusterNode
 from trainmaster.executors.ray.tls import variables
 from trainmaster.spec.errors import ExecutorError
 
+#: Speaks with Ray on the head; it is told that node's home.
+HEAD_PROGRAM = "trainmaster.executors.ray.head"
 #: Names the file that says what this node offers; set for Ray's processes, never for members.
 NODE_FILE_VARIABLE = "TRAINMASTER_NODE_FILE"
 #: A cluster takes so many ports on each of its nodes.

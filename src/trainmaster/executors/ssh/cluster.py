@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainmaster.executors.gangs.engine import NODE_LABEL, StreamAgent
-from trainmaster.executors.gangs.node_program import AGENT_PROGRAM, STATUSES
 from trainmaster.executors.gangs.placement import LiveNode, OwnPlacement
 from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
+from trainmaster.executors.ssh import AGENT_PROGRAM, STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,7 +123,7 @@ def _agent_command(node: ClusterNode) -> list[str]:
     return [node.python, "-m", AGENT_PROGRAM, json.dumps(about)]
 
 
-def _order(node: ClusterNode) -> dict[str, str]:
+def _order(node: ClusterNode) -> dict[str, Any]:
     """For the node's program; other nodes find by its name how they ask for statuses there."""
     script = f"exec {shlex.join([*_agent_command(node), STATUSES])}\n"
-    return {"do": "prepare", "home": node.home, STATUSES: script}
+    return {"do": "prepare", "home": node.home, "files": {STATUSES: script}}

@@ -23,7 +23,7 @@ from trainmaster.executors._processes import forbid_core_dumps
 from trainmaster.executors.base import GangStatus
 from trainmaster.executors.gangs.agent import Agent, AgentProgram, Records
 from trainmaster.executors.gangs.life import Unattended, parts_elsewhere
-from trainmaster.executors.gangs.node_program import AGENT_PROGRAM, STATUSES
+from trainmaster.executors.ssh import AGENT_PROGRAM, STATUSES
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:

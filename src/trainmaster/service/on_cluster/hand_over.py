@@ -120,7 +120,7 @@ class DriverLink:
 
 
 #: What a driver needs, beside what every node has, and what the recipe's data need.
-_PACKAGES: Final = ("trainmaster[hosts,ray]", "sqlalchemy", "alembic", "typer", "rich")
+_PACKAGES: Final = ("trainmaster[hosts]", "sqlalchemy", "alembic", "typer", "rich")
 _ALSO: Final = ("boto3", "optuna", "cmaes")
 _IMPORTS: Final = ("psutil", "obstore", "sqlalchemy", "asyncssh", "trainmaster.spec.errors")
 _LOOK_S: Final = 0.1
@@ -339,13 +339,16 @@ class HandingOver:
     def _prepare(self, executor: ClusterExecutor) -> None:
         """Have a driver ready on the first machine; if that is lost, on the one that is first then."""
         from trainmaster.cluster.bootstrap.runtime_package import cached_runtime_packages
+        from trainmaster.executors.gangs.recorded_cluster import cluster_kind
 
         try:
             row = self._service.database.run_row(self._run)
+            recipe = stored_recipe(row)
             packages = cached_runtime_packages(
                 self._service.home.cache / "runtimes",
-                packages_for(stored_recipe(row), row["store_url"]),
+                packages_for(recipe, row["store_url"]),
                 _IMPORTS,
+                cluster_kind(recipe.engine).unused,
                 drives=True,
             )
         except TrainmasterError as error:

@@ -26,7 +26,7 @@ class Installation:
         self.reads = 0
 
     def runtime_packages(
-        self, _roots: object, imports: tuple[str, ...], *, drives: bool
+        self, _roots: object, imports: tuple[str, ...], _unused: object, *, drives: bool
     ) -> tuple[RuntimePackage, RuntimePackage]:
         self.reads += 1
         packages = make_layer("packages", [("library.py", self.library)])
