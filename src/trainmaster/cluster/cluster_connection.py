@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from trainmaster.executors.base import ClusterEngine, GangRequest, GangStatus, MemberStatus, Phase
+from trainmaster.executors.gangs.silence import MUTE_S
 from trainmaster.spec.errors import ExecutorError, LeaseLostError, TrainmasterError
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A head that answers us by SSH, but whose engine does not for so long, is not waited for.
-_UNRESPONSIVE_S: Final = 20.0
 _REOPEN_S: Final = 1.0
 #: A machine that is taken back: its members have ended so long before.
 _SPARE_S: Final = 5.0
@@ -306,11 +305,7 @@ class ClusterConnection:
         self.close()
         self._unresponsive_since = self._unresponsive_since or now
         self._reopen_at = now + _REOPEN_S
-        if (
-            now - self._unresponsive_since > _UNRESPONSIVE_S
-            and self.loop.head_answers
-            and self._number is not None
-        ):
+        if now - self._unresponsive_since > MUTE_S and self.loop.head_answers and self._number is not None:
             self.loop.broken(self._number)
 
     def _lose(self) -> None:

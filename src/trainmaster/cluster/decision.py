@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from trainmaster.cluster.record import ClusterRecord
 from trainmaster.cluster.renting.plan import Rental
+from trainmaster.executors.gangs.silence import GIVEN_UP_S
 from trainmaster.providers.base import Node
 from trainmaster.providers.next_offer import COOL_DOWN_S
 
@@ -165,7 +166,7 @@ class WaitLimits:
         was_asked: none of these would do.
     """
 
-    lost_s: float = 60.0
+    lost_s: float = GIVEN_UP_S
     cool_down_s: float = COOL_DOWN_S
     machines_s: float = math.inf
     elsewhere_s: float = math.inf

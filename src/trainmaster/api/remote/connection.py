@@ -30,7 +30,7 @@ API: Final = "/api/v1"
 #: How long an answer may begin to come, in seconds: a plan of hundreds of offers takes a few.
 ANSWER_S: Final = 60.0
 #: A stream says something each 15 seconds: one that is silent for so long is broken.
-SILENT_S: Final = 45.0
+STREAM_SILENT_S: Final = 45.0
 #: What may be sent twice is sent again after these pauses, in seconds: a server starts within them.
 PAUSES_S: Final = (0.2, 0.5, 1.0, 2.0, 4.0)
 #: Servers keep an idle socket for a few seconds.
@@ -176,7 +176,7 @@ class RestConnection:
         """
         apart = RestConnection(self.url, self._token, self._fingerprint, self.sleep, is_own=self._is_own)
         try:
-            answer = apart._send("GET", path, query, None, headers or {}, SILENT_S)
+            answer = apart._send("GET", path, query, None, headers or {}, STREAM_SILENT_S)
             if answer.status in (*_NOT_NOW, 429):  # also where streams that broke are still counted
                 raise http.client.HTTPException(f"it answers {answer.status} {answer.reason}")
             if answer.status >= 400:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 #: A comment after so long without news: proxies cut connections that are silent.
-SILENT_S: Final = 15.0
+COMMENT_AFTER_S: Final = 15.0
 STILL_HERE: Final = ": still here\n\n"
 #: What a stream begins with: when a browser comes back after its connection was lost, in milliseconds.
 RETRY: Final = "retry: 2000\n\n"
@@ -195,7 +195,7 @@ class Hub:
             before, self._place = self._place or stream.cursor, stream.cursor
             if frames:
                 self._tell(_News(before, self._place, frames))
-            elif silent_s >= SILENT_S:
+            elif silent_s >= COMMENT_AFTER_S:
                 silent_s = 0.0
                 self._tell(_News(before, self._place, [STILL_HERE]))
 

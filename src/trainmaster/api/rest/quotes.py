@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.bodies import Body, NewAsk
-from trainmaster.api.rest.hubs import HEADERS, RETRY, SILENT_S, STILL_HERE, event
+from trainmaster.api.rest.hubs import COMMENT_AFTER_S, HEADERS, RETRY, STILL_HERE, event
 from trainmaster.api.rest.limits import OpenStream
 from trainmaster.api.rest.state import (
     Following,
@@ -263,7 +263,7 @@ async def _frames(kind: str, name: str, state: ServerState, caller: Caller, told
                 yield "".join([*news, event("done", found, told)])
                 return
             silent_s = 0.0 if news else silent_s + _LOOK_EVERY_S
-            if silent_s >= SILENT_S:
+            if silent_s >= COMMENT_AFTER_S:
                 news, silent_s = [STILL_HERE], 0.0
             if news:
                 yield "".join(news)

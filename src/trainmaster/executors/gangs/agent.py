@@ -25,6 +25,7 @@ from pathlib import Path
 from trainmaster.executors.base import Capacity, GangStatus, MemberStatus, Phase
 from trainmaster.executors.gangs.copies import ANSWER_BYTES, identity, read_pieces
 from trainmaster.executors.gangs.life import parts_elsewhere
+from trainmaster.executors.gangs.silence import DRIVER_GONE_S
 from trainmaster.executors.local import LocalExecutor
 from trainmaster.executors.wire import Splitter, encode
 from trainmaster.spec.errors import ExecutorError, LeaseLostError, TrainmasterError
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 
 #: The engine counts the slots; the supervisor never makes a gang wait.
 _ANY_SLOTS = 1 << 30
-#: A driver that does not ask for news for so long is gone: what it held here is dropped.
-PATIENCE_S = 15.0
 _LOOK_S = 1.0
 #: What a member prints wakes a poll; its metrics are read as often as a driver looks at them.
 _FOLLOW_S = 0.5
@@ -174,7 +173,7 @@ class Agent:
             Exception: whatever an engine raises: something is out of reach, perhaps not told what follows.
         """
         with self._lock:
-            has_left = self._is_left or time.monotonic() - self._asked_at > PATIENCE_S
+            has_left = self._is_left or time.monotonic() - self._asked_at > DRIVER_GONE_S
             records = self._records.load() if self._client is None and has_left else {}
         if not records:
             return False
@@ -296,7 +295,7 @@ class Agent:
                     os.read(self._wake_in, 4096)
                 if self._client is None:
                     continue
-                if time.monotonic() - self._asked_at > PATIENCE_S:
+                if time.monotonic() - self._asked_at > DRIVER_GONE_S:
                     self._detach()
                     continue
                 self._take(self._client)
@@ -435,8 +434,8 @@ class AgentProgram:
         poll.register(0, select.POLLIN)
         heard_at = time.monotonic()
         with ThreadPoolExecutor(self._threads) as pool:
-            while time.monotonic() - heard_at < PATIENCE_S:
-                if not poll.poll(int(PATIENCE_S * 1000)):
+            while time.monotonic() - heard_at < DRIVER_GONE_S:
+                if not poll.poll(int(DRIVER_GONE_S * 1000)):
                     break
                 try:
                     data = os.read(0, _READ_BYTES)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from trainmaster.executors.base import Capacity, GangStatus, NodeView, Phase, portable
 from trainmaster.executors.gangs.copies import Mirror
 from trainmaster.executors.gangs.inbox import Inbox
+from trainmaster.executors.gangs.silence import HEAD_SILENT_S
 from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ _GONE_PAUSE_S = 1.0
 _ANSWER_S = 30.0
 #: A caller with other things to do waits so long for an answer.
 _BRIEF_S = 8.0
-#: A head that has said nothing for so long is asked after.
-SILENT_S = 8.0
 #: All nodes have to be asked what an earlier driver has left.
 _OPEN_TIMEOUT_S = 90.0
 _PARTING_TIMEOUT_S = 5.0
@@ -184,7 +183,7 @@ class NodesExecutor:
         """Those that are not known to be dead."""
         rows = {**self._inbox.nodes}
         head = rows.get(self._head)
-        if head is not None and self._silent_s > SILENT_S:
+        if head is not None and self._silent_s > HEAD_SILENT_S:
             rows[head.key] = replace(head, unreachable_since=time.time() - self._silent_s)
         return sorted(rows.values(), key=lambda node: node.key)
 
@@ -236,7 +235,7 @@ class NodesExecutor:
             return
         self._asked_gone_at = now
         head = self._head
-        if self._silent_s > SILENT_S:
+        if self._silent_s > HEAD_SILENT_S:
             if self._conductor is not None and self._is_head_gone():
                 self.is_lost = True
                 self._conductor.hang_up(self._inbox)

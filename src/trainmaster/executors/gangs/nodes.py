@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.executors.base import GangStatus, Phase
+from trainmaster.executors.gangs.silence import LATE_S
 from trainmaster.spec.errors import LeaseLostError
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.5
 _POLL_S = 2.0
-#: An agent answers a poll within its time; it is unreachable when it is so much late.
-_LATE_S = 5.0
 _ATTACH_S = 30.0
 _RETRY_S = (0.1, 2.0)
 _DELIVERED_LOOK_S = 0.005
@@ -175,7 +174,7 @@ class Link:
     async def _poll(self) -> None:
         while True:
             asked = self._files.wanted(self.node)
-            async with asyncio.timeout(_POLL_S + _LATE_S):
+            async with asyncio.timeout(_POLL_S + LATE_S):
                 rows, output, pieces, behind = await self._agent.call("poll", self._token, _POLL_S, asked)
             news = [GangStatus.of_row(row) for row in rows]
             if asked:  # before the news: what a member wrote is there when its end is told

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from trainmaster.executors.gangs.engine import ClusterNode
+from trainmaster.executors.gangs.silence import SETTLE_S
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.spec.launcher_names import ENGINES
 from trainmaster.spec.plain_json import parsed_json, typed
@@ -59,7 +60,7 @@ class RecordedCluster(ABC):
         self._conductor: Conductor | None = None
 
     has_head: ClassVar[bool] = False
-    settle_s: ClassVar[float] = 75.0
+    settle_s: ClassVar[float] = SETTLE_S
     packages: ClassVar[tuple[str, ...]] = ()
     imports: ClassVar[tuple[str, ...]] = ()
     unused: ClassVar[tuple[str, ...]] = ()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.executors.gangs.engine import StreamAgent
 from trainmaster.executors.gangs.placement import LiveNode, Reservation, Reservations
+from trainmaster.executors.gangs.silence import MUTE_S
 from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 
     from trainmaster.executors.gangs.placement import Placement
 
-#: So long it is waited for on a head that answers no more, and while Ray is being imported there.
-_MUTE_S = 20.0
+#: While Ray is being imported on the head.
 _BEGIN_S = 60.0
 
 
@@ -42,7 +42,7 @@ class RayEngine:
 
     async def alive(self) -> Sequence[LiveNode]:
         """Those of our nodes that Ray takes to be alive."""
-        patience_s = _MUTE_S if self._has_spoken else _BEGIN_S
+        patience_s = MUTE_S if self._has_spoken else _BEGIN_S
         try:
             async with asyncio.timeout(patience_s):
                 if not self._has_spoken:

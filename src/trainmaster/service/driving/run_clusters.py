@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from trainmaster.executors.base import ClusterEngine
     from trainmaster.transport.base import Transport
 
-#: A machine that is silent for so long is given up and replaced.
-PATIENCE_S: Final = 60.0
 #: How long a run waits at its end for machines to be gone.
 GIVING_BACK_S: Final = 300.0
 #: In a cluster's directory: the database that its run is in.
@@ -67,7 +65,7 @@ def machines_patience(environ: Mapping[str, str], wait_s: float | None = None) -
     """
     usual = WaitLimits()
     return WaitLimits(
-        seconds_of(environ, "TRAINMASTER_NODE_PATIENCE", PATIENCE_S),
+        seconds_of(environ, "TRAINMASTER_NODE_PATIENCE", usual.lost_s),
         seconds_of(environ, "TRAINMASTER_CAPACITY_PATIENCE", usual.cool_down_s),
         usual.machines_s if wait_s is None else wait_s,
     )

@@ -37,7 +37,7 @@ MAX_SHOWN_MODELS = 1000
 #: So many of the best tasks of a search are in it.
 BEST_TASKS = 5
 #: A driver that gives no sign of life for so long is reported: it gives one every five seconds.
-SILENT_S = 10.0
+DRIVER_SILENT_S = 10.0
 #: So many runs are read at once.
 _PAGE = 1000
 #: What the owner of a home has begun there, or sent to its server without an account.
@@ -428,7 +428,7 @@ def driver(row: RowMapping, now: float) -> dict[str, Any] | None:
         found = Holder(0, False, max(now - ((row["lease_expires_at"] or now) - LEASE_S), 0.0))
     if found is None:
         return None
-    state = "stopped" if found.is_stopped else "silent" if found.silent_s > SILENT_S else "working"
+    state = "stopped" if found.is_stopped else "silent" if found.silent_s > DRIVER_SILENT_S else "working"
     machine = {} if row["away"] is None else {"machine": json.loads(row["away"])["machine"]}
     return {"state": state, "pid": found.pid or None, "silent_s": round(found.silent_s, 1), **machine}
 
