@@ -88,9 +88,11 @@ work_s = example_s * int(os.environ["TRAINMASTER_BATCH_PER_WORKER"])
 if "TF_CONFIG" in os.environ:
     config = json.loads(os.environ["TF_CONFIG"])
     cluster, task = config["cluster"], config["task"]
-    centres = cluster["ps"]
-    trains = len(cluster.get("chief", [])) + len(cluster.get("worker", []))
-    serves, first = task["type"] == "ps", task["type"] == "chief"
+    workers = cluster.get("chief", []) + cluster.get("worker", [])
+    centres = cluster.get("ps") or workers[:1]
+    trains = len(workers) - (centres == workers[:1])
+    first = task["type"] == "chief" or (task["type"] == "worker" and centres[0] == workers[task["index"]])
+    serves = task["type"] == "ps" or (first and centres == workers[:1])
     here = centres[task["index"]] if serves else ""
 elif int(os.environ.get("WORLD_SIZE", "1")) > 1:
     centres = [os.environ["MASTER_ADDR"] + ":" + os.environ["MASTER_PORT"]]
@@ -135,9 +137,75 @@ while at < steps or (serves and not first):
         with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
             file.write(json.dumps({"step": at, "at": time.time()}) + "\\n")
 """
+#: Each worker goes its own way; the parameter server counts the steps of all.
+ASYNC = """
+import json, os, socket, sys, threading, time
+steps, example_s, part = int(sys.argv[1]), float(sys.argv[2]) / 1000, bytes(int(sys.argv[3]) << 10)
+work_s = example_s * int(os.environ["TRAINMASTER_BATCH_PER_WORKER"])
+config = json.loads(os.environ["TF_CONFIG"])
+cluster, task = config["cluster"], config["task"]
+host, _, port = cluster["ps"][0].rpartition(":")
+def take(link, many):
+    found = bytearray()
+    while len(found) < many:
+        got = link.recv(min(many - len(found), 1 << 16))
+        if not got:
+            return b""
+        found += got
+    return found
+at, lock = 0, threading.Lock()
+def serve(link):
+    global at
+    while take(link, len(part)):
+        with lock:
+            at += 1
+            mine = at
+        link.sendall(mine.to_bytes(8, "big") + part)
+if task["type"] == "ps":
+    server = socket.create_server(("", int(port)))
+    trains = len(cluster.get("chief", [])) + len(cluster.get("worker", []))
+    threads = [threading.Thread(target=serve, args=(server.accept()[0],)) for _ in range(trains)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    sys.exit(0)
+for _ in range(900):
+    try:
+        link = socket.create_connection((host, int(port)), 120)
+        break
+    except OSError:
+        time.sleep(0.1)
+while at < steps:
+    end = time.thread_time() + work_s
+    while time.thread_time() < end:
+        pass
+    link.sendall(part)
+    at = int.from_bytes(take(link, 8 + len(part))[:8], "big")
+    if task["type"] == "chief":
+        with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+            file.write(json.dumps({"step": at, "at": time.time()}) + "\\n")
+"""
+#: A loss with noise: when it comes to a target is not known by its step alone.
+CURVE = """
+import json, os, random, sys, time
+steps, pause_s = int(sys.argv[1]), float(sys.argv[2])
+chance = random.Random()
+scale = chance.lognormvariate(0, 0.2)
+for step in range(1, steps + 1):
+    sum(i * i for i in range(50_000))
+    time.sleep(pause_s)
+    if step % 5 == 0:
+        loss = 0.05 + (1 + step / (20 * scale)) ** -0.8 * chance.lognormvariate(0, 0.02)
+        with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+            file.write(json.dumps({"step": step, "loss": loss, "at": time.time()}) + "\\n")
+"""
 SCRIPTS = {
     "steps.py": STEPS, "ddp.py": DDP, "mpi.py": MPI, "whole.py": WHOLE, "read.py": READ, "shared.py": SHARED,
+    "async.py": ASYNC, "curve.py": CURVE,
 }  # fmt: skip
+#: What is pushed as a volume of that name before the first run.
+VOLUME = "quotes-kept-set"
 
 
 @dataclass(frozen=True)
@@ -173,7 +241,8 @@ def single(command: str, *more: str) -> str:
 
 STEPPED = "python3 steps.py {{{{steps}}}} {pause}"
 LENGTH = "steps: {steps}"
-BATCH = "batch: {{global: 12}}"
+BATCH, EACH = "batch: {{global: 12}}", "batch: {{per_worker: 4}}"
+TENSORFLOW = "framework: tensorflow"
 TYPE = "hardware: {{instance: {instance}}}"
 TYPES = ["t2.small", "m4.large", "m4.xlarge"]
 KINDS = {
@@ -272,9 +341,33 @@ KINDS = {
         "lab",
     ),
     "lab-servers": Kind(
-        servers("python3 shared.py {{{{steps}}}} {ms} {kib}", LENGTH, TYPE, "framework: tensorflow", BATCH),
+        servers("python3 shared.py {{{{steps}}}} {ms} {kib}", LENGTH, TYPE, TENSORFLOW, BATCH),
         {"steps": [200], "ms": [8], "kib": [64], "instance": TYPES[:2], "workers": [1, 2, 3]},
         "lab",
+    ),
+    "lab-servers-async": Kind(
+        servers("python3 async.py {{{{steps}}}} {ms} {kib}", LENGTH, TYPE, TENSORFLOW, EACH).replace(
+            "ps-sync", "ps-async"
+        ),
+        {"steps": [400], "ms": [8], "kib": [64], "instance": TYPES[:2], "workers": [2, 3]},
+        "lab",
+    ),
+    "lab-mirrored": Kind(
+        gang("python3 shared.py {{{{steps}}}} {ms} {kib}", LENGTH, TYPE, TENSORFLOW, BATCH),
+        {"steps": [200], "ms": [8], "kib": [64], "instance": TYPES[:2], "workers": [2, 3]},
+        "lab",
+    ),
+    "here-mount": Kind(
+        single("python3 read.py {{{{steps}}}}", LENGTH, f"data: {{{{set: {{{{volume: {VOLUME}}}}}}}}}"),
+        {"steps": [600, 1200]},
+    ),
+    "here-target": Kind(
+        single(
+            "python3 curve.py {{{{steps}}}} {pause}",
+            LENGTH,
+            "target: {{metric: loss, at_most: {loss}}}",
+        ),
+        {"steps": [1500], "pause": [0.03], "loss": [0.15, 0.2]},
     ),
     "lab-short": Kind(
         gang("python3 shared.py {{{{steps}}}} {ms} {kib}", LENGTH, TYPE, "framework: torch", BATCH),

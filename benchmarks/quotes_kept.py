@@ -33,7 +33,7 @@ from statistics import mean, median, stdev
 from typing import Any
 
 from common import OUT, TRAINMASTER, machine, options, report
-from quote_jobs import KINDS, SCRIPTS, SUBSET
+from quote_jobs import KINDS, SCRIPTS, SUBSET, VOLUME
 
 from trainmaster.service.quotes.score import binomial_interval
 
@@ -136,6 +136,8 @@ class Bench:
         kind, rng = KINDS[name], random.Random(f"{name}/{number}")
         drawn = {key: rng.choice(list(values)) for key, values in kind.draws.items()} | draws
         engine = "engine: ssh\n" if kind.provider == "lab" else ""
+        if VOLUME in kind.recipe and not (self.home / "store" / "volumes" / VOLUME).exists():
+            self.call("volume", "push", self.work / "set", VOLUME)
         seed = f"seed: {drawn['seed']}\n" if "seed" in drawn else ""
         text = f"name: {name}\n{engine}{seed}experiments:\n  train:\n" + kind.recipe.format(**drawn, n=number)
         path = self.work / f"{name}.yaml"
@@ -256,13 +258,17 @@ def is_asked(record: dict[str, Any], when: str) -> bool:
 
 
 def regrets(records: Sequence[dict[str, Any]]) -> list[float]:
-    """How much longer the picked cluster of each job took than its best one, or more it cost: 0.05 is 5 %."""
+    """How much longer the picked cluster of each job took than its best one, or more it cost: 0.05 is 5 %.
 
-    def job(record: dict[str, Any]) -> tuple[str, str]:
+    Held against each other are runs of one round of one version: those of other rounds had another load.
+    """
+
+    def job(record: dict[str, Any]) -> tuple[object, ...]:
         drawn = {key: value for key, value in record["drawn"].items() if key not in CLUSTER}
-        return record["kind"], json.dumps(drawn, sort_keys=True)
+        own = (record[key] for key in ("kind", "number", "commit"))
+        return *own, json.dumps(drawn, sort_keys=True)
 
-    took: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    took: dict[tuple[object, ...], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for each in records:
         if each.get("reason") == "SUCCEEDED":
             cluster = {key: each["drawn"][key] for key in CLUSTER if key in each["drawn"]}

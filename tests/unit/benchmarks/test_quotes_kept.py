@@ -54,18 +54,22 @@ def test_what_a_run_says_of_its_quote_is_held_against_its_record(bench, found, w
 
 
 def test_the_regret_is_of_the_same_job_on_all_of_its_clusters(bench):
+    of = {"kind": "lab-single", "number": 10_000, "commit": "bb2a19cf"}
+
     def ran(instance, seconds, steps=300, reason="SUCCEEDED"):
         drawn = {"steps": steps, "instance": instance}
-        return {"kind": "lab-single", "drawn": drawn, "seconds": seconds, "reason": reason}
+        return of | {"drawn": drawn, "seconds": seconds, "reason": reason}
 
     def picked(instance, steps=300):
-        return {"kind": "lab-single", "drawn": {"steps": steps}, "picked": {"instance": instance}}
+        return of | {"drawn": {"steps": steps}, "picked": {"instance": instance}}
 
     ran_on = [ran("small", 30.0), ran("large", 20.0), ran("large", 22.0), ran("huge", 1.0, reason="FAILED")]
     others = [ran("small", 5.0, steps=50)]
     assert bench.regrets([*ran_on, *others, picked("large")]) == [0.0]
     assert bench.regrets([*ran_on, *others, picked("small")]) == [pytest.approx(30 / 21 - 1)]
     assert bench.regrets([*ran_on, picked("huge"), picked("small", steps=50)]) == []
+    elsewhere = [ran("small", 1.0) | {"number": 7}, ran("small", 1.0) | {"commit": "631aa542"}]
+    assert bench.regrets([*ran_on, *elsewhere, picked("large")]) == [0.0]
     paid = [run | {"cost_usd": usd} for run, usd in zip(ran_on, (0.1, 0.2, 0.2, 0.0), strict=True)]
     assert bench.regrets([*paid, picked("large") | {"objective": "cheapest"}]) == [pytest.approx(1.0)]
 
