@@ -24,8 +24,8 @@ NOTHING: Final = LogNormal(0.0, 0.0)
 _LASTING: Final = frozenset({"setup", "image"})
 #: How much a phase of the same content differs between kinds of machines (log), before both were seen.
 _ELSEWHERE: Final = 0.5
-#: What was seen of other contents says so little (log) at least.
-_OTHER_CONTENT: Final = 0.8
+#: How far a phase is from what other contents say of it (log), before any were compared; counts as so many.
+_OTHER_CONTENT: Final = (0.8, 4)
 #: Up to so many processors a machine with more of them is there sooner: its time goes with this power.
 _FAST: Final = 4.0
 _BOOTS: Final = 0.5
@@ -91,8 +91,7 @@ class PhaseHistory:
         found = (STAYING if stays else RENTED)[self.name]
         others = _typical(each for each in self.seen if each.content != self.content)
         if others:
-            found = LogNormal(found.median, found.spread, 2.0).learnt(others)
-            found = LogNormal(found.median, max(found.spread, _OTHER_CONTENT))
+            found = _of_others(LogNormal(found.median, found.spread, 2.0), others)
         elsewhere = [each.seconds for each in same if each.offer != offer]
         if elsewhere and (self.content or not mine):
             spread = math.hypot(_ELSEWHERE, _spread(elsewhere))
@@ -214,6 +213,19 @@ def _one_machine(
     found = LogNormal(prior.median, prior.spread, 0.3).learnt(own)
     few = math.sqrt(1 + 1 / len(own)) * (1 + _STUDENT / len(own)) if own else 1.0
     return LogNormal(found.median, min(found.spread * few, max(prior.spread, found.spread)), found.weight)
+
+
+def _of_others(prior: LogNormal, others: Sequence[float]) -> LogNormal:
+    """What other contents say of a new one: as far from it as each was from what the rest says.
+
+    >>> [round(_of_others(LogNormal(20.0, 1.0, 2.0), [9.0] * n).spread, 2) for n in (1, 4, 16)]
+    [0.8, 0.61, 0.37]
+    """
+    spread, many = _OTHER_CONTENT
+    rests = (prior.learnt([*others[:at], *others[at + 1 :]]) for at in range(len(others)))
+    apart = (math.log(max(each, 1e-3) / rest.median) for each, rest in zip(others, rests, strict=True))
+    squares = many * spread**2 + sum(each**2 for each in apart)
+    return LogNormal(prior.learnt(others).median, math.sqrt(squares / (many + len(others))))
 
 
 def _typical(seen: Iterable[PhaseSample]) -> list[float]:
