@@ -33,14 +33,15 @@ from trainmaster.control.task.gangs import slots_of
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.forecast_inputs import forecast_inputs
-from trainmaster.service.quotes.history import MeasuredNow, histories
+from trainmaster.service.quotes.history import History, MeasuredNow, histories
+from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.phase_records import phases_of
 from trainmaster.service.quotes.quote_service import Quoter
 from trainmaster.service.quotes.run_place import RunPlace
 from trainmaster.service.quotes.worker_counts import workload_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.service import Service
-from trainmaster.spec import Experiment
+from trainmaster.spec import Experiment, Recipe
 
 #: What a home says of itself, and what of it changes no more.
 COPIED, LINKED = ("identity", "lab/lab.json", "lab/settings.json", "lab/prices.csv"), ("snapshots",)
@@ -129,10 +130,16 @@ def estimated(service: Service, row: Any, made_at: float) -> tuple[dict[str, flo
     recipe = stored_recipe(row)
     snapshot = Path(row["code_path"])
     snapshot = service.home.root / "snapshots" / snapshot.name
-    service.measurements = lambda asked: histories(service.database, service.home, asked, snapshot)  # type: ignore[method-assign]
+
+    def measurements(asked: Recipe, load: HomeLoad | None = None) -> dict[str, History]:
+        return histories(service.database, service.home, asked, snapshot, load=load)
+
+    service.measurements = measurements  # type: ignore[method-assign]
     if not capabilities_of(recipe.provider).is_here:
         quote, _ = Quoter(service, lambda _: None, measures=False).estimate(recipe, {})
-        return quote and (quote.time_s.as_dict(), {e.name: e.time_s.as_dict() for e in quote.main.phases})
+        if quote is None or quote.is_unknown:
+            return None
+        return quote.time_s.as_dict(), {e.name: e.time_s.as_dict() for e in quote.main.phases}
     known, place = MeasuredNow(), RunPlace(None)
     for name, history in service.measurements(recipe).items():
         known.read(name, history, place.where(name).offer)

@@ -162,7 +162,7 @@ def _measured(
             client.plan_run(recipe, str(path), allow_stale=False, can_agree=True, measure_first=False)
         )
         accepted = client.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour)
-        what = f"{accepted.run}: measures {each.experiment} on {each.instance}"
+        what = f"{accepted.run}: measures {each.experiment} on {each.words}"
         say(f"{what}; that it ends after a while is no failure")
         see_to_end(client, accepted, "", as_json=False)
     return True

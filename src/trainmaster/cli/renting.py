@@ -176,12 +176,12 @@ def wide_line(one: ExperimentQuote) -> str:
     many = _count(following.workers, "worker")
     # Here only what is new here helps: the job itself in one process, or the machine that it will run on.
     is_new = following.workers == 1 and one.similar == one.measurements
-    helps_here = is_new or capabilities_of(one.cluster.worker.provider).is_here
-    how = (
-        "`trainmaster run --measure-first` measures on this machine before it runs"
-        if helps_here
-        else "a run there is such a measurement: its binding quote tells what came of it"
-    )
+    can = capabilities_of(one.cluster.worker.provider)
+    how = "a run there is such a measurement: its binding quote tells what came of it"
+    if is_new or can.is_here:
+        how = "`trainmaster run --measure-first` measures on this machine before it runs"
+    elif can.costs:
+        how = "`trainmaster quote --measure` agrees to rent that"
     return (
         f"{one.name}: this estimate is wide: {duration(following.seconds)} of measuring {many} on "
         f"{following.instance} would cut it to about {duration(then.p5)} to {duration(then.p95)}; "

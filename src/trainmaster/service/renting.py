@@ -42,7 +42,7 @@ from trainmaster.spec.parts import parted
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.quote.quote import Quote
+    from trainmaster.advisor.quote.quote import Interval, Quote
     from trainmaster.db import Database
     from trainmaster.providers import NodeRequest
     from trainmaster.service.open_home import OpenHome
@@ -69,6 +69,7 @@ class RentalOffer:
         usd_per_hour: of all machines that may be there at the same time, had in the cheapest way.
         most_usd_per_hour: had in the dearest way that is planned for when there is no capacity.
         quote: what is to be expected; None where nothing is known. no_quote: why.
+        of_any_job: then, what jobs of any kind take: it is told, and neither chooses nor promises anything.
         notes: what was decided for the user, and wishes that mean nothing.
     """
 
@@ -78,6 +79,7 @@ class RentalOffer:
     most_usd_per_hour: float
     quote: Quote | None = None
     no_quote: str = ""
+    of_any_job: Quote | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -131,9 +133,21 @@ class RentalOffer:
             limits = {one.bottleneck: None for one in self.quote.experiments.values() if one.bottleneck}
             found += [f"limited by {limit}" for limit in limits]
             found += [f"{name} is not in the estimate: {why}" for name, why in self.quote.not_quoted.items()]
+        elif self.of_any_job is not None and self.of_any_job.time_s is not None:
+            found.append(f"estimate: {self._any_job(self.of_any_job.time_s)}, as {self.no_quote}")
         elif self.no_quote:
             found.append(f"no estimate: {self.no_quote}")
         return found
+
+    def _any_job(self, time_s: Interval) -> str:
+        """What jobs of any kind take, and cost on these machines."""
+        words = f"{format_duration(time_s.p5)} to {format_duration(time_s.p95)}"
+        if self.costs:
+            cap_usd = self.recipe.budget.total_usd if self.recipe.budget is not None else None
+            low, high = (self.usd_per_hour / 3600 * each for each in (time_s.p5, time_s.p95))
+            low, high = (each if cap_usd is None else min(each, cap_usd) for each in (low, high))
+            words += f", {dollars(low)} to {dollars(high)}"
+        return f"{words}, what jobs of any kind take"
 
     def _what_prices_hold(self) -> str:
         rentals = [role.rentals[0] for plan in self.plans for role in plan.roles]
@@ -211,19 +225,21 @@ def plan_run(
         notes += tuple(f"{by}: {name}: {one.cluster.words()}" for name, one in chosen.experiments.items())
         recipe = with_clusters(recipe, chosen)
     settled = quoter.settle(recipe, recipe_path, environ)
-    quote, why = None, ""
+    quote, of_any_job, why = None, None, ""
     try:
         quote, why = quoter.estimate(settled, environ)
     except UsageError as reason:
         if candidate_offers.costs:
             raise
         why = one_line(reason)
+    if quote is not None and quote.is_unknown:
+        quote, of_any_job = None, quote
     picks = _picks(quote) if quote is not None and candidate_offers.costs else {}
     picks |= _picks(chosen) if chosen is not None else {}
     available = replace(_available(candidate_offers), memory=quoter.memory(settled, environ))
     plans = capped(settled, plan_clusters(settled, available, picks))
     _check_total(settled, plans)
-    return _offer(pinned(settled, plans), plans, quote, why, notes)
+    return replace(_offer(pinned(settled, plans), plans, quote, why, notes), of_any_job=of_any_job)
 
 
 def _offer_of_parts(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -110,7 +111,8 @@ class World:
         self.asked.append("estimate")
         if isinstance(self.quote, Exception):
             raise self.quote
-        return self.quote, "" if self.quote else "nothing was measured"
+        is_known = self.quote is not None and not self.quote.is_unknown
+        return self.quote, "" if is_known else "nothing was measured"
 
 
 @pytest.fixture
@@ -210,6 +212,20 @@ def test_the_cheapest_is_taken_where_nothing_is_known(world):
         pytest.approx(0.6 + 3 * EXTRAS),
     )
     assert found.costs
+
+
+def test_what_jobs_of_any_kind_take_is_told_and_chooses_and_promises_nothing(world):
+    world.prices()
+    any_kind = quoted("large", 1)
+    one = replace(any_kind.main, measurements=0)
+    world.quote = replace(any_kind, experiments={"main": one}, time_s=Interval(36, 1200, 72_000))
+    found = world.plan(world.recipe({"main": {}}, budget={"total": "$2"}))
+    assert found.lines[0].startswith("main: 1 x small in r1")
+    assert found.lines[-1].startswith(
+        "estimate: 36 s to 20 h, $0.0012 to $2.00, what jobs of any kind take, as"
+    )
+    assert (found.quote, found.most_usd) == (None, 2.0)
+    found.note_down(None, "run", 7.0)
 
 
 def test_the_quote_decides_and_its_estimate_is_shown_and_kept(world):

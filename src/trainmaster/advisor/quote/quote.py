@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -210,6 +211,31 @@ class NextMeasurement:
         names = [name for name in self.__slots__ if name != "time_s"]
         plain = {name: round(v, 6) if isinstance(v := getattr(self, name), float) else v for name in names}
         return {**plain, "time_s": self.time_s.as_dict() if self.time_s else None}
+
+    def to_measure(self, cluster: ClusterShape) -> dict[str, Any]:
+        """Its machines, for `Quote.to_measure`: those of the quoted cluster, as many as so many workers need.
+
+        >>> quoted = ClusterShape(Rented("m4.large", 3), Rented("t2.small", 1), workers=6)
+        >>> point = NextMeasurement(2, "m4.large", 70.0, 0.01, 2.0, 1.5).to_measure(quoted)
+        >>> point["processes"], point["machines"]
+        (2, {'m4.large': 1, 't2.small': 1})
+        """
+        worker, server = cluster.worker, cluster.server
+        machines = {worker.instance: math.ceil(self.workers * worker.count / cluster.workers)}
+        usd = {worker.instance: worker.usd_per_hour}
+        if server is not None:
+            machines[server.instance] = machines.get(server.instance, 0) + server.count
+            usd[server.instance] = server.usd_per_hour
+        return {
+            "workers": [worker.instance],
+            "servers": [server.instance] if server is not None else [],
+            "processes": self.workers,
+            "machines": machines,
+            "seconds": round(self.seconds, 1),
+            "usd_per_hour": usd,
+            "traffic_mbps": {},
+            "traffic": False,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +446,8 @@ class Quote:
         policy: that decided. catalogue: where the prices are from. as_of: of what day they are.
         not_quoted: experiments that could not be measured, and why.
         notes: what the user should know.
-        to_measure: what of `not_quoted` can be measured first, on which machines; see `measuring_runs`.
+        to_measure: what of `not_quoted` can be measured first, and which point would narrow the rest, on
+            which machines; see `measuring_runs`.
         queue: what is waited for machines before; None where there is no queue.
         places: all places of a recipe that names several, with what each would take; else empty.
     """

@@ -11,25 +11,33 @@ from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Inter
 _ANY_JOB_S: Final = (30.0, 300.0, 1200.0, 5400.0, 72_000.0)
 
 
-def time_of_unknown(past_s: Sequence[float]) -> Interval:
+def time_of_unknown(past_s: Sequence[float], so_far_s: float = 0.0) -> Interval:
     """What the next job takes if it is one of the kind that were run before, in seconds.
 
     Of n jobs that were seen the next one is the shortest with a chance of 1 in n + 1, whatever jobs are like.
 
     Args:
         past_s: what each other job took, seconds; none is an answer, too.
+        so_far_s: that it has taken: jobs that were over sooner tell nothing of it.
 
     >>> time_of_unknown([])
     Interval(p5=30.0, p50=1200.0, p95=72000.0)
     >>> seen = time_of_unknown([100.0] * 200)
     >>> round(seen.p5), round(seen.p95)
     (100, 100)
+    >>> time_of_unknown([1.0] * 200, 60.0).p5
+    300.0
     """
-    import numpy as np
+    seen = sorted(max(each, 1.0) for each in (*past_s, *_ANY_JOB_S) if each > so_far_s) or [so_far_s]
+    return Interval(*(round(_quantile(seen, share), 3) for share in (0.05, 0.5, 0.95)))
 
-    seen = np.log(np.maximum([*past_s, *_ANY_JOB_S], 1.0))
-    p5, p50, p95 = np.exp(np.quantile(seen, [0.05, 0.5, 0.95], method="weibull"))
-    return Interval(*(round(float(each), 3) for each in (p5, p50, p95)))
+
+def _quantile(seen: Sequence[float], share: float) -> float:
+    """By Weibull's rule, between two along the logarithm; without NumPy, which a short run does not load."""
+    place = min(max(share * (len(seen) + 1), 1.0), float(len(seen)))
+    low = seen[int(place) - 1]
+    high = seen[min(int(place), len(seen) - 1)]
+    return float(low * (high / low) ** (place - int(place)))
 
 
 def quote_of_unknown(

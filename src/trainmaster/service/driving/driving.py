@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -325,6 +325,11 @@ def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -
         found = phases_of(opened.of_team(row["team"]), session.recipe, {}, snapshot, load)
         return {name: each.beside("local", "", "") for name, each in found.items()}
 
+    def others_s() -> Sequence[float]:
+        from trainmaster.service.quotes.other_jobs import other_jobs_s
+
+        return other_jobs_s(opened.database, row["team"])
+
     return QuoteTracker(
         database=opened.database,
         recipe=session.recipe,
@@ -340,6 +345,7 @@ def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -
         promised=_nothing if world.allowance is None else world.allowance.hurry,
         where=world.where,
         load=now.load,
+        others_s=others_s if world.costs is None else None,
         told_before={each["message"] for each in queries.last_notes(opened.database, session.run, 1_000)},
     )
 

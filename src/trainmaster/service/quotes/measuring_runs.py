@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -25,13 +26,13 @@ _STARTS_AT_MOST_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class MeasuringRun:
-    """One worker of a type, with one parameter server where there are some.
+    """One worker of a type, with one parameter server where there are some; or a point that narrows a quote.
 
     Attributes:
         experiment: that is measured. instance: the worker's type.
         overrides: what makes it of the recipe, as for ``--set``.
         usd: that it is expected to cost. cap_usd: that it costs at most.
-        seconds: that it trains.
+        seconds: that it trains. workers: of a point; 0: it is the smallest cluster.
     """
 
     experiment: str
@@ -40,10 +41,17 @@ class MeasuringRun:
     usd: float
     cap_usd: float
     seconds: float = MEASURED_S
+    workers: int = 0
+
+    @property
+    def words(self) -> str:
+        """Its machines, for people."""
+        more = f" with {self.workers} worker{'s' * (self.workers != 1)}" if self.workers else ""
+        return f"{self.instance}{more}"
 
 
 def types_to_measure(quote: Mapping[str, Any]) -> dict[str, Any]:
-    """By experiment, of an answer of ``quote --json``: what is not known yet, or what Scala-Opt chose from.
+    """By experiment, of an answer of ``quote --json``: what is not known well, or what Scala-Opt chose from.
 
     >>> types_to_measure({"policy": "quote", "to_measure": {"second": {"workers": ["m4.large"]}}})
     {'second': {'workers': ['m4.large']}}
@@ -56,17 +64,21 @@ def types_to_measure(quote: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def measuring_runs(recipe: Recipe, types: Mapping[str, Any]) -> list[MeasuringRun]:
-    """The smallest clusters of types that are to be measured; none if all is known.
+    """The smallest clusters of types that are to be measured, and points; none if all is known.
+
+    A point whose cap is beyond ``budget.total`` is none.
 
     Args:
         recipe: that is quoted; where machines cost nothing, none are.
         types: by experiment, as ``types`` of ``quote --json``.
     """
+    total_usd = recipe.budget.total_usd if recipe.budget is not None else None
     return [
         run
         for name, each in types.items()
         if capabilities_of(_provider(recipe, each)).costs
         for run in _runs_of(recipe, name, each)
+        if not run.workers or total_usd is None or run.cap_usd <= total_usd
     ]
 
 
@@ -77,13 +89,14 @@ def _provider(recipe: Recipe, types: Mapping[str, Any]) -> str:
 
 def _runs_of(recipe: Recipe, experiment: str, types: Mapping[str, Any]) -> list[MeasuringRun]:
     server = next(iter(types["servers"]), None)
-    seconds = MEASURED_S if types.get("traffic", True) else STEPS_S
+    workers, machines = types.get("processes", 0), types.get("machines", {})
+    seconds = types.get("seconds", MEASURED_S if types.get("traffic", True) else STEPS_S)
     below = f"experiments.{experiment}"
     found = recipe.experiments[experiment]
     unwanted = ("promote", "require", "approval", "search", "after")
     usual = {
-        **({f"{below}.distributed.workers": 1} if found.distributed else {}),
-        **({f"{below}.distributed.parameter_servers": 1} if server else {}),
+        **({f"{below}.distributed.workers": workers or 1} if found.distributed else {}),
+        **({f"{below}.distributed.parameter_servers": 1} if server and not workers else {}),
         **({f"{below}.distributed.hardware.ps.instance": [server]} if server else {}),
         f"{below}.timeout": f"{seconds:.0f}s",
         f"{below}.retries": 0,
@@ -99,7 +112,8 @@ def _runs_of(recipe: Recipe, experiment: str, types: Mapping[str, Any]) -> list[
     for instance in types["workers"]:
         if instance in types["traffic_mbps"]:
             continue
-        usd_per_s = sum(types["usd_per_hour"][each] for each in (instance, server) if each) / 3600
+        counts = machines or Counter(filter(None, (instance, server)))
+        usd_per_s = sum(types["usd_per_hour"][name] * many for name, many in counts.items()) / 3600
         at_most_s = seconds + _STARTS_AT_MOST_S + USUAL_LEASE_S + SWITCH_OFF_S
         cap_usd = math.ceil(100 * usd_per_s * at_most_s) / 100
         own = {
@@ -109,7 +123,7 @@ def _runs_of(recipe: Recipe, experiment: str, types: Mapping[str, Any]) -> list[
         }
         changes = tuple(f"{key}={json.dumps(value)}" for key, value in own.items())
         usd = usd_per_s * (seconds + _STARTS_S)
-        runs.append(MeasuringRun(experiment, instance, changes, usd, cap_usd, seconds))
+        runs.append(MeasuringRun(experiment, instance, changes, usd, cap_usd, seconds, workers))
     return runs
 
 
@@ -121,12 +135,14 @@ def measuring_runs_offered(runs: list[MeasuringRun]) -> str:
     'c4.xlarge, m4.xlarge: 2 min each, $0.04, at most $0.40'
     >>> measuring_runs_offered([*runs, MeasuringRun("more", "m4.xlarge", (), 0.02, 0.2)])
     'train on c4.xlarge, m4.xlarge; more on m4.xlarge: 2 min each, $0.06, at most $0.60'
+    >>> measuring_runs_offered([MeasuringRun("train", "m4.xlarge", (), 0.04, 0.4, 60.0, workers=4)])
+    'm4.xlarge with 4 workers: 1 min, $0.04, at most $0.40'
     """
     each = " each" if len(runs) > 1 else ""
     usd, most = sum(run.usd for run in runs), sum(run.cap_usd for run in runs)
     types: dict[str, list[str]] = {}
     for run in runs:
-        types.setdefault(run.experiment, []).append(run.instance)
+        types.setdefault(run.experiment, []).append(run.words)
     which = [
         ", ".join(each) if len(types) == 1 else f"{name} on {', '.join(each)}" for name, each in types.items()
     ]

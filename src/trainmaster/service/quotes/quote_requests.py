@@ -317,7 +317,7 @@ class QuoteRequests:
         if not runs:
             raise UsageError(
                 f"{name}: there is nothing to measure first",
-                "That is for scala-opt, and for jobs of which nothing is known, on machines that cost.",
+                "That is for scala-opt, unknown jobs and quotes that name a point, on machines that cost.",
             )
         if (most_usd := sum(each.cap_usd for each in runs)) > max_usd + 1e-9:
             raise UsageError(

@@ -22,14 +22,14 @@ from trainmaster.service.quotes.candidate_offers import (
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.job_knowledge import NO_END, JobKnowledge
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
+from trainmaster.service.quotes.other_jobs import other_jobs_s
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
 from trainmaster.service.quotes.phase_records import phases_of, waited_for
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
 from trainmaster.service.quotes.worker_counts import allowed_workers, with_workers, workload_of
-from trainmaster.service.runs.summary import is_driven, run_seconds
+from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import ProviderError, UsageError
-from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.memory_floor import Memory
@@ -130,7 +130,7 @@ class Quoter:
             )
         else:
             made = self._of_unknown(recipe, catalogue, options, missing)
-        return replace(made, to_measure=self._to_measure(recipe, catalogue, options, missing))
+        return replace(made, to_measure=self._to_measure(recipe, catalogue, options, missing, made))
 
     def _of_unknown(
         self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions, missing: Mapping[str, str]
@@ -148,31 +148,40 @@ class Quoter:
             servers = Rented.of(best, workload.servers) if apart else None
             machines = Rented.of(best, 1 if market.is_there else workers)
             clusters[name] = ClusterShape(machines, servers, workers)
-        service = self._service
-        which = queries.RunFilter(None if service.team is None else (service.team,), EndReason.SUCCEEDED)
-        now, past_s = service.database.clock_s(), dict[str, float]()
-        for row in queries.runs(service.database, _LATEST_RUNS, which=which):
-            past_s.setdefault(row["name"], run_seconds(row, now, is_driven=False) - row["queued_s"])
+        past_s = other_jobs_s(self._service.database, self._service.team)
         cap_usd = _or_infinite(recipe.budget.total_usd if recipe.budget else None)
-        made = quote_of_unknown(clusters, missing, list(past_s.values()), cap_usd)
+        made = quote_of_unknown(clusters, missing, past_s, cap_usd)
         notes = (*made.notes, *self._stale(catalogue, options))
         as_of = catalogue.as_of.isoformat() if catalogue.as_of else ""
         return replace(made, catalogue=catalogue.name, as_of=as_of, notes=notes)
 
     def _to_measure(
-        self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions, names: Iterable[str]
+        self,
+        recipe: Recipe,
+        catalogue: Catalogue,
+        options: QuoteOptions,
+        names: Iterable[str],
+        made: Quote,
     ) -> dict[str, Any]:
-        """Machines on which these can be measured first; none where they cost nothing."""
+        """Machines to measure these first, or to narrow a quote; none where they cost nothing."""
         if not capabilities_of(recipe.provider).costs:
             return {}
-        found = {name: recipe.experiments[name] for name in names}
+        points = {
+            name: one.next_measurement.to_measure(one.cluster)
+            for name, one in made.experiments.items()
+            if one.next_measurement is not None and options.catalogue is None
+        }
+        found = {name: recipe.experiments[name] for name in (*names, *points)}
         alone = [
             name
             for name, each in found.items()
             if each.serve is None and not any(data.experiment for data in each.data.values())
         ]
-        market, wanted = self._market(recipe, catalogue, options), {}
+        market, wanted = self._market(recipe, catalogue, options), dict[str, Any]()
         for name in alone:
+            if name in points:
+                wanted[name] = points[name] | {"provider": recipe.provider}
+                continue
             workload = _workload(recipe, recipe.experiments[name], options)
             best = _cheapest(workload, market)
             wanted[name] = {
@@ -187,6 +196,8 @@ class Quoter:
 
     def estimate(self, recipe: Recipe, environ: Mapping[str, str]) -> tuple[Quote | None, str]:
         """A quote from what earlier runs and measurements showed, at once; or why there is none.
+
+        Where nothing is known it is that of jobs of any kind (`Quote.is_unknown`), with why.
 
         Args:
             recipe: of any provider.
@@ -206,13 +217,16 @@ class Quoter:
                 return None, no_length(name).args[0]
         if all(each.serve is not None for each in recipe.experiments.values()):
             return None, "a service has no end"
-        if not known:
-            return None, "nothing was measured before (`trainmaster quote` does so on this machine)"
         missing = {
             name: "not measured yet" if each.serve is None else NO_END
             for name, each in recipe.experiments.items()
             if name not in known
         }
+        if not known:
+            why = "nothing was measured before (`trainmaster quote` does so on this machine)"
+            with suppress(UsageError):  # then it has no machine, which planning tells better
+                return self._of_unknown(recipe, catalogue, options, missing), why
+            return None, why
         return self.put_together(recipe, catalogue, options, known, missing, environ), ""
 
     def memory(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, Memory]:
@@ -446,7 +460,8 @@ class Quoter:
         elif options.policy == "lookup" or options.policy.startswith("scala-opt"):
             # without the code Scala-Opt has what a file says
             with suppress(UsageError) if options.policy != "lookup" else nullcontext():
-                known = self._service.measurements(recipe)
+                load = HomeLoad.now().of(offer.provider for offer in catalogue)
+                known = self._service.measurements(recipe, load)
                 history = {name: told_by(each.same, catalogue) for name, each in known.items()}
         made = policy_quote(options.policy, workloads, given, history)
         return replace(made, notes=(*made.notes, *self._stale(catalogue, options)))

@@ -10,7 +10,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -60,6 +60,8 @@ _LOOK_SOON_S: Final = 1.0
 _YOUNG_S: Final = 30.0
 #: A task that has run for so long without anything to quote it by is worth a warning.
 _WARN_AFTER_S: Final = 60.0
+#: One that has run for so long and shows nothing to quote it by is told what other jobs take.
+_UNKNOWN_S: Final = 15.0
 #: While nothing is bound yet, and of runs that are over before, nothing of their phases is told.
 _FORECAST_SOON_S: Final = 15.0
 _SHORT_S: Final = 3.0
@@ -87,6 +89,7 @@ class QuoteTracker:
         promised: is told that a quote was written down, and what is set aside has changed by it.
         where: what an attempt runs on, by its id; None: what its experiment does.
         load: of this machine as the driver began.
+        others_s: seconds that other jobs took; None: what jobs of any kind take is told already.
         told_before: lines of earlier drivers of the run: no warning is given twice.
 
     Attributes:
@@ -108,8 +111,10 @@ class QuoteTracker:
         where: Callable[[str], Where] | None = None,
         told_before: Collection[str] = (),
         load: float | None = None,
+        others_s: Callable[[], Sequence[float]] | None = None,
     ) -> None:
         self._database = database
+        self._others_s = others_s
         self._told_before, self._load = told_before, load
         self._recipe = recipe
         self._run = run
@@ -191,6 +196,7 @@ class QuoteTracker:
             if task.state is State.STAGING:
                 self._staging_since.setdefault(task.experiment, now)
         self._measure(run_state, progress, now)
+        lines += self._unknown(run_state, now)
         lines += self._warn(run_state, progress, now)
         upset = is_upset(run_state, progress)
         begun_at = min((task.started_at or now for task in run_state.live_tasks()), default=now)
@@ -348,6 +354,22 @@ class QuoteTracker:
             for trace, share in traces
             if trace.steady() is not None
         )
+
+    def _unknown(self, run_state: RunState, now: float) -> list[Note]:
+        """What jobs of any kind take, once, of a run that is no short one: nobody is promised anything."""
+        took_s = self._elapsed(now) - run_state.queue_wait.waited_s(now)
+        if self._others_s is None or took_s < _UNKNOWN_S:
+            return []
+        others_s, self._others_s = self._others_s, None
+        names = [name for name in run_state.experiments if self._recipe.experiments[name].serve is None]
+        is_told = self._estimated or any(each.startswith("estimate: ") for each in self._told_before)
+        if is_told or not names or any(map(self._is_known, names)):
+            return []
+        from trainmaster.advisor.quote.unknown import time_of_unknown
+
+        time_s = time_of_unknown(others_s(), took_s)
+        span = f"{format_duration(time_s.p5)} to {format_duration(time_s.p95)}"
+        return [Note(f"estimate: {span}, what jobs of any kind take: nothing is known of this one yet")]
 
     def _warn(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float

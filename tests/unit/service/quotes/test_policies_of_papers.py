@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from dataclasses import replace
@@ -15,7 +16,7 @@ from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.papers.policies import BandwidthUnknown
 from trainmaster.advisor.papers.policy_quote import traffic_mbps
 from trainmaster.control.task.layout import Home
-from trainmaster.db import NewMeasurement
+from trainmaster.db import AcceptedRun, NewMeasurement
 from trainmaster.db import quote_requests as rows
 from trainmaster.providers import load_catalogue
 from trainmaster.service import Service
@@ -25,6 +26,7 @@ from trainmaster.service.quotes.candidate_offers import (
     candidate_offers_of,
     measured_name,
 )
+from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.measuring_runs import measuring_runs
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk, QuoteRequests
@@ -163,6 +165,28 @@ def test_what_runs_in_a_lab_have_measured_is_looked_up_by_latency(service):
         (2, "m4.large"),
     ]
     assert [one.time_s.p50 for one in found] == pytest.approx([84.0, 174.0])
+
+
+def test_what_is_looked_up_follows_the_load_of_the_named_catalogues_machines(service, monkeypatch):
+    """A recipe for machines elsewhere, quoted for this one: the catalogue says where, not the recipe."""
+    text = re.sub(r"\{strategy: ps-async.*\}", "{strategy: allreduce, workers: 2}", RECIPE)
+    text = text.replace("{per_worker: 64}", "{global: 64}").replace("tensorflow", "pytorch")
+    path_of(service).write_text(text)
+    recipe = read_recipe(path_of(service))
+    key = service.measurements(recipe)["train"].fingerprint
+    run = AcceptedRun("calm", "fc2", "{}", "/recipe.yaml", "local", "/code", "file:///store", [("train", 1)])
+    service.database.create_run(run, 1.0)
+    service.database.put_forecast("calm", json.dumps({"load": 0.0}))
+    point = Point(Strategy.ALLREDUCE, 2, step_time_s=0.1, nodes=1, local_batch=32)
+    data = Measurement(point, offer="local").to_json()
+    service.database.add_measurement(NewMeasurement("1", key.exact, key.similar, "train", "calm", data, 1.0))
+
+    def looked_up_s(load):
+        monkeypatch.setattr(HomeLoad, "now", lambda: HomeLoad(load))
+        asked = QuoteOptions(policy="lookup", catalogue="local")
+        return Quoter(service, lambda _: None).quote(recipe, path_of(service), {}, asked).main.time_s.p50
+
+    assert looked_up_s(99.0) > 1.5 * looked_up_s(0.0)
 
 
 def test_scala_opt_compares_a_labs_traffic_with_what_its_cards_really_carry(service):

@@ -61,7 +61,7 @@ class Store:
 class World:
     """One experiment with one running task, and a keeper that looks at it."""
 
-    def __init__(self, tmp_path, database=None, histories=None, told_before=(), **keys):
+    def __init__(self, tmp_path, database=None, histories=None, told_before=(), others_s=None, **keys):
         tmp_path.mkdir(exist_ok=True)
         path = tmp_path / "recipe.yaml"
         keys = {"command": "true", **keys}
@@ -89,6 +89,7 @@ class World:
             elapsed=lambda now: now - BEGAN,
             slots=2,
             told_before=told_before,
+            others_s=others_s,
         )
 
     def look(self, until_s, every_s=1.0, step_s=None):
@@ -126,6 +127,20 @@ def test_a_task_that_shows_no_steps_is_warned_of_once(tmp_path):
     assert len(lines) == 1
     assert "no quote for main" in lines[0]
     assert "metrics.pattern" in lines[0]
+
+
+def test_a_first_run_is_told_once_what_any_job_takes_and_nothing_is_promised(tmp_path):
+    world = World(tmp_path, others_s=lambda: [5.0, 400.0, 500.0])
+    assert world.look(14) == []
+    told = world.look(50)
+    assert told == ["estimate: 30 s to 20 h, what jobs of any kind take: nothing is known of this one yet"]
+    assert world.database.rows == []
+    assert World(tmp_path / "next", others_s=list, told_before=told).look(50) == []
+
+
+def test_a_first_run_that_shows_steps_is_not_told_what_any_job_takes(tmp_path):
+    world = World(tmp_path, others_s=list, command="train {{steps}}", steps=100)
+    assert [line.split(":")[0] for line in world.look(45, step_s=0.5)] == ["quote"]
 
 
 def test_a_training_without_length_is_told_the_keys_once(tmp_path):

@@ -1,0 +1,28 @@
+"""What other jobs of a home or a team have taken: all that is known of one that was never seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.db import queries
+from trainmaster.service.runs.summary import run_seconds
+from trainmaster.spec.states import EndReason
+
+if TYPE_CHECKING:
+    from trainmaster.db import Database
+
+_LATEST_RUNS: Final = 100
+
+
+def other_jobs_s(database: Database, team: str | None) -> list[float]:
+    """Seconds of the newest run of each job that succeeded, without what it waited for others.
+
+    Args:
+        database: the database.
+        team: whose; None for the owner's.
+    """
+    which = queries.RunFilter(None if team is None else (team,), EndReason.SUCCEEDED)
+    now, past_s = database.clock_s(), dict[str, float]()
+    for row in queries.runs(database, _LATEST_RUNS, which=which):
+        past_s.setdefault(row["name"], run_seconds(row, now, is_driven=False) - row["queued_s"])
+    return list(past_s.values())
