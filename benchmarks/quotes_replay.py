@@ -32,6 +32,7 @@ from trainmaster.advisor.quote.forecast import Doing, RunningTask
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.quotes import home_load
 from trainmaster.service.quotes.forecast_inputs import forecast_inputs
 from trainmaster.service.quotes.history import History, MeasuredNow, histories
 from trainmaster.service.quotes.home_load import HomeLoad
@@ -188,6 +189,7 @@ def replayed(past: Past, service: Service, home: Path) -> list[dict[str, Any]]:
         past.until(row["created_at"])
         load = past.load(row["created_at"])
         os.getloadavg = lambda load=load: (load, load, load)  # type: ignore[assignment]
+        home_load._NOW = Path(os.devnull)  # what is at work now was not then
         made = estimated(service, row, row["created_at"] + BEGUN_S)
         if made is None:
             continue
