@@ -165,11 +165,11 @@ async def show_plan(plan: str, caller: Reader, waiting: Waiting) -> Requested:
 
 @router.get("/quotes/{quote}/measure")
 def show_measuring(quote: str, state: State, caller: Reader) -> list[dict[str, Any]]:
-    """Runs that show what a quote has to know: `experiment`, `instance`, `usd`, `cap_usd`, `seconds`, `workers`.
+    """Runs that show what a quote has to know: `experiment`, `instance`, `usd`, `cap_usd`, `seconds`.
 
     For Scala-Opt each rents one worker of a type and one parameter server, for two minutes of training. For a
     job of a team of which nothing is known: one worker of the cheapest type that will do, for a minute.
-    A point that would narrow a quote has its number of `workers`; others have 0.
+    A point that would narrow a quote has its number of `workers`, too; others have 0.
     """
     every = state.quotes.measuring_runs(caller, quote)
     return [asdict(each) for each in every]
