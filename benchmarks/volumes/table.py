@@ -13,11 +13,12 @@ import sys
 import tempfile
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from trainmaster.volumes.packed.head import Head, new_nonce, now_utc
+from trainmaster.volumes.packed.head import Head, new_nonce
 from trainmaster.volumes.packed.materialising import write_columns
 from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, TableWriter
 from trainmaster.volumes.packed.releasing import stored_table
@@ -136,7 +137,8 @@ def tables(rows: int, directory: Path) -> tuple[Head, dict[str, Path]]:
     chunks.close()
     paths = {"files": directory / "files.parquet", "chunks": directory / "chunks.parquet"}
     head = Head(
-        1, now_utc(), "packed", "path", CHUNK_BYTES, rows, rows + len(folders), int(ends[-1]), chunk_count,
+        1, datetime.now(UTC), "packed", "path", CHUNK_BYTES, rows, rows + len(folders), int(ends[-1]),
+        chunk_count,
         stored_table(paths["files"]), stored_table(paths["chunks"]), nonce=new_nonce(),
     )  # fmt: skip
     return head, paths

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from trainmaster.objects.errors import DamagedObjectError
@@ -150,11 +150,6 @@ class Manifest:
             ) from error
         check_entries(files, where)
         return manifest
-
-
-def now_utc() -> datetime:
-    """The time of publishing."""
-    return datetime.now(UTC)
 
 
 def check_entries(files: Sequence[FileEntry], where: str) -> None:

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from trainmaster.artifacts.collecting import Content, Union, check_unchanged, collect, scan_parts
@@ -25,7 +26,6 @@ from trainmaster.artifacts.manifest import (
     FileEntry,
     Manifest,
     check_entries,
-    now_utc,
 )
 from trainmaster.artifacts.owner import Owner
 from trainmaster.artifacts.tree import Tree
@@ -329,7 +329,7 @@ def _merged(store: ObjectStore, uploads: list[Upload], kind: str, extra: Mapping
     files = tuple(sorted(entries, key=lambda entry: entry.path))
     check_entries(files, store.url)
     notes = tuple(note for part in uploads for note in part.notes)
-    return Manifest(kind=kind, created_at=now_utc(), files=files, extra=extra, notes=notes)
+    return Manifest(kind=kind, created_at=datetime.now(UTC), files=files, extra=extra, notes=notes)
 
 
 def _discard_all(store: ObjectStore, uploads: Iterable[Upload]) -> None:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 _REOPEN_S: Final = 1.0
 #: A machine that is taken back: its members have ended so long before.
-_SPARE_S: Final = 5.0
+_MARGIN_S: Final = 5.0
 _GRACE_S: Final = 20.0
 #: A replica waits so long for a machine of its own before it goes where there is room.
 _OWN_MACHINE_S: Final = 300.0
@@ -158,7 +158,7 @@ class ClusterConnection:
         if self.waiting.pop(attempt, None) is not None:
             self.news[attempt] = GangStatus(attempt, Phase.UNKNOWN)
         self._stops[attempt] = min(grace_s, self._stops.get(attempt, grace_s))
-        self.guarded(lambda executor: executor.stop(attempt, grace_s, stacks=stacks))
+        self._ask_to_end(attempt, grace_s, stacks=stacks)
 
     def is_asked_to_end(self, attempt: str) -> bool:
         """Whether the run's loop wants its end."""
@@ -170,14 +170,14 @@ class ClusterConnection:
         self.sent.pop(attempt, None)
         self._graces.pop(attempt, None)
         self._drained.discard(attempt)
-        if self._number is not None and not self.guarded(partial(_forget, attempt)):
+        if self._number is not None and not self._is_told_to_forget(attempt):
             self._forgotten.add(attempt)  # it was not delivered yet
         else:
             self._stops.pop(attempt, None)
 
     def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
         """What its cluster says of attempts."""
-        found = self.guarded(partial(_observe, attempts)) or []
+        found = self.guarded(lambda executor: executor.observe(attempts)) or []
         for status in found:
             if status.phase is not Phase.UNKNOWN:
                 self.sent[status.attempt] = status
@@ -229,7 +229,7 @@ class ClusterConnection:
             self._call = _Call(formation.number, executor, self._hello, list(self.sent), self._wake)
             self._call.begin()
         if self.services or self.loop.scaling.needed is not None:
-            self._note_spare(places)
+            self._note_unused(places)
         exposed = self._drain(places)
         if not exposed and not self._is_lost and not self._awaits_machine():
             self.send()
@@ -245,7 +245,7 @@ class ClusterConnection:
         gangs = list(self.waiting.values())
         for gang in gangs:  # an earlier one of that name is another one
             self._stops.pop(gang.attempt, None)
-        if self.guarded(partial(_submit, gangs)):
+        if self._delivers(lambda executor: executor.submit(gangs)):
             for gang in gangs:
                 members = tuple(MemberStatus(member.name) for member in gang.members)
                 self.sent[gang.attempt] = GangStatus(gang.attempt, Phase.QUEUED, members)
@@ -275,6 +275,16 @@ class ClusterConnection:
     def _is_lost(self) -> bool:
         return self.executor is not None and self.executor.is_lost
 
+    def _delivers(self, call: Callable[[ClusterEngine], object]) -> bool:
+        """Whether its executor took a call."""
+        return self.guarded(lambda executor: (call(executor),)) is not None
+
+    def _ask_to_end(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
+        self.guarded(lambda executor: executor.stop(attempt, grace_s, stacks=stacks))
+
+    def _is_told_to_forget(self, attempt: str) -> bool:
+        return self._delivers(lambda executor: executor.forget([attempt]))
+
     def _answer(self, call: _Call) -> None:
         """Take in what became of connecting."""
         if not call.is_over:
@@ -292,9 +302,9 @@ class ClusterConnection:
                 self.hear(status)
         for attempt, grace_s in list(self._stops.items()):
             if attempt in self.sent or attempt in self._forgotten:
-                self.guarded(partial(_stop, attempt, grace_s))
+                self._ask_to_end(attempt, grace_s)
         for attempt in list(self._forgotten):
-            if self.guarded(partial(_forget, attempt)):
+            if self._is_told_to_forget(attempt):
                 self._forgotten.discard(attempt)
                 self._stops.pop(attempt, None)
 
@@ -349,13 +359,13 @@ class ClusterConnection:
             times = self._times(where, leaving)
             times += list(leaving.values()) if is_queued else []
             if times and attempt not in self._drained:
-                left_s = min(times) - self._clock() - _SPARE_S
+                left_s = min(times) - self._clock() - _MARGIN_S
                 most_s = self.services.get(_experiment(attempt))
                 if most_s is not None and left_s > most_s and not is_queued:
                     continue  # it gets no more requests first
                 self._drained.add(attempt)
                 grace_s = max(min(self._graces.get(attempt, most_s or _GRACE_S), left_s), 1.0)
-                self.guarded(partial(_stop, attempt, grace_s))
+                self._ask_to_end(attempt, grace_s)
         self.loop.idle(frozenset(leaving.keys() - busy))
         return bool(leaving)
 
@@ -371,22 +381,22 @@ class ClusterConnection:
         self._held_since = self._held_since or now
         return now - self._held_since < _OWN_MACHINE_S
 
-    def _note_spare(self, places: Mapping[str, Places]) -> None:
+    def _note_unused(self, places: Mapping[str, Places]) -> None:
         where = [places.get(attempt, ()) for attempt in self.sent]
-        spare: set[str] = set()
+        unused: set[str] = set()
         if self.executor is not None and not self.waiting and all(where):
             stays = {address for members in where for _, address in members}
             if self.sent or not self.loop.scaling.is_none:
                 stays.add(self.loop.first_address)  # all others may need it
-            spare = {node.address for node in self.executor.nodes()} - stays
-        self.loop.spare(frozenset(spare))
+            unused = {node.address for node in self.executor.nodes()} - stays
+        self.loop.spare(frozenset(unused))
 
     def stops_in_s(self, attempt: str, places: Places) -> float | None:
         """See `ClusterExecutor.stops_in_s`."""
         times = self._times([address for _, address in places], self._leaving() or {})
         if not times:
             return None
-        left_s = min(times) - self._clock() - _SPARE_S
+        left_s = min(times) - self._clock() - _MARGIN_S
         return 0.0 if left_s == math.inf else left_s - self.services.get(_experiment(attempt), _GRACE_S)
 
     def _leaving(self) -> dict[str, float] | None:
@@ -412,21 +422,3 @@ def hang_up(executor: ClusterEngine) -> None:
 
 def _experiment(attempt: str) -> str:
     return attempt.split("/")[1]
-
-
-def _submit(gangs: Sequence[GangRequest], executor: ClusterEngine) -> bool:
-    executor.submit(gangs)
-    return True
-
-
-def _observe(attempts: Sequence[str], executor: ClusterEngine) -> list[GangStatus]:
-    return executor.observe(attempts)
-
-
-def _forget(attempt: str, executor: ClusterEngine) -> bool:
-    executor.forget([attempt])
-    return True
-
-
-def _stop(attempt: str, grace_s: float, executor: ClusterEngine) -> None:
-    executor.stop(attempt, grace_s)

@@ -16,10 +16,11 @@ from trainmaster.volumes.mounting import available, mount, unmount
 from trainmaster.volumes.mounting.lifecycle import mount_log
 from trainmaster.volumes.mounting.mounts import mounted_at
 from trainmaster.volumes.mounting.providing import answers, last_trouble
-from trainmaster.volumes.packed.addresses import cache_directory, volume_address
+from trainmaster.volumes.packed.addresses import volume_address
 from trainmaster.volumes.packed.getting import GetProgress
 from trainmaster.volumes.packed.head import read_head
 from trainmaster.volumes.packed.indexing import index
+from trainmaster.volumes.reading.place import cache_directory
 
 if problem := available():
     pytest.skip(problem, allow_module_level=True)

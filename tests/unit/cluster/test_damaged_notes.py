@@ -2,12 +2,13 @@
 
 import json
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 from hypothesis import given, settings
 
 from hostile_bytes import changed_json
-from trainmaster.artifacts.manifest import FileEntry, Manifest, now_utc
+from trainmaster.artifacts.manifest import FileEntry, Manifest
 from trainmaster.cluster.bootstrap.facts import HostFacts, PythonFacts
 from trainmaster.cluster.member_places import read_places
 from trainmaster.cluster.node_ledger import NodeLedger
@@ -26,7 +27,7 @@ FACTS = HostFacts(
 )
 HEAD = ClusterNode("a", "10.0.0.1", 2, "/d", "/d/h", {"a": "b"}, ("0",), port_base=20000)
 MANIFEST = Manifest(
-    "checkpoint", now_utc(), (FileEntry("a", size_bytes=1, sha256="0" * 64, object="files/a"),), {}
+    "checkpoint", datetime.now(UTC), (FileEntry("a", size_bytes=1, sha256="0" * 64, object="files/a"),), {}
 )
 
 

@@ -7,10 +7,9 @@ is written on servers, and what there is too many is deleted, the youngest first
 from __future__ import annotations
 
 import base64
-import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +26,7 @@ from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
 from trainmaster.providers.dead_man_switch import deadman_script
 from trainmaster.providers.examining import Finding, clock_finding, refused, unseen_drivers
+from trainmaster.providers.kept_answer import kept_answer
 from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, check_requests
 from trainmaster.providers.openstack import answers
 from trainmaster.providers.openstack.answers import CLUSTER, HOME, TOKEN, UNTIL, Flavor, Server
@@ -36,8 +36,6 @@ from trainmaster.providers.openstack.project import OpenstackProject, base_name,
 from trainmaster.providers.openstack.settings import OPENSTACK, OpenstackSettings
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
-from trainmaster.spec.plain_json import parsed_json, typed
-from trainmaster.spec.private_files import write_private
 from trainmaster.transport.http_calls import Send, gone_is_fine
 
 #: How often servers whose answer was lost are looked for before they are believed not to be there.
@@ -68,27 +66,14 @@ def catalogue_of(
     settings = OPENSTACK.read(root, environ)
     login = read_login(settings.cloud, environ)
     file = root / "providers" / OPENSTACK.provider / "flavors.json"
-    flavors = _kept_flavors(file, settings, login)
-    if flavors is None:
-        flavors = OpenstackProject(OpenstackClient(login), settings).flavors()
-        kept = {"of": _said(settings, login), "flavors": [asdict(each) for each in flavors]}
-        write_private(file, json.dumps(kept).encode())
+    flavors = kept_answer(
+        file,
+        list[Flavor],
+        f"{login.name} {login.url} {login.region} {settings.flavors}",
+        _FLAVORS_OLD_S,
+        lambda: OpenstackProject(OpenstackClient(login), settings).flavors(),
+    )
     return Catalogue(str(settings.file), tuple(answers.offers_of(flavors, settings, today)), by_hand=True)
-
-
-def _said(settings: OpenstackSettings, login: OpenstackLogin) -> str:
-    return f"{login.name} {login.url} {login.region} {settings.flavors}"
-
-
-def _kept_flavors(file: Path, settings: OpenstackSettings, login: OpenstackLogin) -> list[Flavor] | None:
-    """What was asked for a while ago; None if it has to be asked for."""
-    try:
-        if not 0 <= time.time() - file.stat().st_mtime < _FLAVORS_OLD_S:
-            return None
-        kept = typed(dict[str, Any], parsed_json(file.read_bytes()))
-        return typed(list[Flavor], kept["flavors"]) if kept.get("of") == _said(settings, login) else None
-    except (OSError, ValueError, KeyError):
-        return None
 
 
 class OpenstackProvider(LedgerProvider):

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from trainmaster.providers.slurm.answers import fields, names_of
 from trainmaster.providers.slurm.settings import SlurmMachine, SlurmSettings
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.plain_json import parsed_json, typed
-from trainmaster.spec.private_files import write_private
 
 #: Weights are asked for again after so long, seconds.
-_OLD_S: Final = 86_400.0
+OLD_S: Final = 86_400.0
 _BYTES: Final = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 
 
@@ -95,27 +90,6 @@ def parse_weights(text: str) -> BillingWeights:
 def weights_script() -> str:
     """Ask for them."""
     return "scontrol -a -o show partition || exit $?\nscontrol show config | grep '^PriorityFlags'\nexit 0\n"
-
-
-def kept_weights(file: Path, settings: SlurmSettings) -> BillingWeights | None:
-    """Those that were asked for a while ago; None if they have to be asked for.
-
-    A partition that they do not have may be new.
-    """
-    try:
-        if not 0 <= time.time() - file.stat().st_mtime < _OLD_S:
-            return None
-        kept = typed(dict[str, Any], parsed_json(file.read_bytes()))
-        weights = typed(BillingWeights, kept["weights"])
-        priced(settings, weights)
-        return weights if kept.get("of") == settings.login else None
-    except (OSError, ValueError, KeyError, UsageError):
-        return None
-
-
-def keep_weights(file: Path, settings: SlurmSettings, weights: BillingWeights) -> None:
-    """Write them down."""
-    write_private(file, json.dumps({"of": settings.login, "weights": asdict(weights)}).encode())
 
 
 def priced(settings: SlurmSettings, weights: BillingWeights) -> SlurmSettings:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -29,6 +30,7 @@ from trainmaster.providers.base import (
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
 from trainmaster.providers.examining import Finding, clock_finding, unseen_drivers
+from trainmaster.providers.kept_answer import kept_answer
 from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine
 from trainmaster.providers.slurm import answers, billing, scripts
 from trainmaster.providers.slurm.answers import JobPhase, Partition, SlurmJob
@@ -88,11 +90,14 @@ def catalogue_of(
     if settings.usd_per_unit:
         place = ProviderPlace(root, "", environ)
         file = place.directory(SLURM.provider) / "billing.json"
-        weights = billing.kept_weights(file, settings)
-        if weights is None:
+
+        def ask() -> BillingWeights:
             with contextlib.closing(slurm_provider(place)) as provider:
-                weights = provider.weights()
-            billing.keep_weights(file, settings, weights)
+                return provider.weights()
+
+        weights = kept_answer(
+            file, BillingWeights, settings.login, billing.OLD_S, ask, partial(billing.priced, settings)
+        )
         settings = billing.priced(settings, weights)
     return SLURM.offered(settings, today)
 

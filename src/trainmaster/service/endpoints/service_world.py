@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from trainmaster.control.loop.health import HealthChecks
 from trainmaster.control.loop.services import Load, ServedModel, Services, services_from_rows
@@ -21,25 +21,9 @@ from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.spec.serve import BUILT_IN_COMMAND, Serve, service_name
 
 if TYPE_CHECKING:
-    from trainmaster.cluster.node_access import NodeAccess
+    from trainmaster.cluster.cluster_executor import ClusterExecutor
     from trainmaster.service.open_home import OpenHome
     from trainmaster.spec import Recipe
-
-
-class MemberNodes(Protocol):
-    """Where members are if not here; see `trainmaster.cluster.cluster_executor.ClusterExecutor`."""
-
-    def nodes_of(self, attempt: str) -> Sequence[tuple[str, NodeAccess]]:
-        """Members of an attempt with their nodes."""
-
-    def look_after(self, services: Mapping[str, float]) -> None:
-        """Tasks of these experiments answer requests; with their grace in seconds."""
-
-    def need(self, experiment: str, share: float) -> None:
-        """So much of its cluster is enough for a service."""
-
-    def stops_in_s(self, attempt: str) -> float | None:
-        """After how long an attempt is told to end as its machine is taken back; None if it is not."""
 
 
 def new_endpoints(opened: OpenHome, recipe: Recipe) -> list[NewEndpoint]:
@@ -108,7 +92,7 @@ def _must_be_served(recipe: Recipe, uri: str) -> None:
         must_be_servable([entry.path for entry in manifest.files], code)
 
 
-def services_of(opened: OpenHome, run: str, recipe: Recipe, nodes: MemberNodes | None) -> Services:
+def services_of(opened: OpenHome, run: str, recipe: Recipe, nodes: ClusterExecutor | None) -> Services:
     """The services of a run as recorded.
 
     Args:
@@ -135,7 +119,7 @@ class _World:
     """See `ServiceWorld`."""
 
     def __init__(
-        self, opened: OpenHome, ids: dict[str, str], serves: dict[str, Serve], nodes: MemberNodes | None
+        self, opened: OpenHome, ids: dict[str, str], serves: dict[str, Serve], nodes: ClusterExecutor | None
     ) -> None:
         self._opened, self._ids, self._serves, self._nodes = opened, ids, serves, nodes
 
@@ -184,7 +168,7 @@ def _here(port: int) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def _there(nodes: MemberNodes, attempt: str, member: str, port: int) -> Iterator[tuple[str, int]]:
+def _there(nodes: ClusterExecutor, attempt: str, member: str, port: int) -> Iterator[tuple[str, int]]:
     node = next((node for name, node in nodes.nodes_of(attempt) if name == member), None)
     if node is None:
         raise NotFoundError("its machine is not known", "Its run finds it.")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.notes.notifier import Message, Notifier, make_notifier
 from trainmaster.service.runs.stored_recipe import stored_recipe
@@ -31,21 +31,6 @@ LOOK_S: Final = 1.0
 LAST_S: Final = 10.0
 #: What is left is counted so far.
 _COUNTED: Final = 100
-
-
-class Outbox(Protocol):
-    """What a delivery asks of the database; see `Database`."""
-
-    def messages(
-        self, run: str, without: Collection[int] = ..., limit: int = ...
-    ) -> Sequence[Mapping[Any, Any]]:
-        """What was not taken yet."""
-
-    def claim_message(self, lease: Lease, message: int, tries: int) -> bool:
-        """Whether this one is ours to send now."""
-
-    def end_message(self, lease: Lease, message: int, now: float, why: str = "") -> None:
-        """It was taken; or is given up, and why."""
 
 
 def pause_s(failures: int) -> float:
@@ -71,7 +56,7 @@ class Delivery:
 
     def __init__(
         self,
-        outbox: Outbox,
+        outbox: Database,
         lease: Lease,
         subscriptions: Sequence[Subscription],
         environ: Mapping[str, str],

@@ -264,7 +264,7 @@ class _Ready(NamedTuple):
 
 
 class HandingOver:
-    """See `trainmaster.service.driving.worlds.HandOver`.
+    """Has another driver go on with a run: the one on its first machine.
 
     Args:
         service: of the home.
@@ -293,7 +293,7 @@ class HandingOver:
         preparing.start()
 
     def is_due(self) -> bool:
-        """Whether a driver on the machine is ready, and waits."""
+        """Whether a driver on the machine is ready, and waits; never False again once it was True."""
         ready = self._ready
         if self._chosen is None and ready is not None and ready.link.is_open():
             self._chosen = ready

@@ -118,7 +118,7 @@ def fingerprint_of(recipe: Recipe, experiment: Experiment, code: CodeFingerprint
         recipe: that it is of.
         experiment: one of it; how many workers it has does not matter.
         code: see `code_of`.
-        device: what it runs on, such as `local_device`.
+        device: what it runs on, such as `local_device_name`.
     """
     distributed = experiment.distributed
     words = _words(experiment.command)
@@ -151,7 +151,7 @@ def fingerprint_of(recipe: Recipe, experiment: Experiment, code: CodeFingerprint
     return Fingerprint(_digest(exact), _digest(common), code.lines, numbers)
 
 
-def local_device(machine: NodeCapacity, root: Path = Path("/")) -> str:
+def local_device_name(machine: NodeCapacity, root: Path = Path("/")) -> str:
     """This machine, as far as it matters to speed: processor, cores and GPUs.
 
     Args:

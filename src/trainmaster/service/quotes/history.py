@@ -24,7 +24,7 @@ from trainmaster.service.quotes.fingerprint import (
     code_of,
     fingerprint_of,
     kinship,
-    local_device,
+    local_device_name,
 )
 from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.spec import Recipe, Strategy
@@ -334,7 +334,7 @@ def device_of(home: Home, machine: NodeCapacity | None = None) -> str:
     try:
         return (home.root / DEVICE_FILE).read_text()
     except OSError:
-        return local_device(machine or detect_capacity())
+        return local_device_name(machine or detect_capacity())
 
 
 def make_recorder(

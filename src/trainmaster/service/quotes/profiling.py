@@ -31,7 +31,7 @@ from trainmaster.executors.base import Capacity
 from trainmaster.executors.capacity import NodeCapacity, detect_capacity
 from trainmaster.executors.local import LocalExecutor
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.quotes.fingerprint import Fingerprint, code_of, fingerprint_of, local_device
+from trainmaster.service.quotes.fingerprint import Fingerprint, code_of, fingerprint_of, local_device_name
 from trainmaster.service.quotes.history import new_row
 from trainmaster.service.quotes.phase_records import phase_rows
 from trainmaster.spec import Experiment, Hardware, ParameterValue, Recipe, TaskSpace
@@ -169,7 +169,7 @@ class _Session:
         self._variables = variables
         self._tell = tell
         self.kept = 0
-        self._device = local_device(machine)
+        self._device = local_device_name(machine)
         self._code = code_of(recipe, snapshot.path)
 
     def measure(self, name: str, only: Sequence[int] | None) -> list[Measurement]:

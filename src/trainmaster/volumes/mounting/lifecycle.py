@@ -25,8 +25,8 @@ from trainmaster.volumes.mounting.mounts import (
     mounted_at,
 )
 from trainmaster.volumes.mounting.server import command, environment, guard
-from trainmaster.volumes.packed.addresses import cache_directory
 from trainmaster.volumes.packed.opening import open_volume
+from trainmaster.volumes.reading.place import cache_directory
 
 _PATIENCE_S = 60.0
 _GUARD_PATIENCE_S = 10.0

@@ -13,9 +13,9 @@ from trainmaster.spec.errors import MissingPartError, UsageError
 from trainmaster.volumes.errors import MountError
 from trainmaster.volumes.mounting.lifecycle import clear_stale, mount, mount_log, unmount
 from trainmaster.volumes.mounting.mounts import QUESTION, is_dead, means_of, mounted_at
-from trainmaster.volumes.packed.addresses import cache_directory
 from trainmaster.volumes.packed.getting import GetProgress, get
 from trainmaster.volumes.packed.opening import OpenVolume, open_volume
+from trainmaster.volumes.reading.place import cache_directory
 
 #: In the log of a mount: what went wrong before this line is over.
 SETTLED = "note: its store answers again"

@@ -86,11 +86,6 @@ def named_volumes(url: str | None = None) -> list[str]:
     return sorted(found)
 
 
-def cache_directory() -> Path:
-    """Gives ``TRAINMASTER_CACHE``."""
-    return Path(os.environ.get("TRAINMASTER_CACHE") or "~/.cache/trainmaster").expanduser().absolute()
-
-
 def _store_url() -> str:
     if given := os.environ.get("TRAINMASTER_STORE"):
         return given.rstrip("/")

@@ -6,7 +6,7 @@ import secrets
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from hashlib import sha256
 from typing import Any, Literal, TypeAlias
 
@@ -303,11 +303,6 @@ def head_of(store: ObjectStore, version: int) -> Head | None:
 def new_nonce() -> str:
     """Gives a text that no other head has."""
     return secrets.token_hex(8)
-
-
-def now_utc() -> datetime:
-    """The time of publishing."""
-    return datetime.now(UTC)
 
 
 def _document(fields: list[tuple[str, Any]]) -> dict[str, Any]:

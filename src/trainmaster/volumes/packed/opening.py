@@ -15,11 +15,12 @@ from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.spec.private_files import make_private
 from trainmaster.volumes.errors import DamagedChunkError, DamagedVolumeError, SourceChangedError
-from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
+from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
 from trainmaster.volumes.packed.head import Head, read_head
 from trainmaster.volumes.packed.materialising import materialised
 from trainmaster.volumes.packed.source import ChunkSource
 from trainmaster.volumes.packed.table import FileTable
+from trainmaster.volumes.reading.place import cache_directory
 
 # A full disk is none of these: there, files for a while would not fit either.
 _NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)

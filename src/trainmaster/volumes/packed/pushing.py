@@ -17,7 +17,7 @@ from trainmaster.objects.errors import explained
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.registry import split_url
 from trainmaster.spec.errors import UsageError
-from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
+from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
 from trainmaster.volumes.packed.chunk_upload import ChunkUploader, PackedChunk
 from trainmaster.volumes.packed.directory_source import DirectorySource
 from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, joined_digest
@@ -33,6 +33,7 @@ from trainmaster.volumes.packed.sources import PushSource
 from trainmaster.volumes.packed.table import VersionWriter
 from trainmaster.volumes.packed.tar_members import TarSource
 from trainmaster.volumes.packed.tar_stream import TarStream
+from trainmaster.volumes.reading.place import cache_directory
 
 # Names are any bytes: os functions on plain text are exact.
 

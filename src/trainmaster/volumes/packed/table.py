@@ -5,6 +5,7 @@ The tables of a version that is being made.
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from trainmaster.volumes.errors import DamagedVolumeError
 from trainmaster.volumes.packed.finding import PADDING_BYTES, bucket_bits
 from trainmaster.volumes.packed.flat import CODES, mapped_columns
 from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES, FILE_HASH_BYTES, path_hash
-from trainmaster.volumes.packed.head import Head, new_nonce, now_utc
+from trainmaster.volumes.packed.head import Head, new_nonce
 from trainmaster.volumes.packed.materialising import META_NAME
 from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, SYMLINK, TableName, TableWriter
 from trainmaster.volumes.packed.releasing import stored_table
@@ -86,7 +87,7 @@ class VersionWriter:
         stored: dict[str, Any] = {name: stored_table(path) for name, path in self.paths.items()}
         return Head(
             version=0,
-            created_at=now_utc(),
+            created_at=datetime.now(UTC),
             chunk_limit_bytes=self.limit_bytes,
             file_count=file_count,
             row_count=files.row_count,

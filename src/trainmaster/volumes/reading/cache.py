@@ -14,7 +14,7 @@ from trainmaster.volumes.errors import CacheError, DamagedChunkError, NoRoomErro
 from trainmaster.volumes.reading.download import DOWNLOADER, Chunk, Placed
 from trainmaster.volumes.reading.eviction import victims
 from trainmaster.volumes.reading.orders import KnownOrders
-from trainmaster.volumes.reading.place import SLOT_BYTES, cache_directory
+from trainmaster.volumes.reading.place import SLOT_BYTES, chunk_directory
 from trainmaster.volumes.reading.renewal import renew_after_fork
 from trainmaster.volumes.reading.slot_file import SlotFile
 from trainmaster.volumes.reading.slot_table import FILLING, FREE, SUSPECT, VALID
@@ -72,7 +72,7 @@ class ChunkCache:
         Raises:
             CacheError: the directory cannot be written, or the limit is too small.
         """
-        self._root = os.fspath(directory or cache_directory())
+        self._root = os.fspath(directory or chunk_directory())
         self.slots = SlotFile(self._root, slot_bytes, limit_bytes)
         self.directory = Path(self.slots.directory)
         self.orders = f"{self.slots.directory}/orders"

@@ -17,9 +17,13 @@ _DEFAULT_MOST_BYTES = 256 << 30
 
 
 def cache_directory() -> Path:
+    """Gives ``TRAINMASTER_CACHE``."""
+    return Path(os.environ.get("TRAINMASTER_CACHE") or "~/.cache/trainmaster").expanduser().absolute()
+
+
+def chunk_directory() -> Path:
     """The node's chunk cache: ``TRAINMASTER_CACHE/chunks``."""
-    home = os.environ.get("TRAINMASTER_CACHE") or "~/.cache/trainmaster"
-    return Path(home).expanduser().absolute() / "chunks"
+    return cache_directory() / "chunks"
 
 
 def slot_bytes_for(largest_chunk_bytes: int) -> int:
@@ -72,8 +76,8 @@ def require_writable(directory: str) -> None:
         CacheError: they cannot.
     """
     try:
-        if Path(directory).is_relative_to(cache_directory()):
-            make_private(cache_directory().parent)
+        if Path(directory).is_relative_to(chunk_directory()):
+            make_private(cache_directory())
         os.makedirs(directory, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=".probe-", dir=directory)
         os.close(descriptor)

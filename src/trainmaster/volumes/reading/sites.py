@@ -9,7 +9,7 @@ from pathlib import Path
 from trainmaster.volumes.errors import CacheError
 from trainmaster.volumes.packed.opening import remove_with
 from trainmaster.volumes.reading.cache import ChunkCache
-from trainmaster.volumes.reading.place import cache_directory, require_writable
+from trainmaster.volumes.reading.place import chunk_directory, require_writable
 from trainmaster.volumes.reading.renewal import renew_after_fork
 
 _PRIVATE_SLOTS = 8
@@ -52,7 +52,7 @@ class CacheSite:
         self.given = given
         self._limit_bytes = limit_bytes
         self._is_private = False
-        chunks = given / "chunks" if given is not None else cache_directory()
+        chunks = given / "chunks" if given is not None else chunk_directory()
         self.root = chunks.parent
         try:
             require_writable(str(chunks))

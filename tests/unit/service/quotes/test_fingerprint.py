@@ -13,7 +13,7 @@ from trainmaster.service.quotes.fingerprint import (
     code_of,
     fingerprint_of,
     kinship,
-    local_device,
+    local_device_name,
 )
 from trainmaster.service.quotes.profiling import shapes_of
 from trainmaster.spec import Recipe, read_recipe
@@ -127,13 +127,13 @@ def test_a_device_is_its_processor_cores_and_gpus(tmp_path):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nmodel name\t: Fast  CPU @ 3GHz\n")
     machine = NodeCapacity(cores=4, memory_bytes=1, gpus=())
-    assert local_device(machine, tmp_path) == "local: 4 x Fast CPU @ 3GHz, no GPU"
+    assert local_device_name(machine, tmp_path) == "local: 4 x Fast CPU @ 3GHz, no GPU"
     card = tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0"
     card.mkdir(parents=True)
     (card / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 5\n")
     machine = NodeCapacity(cores=4, memory_bytes=1, gpus=("0", "1"))
-    assert local_device(machine, tmp_path) == "local: 4 x Fast CPU @ 3GHz, 2 x NVIDIA H200"
-    assert "no GPU" in local_device(NodeCapacity(1, 1, ()), tmp_path / "nowhere")
+    assert local_device_name(machine, tmp_path) == "local: 4 x Fast CPU @ 3GHz, 2 x NVIDIA H200"
+    assert "no GPU" in local_device_name(NodeCapacity(1, 1, ()), tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """Volumes made row by row, also such as no push would make. No conftest.py: two of that name collide."""
 
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.hashes import chunk_digest, file_digest
-from trainmaster.volumes.packed.head import Head, new_nonce, now_utc
+from trainmaster.volumes.packed.head import Head, new_nonce
 from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, SYMLINK, TableWriter
 from trainmaster.volumes.packed.releasing import create_head, stored_table, upload_tables
 from trainmaster.volumes.packed.source import chunk_key
@@ -40,7 +41,7 @@ def publish_rows(url, rows, chunks, parts=None, limit=1 << 20, source_url="", **
                 writer.close()
         described = {
             "version": 0,
-            "created_at": now_utc(),
+            "created_at": datetime.now(UTC),
             "kind": "packed" if parts is None else "indexed",
             "order": "path",
             "chunk_limit_bytes": limit,

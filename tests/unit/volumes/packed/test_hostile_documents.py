@@ -1,6 +1,7 @@
 """Small documents of a volume that may come from anybody: a value, or an error that says so; nothing else."""
 
 import json
+from datetime import UTC, datetime
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from trainmaster.objects.object_store import ObjectDetail
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed.deletions import _list_of
-from trainmaster.volumes.packed.head import Head, StoredTable, is_fence, now_utc
+from trainmaster.volumes.packed.head import Head, StoredTable, is_fence
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -18,8 +19,9 @@ JSON = st.recursive(
 TABLE = StoredTable("0" * 64, 1, 1)
 HEAD = json.loads(
     Head(
-        version=1, created_at=now_utc(), kind="packed", order="path", chunk_limit_bytes=10, file_count=1,
-        row_count=2, total_bytes=3, chunk_count=4, files=TABLE, chunks=TABLE, generations=((1, 2, 1),),
+        version=1, created_at=datetime.now(UTC), kind="packed", order="path", chunk_limit_bytes=10,
+        file_count=1, row_count=2, total_bytes=3, chunk_count=4, files=TABLE, chunks=TABLE,
+        generations=((1, 2, 1),),
     ).to_json()
 )  # fmt: skip
 LIST = {"format": 1, "newest": 3, "names": ["chunks/00/11", "manifests/0.parquet"]}

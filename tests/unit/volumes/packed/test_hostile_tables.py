@@ -4,6 +4,7 @@ import functools
 import json
 import tempfile
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from handmade_volumes import file_row, folder_row, link_row
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from hostile_bytes import changed_bytes, changed_json
 from trainmaster.volumes.errors import DamagedVolumeError
-from trainmaster.volumes.packed.head import Head, StoredTable, now_utc
+from trainmaster.volumes.packed.head import Head, StoredTable
 from trainmaster.volumes.packed.materialising import META_NAME, write_columns
 from trainmaster.volumes.packed.parquet import TableWriter
 from trainmaster.volumes.packed.table import FileTable
@@ -25,7 +26,7 @@ CHUNKS = [(8, b"1" * 32), (10, b"2" * 32), (10, b"3" * 32)]
 PARTS = [(0, b"o/1", 0, 8, b"e"), (1, b"o/2", 5, 4, b"e"), (1, b"o/2", 90, 6, b""), (2, b"o/3", 0, 10, b"f")]
 TABLE = StoredTable("0" * 64, 1, 1)
 HEAD = Head(
-    version=1, created_at=now_utc(), kind="indexed", order="path", chunk_limit_bytes=10, file_count=3,
+    version=1, created_at=datetime.now(UTC), kind="indexed", order="path", chunk_limit_bytes=10, file_count=3,
     row_count=7, total_bytes=28, chunk_count=3, files=TABLE, chunks=TABLE, parts=TABLE,
 )  # fmt: skip
 
