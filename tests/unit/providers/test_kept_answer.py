@@ -52,9 +52,7 @@ def test_it_is_asked_again_when_the_answer_is_old_or_of_another_time(place: Plac
         assert place.answer() == [Kind("small", numbers)]
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"asked": "me at home", "answer": [{}]}']
-)
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"asked": "me at home", "answer": [{}]}'])
 def test_it_is_asked_again_when_the_file_is_damaged(place: Place, content: str) -> None:
     place.answer()
     place.file.write_text(content)

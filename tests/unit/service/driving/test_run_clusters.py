@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -154,14 +155,13 @@ def test_a_mark_is_there_whole_or_not_at_all(world: World, monkeypatch: pytest.M
     active = replace(ClusterRecord.of_row(world.database.clusters_of("run")[0]), state=ClusterState.ACTIVE)
     mark = world.mark(active.id)
     seen = []
-    writer = Path.write_text
+    sync = os.fsync
 
-    def write(path: Path, text: str, *more: Any, **options: Any) -> int:
-        written = writer(path, text, *more, **options)
+    def synced(descriptor: int) -> None:
+        sync(descriptor)
         seen.append(mark.exists())
-        return written
 
-    monkeypatch.setattr(Path, "write_text", write)
+    monkeypatch.setattr(os, "fsync", synced)
     machines._write(active)
     assert seen == [False], "a crash after the file was made, before it was written, leaves no empty mark"
     assert mark.read_text().startswith("sqlite:///")
