@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     from trainmaster.control.loop.controller import LoopIntervals, Watcher
     from trainmaster.service.driving.driving import Move, OnStart
     from trainmaster.service.driving.replication import Replication
-    from trainmaster.service.driving.worlds import Session
+    from trainmaster.service.driving.sessions import AgreedClusters
+    from trainmaster.service.driving.worlds import HandOver, Session
     from trainmaster.service.models.unpublished_models import SavedModel
-    from trainmaster.service.on_cluster.hand_over import HandingOver
     from trainmaster.service.quotes.history import History
     from trainmaster.service.quotes.home_load import HomeLoad
-    from trainmaster.service.renting import RentalOffer
     from trainmaster.service.runs.curves import ExperimentCurves
     from trainmaster.service.runs.search_results import SearchResults
     from trainmaster.service.teams.admission import Application
@@ -56,7 +55,7 @@ class Service(OpenHome):
         recipe: Recipe,
         recipe_path: Path,
         environ: Mapping[str, str],
-        offer: RentalOffer | None = None,
+        offer: AgreedClusters | None = None,
         keep_s: float = 0.0,
         submission: Submission | None = None,
         application: Application | None = None,
@@ -124,7 +123,7 @@ class Service(OpenHome):
         on_start: OnStart | None = None,
         pace: LoopIntervals | None = None,
         files: Replication | None = None,
-        hand_over: HandingOver | None = None,
+        hand_over: HandOver | None = None,
         move: Move | None = None,
     ) -> None:
         """Drive a run to its end; see `trainmaster.service.driving.driving.drive`.

@@ -20,7 +20,7 @@ from trainmaster.db import queries
 from trainmaster.db.run_facts import facts_of, put_fact
 from trainmaster.executors._processes import forbid_core_dumps
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.driving.worlds import Session, World, world_here, world_of_machines
+from trainmaster.service.driving.worlds import HandOver, Session, World, world_here, world_of_machines
 from trainmaster.service.quotes.history import histories, make_recorder
 from trainmaster.service.quotes.quote_record import record_truth
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from trainmaster.db import Database, Lease
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.notifications.delivery import Delivery
-    from trainmaster.service.on_cluster.hand_over import HandingOver
     from trainmaster.service.open_home import OpenHome
     from trainmaster.service.sinks.sink_thread import SinkThread
 
@@ -75,7 +74,7 @@ def drive(
     on_start: OnStart | None = None,
     pace: LoopIntervals | None = None,
     files: Replication | None = None,
-    hand_over: HandingOver | None = None,
+    hand_over: HandOver | None = None,
     move: Move | None = None,
 ) -> None:
     """Drive a run to its end, or until it is handed over; see `Service.drive`.
@@ -102,7 +101,7 @@ def _drive_there(
     on_start: OnStart | None,
     pace: LoopIntervals | None,
     files: Replication | None,
-    hand_over: HandingOver | None,
+    hand_over: HandOver | None,
     move: Move | None,
     asked_at: float,
 ) -> tuple[Session | None, float]:

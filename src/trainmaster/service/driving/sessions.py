@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trainmaster.artifacts import materialise, take_snapshot
 from trainmaster.artifacts.owner import give_up_claim
@@ -31,12 +31,27 @@ from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.trigger import needs_server
 
 if TYPE_CHECKING:
+    from trainmaster.cluster.renting.plan import ClusterPlan
     from trainmaster.service.open_home import OpenHome
-    from trainmaster.service.renting import RentalOffer
     from trainmaster.service.users.caller import Wallet
 
 #: Who resumes a run that has just ended waits so long for its driver, in seconds; it is asked so often.
 _GIVEN_BACK_S, _POLL_S = 60.0, 0.05
+
+
+class AgreedClusters(Protocol):
+    """What a run may rent; see `trainmaster.service.renting.RentalOffer`."""
+
+    @property
+    def most_usd(self) -> float | None:
+        """What the whole run may cost; None if unknown."""
+
+    @property
+    def plans(self) -> tuple[ClusterPlan, ...]:
+        """Of its clusters."""
+
+    def note_down(self, database: Database, run: str, now: float) -> None:
+        """Keep what was estimated."""
 
 
 def accept(
@@ -44,7 +59,7 @@ def accept(
     recipe: Recipe,
     recipe_path: Path,
     environ: Mapping[str, str],
-    offer: RentalOffer | None = None,
+    offer: AgreedClusters | None = None,
     keep_s: float = 0.0,
     submission: Submission | None = None,
     application: Application | None = None,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.decide.budget import Meter
@@ -33,10 +33,19 @@ if TYPE_CHECKING:
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.run_clusters import RunClusters
-    from trainmaster.service.on_cluster.hand_over import HandingOver
     from trainmaster.service.open_home import OpenHome
     from trainmaster.service.teams.team_budget import Allowance
     from trainmaster.spec import Experiment, Recipe
+
+
+class HandOver(Protocol):
+    """Has another driver go on with a run; see `trainmaster.service.on_cluster.hand_over`."""
+
+    def watch(self, executor: ClusterExecutor) -> None:
+        """Look at its machines from now on."""
+
+    def is_due(self) -> bool:
+        """Whether the other one can go on; never False again once it was True."""
 
 
 @dataclass(slots=True)
@@ -136,7 +145,7 @@ def world_of_machines(
     environ: Mapping[str, str],
     tell: Callable[[str], None],
     files: Replication | None,
-    hand_over: HandingOver | None,
+    hand_over: HandOver | None,
     was_asked: bool = False,
 ) -> Iterator[World]:
     """Members are on machines that are rented, or in an inventory; they are let go of at the end.

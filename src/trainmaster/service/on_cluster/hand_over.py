@@ -264,7 +264,7 @@ class _Ready(NamedTuple):
 
 
 class HandingOver:
-    """Has another driver go on with a run: the one on its first machine.
+    """See `trainmaster.service.driving.worlds.HandOver`.
 
     Args:
         service: of the home.
@@ -293,7 +293,7 @@ class HandingOver:
         preparing.start()
 
     def is_due(self) -> bool:
-        """Whether a driver on the machine is ready, and waits; never False again once it was True."""
+        """Whether a driver on the machine is ready, and waits."""
         ready = self._ready
         if self._chosen is None and ready is not None and ready.link.is_open():
             self._chosen = ready
