@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from trainmaster.providers.examining import Finding, driver_finding, refused
-from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.transport.base import Result
@@ -66,21 +65,24 @@ print(mark + json.dumps({"met": met, "why": why, "builds": builds, "driver": dri
 """
 
 
-def probe_script(hosts: Sequence[InventoryHost], builds: Mapping[str, str]) -> str:
+def probe_script(peers: Mapping[str, str], builds: Mapping[str, str]) -> str:
     """For all of these hosts, which have to begin together.
 
     Args:
-        hosts: at most `MOST_PROBED`.
+        peers: addresses by name, at most `MOST_PROBED`.
         builds: packages to look for.
     """
-    peers = {host.name: host.private_address or host.address for host in hosts}
     port = random.randrange(*_PORTS)  # noqa: S311 - one that is likely to be free
-    words = [_MARK, str(port), json.dumps(peers), json.dumps(list(builds))]
+    words = [_MARK, str(port), json.dumps(dict(peers)), json.dumps(list(builds))]
     return f"exec python3 -c {shlex.quote(_PROBE)} {shlex.join(words)} </dev/null"
 
 
 def probe_findings(
-    name: str, peers: Sequence[str], answer: Result | TrainmasterError, builds: Mapping[str, str]
+    name: str,
+    peers: Sequence[str],
+    answer: Result | TrainmasterError,
+    builds: Mapping[str, str],
+    advice: str = "Let them reach each other on all ports.",
 ) -> list[Finding]:
     """What a host has answered.
 
@@ -89,6 +91,7 @@ def probe_findings(
         peers: all hosts that were asked.
         answer: of the script, or why there is none.
         builds: versions of CUDA by package, as images are built for.
+        advice: what to do where hosts do not reach each other.
     """
     if isinstance(answer, TrainmasterError):
         return [refused(name, answer)]
@@ -104,7 +107,7 @@ def probe_findings(
             "network",
             f"{name} does not reach {peer}: {said['why'].get(peer, 'no answer')}",
             ok=False,
-            advice="Let hosts reach each other on all ports; `private_address` says by which address.",
+            advice=advice,
         )
         for peer in unmet
     ]

@@ -35,6 +35,7 @@ _TRIES: Final = 8
 _MOST_REASONS: Final = 5
 #: Label of a node: which of its GPUs are its own.
 GPU_LABEL: Final = "gpu_indices"
+_APART: Final = "Let hosts reach each other on all ports; `private_address` says by which address."
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +137,10 @@ class HostsProvider:
             found.append(Finding(one.host.name, f"answers: {memory}{use}"))
             found.append(clock_finding(one.claims.now - time.time(), one.host.name))
         probed = there[:MOST_PROBED]
-        names = [host.name for host in probed]
-        answers = self._shell.run_all(probed, probe_script(probed, builds)) if probed else []
+        peers = {host.name: host.private_address or host.address for host in probed}
+        answers = self._shell.run_all(probed, probe_script(peers, builds)) if probed else []
         for host, answer in zip(probed, answers, strict=True):
-            found += probe_findings(host.name, names, answer, builds)
+            found += probe_findings(host.name, list(peers), answer, builds, _APART)
         return found
 
     def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:

@@ -170,10 +170,11 @@ class PrivateRay(PrivateServer):
         return sorted(set(found))
 
     def log(self) -> str:
-        """The end of what its nodes have said."""
+        """The end of what its nodes have said, and its servers of Ray Client."""
+        said = [*self._place.glob("*.log"), *self._place.glob("r.*/session_2*/logs/ray_client_server*")]
         return "\n".join(
-            f"{path.stem}: {line}"
-            for path in sorted(self._place.glob("*.log"))
+            f"{path.name}: {line}"
+            for path in sorted(said)
             for line in path.read_text(errors="replace").splitlines()[-20:]
         )
 

@@ -107,6 +107,7 @@ def user(ray: PrivateRay, account: Account, tmp_path: Path) -> Iterator[Renter]:
     before = int(ray.said(TENANT))
     yield renter
     renter.kill_all()
+    sys.stdout.write(ray.log())  # shown if it fails
     assert int(ray.said(TENANT)) > before
     until(lambda: not ray.others(), seen=ray.others)
     until(lambda: not ray.files(), seen=ray.files)
@@ -173,6 +174,13 @@ def test_what_never_fits_is_refused(user: Renter) -> None:
     going.process.wait(PATIENCE_S)
     assert going.process.returncode == 2
     assert "can never have 1 x CPU=64" in going.text
+
+
+def test_a_doctor_looks_at_nodes(user: Renter, ray: PrivateRay) -> None:
+    """Nothing of that stays there."""
+    said = user.call("doctor", "--provider", "ray").stdout
+    assert said.count("reaches all 2 others") == len(ray.names), said
+    assert said.count("may write below") == said.count("as ours") == len(ray.names), said
 
 
 def test_labels_and_resources_of_the_site(user: Renter, ray: PrivateRay) -> None:
@@ -272,6 +280,15 @@ def test_a_node_is_removed(user: Renter, ray: PrivateRay) -> None:
         until(lambda: len(held) == int(ray.said("print(sum(n['Alive'] for n in ray.nodes()))") or 0))
     assert told["state"] == "DONE"
     assert max(step for _, step in user.starts(run)) > 0
+
+
+def test_a_driver_that_never_comes_back_leaves_nothing(user: Renter, ray: PrivateRay) -> None:
+    """Each node's own switch, and the keeper's, need nobody; others' work goes on."""
+    going = user.run(gang(user, 2, 4000), provider="ray", TRAINMASTER_NODE_LEASE="30s")
+    until_step(user, going.run)
+    going.kill()
+    until(lambda: not ray.others(), 120, seen=ray.others)
+    until(lambda: not ray.runs("steps.py"), seen=lambda: ray.runs("steps.py"))
 
 
 def test_somebody_ends_our_actor(user: Renter, ray: PrivateRay) -> None:

@@ -12,7 +12,6 @@ import pytest
 from trainmaster.providers.base import Provider
 from trainmaster.providers.examining import driver_finding, examined
 from trainmaster.providers.host_probe import probe_findings, probe_script
-from trainmaster.providers.inventory import InventoryHost
 from trainmaster.providers.kubernetes.answers import network_findings, node_findings
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 from trainmaster.transport.base import Result
@@ -72,13 +71,12 @@ def test_what_a_host_says_of_others_and_of_its_driver(
 
 
 def test_hosts_meet_each_other_and_say_what_is_installed() -> None:
-    hosts = [InventoryHost(name=name, address="127.0.0.1") for name in PEERS]
-    script = probe_script(hosts, {"pytest": "", "no-such-package": ""})
+    script = probe_script(dict.fromkeys(PEERS, "127.0.0.1"), {"pytest": "", "no-such-package": ""})
     going = [
         subprocess.Popen(
             ["/bin/sh", "-c", script.replace("python3", sys.executable)], stdout=subprocess.PIPE, text=True
         )
-        for _ in hosts
+        for _ in PEERS
     ]
     for name, process in zip(PEERS, going, strict=True):
         out, _ = process.communicate(timeout=60)

@@ -14,7 +14,7 @@ import pytest
 from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.ray.guest.proxy_program import Guest
-from trainmaster.providers.ray.provider import RayProvider
+from trainmaster.providers.ray.provider import RayProvider, look_findings
 from trainmaster.providers.ray.proxy import _BOOT, GoneError, RayProxy, said_by
 from trainmaster.providers.ray.settings import RAY
 from trainmaster.spec.errors import MissingPartError, ProviderError, RecipeError, UsageError
@@ -222,6 +222,43 @@ def test_what_speaks_with_a_ray_begins_early_and_ends_when_nobody_asks(
     assert proxy.ask("versions")[0] == "9"
     assert (tmp_path / "begun").read_text() == "\n\n"
     proxy.close()
+
+
+def test_a_refusal_is_remembered_for_some_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan dials early, in a thread: who needs it next hears the same without another dial."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho >> {tmp_path}/begun\nexit 1\n")
+    python.chmod(0o755)
+    text = SETTINGS.replace("ray://head:10001", "auto") + f"python: {python}\n"
+    (tmp_path / "ray.yaml").write_text(text)
+    proxy = RayProxy(RAY.read(tmp_path, {}), tmp_path)
+    for dials in (1, 1):
+        with pytest.raises(ProviderError, match=r"^Ray at auto|does not start"):
+            proxy.ask("versions")
+        assert (tmp_path / "begun").read_text() == "\n" * dials
+    monkeypatch.setattr("trainmaster.providers.ray.proxy._REFUSED_S", 0.0)
+    with pytest.raises(ProviderError, match=r"^Ray at auto|does not start"):
+        proxy.ask("versions")
+    assert (tmp_path / "begun").read_text() == "\n\n"
+
+
+def test_a_doctor_says_what_is_seen_on_nodes() -> None:
+    """Rights, clock, network and driver of each that starts something, with what to do."""
+    said = '@@trainmaster-probe {"met": [], "why": {}, "builds": {}, "driver": "470.57.02"}\n'
+    node = {"error": "", "about": {"user": "ray", "writes": True}, "ahead_s": 0.1, "run": [0, said, ""]}
+    seen = {"a": node, "b": {**node, "about": {"user": "ray", "writes": False}, "ahead_s": -400.0}}
+    found = look_findings({"nodes": {**seen, "c": {"error": "no answer"}}}, 0.0, "/tmp/x", {"torch": "12.4"})
+    wrong = [f"{each.what}: {each.found}" for each in found if not each.ok]
+    assert wrong == [
+        "network: a does not reach b: no answer",
+        "driver: a: driver 470.57.02 is too old for torch, which is built for CUDA 12.4",
+        "rights: b: ray may not write below /tmp/x",
+        "clock: b: 6 min 40 s behind ours",
+        "network: b does not reach a: no answer",
+        "driver: b: driver 470.57.02 is too old for torch, which is built for CUDA 12.4",
+        "c: Ray starts nothing there: no answer",
+    ]
+    assert all(each.ok or each.advice for each in found)
 
 
 def test_a_login_shell_of_any_kind_takes_the_command() -> None:

@@ -24,7 +24,8 @@ from trainmaster.providers.base import (
     root_on_nodes,
 )
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
-from trainmaster.providers.examining import Finding, unseen_drivers
+from trainmaster.providers.examining import Finding, clock_finding, unseen_drivers
+from trainmaster.providers.host_probe import MOST_PROBED, probe_findings, probe_script
 from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, check_requests
 from trainmaster.providers.ray.proxy import GoneError, RayProxy, proxy_of
 from trainmaster.providers.ray.settings import RAY, RaySettings
@@ -33,6 +34,7 @@ from trainmaster.providers.slurm.scripts import KEPT_VARIABLES
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.private_files import short_digest
+from trainmaster.transport.base import Result
 
 _LOST: Final = (
     "Ray does not know it any more: its head was started again, which ends all that runs in a Ray, or its "
@@ -111,7 +113,7 @@ class RayProvider(LedgerProvider):
         return notes
 
     def examine(self, builds: Mapping[str, str]) -> list[Finding]:
-        """See `Examined`. Nodes of one Ray reach each other, or it would not be one."""
+        """See `Examined`: also what a process on each of the first nodes sees."""
         version, python = self._proxy.ask("versions")
         nodes, free = self._proxy.ask("facts"), self._proxy.ask("free")
         found = [Finding("login", f"Ray {version} (Python {python}) at {self._settings.address} answers")]
@@ -119,7 +121,11 @@ class RayProvider(LedgerProvider):
             if limit := sum(float(each["has"].get(name, 0.0)) for each in nodes):
                 words = f"{_amount(name, free.get(name, 0.0))} of {_amount(name, limit)} {name} are free"
                 found.append(Finding("room", f"{len(nodes)} nodes: {words}"))
-        return found + unseen_drivers(builds)
+        addresses = sorted({str(each["address"]) for each in nodes})[:MOST_PROBED]
+        script = probe_script(dict(zip(addresses, addresses, strict=True)), builds)
+        seen = self._proxy.ask("looks", addresses, script, self._settings.scratch)
+        found += look_findings(seen, seen["now"] - self._clock(), self._settings.scratch, builds)
+        return found if any(each.what == "driver" for each in found) else found + unseen_drivers(builds)
 
     def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:
         """See `Queue`: none if there is room now; else nothing says how long others go on.
@@ -314,6 +320,32 @@ class RayProvider(LedgerProvider):
     def _tell_keeper(self, keeper: str, do: str, *args: object) -> None:
         with contextlib.suppress(GoneError):
             self._proxy.call(self._namespace, keeper, do, *args)
+
+
+def look_findings(
+    seen: Mapping[str, Any], ahead_s: float, scratch: str, builds: Mapping[str, str]
+) -> list[Finding]:
+    """What processes on nodes have seen.
+
+    Args:
+        seen: what `looks` of the guest says.
+        ahead_s: how far the clock of what speaks with Ray is ahead of ours.
+        scratch: where ours is to lie.
+        builds: versions of CUDA by what was built for them.
+    """
+    found = list[Finding]()
+    for name, node in seen["nodes"].items():
+        if node["error"]:
+            words = f"Ray starts nothing there: {node['error']}"
+            found.append(Finding(name, words, ok=False, advice="See the log of its raylet; `ray status`."))
+            continue
+        peers = [each for each, other in seen["nodes"].items() if not other["error"]]
+        user, may = node["about"]["user"], node["about"]["writes"]
+        words = f"{name}: {user} {'may' if may else 'may not'} write below {scratch}"
+        advice = "" if may else "Name as `scratch` in ray.yaml a directory that tasks may write to."
+        found += [Finding("rights", words, may, advice), clock_finding(node["ahead_s"] + ahead_s, name)]
+        found += probe_findings(name, peers, Result(*node["run"]), builds)
+    return found
 
 
 def _amount(name: str, value: float) -> str:

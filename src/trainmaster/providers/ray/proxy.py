@@ -32,6 +32,8 @@ _BEGIN_S: Final = 300.0
 _ANSWER_S: Final = 120.0
 #: Who uses machines asks more often. Then it would only hold memory here, and a place in Ray.
 _IDLE_S: Final = 60.0
+#: Who asks so soon after a refusal hears the same: a plan dials early, in a thread, and then needs it.
+_REFUSED_S: Final = 10.0
 _BOOT: Final = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
 
 
@@ -51,6 +53,8 @@ class RayProxy:
         self._settings, self._root = settings, root
         self._lock = threading.Lock()
         self._line: _Line | None = None
+        self._refusal: TrainmasterError | None = None
+        self._refused_at = 0.0
 
     def ask(self, do: str, *args: object) -> Any:  # noqa: ANN401 - JSON
         """Have it do something; see `guest/proxy_program.py`.
@@ -80,10 +84,7 @@ class RayProxy:
         """As `ask`, without waiting for the answer."""
         with self._lock:
             if self._line is None or self._line.is_over:
-                self._line = _Line(self._dial(), self._settings)
-                threading.Thread(
-                    target=self._end_idle, args=(self._line,), name="ray idle", daemon=True
-                ).start()
+                self._line = self._begun()
             return self._line.send(do, args)
 
     def warm(self, namespace: str, actors: Iterable[str]) -> None:
@@ -111,6 +112,17 @@ class RayProxy:
             with self._lock:
                 if line.idle_s > _IDLE_S:
                     line.close()
+
+    def _begun(self) -> _Line:
+        if self._refusal is not None and time.monotonic() - self._refused_at < _REFUSED_S:
+            raise self._refusal
+        try:
+            line = _Line(self._dial(), self._settings)
+        except TrainmasterError as error:
+            self._refusal, self._refused_at = error, time.monotonic()
+            raise
+        threading.Thread(target=self._end_idle, args=(line,), name="ray idle", daemon=True).start()
+        return line
 
     def _dial(self) -> tuple[Connection, socket.socket]:
         there = jump_target(self._settings.login, self._settings.key_file)

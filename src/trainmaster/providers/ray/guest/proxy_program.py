@@ -15,17 +15,25 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 #: Ray gives it to its head only: with that all is lost in any case.
 _HEAD = {"node:__internal_head__": 0.001}
 _CALLS = 100
 _REACH_S = 5.0
-_TRIES = 4
+#: So long is it tried again to be given a server of Ray Client.
+_DIAL_S = 120.0
 _PARTING_S = 15.0
+_LOOK_S = 45.0
+#: What a head says of a client's server that has died before it was one.
+_STILLBORN = (
+    "Starting Ray client server failed", "ZombieProcess", "NoSuchProcess", "Proxy failed to Connect",
+)  # fmt: skip
 
 
 class Seat:
@@ -261,6 +269,30 @@ class Keeper:
                 os._exit(0)
 
 
+class NodeLook:
+    """Sees a node, of which it is given nothing."""
+
+    def about(self, scratch: str) -> dict[str, Any]:
+        """Whose processes run there, and whether they may write what is below a directory."""
+        import getpass
+
+        place = Path(scratch)
+        while not place.exists():
+            place = place.parent
+        return {"user": getpass.getuser(), "writes": os.access(place, os.W_OK | os.X_OK)}
+
+    def now(self) -> float:
+        """Its clock."""
+        return time.time()
+
+    def run(self, script: str) -> list[Any]:
+        """The exit code, output and errors of a script."""
+        done = subprocess.run(
+            ["/bin/sh", "-c", script], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        return [done.returncode, done.stdout, done.stderr]
+
+
 def _leaving() -> dict[str, float]:
     """Seconds until nodes go that Ray drains, by id."""
     import ray
@@ -300,6 +332,41 @@ class Guest:
         import ray
 
         return [ray.__version__, ".".join(map(str, sys.version_info[:3]))]
+
+    def looks(self, addresses: list[str], script: str, scratch: str) -> dict[str, Any]:
+        """What is seen of nodes, where a script runs at the same time; and the clock here."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        nodes = {row["NodeManagerAddress"]: row["NodeID"] for row in ray.nodes() if row["Alive"]}
+        seen: dict[str, dict[str, Any]] = {each: {"error": "it is gone"} for each in addresses}
+        looks = {
+            each: ray.remote(NodeLook)
+            .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(nodes[each], soft=False))
+            .remote()
+            for each in addresses
+            if each in nodes
+        }
+
+        def ask(do: str, *args: object) -> None:
+            asked = {each: getattr(look, do).remote(*args) for each, look in looks.items()}
+            ray.wait(list(asked.values()), num_returns=len(asked), timeout=_LOOK_S)
+            for each, answer in asked.items():
+                try:
+                    seen[each] = {**seen[each], "error": "", do: ray.get(answer, timeout=0.1)}
+                except Exception as error:  # noqa: BLE001 - told to who asks
+                    seen[each]["error"] = " ".join(str(error).split())[:300] or "no answer in time"
+                    ray.kill(looks.pop(each))
+
+        ask("about", scratch)
+        for each, look in looks.items():
+            before = time.time()
+            there = ray.get(look.now.remote(), timeout=_LOOK_S)
+            seen[each]["ahead_s"] = there - (before + time.time()) / 2
+        ask("run", script)
+        for look in looks.values():
+            ray.kill(look)
+        return {"now": time.time(), "nodes": seen}
 
     def keep(self, name: str, namespace: str, kept: str, shared: str) -> None:
         """Have a keeper."""
@@ -346,15 +413,41 @@ def _connect(address: str) -> None:
 
     import ray
 
-    for left in reversed(range(_TRIES)):
+    if address.startswith("ray://"):
+        _part_at_once()
+    deadline = time.monotonic() + _DIAL_S
+    while True:
         try:
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
             return
         except ConnectionError as error:
-            # The head starts a server for each client, and gives it 30 s; some die at once.
-            passing = ("Starting Ray client server failed", "ZombieProcess")
-            if not left or not any(each in str(error) for each in passing):
+            # The head forks a server for each client, while other threads of it use gRPC: some die before
+            # they are one (ray-project/ray#63202, open in 2.60). The next one may not.
+            if time.monotonic() > deadline or not any(each in str(error) for each in _STILLBORN):
                 raise
+        time.sleep(0.2)
+
+
+def _part_at_once() -> None:
+    """Have a client not wait for its streams when it gives up; their threads end with the process.
+
+    A head ends those of a server that never was after 41 s.
+    """
+    try:
+        from ray.util.client.dataclient import DataClient
+        from ray.util.client.logsclient import LogstreamClient
+    except ImportError:  # of another version
+        return
+
+    def parting(close: Callable[[Any], None], thread: str) -> Callable[[Any], None]:
+        def part(stream: Any) -> None:  # noqa: ANN401 - of Ray
+            setattr(stream, thread, None)
+            close(stream)
+
+        return part
+
+    DataClient.close = parting(DataClient.close, "data_thread")
+    LogstreamClient.close = parting(LogstreamClient.close, "log_thread")
 
 
 def main(about: dict[str, str]) -> None:
