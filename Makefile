@@ -128,7 +128,7 @@ mutations: install
 
 # At most ten minutes on a machine with an NVIDIA GPU: NCCL, DDP, FSDP, what is observed, memory, a quote that is kept.
 gpu: install
-	@$(BIN)/python -m pytest -m gpu -rs tests/integration/test_gpu.py tests/unit/executors/test_gpus.py
+	@$(BIN)/python -m pytest -m gpu -rs tests/integration/test_gpu.py tests/unit/executors/supervisor/test_gpus.py
 
 # Rents machines on EC2 with your credentials, for CAP dollars at most, loses one, and looks whether anything is left.
 real-aws: install

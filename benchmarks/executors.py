@@ -27,7 +27,7 @@ from common import options, report, spread
 from trainmaster.executors.base import Capacity, Executor, GangRequest, MemberRequest, Phase
 from trainmaster.executors.gangs.engine import ClusterNode
 from trainmaster.executors.gangs.executor import NodesExecutor
-from trainmaster.executors.local import LocalExecutor
+from trainmaster.executors.local.executor import LocalExecutor
 from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.executors.ray.commands import authentication
 from trainmaster.executors.ssh.cluster import SshCluster

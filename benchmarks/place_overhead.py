@@ -137,7 +137,7 @@ def supervisors_mb() -> list[float]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if "trainmaster.executors.supervisor" in " ".join(process.cmdline()):
+            if "trainmaster.executors.supervisor.program" in " ".join(process.cmdline()):
                 found.append(process.memory_full_info().pss / 1e6)
     return found
 

@@ -35,20 +35,20 @@ WALKS: dict[str, tuple[tuple[str, ...], str]] = {
     "task": (
         (
             "control.loop.attempt_actions:AttemptActions.request",
-            "executors.local:LocalExecutor.submit",
+            "executors.local.executor:LocalExecutor.submit",
             "control.loop.attempt_actions:AttemptActions.launch_environment",
-            "executors.local:LocalExecutor.launch",
-            "executors._clients:Clients.receive",
-            "executors._gang_manager:GangManager.grant",
+            "executors.local.executor:LocalExecutor.launch",
+            "executors.supervisor.clients:Clients.receive",
+            "executors.supervisor.gang_manager:GangManager.grant",
             *_CONDUCTED,
             "executors.gangs.conductor:Conductor._place",
         ),
-        "executors._members:Spawner.spawn",
+        "executors.supervisor.members:Spawner.spawn",
     ),
     "checkpoint": (("control.attempt.saving:checkpoint", "cluster.node_files.worker:_obey"), ""),
     "metric": (
         (
-            "executors._outputs:Outputs.serve",
+            "executors.supervisor.outputs:Outputs.serve",
             "control.measure.progress:TaskProgress.update",
             "executors.gangs.nodes:Link._poll",
             "executors.gangs.copies:Mirror.take",

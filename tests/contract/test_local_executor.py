@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.executors import _processes
 from trainmaster.executors.base import (
     UNIX_USER,
     Capacity,
@@ -21,7 +20,8 @@ from trainmaster.executors.base import (
     QueuePlace,
     Sandbox,
 )
-from trainmaster.executors.local import LocalExecutor
+from trainmaster.executors.local.executor import LocalExecutor
+from trainmaster.executors.supervisor import processes
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.testing.executor_contract import RUN, ExecutorContract, alive, until
 
@@ -31,7 +31,7 @@ def end_everything(home: Path) -> None:
     lock = home / "supervisor" / "lock"
     text = lock.read_text().strip() if lock.exists() else ""
     pids = [int(text)] if text and str(home).encode() in _command(int(text)) else []
-    while pids or (pids := [pid for pid in _processes.scan() if _processes.marker(pid, str(home.resolve()))]):
+    while pids or (pids := [pid for pid in processes.scan() if processes.marker(pid, str(home.resolve()))]):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -23,8 +23,8 @@ from test_local_executor import end_everything
 
 from trainmaster.control.task.isolation import Isolation
 from trainmaster.executors.base import UNIX_USER, Capacity, Container, GangRequest, MemberRequest, Phase
-from trainmaster.executors.local import LocalExecutor
-from trainmaster.executors.logs import read_log
+from trainmaster.executors.local.executor import LocalExecutor
+from trainmaster.executors.telemetry.logs import read_log
 from trainmaster.testing.waits import until
 
 if os.geteuid() != 0 or shutil.which("useradd") is None:

@@ -66,7 +66,8 @@ _PACKAGES = (
     *("control.checks", "control.decide", "control.loop", "control.measure", "control.notes", "control.task"),
     *("cluster", "cluster.bootstrap", "cluster.node_files", "cluster.renting", "cluster.roles"),
     *("advisor.market", "advisor.model", "advisor.papers", "advisor.quote", "providers", "providers.aws"),
-    *("executors", "executors.gangs", "executors.ssh", "sweeps", "artifacts", "objects", "transport"),
+    *("executors", "executors.containers", "executors.gangs", "executors.local", "executors.ssh"),
+    *("executors.supervisor", "executors.telemetry", "sweeps", "artifacts", "objects", "transport"),
     *("volumes.mounting", "volumes.packed"),
 )
 _LIBRARIES = (

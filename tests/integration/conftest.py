@@ -316,7 +316,7 @@ class Trainmaster:
 
     def supervisors(self) -> list[int]:
         """Process ids of supervisors of this home."""
-        return [pid for pid, command in self.processes().items() if "executors.supervisor" in command]
+        return [pid for pid, command in self.processes().items() if "executors.supervisor.program" in command]
 
     def until_quiet(self) -> None:
         """No process of this home is left, nor comes back."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from private_engines import IMAGE, NO_BASH, NO_PYTHON, NoEngineError, PrivateEngine
 
-from trainmaster.executors.containers import shared_bytes
+from trainmaster.executors.containers.command_line import shared_bytes
 
 pytestmark = pytest.mark.container
 

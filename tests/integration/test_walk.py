@@ -13,7 +13,8 @@ def test_a_task_is_followed_from_its_request_to_its_bash() -> None:
     walks = json.loads(done.stdout)
     task = list(walks["task"]["files"])
     assert task[0] == "control/loop/attempt_actions.py"
-    assert {"executors/local.py", "executors/_gang_manager.py", "executors/_members.py"} < set(task)
+    assert "executors/local/executor.py" in task
+    assert {"executors/supervisor/gang_manager.py", "executors/supervisor/members.py"} < set(task)
     assert walks["task"]["processes"] == 2
     assert "artifacts/publishing.py" in walks["checkpoint"]["files"]
     assert "control/measure/progress.py" in walks["metric"]["files"]

@@ -24,7 +24,7 @@ from trainmaster.api.own_hosts import (
     names_of_urls,
     origin_of,
 )
-from trainmaster.executors._processes import raise_limit
+from trainmaster.executors.supervisor.processes import raise_limit
 from trainmaster.service.server_loops import is_passing
 from trainmaster.spec.addresses import is_loopback, name_of
 from trainmaster.spec.errors import MissingPartError, UsageError

@@ -52,7 +52,7 @@ _LEASE_LOOK_S: Final = 1.0
 _PACKAGES: Final = ("trainmaster",)
 #: For volumes, and for stores where a bare image knows no authority; little, so every node gets what is here.
 _SMALL_PACKAGES: Final = ("blake3", "mfusepy", "certifi")
-_IMPORTS: Final = ("psutil", "obstore", "trainmaster.executors.supervisor")
+_IMPORTS: Final = ("psutil", "obstore", "trainmaster.executors.supervisor.program")
 _KEY: Final = "key.pair"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-from trainmaster.executors._processes import ATTEMPT_GROUPS
+from trainmaster.executors.supervisor.processes import ATTEMPT_GROUPS
 from trainmaster.spec.addresses import METADATA
 
 #: One of each service: where one answers a task is asked of these.

@@ -18,7 +18,7 @@ from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, queries
 from trainmaster.executors.base import Capacity
 from trainmaster.executors.capacity import detect_capacity
-from trainmaster.executors.local import LocalExecutor
+from trainmaster.executors.local.executor import LocalExecutor
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import BUILT_IN, capabilities_of
 from trainmaster.providers.examining import Finding, cuda_of_image, examined, refused

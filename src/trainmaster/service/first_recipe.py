@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.executors.log_formats import prints
+from trainmaster.executors.telemetry.log_formats import prints
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.metric_names import says_how_good
 

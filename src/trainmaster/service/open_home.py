@@ -17,7 +17,7 @@ from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.executors.local import LocalExecutor
+    from trainmaster.executors.local.executor import LocalExecutor
     from trainmaster.providers.base import ProviderPlace
     from trainmaster.service.driving.replicas import RunReplicas
 
@@ -65,7 +65,7 @@ class OpenHome:
     def warm_up(self) -> None:
         """Start what a run will need in the background; quick, and harmless if no run follows."""
         if self._executor is None:
-            from trainmaster.executors.local import LocalExecutor
+            from trainmaster.executors.local.executor import LocalExecutor
 
             self._executor = LocalExecutor(self.home.root)
             self._executor.start()
@@ -234,7 +234,7 @@ class OpenHome:
 
     def executor_of(self, home: Home) -> LocalExecutor:
         """The executor of this machine, for the supervisor of a home."""
-        from trainmaster.executors.local import LocalExecutor
+        from trainmaster.executors.local.executor import LocalExecutor
 
         if home.root == self.home.root:
             self.warm_up()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainmaster.executors.base import Executor, MemberRequest, Phase
-from trainmaster.executors.logs import read_log
+from trainmaster.executors.telemetry.logs import read_log
 from trainmaster.testing.executor_contract_tools import ContractTools
 from trainmaster.testing.waits import until
 

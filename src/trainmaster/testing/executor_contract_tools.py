@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trainmaster.executors.base import Capacity, Executor, GangRequest, GangStatus, MemberRequest, Phase
-from trainmaster.executors.logs import read_log
+from trainmaster.executors.telemetry.logs import read_log
 from trainmaster.testing.waits import until
 
 RUN = "contract-0"

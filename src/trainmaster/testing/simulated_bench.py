@@ -11,7 +11,7 @@ from trainmaster.control.loop.run_state import ExperimentState, Task
 from trainmaster.control.measure.progress import TaskProgress
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
-from trainmaster.executors.member_metrics import MemberMetrics
+from trainmaster.executors.telemetry.member_metrics import MemberMetrics
 from trainmaster.spec.states import WHOLE, EndReason
 from trainmaster.testing.simulated_plan import SchedulePlan
 from trainmaster.testing.simulated_world import ViolationError, World

@@ -24,7 +24,7 @@ from trainmaster.db.changes import (
     RunChange,
     TaskChange,
 )
-from trainmaster.executors.member_metrics import MemberMetrics
+from trainmaster.executors.telemetry.member_metrics import MemberMetrics
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import EndReason, State
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.executors import _traffic
+from trainmaster.executors.supervisor import traffic
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_the_kernel_times_the_connections_of_a_gang(lab: Any, pair: Any) -> None
     """As the supervisor asks it for what is measured of a gang: `tcpi_min_rtt` over netlink."""
     one, other, ssh, back = pair
     address, port = lab.instance(other)["PrivateIpAddress"], random.randint(20_000, 30_000)
-    source = Path(_traffic.__file__).read_text()
+    source = Path(traffic.__file__).read_text()
     asks = f"{source}\nprint(max(trip_us for *_, trip_us, _ in SocketReader().dump()))"
     lab.call("delay", one, other, 20)
     back(f"nohup timeout 60 nc -l -p {port} > /dev/null 2>&1 < /dev/null &")

@@ -39,7 +39,7 @@ def user_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def packages() -> tuple[RuntimePackage, RuntimePackage]:
     """Our runtime as it is, the same with and without GPUs."""
-    package = make_runtime_package(imports=("psutil", "obstore", "trainmaster.executors.supervisor"))
+    package = make_runtime_package(imports=("psutil", "obstore", "trainmaster.executors.supervisor.program"))
     return package, package
 
 

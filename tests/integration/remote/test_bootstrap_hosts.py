@@ -148,7 +148,7 @@ def test_the_supervisor_starts_from_it(bootstrap: Bootstrap, ssh: Ssh, new_host:
 import os, sys
 from pathlib import Path
 from trainmaster.executors.base import Capacity, GangRequest, MemberRequest
-from trainmaster.executors.local import LocalExecutor
+from trainmaster.executors.local.executor import LocalExecutor
 home = Path(os.environ["HOME"], "tm")
 home.mkdir()
 executor = LocalExecutor(home)

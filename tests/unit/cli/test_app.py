@@ -42,7 +42,7 @@ def test_who_looks_at_runs_loads_nothing_that_only_driving_needs(tmp_path, monke
     monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path))
     loaded = json.loads(_in_a_process(["status"])[-1])
     assert len(loaded) <= 105, loaded
-    assert not {"trainmaster.control.loop.controller", "trainmaster.executors.local"} & set(loaded)
+    assert not {"trainmaster.control.loop.controller", "trainmaster.executors.local.executor"} & set(loaded)
 
 
 def _in_a_process(words):

@@ -20,8 +20,8 @@ from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.run_state import Task
 from trainmaster.control.task.job_context import TaskContext
 from trainmaster.control.task.layout import Home
-from trainmaster.executors import engines
-from trainmaster.executors.engines import Image
+from trainmaster.executors.containers import engines
+from trainmaster.executors.containers.engines import Image
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.transport.base import Target

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from trainmaster.control.checks.preflight import check_all, check_machine
-from trainmaster.executors import containers
 from trainmaster.executors.capacity import NodeCapacity
+from trainmaster.executors.containers import command_line
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError, UsageError
 
@@ -76,7 +76,7 @@ def test_a_gang_that_fits_is_not() -> None:
 def test_shared_memory_that_is_not_there_is_told_with_what_makes_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(containers, "shared_bytes", lambda: 4 * 10**9)
+    monkeypatch.setattr(command_line, "shared_bytes", lambda: 4 * 10**9)
     assert check_machine(recipe(hardware={"shm_size": "4GB"}), MACHINE) == []
     (note,) = check_machine(recipe(hardware={"shm_size": "6GB"}), MACHINE)
     assert "/dev/shm of this machine has 4.0 GB; `mount -o remount,size=6000000000 /dev/shm`" in note

@@ -15,8 +15,8 @@ from trainmaster.control.measure.measuring import held_share, trace_of
 from trainmaster.control.measure.progress import TaskProgress
 from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.member_metrics import MemberMetrics
-from trainmaster.executors.usage import Usage
+from trainmaster.executors.telemetry.member_metrics import MemberMetrics
+from trainmaster.executors.telemetry.usage import Usage
 from trainmaster.spec import read_recipe
 from trainmaster.spec.states import State
 

@@ -46,7 +46,7 @@ class RunFollower:
     """
 
     def __init__(self, recipe: Recipe, status: Callable[[], Mapping[str, Any]], view_every_s: float) -> None:
-        from trainmaster.executors.metrics import StepRate
+        from trainmaster.executors.telemetry.metrics import StepRate
         from trainmaster.service.driving.run_news import MAX_ECHOED_TASKS
 
         self._status = status

@@ -19,7 +19,7 @@ from trainmaster.cluster.node_files.order_output import Order, OrderOutput
 from trainmaster.control.attempt.local_images import LocalImages, end_all, own_user
 from trainmaster.control.attempt.setup import Setup, end_setups
 from trainmaster.control.task.locking import locked
-from trainmaster.executors.engines import ContainerEngine, Image, find_engine
+from trainmaster.executors.containers.engines import ContainerEngine, Image, find_engine
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import write_private
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_files.files import NodeFiles, NodePaths
     from trainmaster.control.task.job_context import TaskContext
-    from trainmaster.executors.engines import ContainerEngine, Image
+    from trainmaster.executors.containers.engines import ContainerEngine, Image
 
 _PIECE_BYTES: Final = 1 << 20
 _COMPRESSION: Final = 1  # a network is mostly faster than better compression
@@ -99,7 +99,7 @@ class NodeImages(BroughtImages):
         }
 
     def _prepare(self, node: NodeAccess, context: TaskContext, name: str) -> tuple[Image, str]:
-        from trainmaster.executors.engines import Image
+        from trainmaster.executors.containers.engines import Image
 
         own = None if context.is_foreign else self._find_own(name)  # this machine's may be private
         order = self._order(context, name)
@@ -129,7 +129,7 @@ class NodeImages(BroughtImages):
 
     def _find_own(self, name: str) -> tuple[ContainerEngine, Image] | None:
         """What this machine's own engine has of that name; it need not have an engine."""
-        from trainmaster.executors.engines import find_engine
+        from trainmaster.executors.containers.engines import find_engine
 
         with self._saving:
             if name not in self._own:

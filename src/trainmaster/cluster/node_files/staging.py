@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.node_files.files import NodeFiles, NodePaths
     from trainmaster.cluster.node_files.images import NodeImages
     from trainmaster.control.task.job_context import TaskContext
-    from trainmaster.executors.engines import Image
+    from trainmaster.executors.containers.engines import Image
     from trainmaster.spec import DataSource
 
 

@@ -36,7 +36,7 @@ from trainmaster.cluster.node_files.trees import (
     scan,
     settle,
 )
-from trainmaster.executors._processes import forbid_core_dumps
+from trainmaster.executors.supervisor.processes import forbid_core_dumps
 from trainmaster.spec.errors import TrainmasterError
 
 _READ_BYTES: Final = 1 << 18

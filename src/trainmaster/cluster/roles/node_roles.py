@@ -386,7 +386,7 @@ class _Masked:
     """Takes what Ansible says, keeps it, and writes it to a log without the values of secrets."""
 
     def __init__(self, context: TaskContext, log: BinaryIO) -> None:
-        from trainmaster.executors.masking import SecretMask
+        from trainmaster.executors.telemetry.masking import SecretMask
 
         secrets = (context.variables.get(name, "") for name in context.experiment.secrets)
         self._mask = SecretMask([value for value in secrets if value])

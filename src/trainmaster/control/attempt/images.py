@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainmaster.control.attempt.setup import Setup
     from trainmaster.control.task.isolation import Isolation
     from trainmaster.control.task.job_context import TaskContext
-    from trainmaster.executors.engines import Image
+    from trainmaster.executors.containers.engines import Image
 
 #: The tasks of an experiment that all fail for want of its image ask for it once.
 _REMEMBER_REFUSAL_S: Final = 30.0
@@ -143,7 +143,7 @@ class Images(BroughtImages):
 
     def _own_images(self, context: TaskContext) -> LocalImages:
         from trainmaster.control.attempt.local_images import LocalImages
-        from trainmaster.executors.engines import find_engine
+        from trainmaster.executors.containers.engines import find_engine
 
         if self._local_images is None:
             self._local_images = LocalImages(find_engine(self._environ), f"{context.home.root}/{context.run}")

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from trainmaster.control.task.environment import UNBUFFERED
-from trainmaster.executors import containers
 from trainmaster.executors.base import Container, Sandbox
-from trainmaster.executors.engine_calls import MAKING_S
-from trainmaster.executors.engines import ContainerEngine, Image, last_words
+from trainmaster.executors.containers import command_line
+from trainmaster.executors.containers.engines import ContainerEngine, Image, last_words
+from trainmaster.executors.supervisor.container_calls import MAKING_S
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class LocalImages:
             UsageError: it cannot be started, or has no bash.
         """
         container = replace(self.engine.container(name, (cwd,)), sandbox=sandbox)
-        probe = containers.container_name(self._owner, f"{name}/{os.getpid()}", "probe")
+        probe = command_line.container_name(self._owner, f"{name}/{os.getpid()}", "probe")
         gpu_ids = ("all",) if gpus else ()
         said = os.memfd_create("said")
         try:
@@ -128,7 +128,7 @@ class LocalImages:
         from trainmaster.control.attempt.setup import AS_ROOT
 
         container = self.engine.container(setup.image, (setup.code, setup.path))
-        name = containers.container_name(setup.path, "setup", Path(setup.path).name)
+        name = command_line.container_name(setup.path, "setup", Path(setup.path).name)
         self.engine.remove(name)  # left over by a control process that was killed
         env = {**setup.variables, "VIRTUAL_ENV": setup.path}
         arguments = ["-c", "--", _SETUP, "setup", f"{AS_ROOT}{setup.script}"]
@@ -172,7 +172,7 @@ def _run(
     timeout_s: float | None = None,
 ) -> int:
     """Run bash in a container to its end; the exit code."""
-    command = containers.run_command(
+    command = command_line.run_command(
         container.message(),
         name=name,
         labels={},
@@ -192,7 +192,7 @@ def _run(
     _children.add(process.pid)
     _containers_of[name] = engine
     try:
-        process.communicate(containers.records(arguments, env), timeout_s)
+        process.communicate(command_line.records(arguments, env), timeout_s)
     except subprocess.TimeoutExpired:
         os.write(output.fileno(), f"it did not end within {timeout_s:.0f} s\n".encode())
     finally:

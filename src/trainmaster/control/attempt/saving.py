@@ -31,7 +31,7 @@ from trainmaster.control.task.attempt_words import (
 from trainmaster.control.task.gangs import checkpoints_of, kept_after
 from trainmaster.control.task.job_context import NodeGoneError, RelayError, TaskContext
 from trainmaster.control.task.layout import has_entries
-from trainmaster.executors.metrics import json_safe
+from trainmaster.executors.telemetry.metrics import json_safe
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import EndReason
 

@@ -40,7 +40,7 @@ from trainmaster.volumes.errors import InUseError
 if TYPE_CHECKING:
     from trainmaster.control.attempt.images import Images
     from trainmaster.control.attempt.setup import Setup
-    from trainmaster.executors.engines import Image
+    from trainmaster.executors.containers.engines import Image
 
 #: What environments are made with: path and version.
 _PYTHON: Final = (f"{sys.base_prefix}/bin/python3", sys.version.split(maxsplit=1)[0])

@@ -264,7 +264,7 @@ def _check_images(recipe: Recipe, environ: Mapping[str, str], *, here: bool) -> 
     wanted = {e.container: e.name for e in recipe.experiments.values() if e.container is not None}
     if not wanted:
         return
-    from trainmaster.executors.engines import find_engine
+    from trainmaster.executors.containers.engines import find_engine
 
     try:
         engine = find_engine(environ)

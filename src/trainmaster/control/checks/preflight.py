@@ -401,10 +401,10 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
     if not capabilities_of(recipe.provider).is_here:
         return []
     if any(experiment.container is not None for experiment in recipe.experiments.values()):
-        from trainmaster.executors.engines import find_engine
+        from trainmaster.executors.containers.engines import find_engine
 
         find_engine(os.environ)
-    from trainmaster.executors.containers import shared_bytes
+    from trainmaster.executors.containers.command_line import shared_bytes
 
     notes = []
     mistakes: list[tuple[tuple[str, ...], TrainmasterError]] = []

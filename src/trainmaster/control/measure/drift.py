@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.executors.usage import Usage, node_samples, read_usage
+from trainmaster.executors.telemetry.usage import Usage, node_samples, read_usage
 
 if TYPE_CHECKING:
     from pathlib import Path

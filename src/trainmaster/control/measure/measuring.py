@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.advisor.model.measurement import HELD, Measurement, Point, SeenCurve, TimeShares
 from trainmaster.control.task.gangs import member_names
-from trainmaster.executors.usage import Usage, read_usage
+from trainmaster.executors.telemetry.usage import Usage, read_usage
 from trainmaster.spec import Experiment, Strategy
 
 if TYPE_CHECKING:

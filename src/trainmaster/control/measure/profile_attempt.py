@@ -19,7 +19,7 @@ from trainmaster.control.task.attempt_words import FAILURE_TAIL_BYTES, explain_f
 from trainmaster.control.task.gangs import helpers_of
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.executors.base import Capacity, Executor, GangStatus, Phase
-from trainmaster.executors.logs import read_tail
+from trainmaster.executors.telemetry.logs import read_tail
 from trainmaster.spec import Experiment, ParameterValue
 from trainmaster.spec.errors import ExecutorError, InterruptedByUser, TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason, State

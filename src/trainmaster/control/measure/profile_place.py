@@ -121,7 +121,7 @@ def clear(root: Path, path: Path) -> None:
 
 def _end(root: Path, attempts: list[str]) -> None:
     from trainmaster.executors.base import Capacity, Phase
-    from trainmaster.executors.local import LocalExecutor
+    from trainmaster.executors.local.executor import LocalExecutor
     from trainmaster.spec.errors import ExecutorError
 
     executor = LocalExecutor(root)

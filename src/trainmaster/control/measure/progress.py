@@ -11,9 +11,9 @@ from trainmaster.control.task.attempt_words import metrics_of
 from trainmaster.control.task.gangs import member_names
 from trainmaster.control.task.job_context import TaskContext
 from trainmaster.control.task.layout import AttemptPlace
-from trainmaster.executors.member_metrics import MemberMetrics
-from trainmaster.executors.metrics import StepRate, json_safe
-from trainmaster.executors.usage import SilenceMeter
+from trainmaster.executors.telemetry.member_metrics import MemberMetrics
+from trainmaster.executors.telemetry.metrics import StepRate, json_safe
+from trainmaster.executors.telemetry.usage import SilenceMeter
 from trainmaster.spec import Experiment
 from trainmaster.spec.until import Until
 

@@ -11,9 +11,9 @@ from typing import Final
 from trainmaster.control.decide.effects import Job
 from trainmaster.control.task.job_context import TaskContext
 from trainmaster.control.task.layout import has_entries
-from trainmaster.executors.logs import read_tail
-from trainmaster.executors.member_metrics import MemberMetrics
-from trainmaster.executors.metrics import NotFinite, json_safe
+from trainmaster.executors.telemetry.logs import read_tail
+from trainmaster.executors.telemetry.member_metrics import MemberMetrics
+from trainmaster.executors.telemetry.metrics import NotFinite, json_safe
 from trainmaster.spec.search import TaskValue
 from trainmaster.spec.states import EndReason
 

@@ -144,7 +144,7 @@ class TaskContext:
 
     def masked(self, said: str) -> str:
         """What a program has said that got the secrets, without their values."""
-        from trainmaster.executors.masking import SecretMask
+        from trainmaster.executors.telemetry.masking import SecretMask
 
         names = [name for name in self.experiment.secrets if name in self.variables]
         return SecretMask([self.variables[name] for name in names]).text(said)

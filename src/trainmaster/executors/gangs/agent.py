@@ -26,7 +26,7 @@ from trainmaster.executors.base import Capacity, GangStatus, MemberStatus, Phase
 from trainmaster.executors.gangs.copies import ANSWER_BYTES, identity, read_pieces
 from trainmaster.executors.gangs.life import parts_elsewhere
 from trainmaster.executors.gangs.silence import DRIVER_GONE_S
-from trainmaster.executors.local import LocalExecutor
+from trainmaster.executors.local.executor import LocalExecutor
 from trainmaster.executors.wire import Splitter, encode
 from trainmaster.spec.errors import ExecutorError, LeaseLostError, TrainmasterError
 

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.executors.logfile import KEEP_LAST
-from trainmaster.executors.usage import SAMPLES_FILE
+from trainmaster.executors.telemetry.logfile import KEEP_LAST
+from trainmaster.executors.telemetry.usage import SAMPLES_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from trainmaster.executors.gangs.placement import Placement, lacking, plan_gang
-from trainmaster.executors.slots import Slots, Ticket
+from trainmaster.executors.supervisor.slots import Slots, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -9,13 +9,14 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+    from typing import TypeAlias
 
-    from trainmaster.executors._gangs import MemberProcess
     from trainmaster.executors.base import MemberStatus
+    from trainmaster.executors.supervisor.gangs import MemberProcess
 
-    Member = MemberProcess | MemberStatus
+    Member: TypeAlias = MemberProcess | MemberStatus
     #: Members, each with whether it is essential.
-    Members = Sequence[tuple[Member, bool]]
+    Members: TypeAlias = Sequence[tuple[Member, bool]]
 
 NOBODY = "NOBODY"
 #: All that live; those that only serve the others when the others have ended.

@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.executors._processes import forbid_core_dumps
 from trainmaster.executors.gangs.agent import AgentProgram
 from trainmaster.executors.gangs.engine import NODE_LABEL
 from trainmaster.executors.ray.commands import authentication
 from trainmaster.executors.ray.node_actor import actor_of
+from trainmaster.executors.supervisor.processes import forbid_core_dumps
 from trainmaster.executors.wire import encode
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainmaster.executors._processes import kept_environment
 from trainmaster.executors.gangs import node_program
 from trainmaster.executors.gangs.node_program import KILL_PATIENCE_S, send_signal, wait_until
+from trainmaster.executors.supervisor.processes import kept_environment
 from trainmaster.spec.private_files import write_private
 from trainmaster.spec.processes import start_ticks
 

@@ -19,11 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.executors._processes import forbid_core_dumps
 from trainmaster.executors.base import GangStatus
 from trainmaster.executors.gangs.agent import Agent, AgentProgram, Records
 from trainmaster.executors.gangs.life import Unattended, parts_elsewhere
 from trainmaster.executors.ssh import AGENT_PROGRAM, STATUSES
+from trainmaster.executors.supervisor.processes import forbid_core_dumps
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.db import apps
 from trainmaster.db.leases import is_alive
-from trainmaster.executors._processes import give_back
+from trainmaster.executors.supervisor.processes import give_back
 from trainmaster.service.apps.app_host import app_directories
 from trainmaster.service.apps.apps import IDLE_S, NOTEBOOK, PORT
 from trainmaster.service.apps.notebook import jupyter_python

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster import library
 from trainmaster.control.task.environment import base_environment, with_library
 from trainmaster.db import queries
-from trainmaster.executors._processes import kept_environment
+from trainmaster.executors.supervisor.processes import kept_environment
 from trainmaster.service.apps.app_host import AppKind
 from trainmaster.spec.errors import MissingPartError, RunError, TrainmasterError
 from trainmaster.spec.private_files import make_private

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.artifacts.tree import real_place
 from trainmaster.cluster.member_places import PLACES, read_places
 from trainmaster.db import queries
-from trainmaster.executors._processes import kept_environment
+from trainmaster.executors.supervisor.processes import kept_environment
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.apps.app_host import AppKind, without_tensorflow
 from trainmaster.service.runs.metric_export import OWN, EventFiles

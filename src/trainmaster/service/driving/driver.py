@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.loop.controller import Controller, LoopIntervals
 from trainmaster.db import Patience
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, add_note, undriven
-from trainmaster.executors._processes import forbid_core_dumps, raise_limit
+from trainmaster.executors.supervisor.processes import forbid_core_dumps, raise_limit
 from trainmaster.service.driving.moving import moved
 from trainmaster.service.driving.wake_pipes import SUFFIX, WakePipe, wait_for, wake_all
 from trainmaster.service.full_disks import full_disk

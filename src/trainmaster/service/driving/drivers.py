@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.db.held_runs import count_open, undriven
-from trainmaster.executors._processes import give_back
+from trainmaster.executors.supervisor.processes import give_back
 from trainmaster.service.driving.driver import DRIVERS, is_taken
 from trainmaster.service.driving.wake_pipes import wake_all
 from trainmaster.service.server_loops import ServerLoop

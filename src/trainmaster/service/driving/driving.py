@@ -18,7 +18,7 @@ from trainmaster.control.notes.store_silence import StoreSilence
 from trainmaster.control.task.gangs import may_resize
 from trainmaster.db import queries
 from trainmaster.db.run_facts import facts_of, put_fact
-from trainmaster.executors._processes import forbid_core_dumps
+from trainmaster.executors.supervisor.processes import forbid_core_dumps
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.worlds import HandOver, Session, World, world_here, world_of_machines
 from trainmaster.service.quotes.history import histories, make_recorder

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from trainmaster.control.task.isolation import MOST_PROCESSES, Isolation
-from trainmaster.executors import sandbox
-from trainmaster.executors._processes import attempt_group
-from trainmaster.executors.enclosures import Enclosure
+from trainmaster.executors.containers import sandbox
+from trainmaster.executors.supervisor.enclosures import Enclosure
+from trainmaster.executors.supervisor.processes import attempt_group
 from trainmaster.service import cloud_metadata
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import write_private
@@ -367,7 +367,7 @@ def _no_sandbox(said: str) -> UsageError:
 
 
 def _try_container(image: str, environ: Mapping[str, str]) -> str:
-    from trainmaster.executors.engines import find_engine
+    from trainmaster.executors.containers.engines import find_engine
 
     engine = find_engine(environ)
     where = "is here" if engine.image(image) is not None else "is fetched for the first run"

@@ -16,7 +16,7 @@ from trainmaster.control.loop.reconcile import Turn
 from trainmaster.control.loop.run_state import RUNNING_STATES, ExperimentState, RunState, Task
 from trainmaster.control.task.gangs import member_names
 from trainmaster.db.changes import ExperimentChange, Note, TaskChange
-from trainmaster.executors.logs import line_start, log_end, read_log
+from trainmaster.executors.telemetry.logs import line_start, log_end, read_log
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.run_news import (
     LOST,

@@ -303,9 +303,9 @@ def _acquire(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Lease | 
     if not row["can_move"]:
         home = opened.home_of(run)
         if row["state"] in (State.RUNNING, State.STOPPING) and capabilities_of(row["provider"]).is_here:
-            from trainmaster.executors import _journal  # its last driver may have been killed
+            from trainmaster.executors.supervisor import journal  # its last driver may have been killed
 
-            worked_until = _journal.worked_until(str(home.root.resolve()), run, now)
+            worked_until = journal.worked_until(str(home.root.resolve()), run, now)
     lease = opened.database.acquire(run, now, worked_until)
     if lease is not None:
         with _released_on_error(opened, lease):

@@ -29,7 +29,7 @@ from trainmaster.control.task.gangs import slots_of, slots_per_member, workers_p
 from trainmaster.db import queries
 from trainmaster.executors.base import Capacity
 from trainmaster.executors.capacity import NodeCapacity, detect_capacity
-from trainmaster.executors.local import LocalExecutor
+from trainmaster.executors.local.executor import LocalExecutor
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.fingerprint import Fingerprint, code_of, fingerprint_of, local_device_name
 from trainmaster.service.quotes.history import new_row

@@ -15,7 +15,7 @@ from trainmaster.spec.states import FINISHED, State
 
 if TYPE_CHECKING:
     from trainmaster.control.task.layout import AttemptPlace, RunFiles
-    from trainmaster.executors.metrics import Metrics
+    from trainmaster.executors.telemetry.metrics import Metrics
     from trainmaster.spec import Experiment
     from trainmaster.sweeps import Curve
 
@@ -223,7 +223,7 @@ def _evenly(count: int) -> Iterable[int]:
 def attempt_reports(experiment: Experiment, place: AttemptPlace) -> Iterator[Metrics]:
     """What the first member of an attempt reported; if nothing, then what it printed."""
     from trainmaster.control.task.gangs import member_names
-    from trainmaster.executors.member_metrics import MemberMetrics
+    from trainmaster.executors.telemetry.member_metrics import MemberMetrics
 
     member = "{}-{}".format(*member_names(experiment)[0])
     metrics = MemberMetrics(place.directory, member, experiment.metrics_pattern)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.db import run_rows
 from trainmaster.db.events import json_column, storable
-from trainmaster.executors.masking import SecretMask
+from trainmaster.executors.telemetry.masking import SecretMask
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.labels import changed, check_changes, checked_note
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.task.layout import SYSTEM
 from trainmaster.db import queries
-from trainmaster.executors.logs import READ_BYTES, read_log
+from trainmaster.executors.telemetry.logs import READ_BYTES, read_log
 from trainmaster.service.runs.curves import tasks_of
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from pathlib import Path
 from trainmaster.control.task.gangs import member_names
 from trainmaster.control.task.layout import SYSTEM
 from trainmaster.db import queries
-from trainmaster.executors.logs import READ_BYTES, line_start, log_end, read_log
-from trainmaster.executors.usage import logged_bytes
+from trainmaster.executors.telemetry.logs import READ_BYTES, line_start, log_end, read_log
+from trainmaster.executors.telemetry.usage import logged_bytes
 from trainmaster.service.runs.curves import tasks_of
 from trainmaster.service.runs.stored_recipe import experiments_in_all_sizes
 from trainmaster.service.runs.summary import is_driven

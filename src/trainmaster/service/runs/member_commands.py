@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.executors._processes import give_back
+from trainmaster.executors.supervisor.processes import give_back
 from trainmaster.spec.errors import MissingPartError, UsageError
 
 if TYPE_CHECKING:

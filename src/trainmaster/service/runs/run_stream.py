@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.control.task.gangs import member_names
 from trainmaster.control.task.layout import SYSTEM
 from trainmaster.db import queries
-from trainmaster.executors.logs import line_start, log_end, read_log
-from trainmaster.executors.member_metrics import MemberMetrics
-from trainmaster.executors.metrics import json_safe
-from trainmaster.executors.usage import logged_bytes
+from trainmaster.executors.telemetry.logs import line_start, log_end, read_log
+from trainmaster.executors.telemetry.member_metrics import MemberMetrics
+from trainmaster.executors.telemetry.metrics import json_safe
+from trainmaster.executors.telemetry.usage import logged_bytes
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.runs.summary import run_brief
 from trainmaster.spec.errors import UsageError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.cluster.member_places import PLACES, read_places
 from trainmaster.control.attempt.system_log import WAIT_S, put_system_log, said_here, system_log_command
 from trainmaster.control.task.layout import AttemptPlace
-from trainmaster.executors.masking import SecretMask
+from trainmaster.executors.telemetry.masking import SecretMask
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.shells import find_way, members_of

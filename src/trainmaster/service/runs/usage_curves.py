@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import queries
-from trainmaster.executors.usage import (
+from trainmaster.executors.telemetry.usage import (
     Usage,
     machine_samples,
     member_samples,

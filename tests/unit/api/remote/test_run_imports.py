@@ -7,7 +7,7 @@ PROGRAM = """
 import sys
 import trainmaster.cli.app, trainmaster.cli.driving, trainmaster.cli.quote, trainmaster.cli.renting
 from trainmaster.api.remote import asking, directory_tar, following, remote
-from trainmaster.executors.metrics import StepRate
+from trainmaster.executors.telemetry.metrics import StepRate
 from trainmaster.service import Note, ProfilePhase, ProfileProgress, capabilities_of
 from trainmaster.service.runs import highlights
 from trainmaster.spec import read_recipe

@@ -1,0 +1,1 @@
+"""What members run in: containers of docker and podman, and sandboxes of Unix users."""

@@ -1,0 +1,300 @@
+"""`ContainerEngine`: docker or podman on this machine, asked through its own command line."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from io import BufferedIOBase
+
+from trainmaster.executors.base import Container
+from trainmaster.executors.containers import command_line
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.plain_json import parsed_json
+
+ENGINE_VARIABLE = "TRAINMASTER_CONTAINER_ENGINE"
+KINDS = ("docker", "podman")
+
+#: Where the clients find their engine, their configuration and their helpers. Nothing else of the
+#: caller's environment reaches them, and none of it reaches a container.
+_SETTINGS = (
+    "DOCKER_API_VERSION", "DOCKER_CERT_PATH", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_HOST",
+    "DOCKER_TLS_VERIFY",
+    "CONTAINER_CONNECTION", "CONTAINER_HOST", "CONTAINERS_CONF", "CONTAINERS_CONF_OVERRIDE",
+    "CONTAINERS_REGISTRIES_CONF", "CONTAINERS_STORAGE_CONF", "REGISTRY_AUTH_FILE",
+    "DBUS_SESSION_BUS_ADDRESS", "HOME", "PATH", "TMPDIR",
+    "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
+)  # fmt: skip
+
+_ANSWER_S = 30.0
+#: A registry that has not said what is in the image by then is not there.
+CONNECT_S = 90.0
+_PIECE_BYTES = 1 << 20
+_LOADED = re.compile(r"^Loaded image(?:\(s\)| ID)?: (\S+)$", re.MULTILINE)
+_UNDER_WAY = re.compile(r"Pulling from|Getting image source|Copying|\b[0-9a-f]{12}: |Digest: ", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What an engine knows of one of its images.
+
+    Attributes:
+        id: tells one from another, also of the same name.
+        env: the variables that it sets.
+        is_own: it was made on this machine: no registry is known to have it.
+    """
+
+    id: str
+    env: Mapping[str, str]
+    is_own: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEngine:
+    """What starts containers on this machine.
+
+    Attributes:
+        kind: ``docker`` or ``podman``.
+        program: absolute path of its client.
+        rootless: it runs as an ordinary user.
+        settings: all the environment that the client gets.
+    """
+
+    kind: str
+    program: str
+    rootless: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def container(self, image: str, mounts: Sequence[str]) -> Container:
+        """A container of this engine, as members ask for it."""
+        return Container(
+            image=image,
+            program=self.program,
+            kind=self.kind,
+            rootless=self.rootless,
+            mounts=tuple(mounts),
+            settings=self.settings,
+        )
+
+    def image(self, name: str) -> Image | None:
+        """An image that is on this machine, else None."""
+        code, said = self.ask("image", "inspect", name)
+        if code:
+            return None
+        try:
+            (found,) = parsed_json(said)
+            pairs = (str(each).partition("=") for each in found["Config"].get("Env") or ())
+            variables = {key: value for key, _, value in pairs}
+            digests = [str(each) for each in found.get("RepoDigests") or ()]
+            is_own = all(each.startswith("localhost/") for each in digests)  # podman gives those to its own
+            return Image(_plain_id(str(found["Id"])), variables, is_own)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def pull(self, name: str, children: set[int], connect_s: float | None = None) -> None:
+        """Bring an image here, however long that takes once the registry has answered.
+
+        Args:
+            name: of the image.
+            children: holds the process group of the client while it lives.
+            connect_s: how long the registry may be silent; `CONNECT_S` by default.
+
+        Raises:
+            UsageError: it cannot be had.
+        """
+        process = subprocess.Popen(
+            [self.program, "pull", name],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(self.settings),
+            start_new_session=True,  # Ctrl-C is for us: we end it
+        )
+        children.add(process.pid)
+        try:
+            said = _listen(process, CONNECT_S if connect_s is None else connect_s)
+        finally:
+            _end(process)
+            children.discard(process.pid)
+        if process.returncode:
+            raise UsageError(
+                f"the image {name} is not on this machine and cannot be pulled: {last_words(said)}",
+                f"Check its name, build it (`{self.kind} build -t {name} .`), or `{self.kind} login`.",
+            )
+
+    def load(self, name: str, archive: BufferedIOBase, children: set[int]) -> None:
+        """Take an image from an archive of `save`; it may be another kind of engine's.
+
+        Args:
+            name: of the image; engines write it in different ways.
+            archive: not compressed: not every podman reads that. Read to its end.
+            children: holds the process group of the client while it lives.
+
+        Raises:
+            UsageError: it is not taken.
+        """
+        process = subprocess.Popen(
+            [self.program, "load"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(self.settings),
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        children.add(process.pid)
+        try:
+            with suppress(BrokenPipeError), process.stdin as pipe:  # it says why
+                shutil.copyfileobj(archive, pipe, _PIECE_BYTES)
+            said = process.stdout.read().decode("utf-8", "replace")
+            process.wait()
+        finally:
+            _end(process)
+            process.stdout.close()
+            children.discard(process.pid)
+        if process.returncode:
+            raise UsageError(f"{self.kind} does not take the image {name}: {last_words(said)}")
+        loaded = _LOADED.findall(said)
+        if loaded and self.image(name) is None:
+            self.ask("tag", loaded[-1], name)
+
+    def save(self, name: str, target: str) -> None:
+        """Write an image to a file.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        kind = ["--format", "docker-archive"] if self.kind == "podman" else []
+        done = subprocess.run(
+            [self.program, "save", *kind, "--output", target, name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=dict(self.settings),
+            check=False,
+        )
+        if done.returncode:
+            raise UsageError(f"{self.kind} cannot save the image {name}: {last_words(done.stderr)}")
+
+    def remove(self, name: str) -> None:
+        """Kill and remove a container; no harm if there is none."""
+        container = {"program": self.program, "kind": self.kind}
+        self._run(command_line.remove_command(container, [name])[1:])
+
+    def ask(self, *arguments: str) -> tuple[int, str]:
+        """Exit code and output of a quick command; the code is -1 if there was no answer."""
+        return self._run(arguments)
+
+    def _run(self, arguments: Sequence[str]) -> tuple[int, str]:
+        try:
+            done = subprocess.run(
+                [self.program, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=dict(self.settings),
+                timeout=_ANSWER_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return -1, f"no answer within {_ANSWER_S:.0f} s"
+        except OSError as error:
+            return -1, f"{self.program}: {error.strerror}"
+        return done.returncode, done.stdout if not done.returncode else done.stderr
+
+
+def find_engine(environ: Mapping[str, str]) -> ContainerEngine:
+    """The engine that ``TRAINMASTER_CONTAINER_ENGINE`` names; else docker if it answers, else podman.
+
+    Args:
+        environ: the caller's.
+
+    Raises:
+        UsageError: there is none that answers.
+    """
+    chosen = environ.get(ENGINE_VARIABLE, "")
+    if chosen and chosen not in KINDS:
+        raise UsageError(
+            f"{ENGINE_VARIABLE}: {chosen!r} is no container engine", f"Set it to {' or '.join(KINDS)}."
+        )
+    settings = {name: environ[name] for name in _SETTINGS if name in environ}
+    refusals = []
+    for kind in [chosen] if chosen else KINDS:
+        program = shutil.which(kind, path=environ.get("PATH", os.defpath))
+        if program is None:
+            refusals.append(f"{kind} is not installed")
+            continue
+        rootless, refusal = _try(ContainerEngine(kind, os.path.abspath(program), settings=settings))  # noqa: PTH100
+        if not refusal:
+            return ContainerEngine(kind, os.path.abspath(program), rootless, settings)  # noqa: PTH100
+        refusals.append(f"{kind} does not answer ({refusal})")
+    raise UsageError(
+        f"`container` needs docker or podman: {'; '.join(refusals)}",
+        "Install one of them; start the docker daemon (`systemctl start docker`) or join the group `docker`. "
+        f"{ENGINE_VARIABLE} chooses between them.",
+    )
+
+
+def last_words(said: str) -> str:
+    """What an engine gives as the reason, on one line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    useful = [line for line in lines if not line.startswith(("See 'docker", "Run 'docker"))]
+    return (useful or lines or ["it said nothing"])[-1].removeprefix("Error response from daemon: ")
+
+
+def _try(engine: ContainerEngine) -> tuple[bool, str]:
+    """Whether an engine is rootless, and why it is of no use."""
+    if engine.kind == "podman":
+        code, said = engine.ask("info", "--format", "{{.Host.Security.Rootless}}")
+        return said.strip() == "true", last_words(said) if code else ""
+    code, said = engine.ask("info", "--format", "{{json .SecurityOptions}}")
+    if not code and said.strip() in ("", "null"):  # some versions fail with exit code 0
+        code, said = engine.ask("version")
+        code = code or 1
+    return not code and "rootless" in said, last_words(said) if code else ""
+
+
+def _plain_id(text: str) -> str:
+    """Docker says which hash it is, podman does not.
+
+    >>> _plain_id("sha256:12ab")
+    '12ab'
+    """
+    return text.removeprefix("sha256:")
+
+
+def _listen(process: subprocess.Popen[bytes], connect_s: float) -> str:
+    """The output of a pull; ends it if nothing comes of it."""
+    assert process.stdout is not None
+    said = b""
+    give_up_at = time.monotonic() + connect_s
+    with selectors.DefaultSelector() as selector, process.stdout as pipe:
+        selector.register(pipe, selectors.EVENT_READ)
+        while True:
+            under_way = _UNDER_WAY.search(said.decode("utf-8", "replace"))
+            left_s = None if under_way else give_up_at - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                _end(process)
+                return f"no registry has answered within {connect_s:.0f} s"
+            if selector.select(left_s):
+                data = os.read(pipe.fileno(), 65536)
+                if not data:
+                    return said.decode("utf-8", "replace")
+                said = (said + data)[-65536:]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to it and its helpers, unless it has ended."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

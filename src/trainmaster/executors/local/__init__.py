@@ -1,0 +1,1 @@
+"""Gangs on this machine, by its supervisor."""

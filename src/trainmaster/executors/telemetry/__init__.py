@@ -1,0 +1,1 @@
+"""What members say of themselves and use: logs, metrics, samples; read anywhere."""

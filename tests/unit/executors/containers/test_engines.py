@@ -1,0 +1,116 @@
+"""Which engine is taken, and what is made of its answers; small scripts play the engines."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from trainmaster.executors.containers import engines
+from trainmaster.executors.containers.engines import ContainerEngine, find_engine, last_words
+from trainmaster.spec.errors import UsageError
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """Makes programs; gives an environment with nothing but them on PATH."""
+
+    def make(**scripts):
+        for name, script in scripts.items():
+            path = tmp_path / name
+            path.write_text(f"#!/bin/bash\n{script}\n")
+            path.chmod(0o755)
+        return {"PATH": str(tmp_path), "TOKEN": "secret", "DOCKER_HOST": "unix:///d"}
+
+    return make
+
+
+DOCKER = """echo '["name=seccomp"]'"""
+PODMAN = "echo true"
+UNREACHABLE = "echo 'Cannot connect to the Docker daemon at unix:///d.' >&2; exit 1"
+
+
+def test_docker_comes_first_and_gets_its_settings_only(programs):
+    found = find_engine(programs(docker=DOCKER, podman=PODMAN))
+    assert (found.kind, Path(found.program).name, found.rootless) == ("docker", "docker", False)
+    assert found.settings.keys() == {"PATH", "DOCKER_HOST"}
+
+
+def test_podman_where_docker_does_not_answer(programs):
+    found = find_engine(programs(docker=UNREACHABLE, podman=PODMAN))
+    assert (found.kind, found.rootless) == ("podman", True)
+    assert find_engine(programs(docker="echo null", podman="echo false")).rootless is False
+
+
+def test_rootless_docker(programs):
+    assert find_engine(programs(docker="""echo '["name=seccomp","name=rootless"]'""")).rootless
+
+
+def test_the_caller_chooses(programs):
+    env = programs(docker=DOCKER, podman=PODMAN)
+    assert find_engine({**env, "TRAINMASTER_CONTAINER_ENGINE": "podman"}).kind == "podman"
+    with pytest.raises(UsageError, match="'nerdctl' is no container engine"):
+        find_engine({**env, "TRAINMASTER_CONTAINER_ENGINE": "nerdctl"})
+
+
+def test_none_is_there(programs):
+    with pytest.raises(
+        UsageError, match=r"docker does not answer .Cannot connect.*podman is not installed"
+    ) as caught:
+        find_engine(programs(docker=UNREACHABLE))
+    assert "systemctl start docker" in caught.value.hint
+
+
+def test_images(programs, tmp_path):
+    answer = '{"Id": "sha256:1", "Config": {"Env": ["PATH=/bin", "A=b=c"]}, "RepoDigests": [%s]}'
+    for name, digests in {"here": "", "podmans": '"localhost/a@sha256:2"', "pulled": '"a@sha256:2"'}.items():
+        (tmp_path / f"{name}.json").write_text(f"[{answer % digests}]")
+    programs(docker=f'cat "{tmp_path}/$3.json"')
+    engine = ContainerEngine("docker", str(tmp_path / "docker"), settings={"PATH": os.defpath})
+    found = engine.image("here")
+    assert found is not None
+    assert (found.id, found.env) == ("1", {"PATH": "/bin", "A": "b=c"})
+    known = [engine.image(name) for name in ("here", "podmans", "pulled")]
+    assert [image and image.is_own for image in known] == [True, True, False]
+    assert engine.image("elsewhere") is None
+
+
+def test_an_image_is_taken_under_its_name(programs, tmp_path):
+    """Podman calls `a:1` of docker `localhost/a:1`, which it finds; docker does not find podman's."""
+    programs(
+        docker=f"""case $1 in
+        load) cat > "{tmp_path}/loaded"; echo "Loaded image: localhost/a:1";;
+        tag) echo "$2 $3" > "{tmp_path}/tag";;
+        *) exit 1;;
+        esac"""
+    )
+    engine = ContainerEngine("docker", str(tmp_path / "docker"), settings={"PATH": os.defpath})
+    children: set[int] = set()
+    engine.load("a:1", io.BytesIO(b"layers" * 100_000), children)
+    assert (tmp_path / "loaded").read_bytes() == b"layers" * 100_000
+    assert (tmp_path / "tag").read_text() == "localhost/a:1 a:1\n"
+    assert not children
+    programs(docker="echo 'no space left on device' >&2; exit 1")
+    with pytest.raises(UsageError, match="docker does not take the image a:1: no space left on device"):
+        engine.load("a:1", io.BytesIO(b"layers" * 100_000), children)
+
+
+def test_a_pull_may_take_long_once_the_registry_has_answered(programs, tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "CONNECT_S", 1.0)
+    answers = "echo '1: Pulling from library/here'; sleep 1.2; echo 'no such host' >&2; exit 1"
+    programs(docker=f"if [[ $2 = here ]]; then {answers}; fi; sleep 60")
+    engine = ContainerEngine("docker", str(tmp_path / "docker"), settings={"PATH": os.defpath})
+    children: set[int] = set()
+    with pytest.raises(UsageError, match="here is not on this machine and cannot be pulled: no such host"):
+        engine.pull("here", children)
+    with pytest.raises(UsageError, match="no registry has answered within 1 s"):
+        engine.pull("nowhere", children)
+    assert not children
+
+
+def test_last_words():
+    said = "Using default tag: latest\nError response from daemon: no such host\nSee 'docker run --help'.\n\n"
+    assert last_words(said) == "no such host"
+    assert last_words("") == "it said nothing"
