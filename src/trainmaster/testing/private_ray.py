@@ -58,6 +58,7 @@ class PrivateRay(PrivateServer):
         enter: command that runs what follows it on its head.
         way: what `ray.yaml` has of the way to it: by that command.
         client: the same by Ray Client, from this machine.
+        starts: how often all of it was started.
     """
 
     def __init__(self, nodes: int = 3) -> None:
@@ -65,6 +66,7 @@ class PrivateRay(PrivateServer):
         self._place = Path(tempfile.mkdtemp(prefix="tm-ray-", dir="/run"))
         self.scratch = self._place / "scratch"
         self._network = PrivateNetwork("ry", 84, self.names)
+        self.starts = 0
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
         head = self._network.address(self.names[0])
@@ -86,6 +88,7 @@ class PrivateRay(PrivateServer):
 
     def start(self) -> None:
         """See `PrivateServer`."""
+        self.starts += 1
         self.boot(self.names[0])
         self._until(self._answers)
         for name in self.names[1:]:
@@ -130,6 +133,17 @@ class PrivateRay(PrivateServer):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(30)
         kill_group(process)
+
+    def drain(self, name: str, left_s: int) -> None:
+        """Say that a node is taken back soon, as an autoscaler says it."""
+        address = f"{self._network.address(self.names[0])}:6379"
+        node = self.said(_NODE.format(address=self._network.address(name)))
+        words = ["drain-node", "--address", address, "--node-id", node, "--reason-message", "taken back"]
+        words += ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--deadline-remaining-seconds", str(left_s)]
+        subprocess.run(
+            [*self._entering(self.names[0]), sys.executable, "-c", _START, *words],
+            check=True, capture_output=True, text=True, cwd="/", env=self._environ(),
+        )  # fmt: skip
 
     def cut(self, name: str, *, healed: bool = False) -> None:
         """Pull a node's cable, or put it in again."""
@@ -221,6 +235,10 @@ class PrivateRay(PrivateServer):
 
 
 _COUNT: Final = "print(sum(node['Alive'] for node in ray.nodes()))"
+_NODE: Final = """
+there = {{row['NodeManagerAddress']: row['NodeID'] for row in ray.nodes() if row['Alive']}}
+print(there['{address}'])
+"""
 _OURS: Final = """
 from ray.util import list_named_actors, placement_group_table
 print(*(each['name'] for each in list_named_actors(True) if each['namespace'] != 'theirs'))

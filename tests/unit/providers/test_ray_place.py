@@ -44,6 +44,9 @@ class Proxy(RayProxy):
         self.taken: list[dict[str, Any]] = []
         self.numbers = itertools.count()
 
+    def lend(self) -> None:
+        """See `RayProxy`."""
+
     def ask(self, do: str, *args: object) -> Any:
         """See `RayProxy`."""
         if do == "keep":
@@ -222,6 +225,36 @@ def test_what_speaks_with_a_ray_begins_early_and_ends_when_nobody_asks(
     assert proxy.ask("versions")[0] == "9"
     assert (tmp_path / "begun").read_text() == "\n\n"
     proxy.close()
+
+
+def test_a_run_lends_what_speaks_with_its_ray(tmp_path: Path) -> None:
+    """Others of the home begin no process of their own while it goes on; errors are as they are without."""
+    (tmp_path / "ray.py").write_text("__version__ = '9'\ndef init(*_, **__):\n    pass\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho >> {tmp_path}/begun\nPYTHONPATH={tmp_path} exec python3 "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "ray.yaml").write_text(SETTINGS.replace("ray://head:10001", "auto") + f"python: {python}\n")
+    settings = RAY.read(tmp_path, {})
+    (running, beside), next_run = (
+        (RayProxy(settings, tmp_path) for _ in range(2)),
+        RayProxy(settings, tmp_path),
+    )
+    running.lend()
+    assert [proxy.ask("versions")[0] for proxy in (running, beside)] == ["9", "9"]
+    with pytest.raises(ProviderError, match=r"^Ray: AttributeError: 'Guest' object has no attribute 'fly'"):
+        beside.ask("fly")
+    assert (tmp_path / "begun").read_text() == "\n"
+    assert (tmp_path / ".ray").stat().st_mode & 0o777 == 0o700
+    next_run.lend()
+    running.close()
+    until(lambda: beside._line is None or beside._line.is_over, "the end of that run")
+    assert beside.ask("versions")[0] == "9"  # the next one lends, which has to begin
+    next_run.close()
+    assert list((tmp_path / ".ray").iterdir()) == []
+    until(lambda: beside._line is None or beside._line.is_over, "the end of the next run")
+    assert beside.ask("versions")[0] == "9"
+    beside.close()
+    assert (tmp_path / "begun").read_text() == "\n" * 3
 
 
 def test_a_refusal_is_remembered_for_some_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,7 @@ class RayProvider(LedgerProvider):
 
     def check_up(self) -> None:
         """Refuse a Ray that does not answer, or is of another version."""
+        self._proxy.lend()
         self._proxy.ask("versions")
         with contextlib.suppress(ProviderError):  # a ledger that is damaged is told where it is needed
             self._proxy.warm(self._namespace, [id for it in self._memory.all() for _, id, _ in it.left])
@@ -276,6 +277,7 @@ class RayProvider(LedgerProvider):
 
     def renew(self, cluster: str, lease_s: float) -> None:
         """See `Provider`. Machines' own switches are renewed by their actors; this is for what reaps."""
+        self._proxy.lend()  # this process goes on
         if self._memory.of(cluster).asked:
             self._tell(cluster, "renew", self._clock() + lease_s, lease_s)
 

@@ -5,6 +5,7 @@ Nothing of Ray is imported into ours. Provider and transport of a process share 
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
 import contextlib
 import itertools
@@ -20,7 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.providers.hosts_over_ssh import jump_target
+from trainmaster.providers.ray.sharing import Lending, borrowed
 from trainmaster.spec.errors import MissingPartError, ProviderError, TrainmasterError, UsageError
+from trainmaster.spec.private_files import short_digest
 from trainmaster.transport.base import ConnectionLostError, Target
 
 if TYPE_CHECKING:
@@ -53,6 +56,9 @@ class RayProxy:
         self._settings, self._root = settings, root
         self._lock = threading.Lock()
         self._line: _Line | None = None
+        about = (*_where(settings), _text("proxy_program.py"), _text("node_process.py"))
+        self._file = root / ".ray" / short_digest("\0".join(about))[:12]
+        self._lending: Lending | None = None
         self._refusal: TrainmasterError | None = None
         self._refused_at = 0.0
 
@@ -87,6 +93,13 @@ class RayProxy:
                 self._line = self._begun()
             return self._line.send(do, args)
 
+    def lend(self) -> None:
+        """Let other processes of the home ask through this one; it asks through none of them."""
+        with self._lock:
+            if self._lending is None:
+                self._lending = Lending(self._file, self.begin)
+                atexit.register(self._lending.close)
+
     def warm(self, namespace: str, actors: Iterable[str]) -> None:
         """Have each actor's first call made meanwhile: a client's takes .7 s, and once is enough."""
         for actor in actors:
@@ -101,6 +114,9 @@ class RayProxy:
     def close(self) -> None:
         """Let it go; it is started again if it is asked again."""
         with self._lock:
+            if self._lending is not None:
+                self._lending.close()
+            self._lending = None
             if self._line is not None:
                 self._line.close()
             self._line = None
@@ -114,10 +130,16 @@ class RayProxy:
                     line.close()
 
     def _begun(self) -> _Line:
+        if self._lending is None and (stream := borrowed(self._file)) is not None:
+            with contextlib.suppress(TrainmasterError):  # its run is ending
+                return _Line((stream, stream), self._settings, b"")
         if self._refusal is not None and time.monotonic() - self._refused_at < _REFUSED_S:
             raise self._refusal
         try:
-            line = _Line(self._dial(), self._settings)
+            source, about = _text("proxy_program.py").encode(), {"address": self._settings.address}
+            about["node_process"] = _text("node_process.py")
+            lead = b"%d\n%s%s\n" % (len(source), source, json.dumps(about).encode())
+            line = _Line(self._dial(), self._settings, lead)
         except TrainmasterError as error:
             self._refusal, self._refused_at = error, time.monotonic()
             raise
@@ -144,9 +166,16 @@ class RayProxy:
 
 
 class _Line:
-    """One process that speaks with Ray."""
+    """One process that speaks with Ray, or a way to one of another run.
 
-    def __init__(self, way: tuple[Connection, socket.socket], settings: RaySettings) -> None:
+    Args:
+        way: to it. lead: what it hears first.
+        settings: where Ray is.
+    """
+
+    def __init__(
+        self, way: tuple[Connection | socket.socket, socket.socket], settings: RaySettings, lead: bytes
+    ) -> None:
         self._connection, self._stream = way
         self._settings = settings
         self._writing = threading.Lock()
@@ -155,9 +184,6 @@ class _Line:
         self._used_at = time.monotonic()
         self.warmed: set[str] = set()
         self.is_over = False
-        source = _text("proxy_program.py").encode()
-        about = {"address": settings.address, "node_process": _text("node_process.py")}
-        lead = b"%d\n%s%s\n" % (len(source), source, json.dumps(about).encode())
         self._heard = self._stream.makefile("rb")
         try:
             self._stream.settimeout(_BEGIN_S)
@@ -275,10 +301,14 @@ _proxies: dict[tuple[str, ...], RayProxy] = {}
 _making: Final = threading.Lock()
 
 
+def _where(settings: RaySettings) -> tuple[str, ...]:
+    way = (settings.login, settings.key, settings.via, settings.python)
+    return (settings.address, *way, str(settings.file))
+
+
 def proxy_of(settings: RaySettings, root: Path) -> RayProxy:
     """That of this process for a Ray: to start one takes seconds."""
-    way = (settings.login, settings.key, settings.via, settings.python)
-    where = (settings.address, *way, str(settings.file))
+    where = _where(settings)
     with _making:
         return _proxies.setdefault(where, RayProxy(settings, root))
 

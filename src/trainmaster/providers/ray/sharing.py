@@ -1,0 +1,124 @@
+"""A run lends what speaks with its Ray to others of the home: a socket file takes the same lines of JSON.
+
+To begin such a process takes seconds, and on a busy head many: `ssh` beside a run that goes on needs none.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.transport.base import ConnectionLostError
+
+#: Longer paths no socket file may have.
+_MOST_BYTES: Final = 100
+_CONNECT_S: Final = 2.0
+READY: Final = b'{"ready": true}\n'
+
+
+def borrowed(file: Path) -> socket.socket | None:
+    """What a run lends there; None if none does."""
+    line = socket.socket(socket.AF_UNIX)
+    line.settimeout(_CONNECT_S)
+    try:
+        line.connect(os.fspath(file))
+    except OSError:  # none, or its path is too long
+        line.close()
+        return None
+    line.settimeout(None)
+    return line
+
+
+class Lending:
+    """Lets this user's processes ask Ray through ours, until it is closed. Who lends last is found.
+
+    Args:
+        file: the socket file; in a directory of its own, which others cannot enter.
+        begin: asks Ray.
+    """
+
+    def __init__(self, file: Path, begin: Callable[..., concurrent.futures.Future[Any]]) -> None:
+        self._file, self._begin = file, begin
+        self._server = socket.socket(socket.AF_UNIX)
+        self._open = set[socket.socket]()
+        self._inode = 0
+        if len(os.fsencode(file)) > _MOST_BYTES:
+            return
+        try:
+            file.parent.mkdir(mode=0o700, exist_ok=True)
+            file.unlink(missing_ok=True)
+            self._server.bind(os.fspath(file))
+            self._inode = file.stat().st_ino
+            self._server.listen(64)
+        except OSError:  # a file system without socket files: others have a connection of their own
+            return
+        threading.Thread(target=self._accept, name="ray lending", daemon=True).start()
+
+    def close(self) -> None:
+        """Lend no more."""
+        with contextlib.suppress(OSError):
+            if self._file.stat().st_ino == self._inode:  # another run may lend there since
+                self._file.unlink()
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        for client in list(self._open):
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._server.accept()
+                self._open.add(client)
+                threading.Thread(target=self._serve, args=(client,), name="ray lent", daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        said = queue.SimpleQueue[bytes]()
+        said.put(READY)
+        # Who does not listen keeps nobody but itself waiting.
+        threading.Thread(target=_send, args=(client, said), name="ray lent", daemon=True).start()
+
+        def answer(number: int, answered: concurrent.futures.Future[Any]) -> None:
+            said.put(json.dumps({"id": number, **_told(answered)}).encode() + b"\n")
+
+        with contextlib.suppress(OSError, ValueError), client, client.makefile("rb") as heard:
+            for line in heard:
+                asked = json.loads(line)
+                self._ask(asked["do"], asked["args"]).add_done_callback(partial(answer, asked["id"]))
+        self._open.discard(client)
+        said.put(b"")
+
+    def _ask(self, do: str, args: list[Any]) -> concurrent.futures.Future[Any]:
+        try:
+            return self._begin(do, *args)
+        except TrainmasterError as error:
+            refused = concurrent.futures.Future[Any]()
+            refused.set_exception(error)
+            return refused
+
+
+def _send(client: socket.socket, said: queue.SimpleQueue[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        while line := said.get():
+            client.sendall(line)
+
+
+def _told(answered: concurrent.futures.Future[Any]) -> dict[str, Any]:
+    """An answer, as the program that speaks with Ray writes it."""
+    try:
+        return {"result": answered.result()}
+    except ConnectionLostError as error:
+        return {"lost": Exception.__str__(error)}
+    except TrainmasterError as error:
+        return {"error": Exception.__str__(error).removeprefix("Ray: ")}
