@@ -76,14 +76,25 @@ class _Pod:
             words = [each.replace("/run/trainmaster", str(self.directory)) for each in words]
         with (self.directory / "log").open("wb") as log:
             self.process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/"
-            )
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/",
+                env={**os.environ, **self._environ()},
+            )  # fmt: skip
         self.told["status"] |= {
             "phase": "Running",
             "podIP": f"127.1.{self.number // 250}.{self.number % 250 + 1}",
             "startTime": _time(time.time()),
             "containerStatuses": [{"name": container["name"], "state": {"running": {}}}],
         }
+
+    def _environ(self) -> dict[str, str]:
+        """Of its container: annotations, as they are now."""
+        (container,) = self.told["spec"]["containers"]
+        found = {}
+        for each in container.get("env", ()):
+            if path := ((each.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath"):
+                key = path.removeprefix("metadata.annotations['").removesuffix("']")
+                found[each["name"]] = self.told["metadata"]["annotations"].get(key, "")
+        return found
 
     def _places(self) -> list[str]:
         """Directories of its own: hostPath volumes are where they are."""
@@ -133,13 +144,14 @@ class KubernetesDouble(PrivateServer):
         cpus: of its node.
 
     Attributes:
+        cpus: as given; it may be changed.
         requests: what was asked for: method, path, query, body.
         pod_limit: of a quota; None for none. forbidden: verbs that the login may not do.
-        is_away: it does not answer now. is_over: the login's time is, and it is refused.
+        is_over: the login's time is, and it is refused.
     """
 
     def __init__(self, cpus: float = 16.0) -> None:
-        self._cpus = cpus
+        self.cpus = cpus
         (self.port,) = free_ports(1)
         self._root = Path(tempfile.mkdtemp(prefix="tm-k8s-"))
         self._pods: dict[tuple[str, str], _Pod] = {}
@@ -147,10 +159,11 @@ class KubernetesDouble(PrivateServer):
         self._number = 0
         self._over = threading.Event()
         self._server: Any = None
+        self._serving: threading.Thread | None = None
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self.pod_limit: int | None = None
         self.forbidden: set[str] = set()
-        self.is_away = self.is_over = False
+        self.is_over = False
         self.kubeconfig = self._root / "config"
 
     def prepare(self) -> None:
@@ -168,17 +181,28 @@ class KubernetesDouble(PrivateServer):
 
     def start(self) -> None:
         """See `PrivateServer`."""
+        threading.Thread(target=self._tend, name="kubelet", daemon=True).start()
+        self.start_server()
+
+    def start_server(self) -> None:
+        """The API server is there, with all that it knew."""
         import uvicorn
 
         settings = uvicorn.Config(
             self._app(), port=self.port, log_level="error", lifespan="off", ws="websockets-sansio"
         )
         self._server = uvicorn.Server(settings)
-        threading.Thread(target=self._server.run, name="kubernetes", daemon=True).start()
-        threading.Thread(target=self._tend, name="kubelet", daemon=True).start()
+        self._serving = threading.Thread(target=self._server.run, name="kubernetes", daemon=True)
+        self._serving.start()
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._server.started and time.monotonic() < deadline:
             time.sleep(0.02)
+
+    def stop_server(self) -> None:
+        """The API server is gone, with all that went through it; pods go on."""
+        self._server.should_exit = self._server.force_exit = True
+        assert self._serving is not None
+        self._serving.join(START_TIMEOUT_S)
 
     def close(self) -> None:
         """See `PrivateServer`."""
@@ -202,6 +226,12 @@ class KubernetesDouble(PrivateServer):
         """As somebody who drains its node does."""
         self._delete(space, name, grace_s)
 
+    def annotate(self, key: str, value: str) -> None:
+        """Write something on every pod."""
+        with self._lock:
+            for pod in self._pods.values():
+                pod.told["metadata"]["annotations"][key] = value
+
     # --- what it does --------------------------------------------------------------------------------------
 
     def _tend(self) -> None:
@@ -219,7 +249,7 @@ class KubernetesDouble(PrivateServer):
                 continue
             used = sum(p.needs.get("cpu", 0) for p in self._pods.values() if p.process and not p.is_over)
             conditions: list[dict[str, Any]] = []
-            if used + pod.needs.get("cpu", 0) > self._cpus or pod.needs.get("nvidia.com/gpu"):
+            if used + pod.needs.get("cpu", 0) > self.cpus or pod.needs.get("nvidia.com/gpu"):
                 lacking = "nvidia.com/gpu" if pod.needs.get("nvidia.com/gpu") else "cpu"
                 message = f"0/1 nodes are available: 1 Insufficient {lacking}."
                 conditions = [
@@ -323,8 +353,6 @@ class KubernetesDouble(PrivateServer):
             return JSONResponse(told | {"status": {"allowed": asked["verb"] not in self.forbidden}}, 201)
 
         async def route(request: Request) -> Response:
-            if self.is_away:
-                raise RuntimeError
             body = json.loads(await request.body() or b"null")
             rest = request.path_params["rest"].split("/")
             query = dict(request.query_params)
@@ -360,7 +388,7 @@ class KubernetesDouble(PrivateServer):
         )
 
     async def _exec(self, line: Any) -> None:  # noqa: ANN401 - JSON, or the library's
-        if line.headers.get("authorization") != f"Bearer {TOKEN}" or self.is_away or self.is_over:
+        if line.headers.get("authorization") != f"Bearer {TOKEN}" or self.is_over:
             await line.close()
             return
         try:

@@ -270,9 +270,15 @@ class PrivateKubernetes(PrivateServer):
             and each["status"].get("phase") not in ("Succeeded", "Failed")
         ]
 
-    def evict(self, name: str) -> None:
-        """As somebody who drains its node does."""
-        body = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name}}
+    def evict(self, name: str, *, grace_s: int | None = None) -> None:
+        """As somebody who drains its node does; grace_s: None for the pod's own."""
+        body: dict[str, Any] = {
+            "apiVersion": "policy/v1beta1",
+            "kind": "Eviction",
+            "metadata": {"name": name},
+        }
+        if grace_s is not None:
+            body["deleteOptions"] = {"gracePeriodSeconds": grace_s}
         self.api.call("POST", f"pods/{name}/eviction", body)
 
     @property

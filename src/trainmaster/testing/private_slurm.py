@@ -22,6 +22,7 @@ from trainmaster.testing.private_network import NoNetworkError, PrivateNetwork, 
 from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports
 
 _PROGRAMS: Final = ("slurmctld", "slurmd", "munged", "sbatch", "ip", "unshare", "sshd")
+_ACCOUNTING: Final = ("slurmdbd", "mariadbd", "mariadb-install-db", "my_print_defaults")
 _PATH: Final = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 #: What a node has, as far as Slurm knows.
 CPUS: Final = 4
@@ -55,7 +56,7 @@ class PrivateSlurm(PrivateServer):
         nodes: how many.
         preempts_after_s: grace of jobs in the partition ``scavenge`` that others need the nodes of.
         silent_s: a node that says nothing for so long is down.
-        accounting: it keeps jobs in a database (``slurmdbd mariadb-server``, eight seconds more).
+        accounting: it keeps jobs in a database (``slurmdbd`` and MariaDB, eight seconds more).
         forgets_after_s: what has ended for so long is only there.
         ranks: jobs have a priority of several factors: `sprio`.
 
@@ -227,8 +228,9 @@ class PrivateSlurm(PrivateServer):
 
     def _start_accounting(self) -> None:
         place, data = self._place, self._place / "db"
-        if missing := [each for each in ("slurmdbd", "mariadbd") if shutil.which(each, path=_PATH) is None]:
-            raise NoSlurmError(f"{', '.join(missing)} not installed (Debian: slurmdbd mariadb-server)")
+        if missing := [each for each in _ACCOUNTING if shutil.which(each, path=_PATH) is None]:
+            packages = "slurmdbd mariadb-server-core mariadb-client-core"
+            raise NoSlurmError(f"{', '.join(missing)} not installed (Debian: {packages})")
         run("mariadb-install-db", "--user=root", f"--datadir={data}", "--skip-test-db")
         self._spawn(
             "db", "mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", "--skip-grant-tables",

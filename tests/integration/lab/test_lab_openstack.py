@@ -171,6 +171,9 @@ ROWS = {
         "echo member $TRAINMASTER_INDEX", "member 1", trouble={"twice": 1}, boots=4
     ),
     "throttled": Row("echo member $TRAINMASTER_INDEX", "member 1", trouble={"throttled": 3}),
+    "driver on the cluster": Row(
+        "echo never", "in this home only", options=("--on-cluster",), code=2, boots=0
+    ),
 }
 
 

@@ -25,7 +25,9 @@ from private_engines import IMAGE
 from renter import Renter
 
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
+from trainmaster.providers.slurm.limits import limit_findings, limits_script
 from trainmaster.providers.slurm.provider import catalogue_of, slurm_provider
+from trainmaster.providers.slurm.settings import SLURM
 from trainmaster.testing.private_slurm import NoSlurmError, PrivateSlurm
 
 if TYPE_CHECKING:  # another folder's conftest.py may have the name by then
@@ -144,30 +146,55 @@ def test_a_quote_says_how_what_waits_is_ranked(account: Account) -> None:
         assert "size " in words
 
 
-def test_the_accounting_tells_of_what_slurm_has_forgotten(account: Account, tmp_path: Path) -> None:
-    """When it ended, and why: what it has cost does not go on while no driver looks. And what it bills."""
+@pytest.fixture(scope="module")
+def accounting() -> Iterator[PrivateSlurm]:
+    """A Slurm that keeps what it was used for, and forgets jobs soon."""
+    slurm = PrivateSlurm(1, accounting=True, forgets_after_s=2)
     try:
-        slurm = PrivateSlurm(1, accounting=True, forgets_after_s=2)
         slurm.__enter__()
     except NoSlurmError as error:
         pytest.skip(str(error))
-    try:
-        place = ProviderPlace(account.home, "0123456789abcdef", slurm.environ)
-        provider = slurm_provider(place)
-        provider.acquire("c", NodeRequest("worker", 1, "half", token="t"))
-        until(lambda: provider.nodes("c")[0].state is NodeState.READY, 120)
-        (job,) = slurm.jobs()
-        slurm.command("scancel", job)
-        until(lambda: "JobId" not in slurm.command("scontrol", "show", "job", job, check=False), 240)
-        (node,) = slurm_provider(place).nodes("c")
-        assert (node.state, "cancelled" in node.reason) == (NodeState.GONE, True), node.reason
-        ended = slurm.command("env", "SLURM_TIME_FORMAT=%s", "sacct", "-nXP", "-j", job, "-o", "End")
-        assert node.ended_at == pytest.approx(float(ended), abs=5)
-        settings = account.home / "slurm.yaml"
-        settings.write_text(f"usd_per_unit: 2\n{settings.read_text()}")
-        offers = catalogue_of(account.home, slurm.environ, datetime.now(UTC).date(), list).offers
-        usd = {offer.instance_type: offer.price_usd_per_hour for offer in offers}
-        assert usd["half"] == 2
-        assert usd["scavenger"] == pytest.approx(2 * (2 + 0.25 * 0.9e9 / 2**30))
-    finally:
-        slurm.close()
+    yield slurm
+    slurm.close()
+
+
+def test_the_accounting_tells_of_what_slurm_has_forgotten(account: Account, accounting: PrivateSlurm) -> None:
+    """When it ended, and why: what it has cost does not go on while no driver looks. And what it bills."""
+    slurm = accounting
+    place = ProviderPlace(account.home, "0123456789abcdef", slurm.environ)
+    provider = slurm_provider(place)
+    provider.acquire("c", NodeRequest("worker", 1, "half", token="t"))
+    until(lambda: provider.nodes("c")[0].state is NodeState.READY, 120)
+    (job,) = slurm.jobs()
+    slurm.command("scancel", job)
+    until(lambda: "JobId" not in slurm.command("scontrol", "show", "job", job, check=False), 240)
+    (node,) = slurm_provider(place).nodes("c")
+    assert (node.state, "cancelled" in node.reason) == (NodeState.GONE, True), node.reason
+    ended = slurm.command("env", "SLURM_TIME_FORMAT=%s", "sacct", "-nXP", "-j", job, "-o", "End")
+    assert node.ended_at == pytest.approx(float(ended), abs=5)
+    settings = account.home / "slurm.yaml"
+    settings.write_text(f"usd_per_unit: 2\n{settings.read_text()}")
+    offers = catalogue_of(account.home, slurm.environ, datetime.now(UTC).date(), list).offers
+    usd = {offer.instance_type: offer.price_usd_per_hour for offer in offers}
+    assert usd["half"] == 2
+    assert usd["scavenger"] == pytest.approx(2 * (2 + 0.25 * 0.9e9 / 2**30))
+
+
+def test_what_an_account_allows(account: Account, accounting: PrivateSlurm) -> None:
+    """`doctor` says it, and what of the user's machines it refuses, where the site enforces that."""
+    accounting.command("sacctmgr", "-i", "add", "account", "lab")
+    accounting.command(
+        "sacctmgr", "-i", "add", "user", "root", "account=lab", "maxjobs=4", "maxwall=06:00:00"
+    )
+    settings = account.home / "slurm.yaml"
+    settings.write_text(
+        settings.read_text() + "  long: {cpus: 1, memory: 300MB, account: lab, time_limit: 12h}\n"
+    )
+    place = ProviderPlace(account.home, "0123456789abcdef", accounting.environ)
+    assert not [each for each in slurm_provider(place).examine({}) if each.what == "limits"]  # not enforced
+    said = accounting.command("sh", "-c", limits_script())
+    machines = SLURM.read(account.home, {}).machines
+    found = limit_findings(f"enforce=associations,limits\n{said}", machines)
+    words = [each.found for each in found]
+    assert "account lab: at most 4 jobs, 06:00:00 in time each" in words
+    assert [each for each in words if "time_limit of 12 h is more than 6 h" in each], words

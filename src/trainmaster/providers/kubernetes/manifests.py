@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from trainmaster.providers.base import NodeRequest
+from trainmaster.providers.base import CLOCKS_DIFFER_S, NodeRequest
 from trainmaster.providers.kubernetes.settings import KubernetesMachine, KubernetesSettings
 from trainmaster.spec.private_files import short_digest
 from trainmaster.transport.kubernetes.exec_process import CONTAINER
@@ -31,6 +31,8 @@ _PLAIN: Final = re.compile(r"[^a-z0-9]+")
 _SWITCH: Final = """\
 umask 022
 cd /run/trainmaster || exit 41
+# The run that has waited for a node for it may be over, or have lost its driver.
+if [ "${TM_UNTIL:-0}" -gt 0 ] && [ "$(date +%s)" -gt $((TM_UNTIL + @DIFFERS@)) ]; then exit 44; fi 2>/dev/null
 up() { read -r now rest < /proc/uptime; now=${now%%.*}; }
 up; until=$((now + @LEASE@)); echo "$until" > lease; echo $$ > deadman.pid
 trap ': > leaving' TERM # it may save for as long as it has
@@ -54,6 +56,7 @@ ENDS: Final = {
     41: "its directory /run/trainmaster cannot be used",
     42: "its lease was not renewed",
     43: "its lease was removed",
+    44: "when it began, no run wanted it any more",
 }
 
 
@@ -117,11 +120,14 @@ def pod_of(
     amounts = _amounts(machine, request.disk_bytes)
     # Kubernetes takes `$$` for a `$`.
     switch = _SWITCH.replace("@LEASE@", str(round(request.lease_s))).replace("$", "$$")
-    container = {
+    switch = switch.replace("@DIFFERS@", str(round(CLOCKS_DIFFER_S)))
+    until_now = {"fieldRef": {"fieldPath": f"metadata.annotations['{UNTIL}']"}}
+    container: dict[str, Any] = {
         "name": CONTAINER,
         "image": machine.image or settings.image,
         "command": ["/bin/sh", "-c", switch],
         "args": ["trainmaster-deadman"],
+        "env": [{"name": "TM_UNTIL", "valueFrom": until_now}],
         "resources": {"requests": amounts, "limits": amounts},
         "volumeMounts": [mount for _, mount in volumes],
     }
@@ -143,7 +149,7 @@ def pod_of(
             "seccompProfile": {"type": "RuntimeDefault"},
         }
         spec["securityContext"] = {"fsGroup": settings.run_as}
-        container["env"] = [{"name": "HOME", "value": "/var/tmp"}]  # noqa: S108 - of a pod
+        container["env"].append({"name": "HOME", "value": "/var/tmp"})  # noqa: S108 - of a pod
     if settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": each} for each in settings.pull_secrets]
     if settings.host_network:

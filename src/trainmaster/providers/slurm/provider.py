@@ -32,7 +32,7 @@ from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, Kn
 from trainmaster.providers.examining import Finding, clock_finding, unseen_drivers
 from trainmaster.providers.kept_answer import kept_answer
 from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine
-from trainmaster.providers.slurm import answers, billing, scripts
+from trainmaster.providers.slurm import answers, billing, limits, scripts
 from trainmaster.providers.slurm.answers import JobPhase, Partition, SlurmJob
 from trainmaster.providers.slurm.billing import BillingWeights
 from trainmaster.providers.slurm.fitting import refuse_misfit
@@ -169,6 +169,7 @@ class SlurmProvider(LedgerProvider):
             is_used = name in wanted or ("" in wanted and partition.is_default)
             advice = "" if is_fine else "Name another partition in slurm.yaml, or ask the administrator."
             found.append(Finding("partition", words, is_fine or not is_used, advice))
+        found += limits.limit_findings(self._answer(limits.limits_script()), self._settings.machines)
         return found + unseen_drivers(builds)
 
     def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:

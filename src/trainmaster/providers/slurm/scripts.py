@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from trainmaster.providers.base import NodeRequest
+from trainmaster.providers.base import CLOCKS_DIFFER_S, NodeRequest
 from trainmaster.providers.slurm.answers import SlurmJob
 from trainmaster.providers.slurm.settings import SlurmMachine, SlurmSettings
 from trainmaster.spec.private_files import short_digest
@@ -26,6 +26,7 @@ NODE_ENDS: Final = {
     "42": "a node's `scratch` directory cannot be written to",
     "43": "a node's SSH server does not start: its port is taken, or it is not allowed there",
     "44": "the lines of `before` failed",
+    "45": "when it began, no run wanted it any more",
 }
 #: Exit code of a script here when Slurm does not answer, or another one holds the lock.
 NO_ANSWER: Final = 75
@@ -111,6 +112,10 @@ clean
 _JOB: Final = r"""
 umask 077
 code=0 told=0 pids=
+# A run that has waited in the queue for it may be over, or have lost its driver.
+until=$(timeout 20 scontrol -o show job "$SLURM_JOB_ID" 2>/dev/null \
+  | sed -n 's/.* Comment=@MARK@:[^ ]*:\([0-9][0-9]*\).*/\1/p' | sort -n | tail -n 1)
+[ -z "$until" ] || [ "$(date +%s)" -le $((until + @DIFFERS@)) ] || exit 45
 # It comes here when the job has ended: else Slurm would have its nodes wait for what runs there (`KillWait`).
 trap 'told=143; [ -z "$pids" ] || kill -USR2 $pids 2>/dev/null' TERM
 export TM_SCRATCH=@SCRATCH@ TM_HOME=@HOME@ TM_LEASE=@LEASE@ TM_KEY=@KEY@ TM_HOST_KEY=@HOST_KEY@
@@ -263,6 +268,8 @@ def job_script(
         for number in range(part.request.count)
     ]
     values = {
+        "MARK": _MARK,
+        "DIFFERS": str(round(CLOCKS_DIFFER_S)),
         "SCRATCH": shlex.quote(settings.scratch),
         "HOME": re.sub(r"[^A-Za-z0-9]", "", home)[:12],
         "LEASE": str(round(parts[0].request.lease_s)),

@@ -1,0 +1,216 @@
+"""`kill -9` of a driver in the first seconds of its run: nothing that has no owner stays at its place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+pytest.importorskip("websockets", reason="websockets is not installed")
+pytest.importorskip("starlette", reason="starlette is not installed")
+pytest.importorskip("asyncssh", reason="asyncssh is not installed")
+
+import kubernetes_places
+import place_runs
+from place_runs import gang, until
+from renter import Renter, Renting
+
+from trainmaster.testing.kubernetes_double import KubernetesDouble
+from trainmaster.testing.private_slurm import PrivateSlurm
+from trainmaster.transport.kubernetes.api import KubeApi
+from trainmaster.transport.kubernetes.login import read_login
+
+if TYPE_CHECKING:  # another folder's conftest.py may have the name by then
+    from conftest import Account
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="nodes and pods need namespaces, and these root"),
+    pytest.mark.timeout(600),
+    pytest.mark.places,
+]
+#: Seconds after a driver has written its run down at which it is killed, more or less. What is killed before
+#: that is in `test_cli_kill.py`.
+MOMENTS_S = (0.1, 0.4, 1.0, 2.0, 4.0, 8.0)
+#: Others are tried with another one.
+SEED = os.environ.get("TRAINMASTER_TESTS_SEED", "1")
+LEASE = {"TRAINMASTER_NODE_LEASE": "30s"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where somebody may run.
+
+    Attributes:
+        name: of the provider. machine: a small one of its settings.
+        held: jobs or pods that there are now. most: of these a gang of two has.
+        check_clean: fails unless soon there is nothing of ours.
+        account: of the one who may.
+    """
+
+    name: str
+    machine: str
+    held: Callable[[], list[str]]
+    most: int
+    check_clean: Callable[[], None]
+    account: Any
+
+
+@pytest.fixture(scope="module")
+def double() -> Iterator[KubernetesDouble]:
+    """One for all tests."""
+    with KubernetesDouble() as running:
+        yield running
+
+
+@pytest.fixture(params=["slurm", "kubernetes"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Each of them."""
+    if request.param == "slurm":
+        account: Account = request.getfixturevalue("account")
+        slurm = account.slurm
+
+        def check_clean() -> None:
+            place_runs.check_clean(account)
+            until(lambda: not any(map(slurm.processes, slurm.names)), 60)
+
+        return Place("slurm", "half", slurm.jobs, 1, check_clean, account)
+    double: KubernetesDouble = request.getfixturevalue("double")
+    mine = kubernetes_places.account_of(double, tmp_path)
+    return Place("kubernetes", "node", double.left, 2, lambda: kubernetes_places.check_clean(mine), mine)
+
+
+@pytest.fixture
+def driven(place: Place, tmp_path: Path) -> Iterator[Renter]:
+    """They run recipes there."""
+    (work := tmp_path / "work").mkdir()
+    renter = Renter(place.account, work)
+    yield renter
+    renter.kill_all()
+
+
+def moments_s(place: Place, *about: str) -> list[float]:
+    """The same ones each time."""
+    chance = random.Random(" ".join([SEED, place.name, *about]))
+    return [each * chance.uniform(0.7, 1.4) for each in MOMENTS_S]
+
+
+def runs_of(place: Place) -> list[str]:
+    """Ids of the runs that there are, in their order."""
+    with (
+        contextlib.suppress(sqlite3.OperationalError),  # it has not got so far
+        contextlib.closing(sqlite3.connect(place.account.home / "trainmaster.db")) as connection,
+    ):
+        return [row[0] for row in connection.execute("SELECT id FROM run ORDER BY rowid")]
+    return []
+
+
+def kill_after(going: Renting, place: Place, runs: int, moment_s: float) -> str:
+    """Kill a driver so long after it has written down the last of so many runs; its id."""
+    found = going.until(lambda: len(them := runs_of(place)) == runs and them, "its run")
+    time.sleep(moment_s)
+    going.kill()
+    return str(found[-1])
+
+
+def programs(place: Place) -> list[str]:
+    """What runs on this machine for a home."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("TRAINMASTER_HOME") == str(place.account.home):
+                found.append(" ".join(process.cmdline()))
+    return found
+
+
+def check_all_clean(place: Place) -> None:
+    """Neither there nor here."""
+    place.check_clean()
+    until(lambda: not programs(place), 60, lambda: programs(place))
+
+
+@pytest.mark.parametrize("number", range(len(MOMENTS_S)))
+def test_it_is_resumed(driven: Renter, place: Place, number: int) -> None:
+    """Then killed once more, and resumed: what was had is found, and never had twice."""
+    first_s, second_s = moments_s(place, "first")[number], moments_s(place, "second")[-1 - number]
+    going = driven.run(gang(driven, 2, 30, place.machine), provider=place.name)
+    run = kill_after(going, place, 1, first_s)
+    most = len(place.held())
+    again = driven.start("resume", run, "--json")
+    assert again.run == run
+    time.sleep(second_s)
+    again.kill()
+    again = driven.start("resume", run, "--json")
+    while again.process.poll() is None:
+        most = max(most, len(place.held()))
+        time.sleep(0.5)
+    assert again.end()["state"] == "DONE", (first_s, second_s, again.text)
+    assert most <= place.most, (first_s, second_s)
+    check_all_clean(place)
+
+
+def test_no_driver_comes_back(driven: Renter, place: Place) -> None:
+    """All is over with the last lease; then the home is as good as new."""
+    recipe = gang(driven, 2, 4000, place.machine)
+    for number, moment_s in enumerate(moments_s(place), 1):
+        kill_after(driven.run(recipe, provider=place.name, **LEASE), place, number, moment_s)
+    check_all_clean(place)
+    for run in runs_of(place):
+        driven.call("cancel", run)
+    going = driven.run(gang(driven, 2, 10, place.machine), provider=place.name)
+    assert going.end()["state"] == "DONE"
+    check_all_clean(place)
+    if place.name == "kubernetes":  # entries of pods that have ended themselves are gone, too
+        login = read_login("", {"KUBECONFIG": str(place.account.kubernetes.kubeconfig)})
+        api = KubeApi(login, "research")
+        until(lambda: not api.all("pods"), 60, lambda: api.all("pods"))
+
+
+def test_what_begins_after_its_lease(user: Renter, account: Account, slurm: PrivateSlurm) -> None:
+    """It waited in the queue when its driver was killed: it ends at once, not after another lease."""
+    slurm.command("sbatch", "-N3", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1000")
+    until(slurm.jobs, 20)
+    going = user.run(gang(user, 2, 4000), provider="slurm")
+    until(lambda: len(slurm.jobs()) == 2, 60)
+    going.kill()
+    job = slurm.command("squeue", "-h", "-t", "PD", "-o", "%A %k").split()
+    long_ago = job[1].rpartition(":")[0] + ":1"
+    slurm.command("scontrol", "update", f"JobId={job[0]}", f"Comment={long_ago}")
+    slurm.command("scancel", "-n", "wrap")
+    until(lambda: not slurm.jobs(), 60)
+    told = slurm.command("scontrol", "show", "job", job[0])
+    assert "ExitCode=45:0" in told, told
+    again = user.start("resume", going.run, "--json")
+    again.until_said("no run wanted it any more")
+    user.call("cancel", going.run)
+    again.end(code=None)
+    place_runs.check_clean(account)
+
+
+def test_a_pod_that_begins_after_its_lease(driven: Renter, place: Place) -> None:
+    """The same of one that had no node."""
+    if place.name != "kubernetes":
+        pytest.skip("a Slurm's jobs have a test of their own")
+    double: KubernetesDouble = place.account.kubernetes
+    double.cpus, cpus = 0.0, double.cpus
+    going = driven.run(gang(driven, 2, 4000, place.machine), provider="kubernetes")
+    try:
+        until(lambda: len(double.left()) == 2, 60)
+        going.kill()
+        double.annotate("trainmaster/until", "1")
+    finally:
+        double.cpus = cpus
+    until(lambda: not double.left(), 30)
+    again = driven.start("resume", going.run, "--json")
+    again.until_said("no run wanted it any more")
+    driven.call("cancel", going.run)
+    again.end(code=None)
+    check_all_clean(place)
