@@ -274,7 +274,8 @@ class ClusterExecutor:
             saving = sum(task.state in _WITH_OUTPUT for task in run_state.live_tasks())
             meter.publishing.rounds = max(math.ceil(saving / THREADS), 1)
             self.costs.pay_by(meter, now)
-            notes += map(Note, self._spread.without_dear(self.costs, meter, now))
+            if run_state.state not in (State.STOPPING, State.DONE):
+                notes += map(Note, self._spread.without_dear(self.costs, meter, now))
         self.costs.keep_written(now)
         return notes
 

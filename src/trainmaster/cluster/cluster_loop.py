@@ -114,6 +114,7 @@ class ClusterLoop:
         )
         self._wanted = self._ending = self._closed = False
         self._broken: int | None = None
+        self._unpaid_after = -1
         self._grown: dict[str, RolePlan] = {}
         self._slow: queue.SimpleQueue[Callable[[ClusterRecord], ClusterRecord]] = queue.SimpleQueue()
         self._outage = ProviderOutage(record.plan.name, record.provider)
@@ -324,7 +325,7 @@ class ClusterLoop:
             elif node is not None and node.private_address in taken_back:
                 found[machine.id] = "is taken back by its provider"
             elif machine.id and self.leaves_at < math.inf:
-                found[machine.id] = "is given back, as its budget is used up"
+                found[machine.id] = "is given back, so that the run stays below its cap"
         return found
 
     def notes(self) -> list[str]:
@@ -426,7 +427,10 @@ class ClusterLoop:
         )  # fmt: skip
         self._record(decision.record)
         waiting = self._outage.waiting_note(decision.waits, decision.retry_at, now)
-        for note in filter(None, (*decision.notes, waiting)):
+        unpaid = decision.unpaid if self._unpaid_after != decision.record.asked else ""
+        if unpaid:  # told once, until more is asked for
+            self._unpaid_after = decision.record.asked
+        for note in filter(None, (*decision.notes, waiting, unpaid)):
             self._notes.put(note)
         for loss in decision.losses:
             self._losses.put(loss)

@@ -8,6 +8,7 @@ are asked for by token, a bootstrap finds what is there, and what is gone may be
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, cast
@@ -356,6 +357,7 @@ def _fill_seats(
             decision.act(ActionKind.RENT, token=machine.token)  # asked before a crash, or not answered
     if decision.fatal:
         return
+    wanted: list[tuple[RolePlan, Rental, str]] = []
     for role in decision.record.plan.roles:
         held = {m.seat for m in decision.record.live if m.holds_seat}
         free = [seat for seat, of in decision.record.seats if of is role and seat not in held]
@@ -363,19 +365,57 @@ def _fill_seats(
             # Another host is no other than the one that could not be used: those that are left are enough.
             free = [seat for seat in free if seat not in {m.seat for m in decision.record.machines}]
         missing = scaling.of(role.role, role.count) - _count(decision.record, role)
-        if free := free[: max(missing, 0)]:
-            _ask(decision, role, free, now, patience, why_unpaid)
+        free = free[: max(missing, 0)]
+        if free and (rental := _rental(decision, role, free, now, patience)) is not None:
+            wanted += [(role, rental, seat) for seat in free]
+    paid = _paid(decision, wanted, seen, now, why_unpaid)
+    for role in decision.record.plan.roles:
+        if mine := [(rental, seat) for of, rental, seat in paid if of is role]:
+            _ask(decision, role, mine[0][0], [seat for _, seat in mine], now, patience)
 
 
-def _ask(
+def _paid(
     decision: Decision,
-    role: RolePlan,
-    seats: list[str],
+    wanted: list[tuple[RolePlan, Rental, str]],
+    seen: Seen,
     now: float,
-    patience: WaitLimits,
     why_unpaid: Callable[[ClusterRecord], str],
-) -> None:
-    """Ask for them; what the money does not suffice for is not written down either, as that would count."""
+) -> list[tuple[RolePlan, Rental, str]]:
+    """What the money suffices for of what is wanted, unless that is too little for a cluster.
+
+    The rest is not written down either, as that would count. It is asked for once there is more money.
+    """
+    record = decision.record
+    machines = [Machine(seat, role.role, "", rental, asked_at=now) for role, rental, seat in wanted]
+
+    def why(count: int) -> str:
+        return why_unpaid(replace(record, machines=(*record.machines, *machines[:count])))
+
+    if not wanted or not (why_not := why(len(wanted))):
+        return wanted
+    count = bisect_left(range(1, len(wanted) + 1), True, key=lambda n: bool(why(n)))
+    if not seen.is_formed and any(
+        _count(record, role) + sum(of is role for of, *_ in wanted[:count]) < role.needed
+        for role in record.plan.roles
+    ):
+        count = 0
+    slow = {machine.seat for machine in record.live if machine.is_slow and not machine.is_leaving}
+    decision.record = _without_another(
+        decision, record, slow & {one[2] for one in wanted[count:]}, f": {why_not}"
+    )
+    if rest := [one for one in wanted[count:] if one[2] not in slow]:
+        there = len(record.rented)
+        so_far = f"with {there} of its machines" if there else f"without machines of {record.provider}"
+        names = [record.name_of(seat) for *_, seat in rest]
+        what = _missing([rental for _, rental, _ in rest], names)
+        decision.unpaid = f"{record.plan.name} goes on {so_far}: {what} not asked for: {why_not}"
+    return wanted[:count]
+
+
+def _rental(
+    decision: Decision, role: RolePlan, seats: list[str], now: float, patience: WaitLimits
+) -> Rental | None:
+    """What machines of a role are asked for as; None if there are none now."""
     record = decision.record
     cool_down_s = patience.cool_down_s
     if not role.rentals[0].is_rented:
@@ -387,9 +427,14 @@ def _ask(
     names = [record.name_of(seat) for seat in seats]
     if found.offer is None:
         decision.retry_at = found.retry_at
-        decision.waits = f"waits for {_missing(role, names)}: there are none {_where(role)}"
-        return
-    rental = cast("Rental", found.offer)
+        decision.waits = f"waits for {_missing(role.rentals, names)}: there are none {_where(role)}"
+    return cast("Rental | None", found.offer)
+
+
+def _ask(
+    decision: Decision, role: RolePlan, rental: Rental, seats: list[str], now: float, patience: WaitLimits
+) -> None:
+    record = decision.record
     token = f"{role.role}-{record.asked}"
     asked = tuple(Machine(seat, role.role, token, rental, asked_at=now) for seat in seats)
     record = replace(
@@ -400,13 +445,6 @@ def _ask(
         machines=(*record.machines, *asked),
         failures=tuple(f for f in record.failures if now < f.at + patience.cool_down_s),
     )
-    if why := why_unpaid(record):
-        said = f"{_missing(role, names)} not asked for: {why}"
-        if _count(decision.record, role) >= role.needed > 0:  # those that are left go on, and are paid for
-            decision.waits, decision.retry_at = said, now + patience.cool_down_s
-        else:
-            decision.fatal, decision.is_users = said, True
-        return
     decision.record = record
     decision.act(ActionKind.RENT, token=token)
     decision.replaced |= {seat: rental for seat in seats if seat in decision.lost}
@@ -433,8 +471,8 @@ def _lose_patience(decision: Decision, seen: Seen, now: float, patience: WaitLim
         decision.elsewhere = why  # where nothing has any, waiting is of no use
 
 
-def _missing(role: RolePlan, names: list[str]) -> str:
-    kinds = list(dict.fromkeys(rental.instance_type or "host" for rental in role.rentals))
+def _missing(rentals: Iterable[Rental], names: list[str]) -> str:
+    kinds = list(dict.fromkeys(rental.instance_type or "host" for rental in rentals))
     return f"{len(names)} x {' or '.join(kinds[:_NAMED_MOST])} ({', '.join(names[:_NAMED_MOST])})"
 
 

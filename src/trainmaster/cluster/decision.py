@@ -135,6 +135,7 @@ class Decision:
         retry_at: Unix seconds at which something may be had again that there is none of now.
         waits: for what, in words, if for anything.
         elsewhere: why another place is to be asked for the machines; empty if none is.
+        unpaid: what is not asked for, as the money does not suffice; empty if it does.
     """
 
     record: ClusterRecord
@@ -148,6 +149,7 @@ class Decision:
     retry_at: float | None = None
     waits: str = ""
     elsewhere: str = ""
+    unpaid: str = ""
 
     def act(self, kind: ActionKind, ids: Iterable[str] = (), token: str = "") -> None:
         """One more thing to do."""

@@ -9,7 +9,15 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.record import BOOTING_S
-from trainmaster.control.decide.budget import RELEASING_S, SWITCH_OFF_S, Bill, Meter
+from trainmaster.control.decide.budget import (
+    LEAST_LEASE_S,
+    LEAVING_S,
+    RELEASING_S,
+    SOON_S,
+    SWITCH_OFF_S,
+    Bill,
+    Meter,
+)
 from trainmaster.spec.units import dollars
 
 if TYPE_CHECKING:
@@ -18,8 +26,6 @@ if TYPE_CHECKING:
     from trainmaster.cluster.renting.growth import Growth
 
 _WRITTEN_EVERY_S: Final = 5.0
-#: A run that may go on elsewhere for less does so this long before its money would end it.
-SOON_S: Final = 10.0
 
 
 class RunCosts:
@@ -60,11 +66,19 @@ class RunCosts:
         """
         self._meter = meter
         meter.bill = self._bill(now)
-        if meter.usual_lease_s:
-            for loop in self._loops:
-                # What is given back soon lives no longer than that, whatever becomes of its driver.
-                left_s = loop.leaves_at + RELEASING_S - SWITCH_OFF_S - now
-                loop.leases.lease_s = min(meter.lease_s(now), max(left_s, RELEASING_S - SWITCH_OFF_S))
+        if not meter.usual_lease_s:
+            return
+        lease_s = meter.lease_s(now)
+        for loop in self._loops:
+            # What is given back soon lives no longer than that, whatever becomes of its driver. All clusters
+            # at a provider have the same leases.
+            leave = [
+                each.leaves_at
+                for each in self._loops
+                if each.record.provider == loop.record.provider and not each.is_over
+            ]
+            left_s = min(leave, default=math.inf) + LEAVING_S - SWITCH_OFF_S - now
+            loop.leases.lease_s = min(lease_s, max(left_s, LEAST_LEASE_S))
 
     def spent_usd(self, now: float) -> float:
         """Dollars that the run has to pay until now."""
@@ -89,11 +103,19 @@ class RunCosts:
         usd = self._earlier_most_usd + others + record.most_usd(now, until)
         if usd <= meter.cap_usd:
             return ""
-        return f"{meter.limit}, and with their boot, a lease and an end in order it could be {dollars(usd)}"
+        return f"from their start to their end the run could come to {dollars(usd)}; {meter.limit}"
 
-    def begins_to_leave(self, loop: ClusterLoop, now: float) -> None:
-        """All of it is given back in time to stay below the cap: it is billed no longer than until then."""
-        loop.leaves_at = now + self._meter.reserved_s - RELEASING_S
+    def leave(self, loop: ClusterLoop, now: float) -> None:
+        """All of it is given back in time to stay below the cap: it is billed no longer than until then.
+
+        Said again in each look, as the cap may have become less.
+        """
+        loop.leaves_at = min(loop.leaves_at, self._meter.must_have_left(now))
+        self.pay_by(self._meter, now)
+
+    def grows_usd(self, loop: ClusterLoop, now: float) -> float:
+        """What the bill of a cluster grows by in an hour, unless it is given back."""
+        return loop.record.most_usd(now, now + 3600) - loop.record.most_usd(now, now)
 
     def keep_written(self, now: float) -> None:
         """Write down what it has cost, now and then."""
@@ -149,7 +171,7 @@ class RunCosts:
     @staticmethod
     def _most_of(loop: ClusterLoop, now: float, until: float) -> float:
         """What leaves before is not billed until then."""
-        return loop.record.most_usd(now, max(min(until, loop.leaves_at + RELEASING_S), now))
+        return loop.record.most_usd(now, max(min(until, loop.leaves_at + LEAVING_S), now))
 
     def _affords(self, renting: ClusterLoop) -> bool:
         """Whether a driver that dies after asking for more machines leaves a bill below the cap.

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trainmaster.cluster.run_costs import SOON_S
+from trainmaster.control.decide.budget import SOON_S
 from trainmaster.executors.base import GangRequest, GangStatus, Phase
 from trainmaster.spec.errors import LeaseLostError, TrainmasterError, UsageError, one_line
 
@@ -120,7 +120,9 @@ class TaskSpread:
         self._chosen.pop(attempt, None)
         self._holds.pop(attempt, None)
 
-    def without(self, connection: ClusterConnection, error: Exception) -> Iterator[str]:
+    def without(
+        self, connection: ClusterConnection, error: Exception, how: str = "goes on without machines of"
+    ) -> Iterator[str]:
         """Go on without a cluster that cannot be had, where all of its experiments have another one.
 
         What waits there for machines waits here again.
@@ -138,7 +140,7 @@ class TaskSpread:
                 raise error
             record = connection.loop.record
             why = one_line(Exception(*error.args))  # what its hint says is of a run in one place
-            yield f"{record.plan.name} goes on without machines of {record.provider}: {why}"
+            yield f"{record.plan.name} {how} {record.provider}: {why}"
         for attempt in list(connection.waiting):
             self.waiting[attempt] = connection.waiting.pop(attempt)
             self._chosen.pop(attempt, None)
@@ -149,16 +151,26 @@ class TaskSpread:
         return costs.why_unpaid(connection.loop, record) if self._is_dispensable(connection) else ""
 
     def without_dear(self, costs: RunCosts, meter: Meter, now: float) -> Iterator[str]:
-        """Give back what costs, before the cap ends a run that may go on where it costs nothing."""
-        if not meter.must_end(now + SOON_S):
-            return
-        why = UsageError(meter.why_over(now + SOON_S))
-        every = dict.fromkeys(each for order in self.places.values() for each in order)
-        for connection in list(filter(self._is_dispensable, every)):
-            if connection.loop.is_over or connection.loop.leaves_at < math.inf:
-                continue
-            costs.begins_to_leave(connection.loop, now)
-            yield from self.without(connection, why)
+        """Give back what costs, before the cap ends a run that may go on where it costs nothing.
+
+        The dearest first, and no more than is needed.
+        """
+        every = dict.fromkeys(each for order in self.places.values() for each in order if _costs(each))
+        for connection in every:
+            if connection.loop.leaves_at < math.inf:
+                costs.leave(connection.loop, now)
+        growth = {each: costs.grows_usd(each.loop, now) for each in every}
+        may_leave = {each for each in every if self._is_dispensable(each)}
+        meter.saves_nothing = False
+        for connection in sorted(may_leave, key=lambda each: -growth[each]):
+            if not meter.must_end(now + SOON_S):
+                return
+            if growth[connection] > 0 and connection.loop.leaves_at == math.inf:
+                why = UsageError(meter.why_over(now + SOON_S))
+                costs.leave(connection.loop, now)
+                yield from self.without(connection, why, "gives back the machines of")
+        left = {each for each in every if each.loop.leaves_at < math.inf}
+        meter.saves_nothing = left | may_leave == set(every)
 
     def spare(self, connection: ClusterConnection, experiments: Sequence[ExperimentState]) -> bool:
         """Whether nothing more will be on a cluster: what its experiments have left is on others of theirs.

@@ -113,8 +113,9 @@ def test_a_run_in_two_places(renter: Renter, text: str, steps: int, event: str, 
     is_free = event in ("unpaid", "left")
     assert places == ({"hosts"} if is_free else {"hosts", "lab"}), status["place"]["words"]
     if is_free:
-        words = "it may cost" if event == "left" else "2 x t3.medium .* not asked for"
-        assert re.search(f"train-lab goes on without machines of lab: {words}", going.text)
+        asked = "goes on without machines of lab: 2 x t3.medium .* not asked for"
+        words = "gives back the machines of lab: it may cost" if event == "left" else asked
+        assert re.search(f"train-lab {words}", going.text)
         assert status["cost_usd"] < 0.0078
         assert renter.lab.alive() == before
         return

@@ -22,8 +22,7 @@ from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.record import BOOTING_S, ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.cluster.run_costs import RunCosts
-from trainmaster.control.decide.budget import Meter, Publishing
-from trainmaster.spec.errors import UsageError
+from trainmaster.control.decide.budget import LEAST_LEASE_S, Meter, Publishing
 from trainmaster.spec.states import State
 
 STEP_S = 5.0
@@ -101,11 +100,13 @@ class World:
 
     Args:
         seed: of all that is drawn.
-        hosts: it may also go on on machines that cost nothing.
+        hosts: it may also go on on machines that cost nothing; drivers die while the others leave, and what
+            is saved takes longer.
+        falls: its team gets less money meanwhile.
     """
 
-    def __init__(self, seed: int, *, hosts: bool = False) -> None:
-        self.hosts = hosts
+    def __init__(self, seed: int, *, hosts: bool = False, falls: bool = False) -> None:
+        self.hosts, self.falls, self.is_ended_by_cap = hosts, falls, False
         self.rng = rng = random.Random(seed)
         self.now = 1000.0
         self.cap_usd = rng.uniform(1.5, 10.0)
@@ -171,7 +172,7 @@ class World:
             self._machines_live()
             if self.is_driven:
                 self._drive()
-            elif self.rng.random() < 0.002:  # somebody resumes it
+            elif self.rng.random() < (0.1 if self.hosts else 0.002):  # somebody resumes it
                 self.is_driven = True
                 self._begin()
             self.now += STEP_S
@@ -206,7 +207,10 @@ class World:
             return
         self._learn()
         self.clusters.look(self.run_state, self.meter, self.now)
+        if self.hosts and self._happens():
+            return
         if self.is_ending is None and self.meter.must_end(self.now):
+            self.is_ended_by_cap = True
             self.is_ending = min(self.now + self.grace_s + self.saving_s, self.meter.must_be_over(self.now))
         if self.is_ending is None and self.now - 1000.0 >= self.done_at:
             self._finish(keep=True)
@@ -221,6 +225,23 @@ class World:
             if self.is_ending is None and not loop.fatal and loop.leaves_at == math.inf:
                 self._rent(loop)
             self._renew(loop)
+
+    def _happens(self) -> bool:
+        """Leases are not shorter than they can be; whether the driver dies while what costs leaves."""
+        for loop in self.loops:
+            loop.lease_s = max(loop.lease_s, LEAST_LEASE_S)
+        if self.rng.random() < 0.002:
+            self.saving_s *= 2
+            self.meter.publishing.learn(self.saving_s)
+            self.clusters.look(self.run_state, self.meter, self.now)
+        if self.falls and self.rng.random() < 0.002:
+            self.cap_usd = self.meter.cap_usd = self.cap_usd * 0.7
+            self.clusters.look(self.run_state, self.meter, self.now)
+        leaves = any(loop.leaves_at < math.inf for loop in self.loops)
+        self.is_driven = not (leaves and self.rng.random() < 0.05)
+        for loop in self.loops:
+            loop.lease_s = max(loop.lease_s, LEAST_LEASE_S)
+        return not self.is_driven
 
     def _learn(self) -> None:
         """What the provider says, if it says anything."""
@@ -255,8 +276,7 @@ class World:
                 self.names += 1
                 machine = Machine(seat, "worker", f"t{self.names}", rental, asked_at=self.now)
                 record = replace(record, machines=(*record.machines, machine))
-        if record is not loop.record and (why := loop.why_unpaid(record)):
-            loop.fatal = UsageError(why)
+        if record is not loop.record and loop.why_unpaid(record):
             return
         loop.record = record
         if not self.answers:
@@ -280,7 +300,8 @@ class World:
         alive = [loop.machines[m.id] for m in loop.record.rented]
         for machine in alive:
             booted = self.now >= machine.started_at + machine.boots_s + 10
-            if not booted or machine.ended_at <= self.now or machine.cut_at <= self.now:
+            is_off = self.hosts and machine.leased_until <= self.now  # its switch does not wait for us
+            if is_off or not booted or machine.ended_at <= self.now or machine.cut_at <= self.now:
                 continue
             if self.now - machine.renewed_at >= loop.lease_s / 3:
                 machine.renewed_at = self.now
@@ -328,6 +349,18 @@ def test_no_schedule_is_billed_above_the_cap(monkeypatch: pytest.MonkeyPatch, *,
     """Where a run may go on for nothing, gangs are on what costs until that is ended."""
     monkeypatch.setattr(ClusterConnection, "is_in_use", hosts)
     assert not [seed for seed in range(SCHEDULES) if is_over_the_cap(seed, hosts=hosts)]
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("falls", [False, True])
+def test_the_cap_ends_no_run_that_may_go_on_for_nothing(
+    monkeypatch: pytest.MonkeyPatch, *, falls: bool
+) -> None:
+    monkeypatch.setattr(ClusterConnection, "is_in_use", True)
+    for seed in range(SCHEDULES):
+        world = World(seed, hosts=True, falls=falls)
+        world.run()
+        assert not world.is_ended_by_cap, seed
 
 
 def lasting_leases(monkeypatch: pytest.MonkeyPatch) -> None:

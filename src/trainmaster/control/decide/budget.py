@@ -108,6 +108,11 @@ SWITCH_OFF_S: Final = 110.0
 #: Seconds before the cap in which machines are given back. If the driver dies instead, their last lease ends
 #: in it, and they are switched off.
 RELEASING_S: Final = 15.0 + SWITCH_OFF_S
+#: The same for machines that are given back while their run goes on: their last lease is a whole one.
+LEAVING_S: Final = LEAST_LEASE_S + SWITCH_OFF_S
+#: So long before its money would end it a run gives back what it may go on without: it has longer leases
+#: then, and some seconds pass between looks.
+SOON_S: Final = LEAVING_S - RELEASING_S + 10.0
 #: Bytes per second at which something is published that has never been measured; cautious.
 _UNMEASURED_BYTES_PER_S: Final = 5e6
 #: Seconds for publishing, whatever was measured: a model may be larger than any checkpoint was.
@@ -177,6 +182,7 @@ class Meter:
         releasing_s: how long machines are billed that were asked to end.
         usual_lease_s: of machines whose run has money enough; 0 where they have none.
         why: whose cap it is, for people, if it is not that of the recipe.
+        saves_nothing: an end of the run would save nothing: all that costs is given back already.
     """
 
     cap_usd: float = math.inf
@@ -186,6 +192,7 @@ class Meter:
     releasing_s: float = RELEASING_S
     usual_lease_s: float = 0.0
     why: str = ""
+    saves_nothing: bool = False
 
     @classmethod
     def of(cls, budget: Budget | None) -> Meter:
@@ -214,7 +221,8 @@ class Meter:
         >>> meter.ending_s, meter.must_end(1794.0), meter.must_end(1796.0)
         (205.0, False, True)
         """
-        return self.cap_usd < math.inf and self.bill(now + self.reserved_s) > self.cap_usd
+        is_over = self.cap_usd < math.inf and self.bill(now + self.reserved_s) > self.cap_usd
+        return is_over and not self.saves_nothing
 
     @property
     def limit(self) -> str:
@@ -245,6 +253,10 @@ of its machines costs up to $3.60'
         1875
         """
         return now + self._affordable_s(now, self.releasing_s)
+
+    def must_have_left(self, now: float) -> float:
+        """Unix seconds at which what the run goes on without is given back; as late as it may still save."""
+        return now + self._affordable_s(now, LEAVING_S, self.reserved_s - self.releasing_s)
 
     def lease_s(self, now: float) -> float:
         """How long machines may live from now on without anybody: as usual, or until the money is used up.

@@ -440,9 +440,13 @@ class Controller:
             self.allowance.look(self.meter, now)
         if not self.meter.must_end(now):
             return []
+        self._machines_at = -math.inf  # what costs may be given back, so that the run goes on elsewhere
+        told = self._look_at_machines(now)
+        if self._wanted is not None or not self.meter.must_end(now):
+            return told
         self.database.want_stop(self.run_state.run, EndReason.BUDGET)
         self._wanted, self._why_wanted = EndReason.BUDGET, self.meter.why_over(now)
-        return [Note(f"the run ends: {self._why_wanted}")]
+        return [*told, Note(f"the run ends: {self._why_wanted}")]
 
     def _watch_saving(self, now: float) -> None:
         """How long what cannot be saved may wait: at last its money, or that of the run, is used up."""

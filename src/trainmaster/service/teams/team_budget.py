@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S, Meter
+from trainmaster.cluster.record import BOOTING_S
+from trainmaster.control.decide.budget import SOON_S, SWITCH_OFF_S, USUAL_LEASE_S, Meter
 from trainmaster.db import ledger
 from trainmaster.db.ledger import ALL, Balance
 from trainmaster.spec.errors import NotFoundError, RunError, UsageError
@@ -72,21 +73,24 @@ class Allowance:
         if now < self._next_at:
             return
         self._next_at = now + LOOK_S
-        meter.cap_usd, meter.why = self._cap_usd, ""
         if not self._database.read(ledger.month_limits(self._team)):
+            meter.cap_usd, meter.why = self._cap_usd, ""
             return
+        # From the start of a machine to its end in order may take longer than its lease.
+        ahead_s = max(AHEAD_S, LOOK_S + BOOTING_S + SOON_S + meter.reserved_s)
         # The lease: machines may be lost, and rented again.
-        lease_usd = self._usd_per_hour() * AHEAD_S / 3600
-        wanted = ledger.micro(min(meter.bill(now + AHEAD_S) + lease_usd, self._cap_usd))
+        lease_usd = self._usd_per_hour() * ahead_s / 3600
+        wanted = ledger.micro(min(meter.bill(now + ahead_s) + lease_usd, self._cap_usd))
         at = self._database.clock_s()
 
         def write(connection: Connection, _: object) -> int:
             return ledger.reserve_up_to(connection, self._run, wanted, at)
 
         may_usd = ledger.dollars(self._database.write(write))
-        if may_usd < self._cap_usd:
-            meter.cap_usd = may_usd
-            meter.why = f"of the month's budget there were only {dollars(may_usd)} for it"
+        is_less = may_usd < self._cap_usd
+        why = f"of the month's budget there were only {dollars(may_usd)} for it" if is_less else ""
+        # Clusters read it meanwhile, in threads of their own: it is never more than what was granted.
+        meter.cap_usd, meter.why = min(may_usd, self._cap_usd), why
 
 
 #: The owner of the home, whose runs belong to no team.
