@@ -75,7 +75,9 @@ class RunCosts:
             leave = [
                 each.leaves_at
                 for each in self._loops
-                if each.record.provider == loop.record.provider and not each.is_over
+                if each.record.provider == loop.record.provider
+                and not each.is_over
+                and now < each.leaves_at + LEAVING_S
             ]
             left_s = min(leave, default=math.inf) + LEAVING_S - SWITCH_OFF_S - now
             loop.leases.lease_s = min(lease_s, max(left_s, LEAST_LEASE_S))
@@ -170,8 +172,13 @@ class RunCosts:
 
     @staticmethod
     def _most_of(loop: ClusterLoop, now: float, until: float) -> float:
-        """What leaves before is not billed until then."""
-        return loop.record.most_usd(now, max(min(until, loop.leaves_at + LEAVING_S), now))
+        """What has begun to leave is billed no longer than its last lease, and so long until that is over.
+
+        Nothing is renewed after it has left: if its provider cannot say when it ended, no later look at it
+        finds that it has ended earlier.
+        """
+        left_at = min(now, loop.leaves_at)
+        return loop.record.most_usd(left_at, min(until, loop.leaves_at + LEAVING_S))
 
     def _affords(self, renting: ClusterLoop) -> bool:
         """Whether a driver that dies after asking for more machines leaves a bill below the cap.

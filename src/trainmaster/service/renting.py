@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.cluster.record import ClusterState, fits, readable
+from trainmaster.cluster.record import BOOTING_S, ClusterState, fits, readable
 from trainmaster.cluster.renting.offer_filter import AvailableOffers
 from trainmaster.cluster.renting.plan import ClusterPlan, capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
@@ -550,22 +550,24 @@ def _not_stale(recipe: Recipe, candidate_offers: CandidateOffers, today: date) -
 
 
 def _check_total(recipe: Recipe, plans: tuple[ClusterPlan, ...]) -> None:
-    """Refuse a cap that is used up by beginning and ending.
+    """Refuse a cap that is used up by beginning and ending, unless that may be on what costs less.
 
     Raises:
         UsageError: naming the least that would do.
     """
     total = recipe.budget.total_usd if recipe.budget else None
-    reserved_s = Meter(usual_lease_s=USUAL_LEASE_S).reserved_s
-    least = max(
-        sum(role.count * role.rentals[0].at_most.billed_usd(reserved_s) for role in plan.roles)
-        for plan in plans
-    )
+    stopping_s = max(each.grace_s for each in recipe.experiments.values())
+    reserved_s = BOOTING_S + Meter(stopping_s=stopping_s, usual_lease_s=USUAL_LEASE_S).reserved_s
+    bills = dict[str, float]()
+    for plan in plans:
+        usd = sum(role.count * role.rentals[0].at_most.billed_usd(reserved_s) for role in plan.roles)
+        bills |= {name: min(usd, bills.get(name, usd)) for name in plan.experiments}
+    least = max(bills.values())
     if total is not None and least > 0 and total <= least:
         raise UsageError(
-            f"budget.total: {dollars(total)} is used up before anything has run: the least bill is "
-            f"{dollars(least)}",
-            "Raise budget.total, or ask for fewer or smaller machines.",
+            f"budget.total: {dollars(total)} is used up before anything has run: to start the machines and "
+            f"to give them back in order costs up to {dollars(least)}",
+            f"Raise budget.total to {dollars(1.1 * least)}, or ask for fewer or smaller machines.",
         )
 
 

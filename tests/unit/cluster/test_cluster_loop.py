@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from cluster_bench import NOW, Bench, assert_alive, let, record
+from cluster_bench import NOW, WORKER, Bench, assert_alive, let, record
 
 from trainmaster.cluster.actuator import Threads
 from trainmaster.cluster.cluster_loop import ClusterLoop
 from trainmaster.cluster.observed import Observed
 from trainmaster.cluster.record import ClusterRecord, ClusterState
-from trainmaster.cluster.renting.plan import Rental
+from trainmaster.cluster.renting.plan import Rental, RolePlan
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderGoneError
 from trainmaster.spec.errors import ExecutorError, LeaseLostError, ProviderError, UsageError
 from trainmaster.testing.waits import until
@@ -394,3 +394,25 @@ def test_what_is_in_the_way_of_giving_machines_back_is_told_once() -> None:
     before = "machines could not be given back yet, which is tried on and on: "
     assert told == [f"{before}nobody answers. Is it up?", *2 * [f"{before}its disk is full"]]
     assert not observed.is_released
+
+
+def test_what_is_not_paid_is_told_once_until_more_is_asked_for(bench: Bench) -> None:
+    most = 1
+    bench.loop.why_unpaid = lambda it: "it may cost $1" if len(it.live) > most else ""
+    bench.loop.record = replace(
+        bench.loop.record,
+        plan=replace(bench.loop.record.plan, roles=(RolePlan("worker", 2, (WORKER,), least=1),)),
+    )
+    let(bench, 30.0)
+    (line,) = [note for note in bench.loop.notes() if "not asked for" in note]
+    assert line.startswith("train goes on")
+    assert len(bench.loop.record.live) == 1
+    most = 2
+    let(bench, 30.0)
+    assert len(bench.loop.record.live) == 2
+    assert not [note for note in bench.loop.notes() if "not asked for" in note]
+    most = 1
+    bench.provider.machines["i-1"] = replace(bench.provider.machines["i-1"], state=NodeState.GONE)
+    let(bench, 30.0)
+    (line,) = [note for note in bench.loop.notes() if "not asked for" in note]
+    assert line.startswith("train goes on with 1 of its machines: 1 x m4.large (node-2)")

@@ -17,7 +17,6 @@ from trainmaster.cluster.member_places import MemberPlaces
 from trainmaster.cluster.record import BOOTING_S, ClusterRecord, ClusterState, Machine, elsewhere, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.decide.budget import SWITCH_OFF_S, Meter
-from trainmaster.providers.base import Node, NodeState
 from trainmaster.spec.states import State
 
 PRICED = Rental("m4.large", usd_per_hour=3.6, minimum_s=60.0)
@@ -261,24 +260,6 @@ def test_a_slow_machine_stays_if_another_one_cannot_be_paid(loop: Loop) -> None:
     decision = wanting(replace(loop.record, machines=(slow,)), 1)
     assert not any(machine.is_slow for machine in decision.record.machines)
     assert (decision.notes, decision.unpaid) == (["node-1 (i-0) stays, though it is slow: too much"], "")
-
-
-@pytest.mark.parametrize(("least", "is_fatal"), [(1, False), (0, True)])
-def test_a_machine_that_cannot_be_paid_ends_no_cluster_that_can_do_without_it(
-    least: int, is_fatal: bool
-) -> None:
-    plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 2, (PRICED,), least=least),))
-    there = Machine("worker-1", "worker", "worker-0", PRICED, "i-1", started_at=1.0)
-    record = replace(
-        new_record("run", plan, "home"), state=ClusterState.ACTIVE, machines=(there,), asked=1, asked_at=1.0
-    )
-    seen = Seen(nodes={"i-1": Node("i-1", "c", "worker", NodeState.READY, started_at=1.0)})
-    decision = decide_cluster(
-        record, seen, 2.0, wanted=True, ending=False, patience=WaitLimits(), why_unpaid=lambda _: "no money"
-    )
-    assert bool(decision.fatal) is is_fatal
-    assert "not asked for: no money" in (decision.fatal or decision.waits)
-    assert decision.record.machines == (there,)
 
 
 OWN = Rental(is_rented=False)

@@ -19,10 +19,11 @@ import pytest
 
 from trainmaster.cluster.cluster_connection import ClusterConnection
 from trainmaster.cluster.cluster_executor import ClusterExecutor
+from trainmaster.cluster.node_watch import LEAST_LEASE_S
 from trainmaster.cluster.record import BOOTING_S, ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.cluster.run_costs import RunCosts
-from trainmaster.control.decide.budget import LEAST_LEASE_S, Meter, Publishing
+from trainmaster.control.decide.budget import Meter, Publishing
 from trainmaster.spec.states import State
 
 STEP_S = 5.0
@@ -297,8 +298,8 @@ class World:
             loop.record = loop.record.changed([replace(machine, id=name)])
 
     def _renew(self, loop: Loop) -> None:
-        alive = [loop.machines[m.id] for m in loop.record.rented]
-        for machine in alive:
+        seen = [loop.machines[m.id] for m in loop.record.rented if m.started_at is not None]
+        for machine in seen:  # only of those the address is known
             booted = self.now >= machine.started_at + machine.boots_s + 10
             is_off = self.hosts and machine.leased_until <= self.now  # its switch does not wait for us
             if is_off or not booted or machine.ended_at <= self.now or machine.cut_at <= self.now:

@@ -20,13 +20,14 @@ from trainmaster.advisor.quote.quote import (
     Quote,
     Rented,
 )
+from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home
 from trainmaster.providers import StalePrices
 from trainmaster.service.quotes.candidate_offers import candidate_offers_of
 from trainmaster.service.quotes.prices import CATALOGUE
 from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.service.quotes.worker_counts import with_fewest, with_workers
-from trainmaster.service.renting import plan_run
+from trainmaster.service.renting import _check_total, plan_run
 from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import UsageError
 
@@ -314,6 +315,7 @@ def test_what_does_not_fit_is_said_before_prices_are(world):
     [
         ({"per_hour": "$0.19"}, "Raise budget.per_hour to $0.2"),
         ({"total": "$0.003"}, "used up before anything has run"),
+        ({"total": "$0.018"}, "Raise budget.total to $0.02"),
     ],
 )
 @pytest.mark.parametrize(
@@ -325,6 +327,18 @@ def test_budgets_that_allow_nothing_are_refused(world, experiment, budget, said)
         world.plan(world.recipe({"main": experiment}, budget=budget))
     assert said in str(error.value)
     assert world.asked == []
+
+
+def test_a_cap_that_pays_for_one_place_of_a_sweep_is_enough(world):
+    recipe = world.recipe(budget={"total": "$0.01"})
+
+    def plan(provider, rental):
+        return ClusterPlan(f"main-{provider}", ("main",), provider, (RolePlan("worker", 1, (rental,)),))
+
+    dear = plan("aws", Rental("small", usd_per_hour=3.6))
+    _check_total(recipe, (plan("hosts", Rental(is_rented=False)), dear))
+    with pytest.raises(UsageError, match="costs up to"):
+        _check_total(recipe, (dear,))
 
 
 def test_no_feasible_quote_ends_it_where_it_costs_and_is_a_note_where_it_does_not(world):

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.control.decide.budget import Meter
+from trainmaster.cluster.record import BOOTING_S
+from trainmaster.control.decide.budget import SOON_S, Meter
 from trainmaster.db import AcceptedRun, Database, NewQuoteRow, RunChange, Submission, access, ledger
 from trainmaster.db.cluster_rows import ClusterRow
 from trainmaster.db.ledger import ALL
@@ -158,6 +159,37 @@ def test_it_asks_now_and_then_and_before_it_is_too_late(town):
     assert meter.cap_usd == pytest.approx(AHEAD_S / 1000)
     allowance.look(meter, LOOK_S)
     assert meter.cap_usd == pytest.approx((LOOK_S + AHEAD_S) / 1000)
+
+
+def test_it_asks_for_all_that_a_machine_needs_from_its_start_to_its_end(town):
+    """Where saving takes long, that is more than a lease; less would refuse machines that can be paid."""
+    town.send("red", 1.0)
+    list(town.goes_on())
+    meter = Meter(bill=lambda until: 0.0, usual_lease_s=900.0)
+    meter.publishing.learn(1000.0)
+    allowance = Allowance(town.database, "red-0", "red", math.inf, lambda: 3.6)
+    allowance.look(meter, 0.0)
+    assert meter.cap_usd >= (LOOK_S + BOOTING_S + meter.reserved_s + SOON_S) / 1000
+
+
+class Watched(Meter):
+    """Remembers all caps that it had."""
+
+    __slots__ = ("caps",)
+
+    def __setattr__(self, name, value):
+        if name == "cap_usd":
+            object.__setattr__(self, "caps", [*getattr(self, "caps", ()), value])
+        super().__setattr__(name, value)
+
+
+def test_clusters_that_read_the_cap_meanwhile_never_see_more_than_was_granted(town):
+    town.send("red", 1.0)
+    list(town.goes_on())
+    meter = Watched(cap_usd=1.0, bill=lambda until: 2.0)
+    allowance = Allowance(town.database, "red-0", "red", math.inf, lambda: 0.0)
+    allowance.look(meter, 0.0)
+    assert meter.caps == [1.0, 2.0]
 
 
 def test_without_a_budget_for_the_month_its_own_cap_holds(town):
