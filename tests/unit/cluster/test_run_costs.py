@@ -344,6 +344,21 @@ def test_a_run_goes_on_without_what_costs_if_its_cap_falls_or_its_end_takes_long
     assert loop.is_over
 
 
+def test_what_has_left_counts_until_its_last_lease_is_over_while_nobody_says_that_it_has_ended(
+    loop: Loop, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its switch may end it so late; others would have spent that money when its provider answers again."""
+    clusters, meter = used(loop, clock, monkeypatch), Meter(cap_usd=1.0, usual_lease_s=900.0)
+    clusters.look(RUNNING, meter, 1725.0)
+    left_at = loop.leaves_at
+    loop.record = replace(loop.record, leased_until=left_at + 30.0)  # a third of its last lease
+    for later_s in (50.0, 150.0, 250.0, 7200.0):
+        clusters.look(RUNNING, meter, left_at + later_s)
+        until = loop.record.machines[0].started_at + 1000.0 * meter.bill(left_at + later_s + 200.0)
+        assert until == pytest.approx(left_at + 200.0, abs=1)
+    assert not meter.must_end(left_at + 7200.0)
+
+
 def test_nothing_is_given_back_for_its_price_in_a_run_that_ends(
     loop: Loop, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
