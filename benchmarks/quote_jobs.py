@@ -367,7 +367,7 @@ KINDS = {
             LENGTH,
             "target: {{metric: loss, at_most: {loss}}}",
         ),
-        {"steps": [1500], "pause": [0.03], "loss": [0.15, 0.2]},
+        {"steps": [1500], "pause": [0.03], "loss": [0.1, 0.12]},
     ),
     "lab-short": Kind(
         gang("python3 shared.py {{{{steps}}}} {ms} {kib}", LENGTH, TYPE, "framework: torch", BATCH),

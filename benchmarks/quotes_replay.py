@@ -163,6 +163,7 @@ def estimated(service: Service, row: Any, made_at: float) -> tuple[dict[str, flo
         None,
         {n: e.beside("local", "", "") for n, e in phases_of(service, recipe, {}, snapshot).items()},
         dict(known.curves),
+        plays=dict(known.plays),
     )
     spans = next(iter(found.training.values())).items()
     return found.time_s.as_dict(), {n: dict(zip(("p5", "p50", "p95"), s, strict=True)) for n, s in spans}

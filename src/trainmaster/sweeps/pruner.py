@@ -13,7 +13,7 @@ from trainmaster.sweeps.trial import Goal, Trial, TrialState
 
 #: Of `shares_by_order`: trials of one play at most, of all plays at least, and looks until one ends.
 #: Whether a later trial beats all before it is a matter of luck: a few plays do not show how often.
-_MOST_TRIALS: Final = 32
+MOST_TRIALS: Final = 32
 _LEAST_TRIALS: Final = 256
 _LOOKS: Final = 16
 
@@ -86,12 +86,27 @@ def shares_by_order(pruner: Pruner, trials: int, steps: int, at_once: int) -> tu
     """
     if pruner.usual_share is not None:
         return ()
-    trials = min(trials, _MOST_TRIALS)
+    trials = min(trials, MOST_TRIALS)
     found = []
     for play in range(math.ceil(_LEAST_TRIALS / trials)):
         ranks = random.Random(play).sample(range(trials), trials)  # noqa: S311 - no secret
         found.append(tuple(made / steps for made in _steps_made(pruner, ranks, steps, at_once)))
     return tuple(found)
+
+
+def with_seen(
+    plays: Sequence[Sequence[float]], seen: Sequence[Sequence[float]]
+) -> tuple[tuple[float, ...], ...]:
+    """Plays, and beside them what the very same trials were seen to make: n times, n (n + 2) times as much.
+
+    The same trials rank as they did, but for what is chance in a training: of one run seen three in four
+    believe it, of four 24 in 25.
+
+    >>> with_seen([(1.0, 0.5)], [(1.0, 0.1)])
+    ((1.0, 0.5), (1.0, 0.1), (1.0, 0.1), (1.0, 0.1))
+    """
+    again = len(plays) * (len(seen) + 2)
+    return (*map(tuple, plays), *(tuple(each) for each in seen for _ in range(again)))
 
 
 def _steps_made(pruner: Pruner, ranks: Sequence[int], steps: int, at_once: int) -> list[float]:

@@ -183,7 +183,7 @@ class World:
             self.database,
             self.recipe,
             "r",
-            lambda: {"main": SimpleNamespace(same=list(same), similar=[])},
+            lambda: {"main": SimpleNamespace(same=list(same), similar=[], plays=())},
             elapsed=lambda now: now - BEGAN,
             slots=8,
             costs=RecordedClusterCosts("lab", lambda: [self.record]),

@@ -101,6 +101,7 @@ def test_only_the_memory_of_the_very_same_job_rules_machines_out(tmp_path, same,
         fingerprint=SimpleNamespace(exact="f"),
         same=measured if same else [],
         similar=[] if same else measured,
+        plays=(),
         team=None,
     )
     database = Database(f"sqlite:///{tmp_path / 'trainmaster.db'}")

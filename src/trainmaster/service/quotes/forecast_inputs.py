@@ -157,6 +157,7 @@ def forecast_inputs(
     beside: Mapping[str, Overhead] | None = None,
     curves: Mapping[str, Sequence[SeenCurve]] | None = None,
     all_sizes: Mapping[str, Sequence[Measurement]] | None = None,
+    plays: Mapping[str, Sequence[Sequence[float]]] | None = None,
 ) -> Forecast:
     """What a whole run will take and cost.
 
@@ -172,6 +173,7 @@ def forecast_inputs(
         beside: what is no training, by experiment.
         curves: what earlier runs have reported of the metrics of targets, by experiment.
         all_sizes: of experiments whose gangs may change, what was measured with any number of workers.
+        plays: of sweeps, what each trial made in earlier runs of the very same one.
 
     Raises:
         NotKnown: too little was measured.
@@ -203,7 +205,8 @@ def forecast_inputs(
         spread = experiment.workers if rented is None else None
         at_once = max(min(room // slots_of(experiment), spread or room), 1)
         seen = (curves or {}).get(name, ())
-        workload = workload_of(experiment, recipe.seed, at_once=at_once, curves=seen)
+        ends = (plays or {}).get(name, ())
+        workload = workload_of(experiment, recipe.seed, at_once=at_once, curves=seen, plays=ends)
         if learnt is not None and learnt.model is not None and not workload.has_length:
             learnt = learnt.as_whole_tasks()
         if learnt is None:

@@ -61,13 +61,14 @@ class MeasuredNow:
     """What was measured, by experiment: earlier, and in this run until now.
 
     Attributes:
-        same, similar: see `History`. live: of this run, by task. curves: of earlier runs.
+        same, similar, plays: see `History`. live: of this run, by task. curves: of earlier runs.
     """
 
     same: dict[str, list[Measurement]] = field(default_factory=dict)
     similar: dict[str, list[Measurement]] = field(default_factory=dict)
     live: dict[str, dict[int, Measurement]] = field(default_factory=dict)
     curves: dict[str, tuple[SeenCurve, ...]] = field(default_factory=dict)
+    plays: dict[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
 
     def read(self, name: str, history: History, offer: str) -> None:
         """Take in what was measured before on such machines; curves are the same on all of them."""
@@ -76,6 +77,7 @@ class MeasuredNow:
         from trainmaster.advisor.model.knowledge import curves_of
 
         self.curves[name] = curves_of(history.same, history.similar)
+        self.plays[name] = history.plays
 
     def of_all_sizes(self, name: str) -> list[Measurement]:
         """What was measured now, and earlier with other numbers of workers or servers."""
@@ -116,12 +118,14 @@ class History:
         similar: of other versions of it: most lines of their code are the same, and files of the command,
             launcher, strategy and device are. `Measurement.step_spread` says how far that is right.
         team: whose measurements they are; None for the owner's.
+        plays: of a sweep, what each trial made in earlier runs of the very same one; see `plays_seen`.
     """
 
     fingerprint: Fingerprint
     same: list[Measurement] = field(default_factory=list)
     similar: list[Measurement] = field(default_factory=list)
     team: str | None = None
+    plays: tuple[tuple[float, ...], ...] = ()
 
 
 def histories(
@@ -167,7 +171,12 @@ def histories(
         )
         lengths = lengths_seen([each for _, each in (*own, *kin)])
         same = [as_long(each, key.numbers, lengths) for _, each in own]
-        found[name] = History(key, same, _borrowed(key, kin, lengths), team)
+        plays: tuple[tuple[float, ...], ...] = ()
+        if experiment.search is not None and experiment.search.pruner is not None:
+            from trainmaster.service.quotes.sweep_plays import plays_seen
+
+            plays = plays_seen(database, recipe, name, (row["run_id"] for row in rows))
+        found[name] = History(key, same, _borrowed(key, kin, lengths), team, plays)
     return found
 
 

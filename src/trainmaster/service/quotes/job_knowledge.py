@@ -65,6 +65,7 @@ class JobKnowledge:
 
     Attributes:
         notes: what a quote has to say of where this is from.
+        plays: by experiment that was asked for, see `History`.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class JobKnowledge:
         self._measures = measures
         self._profiler: Profiler | None = None
         self.notes: list[str] = []
+        self.plays: dict[str, tuple[tuple[float, ...], ...]] = {}
 
     def interrupt(self) -> bool:
         """Ctrl-C: a measurement ends in order; False if none is under way. Signal-safe."""
@@ -101,6 +103,7 @@ class JobKnowledge:
             return None
         from trainmaster.service.quotes.history import experience_of
 
+        self.plays[name] = history.plays
         same, similar = (told_by(list(found), builder.catalogue) for found in (history.same, history.similar))
         experience = experience_of(self._service.database, history.fingerprint.exact, team=history.team)
         known = builder.knowledge(recipe.experiments[name], same, similar, experience)

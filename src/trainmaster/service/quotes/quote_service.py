@@ -372,7 +372,7 @@ class Quoter:
         from trainmaster.advisor.quote.quoting import Subject
 
         experiment = recipe.experiments[name]
-        workload = _workload(recipe, experiment, options, known.curves)
+        workload = _workload(recipe, experiment, options, known.curves, self._jobs.plays.get(name, ()))
         if known.model is not None and not workload.has_length:
             whole = known.as_whole_tasks()
             if whole is None or experiment.distributed is not None:
@@ -531,9 +531,13 @@ def _has_length(experiment: Experiment, known: Knowledge) -> bool:
 
 
 def _workload(
-    recipe: Recipe, experiment: Experiment, options: QuoteOptions, curves: Sequence[SeenCurve] = ()
+    recipe: Recipe,
+    experiment: Experiment,
+    options: QuoteOptions,
+    curves: Sequence[SeenCurve] = (),
+    plays: Sequence[Sequence[float]] = (),
 ) -> Workload:
-    found = workload_of(experiment, recipe.seed, options.max_workers, curves=curves)
+    found = workload_of(experiment, recipe.seed, options.max_workers, curves=curves, plays=plays)
     return found if options.latency_ms is None else replace(found, latency_ms=options.latency_ms)
 
 

@@ -356,7 +356,7 @@ class QuoteTracker:
         )
 
     def _unknown(self, run_state: RunState, now: float) -> list[Note]:
-        """What jobs of any kind take, once, of a run that is no short one: nobody is promised anything."""
+        """What jobs of any kind take, once, of a run that is no short one; it promises nothing."""
         took_s = self._elapsed(now) - run_state.queue_wait.waited_s(now)
         if self._others_s is None or took_s < _UNKNOWN_S:
             return []
@@ -426,7 +426,7 @@ class QuoteTracker:
             for name, experiment in run_state.experiments.items()
         }
         known = {name: self._known.of(name) for name in run_state.experiments}
-        curves = dict(self._known.curves)
+        curves, plays = dict(self._known.curves), dict(self._known.plays)
         recipe = self._recipe
         all_sizes = {name: self._known.of_all_sizes(name) for name in self._resizable}
         elapsed = self._elapsed(now) - run_state.queue_wait.waited_s(now)
@@ -457,6 +457,7 @@ class QuoteTracker:
                         beside,
                         curves,
                         all_sizes,
+                        plays,
                     )
                     promise = QuoteRecord(kind, now, found.time_s, found.cost_usd, found.measurements)
                     time_s = promise.time_s

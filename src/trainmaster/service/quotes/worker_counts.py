@@ -27,6 +27,7 @@ def workload_of(
     max_workers: int | None = None,
     at_once: int = _AT_ONCE,
     curves: Sequence[SeenCurve] = (),
+    plays: Sequence[Sequence[float]] = (),
 ) -> Workload:
     """What an experiment has to do, and how much of it its target and its pruner leave to do.
 
@@ -36,6 +37,7 @@ def workload_of(
         max_workers: workers of one task at most, from the command line.
         at_once: tasks that run side by side.
         curves: what was seen of the metric of its target.
+        plays: what each trial of this sweep made in earlier runs; see `plays_seen`.
 
     Raises:
         UsageError: no number of workers can share the global batch evenly.
@@ -48,14 +50,15 @@ def workload_of(
     if experiment.search is None or experiment.search.pruner is None or not steps or found.tasks < 2:
         return found
     from trainmaster.sweeps import make_pruner
-    from trainmaster.sweeps.pruner import share_trained, shares_by_order
+    from trainmaster.sweeps.pruner import share_trained, shares_by_order, with_seen
 
     pruner = make_pruner(experiment.search)
     if pruner is None:
         return found
-    plays = shares_by_order(pruner, found.tasks, steps, at_once)
-    share = share_trained(pruner, plays)
-    return replace(found, trained=LogNormal(share, _PRUNED_SPREAD), plays=plays) if share < 1 else found
+    known, spread = plays, _PRUNED_SPREAD / (1 + len(plays))
+    all_plays = with_seen(shares_by_order(pruner, found.tasks, steps, at_once), known)
+    share = share_trained(pruner, all_plays)
+    return replace(found, trained=LogNormal(share, spread), plays=all_plays) if share < 1 else found
 
 
 def allowed_workers(experiment: Experiment) -> list[int]:

@@ -107,7 +107,7 @@ class World:
 
 
 def history(*same):
-    return lambda: {"main": SimpleNamespace(same=list(same), similar=[])}
+    return lambda: {"main": SimpleNamespace(same=list(same), similar=[], plays=())}
 
 
 def promise(kind="binding", p95=100.0):
@@ -163,7 +163,9 @@ def test_nothing_is_bound_by_other_versions_of_the_code_before_its_own_steps(tmp
     """One of two minutes was bound to 36 s while PyTorch was still loaded."""
     point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
     kin = Measurement(point, startup_s=1.0, duration_s=200.0, steps_done=400)
-    world = World(tmp_path, steps=400, histories=lambda: {"main": SimpleNamespace(same=[], similar=[kin])})
+    world = World(
+        tmp_path, steps=400, histories=lambda: {"main": SimpleNamespace(same=[], similar=[kin], plays=())}
+    )
     assert world.look(30)[0].startswith("estimate: ")
     assert [row["kind"] for row in world.database.rows] == ["estimate"]
 
@@ -171,7 +173,7 @@ def test_nothing_is_bound_by_other_versions_of_the_code_before_its_own_steps(tmp
 def test_a_version_that_no_longer_shows_steps_is_warned_of_and_quoted_by_earlier_ones(tmp_path):
     point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
     kin = Measurement(point, startup_s=20.0, duration_s=220.0, steps_done=400)
-    kins = lambda: {"main": SimpleNamespace(same=[], similar=[kin])}  # noqa: E731
+    kins = lambda: {"main": SimpleNamespace(same=[], similar=[kin], plays=())}  # noqa: E731
     world = World(tmp_path, steps=400, histories=kins)
     estimate, warning, quote = [line for line in world.look(100) if not line.startswith("main: first step")]
     assert (estimate.split(":")[0], quote.split(":")[0]) == ("estimate", "quote")

@@ -1,0 +1,65 @@
+"""What each trial of a sweep made in earlier runs of the very same one: a pruner ends the same ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from trainmaster.db import queries
+from trainmaster.service.runs.stored_recipe import stored_recipe
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.states import EndReason
+from trainmaster.sweeps.pruner import MOST_TRIALS
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
+    from trainmaster.db import Database
+    from trainmaster.spec import Recipe
+
+#: Runs that are looked at; tasks of one.
+_MOST_RUNS, _MOST_TASKS = 8, 1_000
+
+
+def plays_seen(
+    database: Database, recipe: Recipe, name: str, runs: Iterable[str | None]
+) -> tuple[tuple[float, ...], ...]:
+    """By earlier run, what share of its steps each trial made, in their order; see `shares_by_order`.
+
+    The seed decides which parameters each trial has, so only runs with the same one count.
+
+    Args:
+        database: the database.
+        recipe: of the sweep.
+        name: of its experiment.
+        runs: ids of runs of the same code, the newest first; None is no run.
+    """
+    experiment = recipe.experiments[name]
+    steps = experiment.builtin_values().get("steps")
+    many = len(experiment.tasks(recipe.seed))
+    if experiment.search is None or experiment.search.pruner is None or not steps or many > MOST_TRIALS:
+        return ()
+    found = []
+    for run in list(dict.fromkeys(filter(None, runs)))[:_MOST_RUNS]:
+        with suppress(TrainmasterError, ValueError, TypeError, KeyError):  # it was removed, or is no such run
+            row = database.run_row(run)
+            then = stored_recipe(row)
+            same = then.experiments[name]
+            if row["reason"] != EndReason.SUCCEEDED or then.seed != recipe.seed:
+                continue
+            if same.search != experiment.search or same.parameters != experiment.parameters:
+                continue
+            tasks = queries.tasks(database, run, limit=_MOST_TASKS)
+            shares = tuple(_share(task, steps) for task in tasks if task["experiment"] == name)
+            if len(shares) == many:
+                found.append(shares)
+    return tuple(found)
+
+
+def _share(task: RowMapping, steps: float) -> float:
+    """Of its steps, that a trial has made."""
+    if task["end_reason"] == EndReason.SUCCEEDED:
+        return 1.0
+    return min(float(json.loads(task["metrics"])["step"]) / steps, 1.0)
