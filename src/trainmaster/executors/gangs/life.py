@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.rules import NOBODY, SERVERS, has_served, who_ends
+from trainmaster.executors.gangs.rules import NONE_ENDS, SERVERS, has_served, who_ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -335,7 +335,7 @@ class ConductedGang:
         if not self.launched or self.alone:
             return step
         ends = who_ends(self._rows(), self.dispensable, asked=self.kill_at is not None)
-        if ends == NOBODY:
+        if ends == NONE_ENDS:
             return step
         if ends == SERVERS:
             orders = self._ask(max(0.0, (self.kill_at or now) - now), serving=True)

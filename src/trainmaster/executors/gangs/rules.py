@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     #: Members, each with whether it is essential.
     Members: TypeAlias = Sequence[tuple[Member, bool]]
 
-NOBODY = "NOBODY"
+NONE_ENDS = "NONE_ENDS"
 #: All that live; those that only serve the others when the others have ended.
 ALL = "ALL"
 #: Those that only serve the others: the others have ended.
@@ -37,8 +37,8 @@ def who_ends(members: Members, dispensable: Collection[str] = (), *, asked: bool
     """
     served = has_served(members)
     if asked:
-        return SERVERS if served else NOBODY
-    return ALL if served or has_failed(members, dispensable) else NOBODY
+        return SERVERS if served else NONE_ENDS
+    return ALL if served or has_failed(members, dispensable) else NONE_ENDS
 
 
 def has_served(members: Members) -> bool:

@@ -186,7 +186,7 @@ class GangManager:
         try:
             gang.find_engine()
         except (OSError, ValueError, KeyError) as error:
-            self._refuse(gang, f"nobody says how containers are started here: {error}")
+            self._refuse(gang, f"how containers are started here is not known: {error}")
             return
         gang.plan_enclosure(self._home_id)
         try:

@@ -20,7 +20,7 @@ from_record = ConductedGang.from_record.__func__
 
 
 def no_member_fails_its_gang(rows, dispensable, *, asked):
-    return who_ends(rows, dispensable, asked=asked) if rules.has_served(rows) else rules.NOBODY
+    return who_ends(rows, dispensable, asked=asked) if rules.has_served(rows) else rules.NONE_ENDS
 
 
 def all_at_once(gang, grace_s, *, serving):
