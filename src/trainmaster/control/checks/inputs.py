@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote, urlencode, urlsplit
 
 from trainmaster.artifacts.code_tree import CodeTree, NotSent, not_sent_note
-from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.control.checks.preflight import (
     check_all,
     check_data_parts,
@@ -25,7 +24,6 @@ from trainmaster.control.task.layout import Home
 from trainmaster.objects.errors import trouble_of
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Experiment, Recipe
-from trainmaster.spec.addresses import is_loopback
 from trainmaster.spec.data_source import DataSource
 from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.parts import named_places
@@ -84,7 +82,10 @@ def check_inputs(
         lambda: check_urls(recipe),
     )
     notes = [*recipe.notes, *([note] if (note := not_sent_note(not_sent)) else [])]
-    notes += framework_notes(recipe, environ)  # the network is asked if nothing is wrong on this machine
+    if any(each.framework or each.container for each in recipe.experiments.values()):
+        from trainmaster.control.checks.framework_notes import framework_notes
+
+        notes += framework_notes(recipe, environ)  # the network is asked if nothing is wrong on this machine
     here = measures or capabilities_of(recipe.provider).is_here
     if measures:
         try:
@@ -401,6 +402,8 @@ def look_for_image(image: str) -> Look:
     """Ask the registry of an image whether it has it."""
     import http.client
     import urllib.error
+
+    from trainmaster.spec.addresses import is_loopback
 
     host, name, version = split_reference(image)
     scheme = "http" if is_loopback(host) else "https"

@@ -12,7 +12,6 @@ from trainmaster.executors.capacity import NodeCapacity
 from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import DataSource, Experiment, Recipe
-from trainmaster.spec.addresses import is_loopback
 from trainmaster.spec.errors import MissingPartError, RecipeError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.parts import named_places
 from trainmaster.spec.redaction import has_secret
@@ -380,8 +379,23 @@ def _is_code(recipe: Recipe, directory: str, snapshot: Path | None) -> bool:
     return place.is_dir() and place.is_relative_to(snapshot.resolve())
 
 
+def _little_shared_memory(name: str, wanted_bytes: float) -> list[str]:
+    """A note if this machine has less of it than an experiment asks for."""
+    from trainmaster.executors.containers.command_line import shared_bytes
+
+    if wanted_bytes <= (found := shared_bytes()):
+        return []
+    return [
+        f"{name}: hardware.shm_size: {wanted_bytes / 1e9:.1f} GB, /dev/shm of this machine has "
+        f"{found / 1e9:.1f} GB; `mount -o remount,size={wanted_bytes} /dev/shm` as "
+        "root makes it larger, or `container`"
+    ]
+
+
 def _is_this_machine(rest: str) -> bool:
     """Whether what comes after ``SCHEME://`` names the machine that asks, whichever that is."""
+    from trainmaster.spec.addresses import is_loopback  # most data are in files
+
     return is_loopback(rest.partition("/")[0].rpartition("@")[2])
 
 
@@ -404,8 +418,6 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
         from trainmaster.executors.containers.engines import find_engine
 
         find_engine(os.environ)
-    from trainmaster.executors.containers.command_line import shared_bytes
-
     notes = []
     mistakes: list[tuple[tuple[str, ...], TrainmasterError]] = []
     cores, memory_bytes = machine.cores, machine.memory_bytes
@@ -415,12 +427,8 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
         gpus = [gpus_of(experiment, role, is_here=True) for role, _ in members]
         wishes = [key for key in ("instance", "gpu", "spot", "region") if getattr(hardware, key)]
         notes += [f"{name}: hardware.{key} is only a wish on this machine" for key in wishes]
-        if hardware.shm_bytes and experiment.container is None and hardware.shm_bytes > shared_bytes():
-            notes.append(
-                f"{name}: hardware.shm_size: {hardware.shm_bytes / 1e9:.1f} GB, /dev/shm of this machine has "
-                f"{shared_bytes() / 1e9:.1f} GB; `mount -o remount,size={hardware.shm_bytes} /dev/shm` as "
-                "root makes it larger, or `container`"
-            )
+        if hardware.shm_bytes and experiment.container is None:
+            notes += _little_shared_memory(name, hardware.shm_bytes)
         each = f" for each of {len(members)} members" if len(members) > 1 else ""
         where = ("experiments", name, "hardware")
         wanted = {}
