@@ -89,6 +89,8 @@ class PrivateRay(PrivateServer):
     def start(self) -> None:
         """See `PrivateServer`."""
         self.starts += 1
+        for path in self.scratch.iterdir():  # as machines that boot clear it
+            shutil.rmtree(path, ignore_errors=True)
         self.boot(self.names[0])
         self._until(self._answers)
         for name in self.names[1:]:
