@@ -149,11 +149,11 @@ def hold(connection: Connection, now: float, why: str) -> int:
     connection.execute(
         t.admission.update().where(t.admission.c.admitted_at.is_(None)).values(admitted_at=now)
     )
-    nobody = {"lease_owner": None, "lease_expires_at": now, "stop_wanted": None, "away": None}
+    undriven = {"lease_owner": None, "lease_expires_at": now, "stop_wanted": None, "away": None}
     connection.execute(
         t.run.update()
         .where(t.run.c.id.in_(ids))
-        .values(**over, **nobody, ended_at=now, closed_at=now, queued_at=None, queued_for=None)
+        .values(**over, **undriven, ended_at=now, closed_at=now, queued_at=None, queued_for=None)
     )
     insert_events(
         connection,

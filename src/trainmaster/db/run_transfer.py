@@ -309,7 +309,7 @@ def come_back(database: Database, run: str, before: str, note: str = "") -> bool
     Returns:
         False if somebody else has done so.
     """
-    mine, nobody = t.run.c.id == run, (t.run.c.away.is_(None), t.run.c.lease_owner.is_(None))
+    mine, undriven = t.run.c.id == run, (t.run.c.away.is_(None), t.run.c.lease_owner.is_(None))
     back = t.run.update().where(mine, t.run.c.away == before).values(away=None, lease_owner=None)
 
     def write(connection: Connection, this: Try) -> bool:
@@ -319,7 +319,8 @@ def come_back(database: Database, run: str, before: str, note: str = "") -> bool
                 insert_events(connection, [said])
             return True
         return (
-            this.again and connection.execute(sa.select(t.run.c.id).where(mine, *nobody)).first() is not None
+            this.again
+            and connection.execute(sa.select(t.run.c.id).where(mine, *undriven)).first() is not None
         )
 
     return database.write(write)
