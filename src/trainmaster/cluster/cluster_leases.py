@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from trainmaster.cluster.decision import Stage
 from trainmaster.cluster.node_provisioner import NodeProvisioner, words
 from trainmaster.cluster.node_watch import LEAST_LEASE_S, NodeWatch
-from trainmaster.cluster.record import BOOTING_S, ClusterRecord, ClusterState
+from trainmaster.cluster.record import ClusterRecord, ClusterState
+from trainmaster.control.decide.budget import BOOTING_S
 from trainmaster.providers.dead_man_switch import RENEWALS, TICK_S
 from trainmaster.spec.errors import TrainmasterError
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from trainmaster.cluster.renting.plan import EXACTLY, ClusterPlan, Rental, RolePlan
-from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S
+from trainmaster.control.decide.budget import BOOTING_S, SWITCH_OFF_S, USUAL_LEASE_S
 from trainmaster.db import ClusterRow
 from trainmaster.spec.errors import StoreError, one_line
 from trainmaster.spec.plain_json import parsed_json, typed
@@ -32,10 +32,6 @@ class ClusterState(StrEnum):
     KEPT = "KEPT"
     ENDING = "ENDING"
     ENDED = "ENDED"
-
-
-#: A machine that was just asked for is billed so long before its switch begins to count, at most.
-BOOTING_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.cluster.record import BOOTING_S
 from trainmaster.control.decide.budget import (
+    BOOTING_S,
     LEAST_LEASE_S,
     LEAVING_S,
     RELEASING_S,

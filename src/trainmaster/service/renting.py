@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.cluster.record import BOOTING_S, ClusterState, fits, readable
+from trainmaster.cluster.record import ClusterState, fits, readable
 from trainmaster.cluster.renting.offer_filter import AvailableOffers
 from trainmaster.cluster.renting.plan import ClusterPlan, capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
@@ -25,7 +25,7 @@ from trainmaster.control.checks.preflight import (
     check_volumes,
     data_notes,
 )
-from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S, Meter, saving_limit_usd
+from trainmaster.control.decide.budget import BOOTING_S, SWITCH_OFF_S, USUAL_LEASE_S, Meter, saving_limit_usd
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.run_clusters import check_provider

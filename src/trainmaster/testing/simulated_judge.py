@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.artifacts import CheckpointSeries
-from trainmaster.cluster.record import BOOTING_S
-from trainmaster.control.decide.budget import USUAL_LEASE_S
+from trainmaster.control.decide.budget import BOOTING_S, USUAL_LEASE_S
 from trainmaster.control.decide.saving import NOT_REACHED
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_hazards import Hazard

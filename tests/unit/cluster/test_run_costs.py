@@ -14,9 +14,9 @@ from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.decide_cluster import decide_cluster
 from trainmaster.cluster.decision import Decision, Seen, WaitLimits
 from trainmaster.cluster.member_places import MemberPlaces
-from trainmaster.cluster.record import BOOTING_S, ClusterRecord, ClusterState, Machine, elsewhere, new_record
+from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, elsewhere, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.control.decide.budget import SWITCH_OFF_S, Meter
+from trainmaster.control.decide.budget import BOOTING_S, SWITCH_OFF_S, Meter
 from trainmaster.spec.states import State
 
 PRICED = Rental("m4.large", usd_per_hour=3.6, minimum_s=60.0)

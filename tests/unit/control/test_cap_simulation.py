@@ -20,10 +20,10 @@ import pytest
 from trainmaster.cluster.cluster_connection import ClusterConnection
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.node_watch import LEAST_LEASE_S
-from trainmaster.cluster.record import BOOTING_S, ClusterState, Machine, new_record
+from trainmaster.cluster.record import ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.cluster.run_costs import RunCosts
-from trainmaster.control.decide.budget import Meter, Publishing
+from trainmaster.control.decide.budget import BOOTING_S, Meter, Publishing
 from trainmaster.spec.states import State
 
 STEP_S = 5.0

@@ -98,6 +98,8 @@ class SavingMoney:
         self._counted_at = now
 
 
+#: A machine that was just asked for is billed so long before its switch begins to count, at most.
+BOOTING_S: Final = 120.0
 #: Seconds that rented machines live when their lease is not renewed, in a run that has money enough.
 USUAL_LEASE_S: Final = 900.0
 #: A lease that is shorter cannot be renewed reliably: a run that cannot pay for it ends.

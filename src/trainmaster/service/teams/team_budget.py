@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.cluster.record import BOOTING_S
-from trainmaster.control.decide.budget import SOON_S, SWITCH_OFF_S, USUAL_LEASE_S, Meter
+from trainmaster.control.decide.budget import BOOTING_S, SOON_S, SWITCH_OFF_S, USUAL_LEASE_S, Meter
 from trainmaster.db import ledger
 from trainmaster.db.ledger import ALL, Balance
 from trainmaster.spec.errors import NotFoundError, RunError, UsageError

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.cluster.record import BOOTING_S
-from trainmaster.control.decide.budget import SOON_S, Meter
+from trainmaster.control.decide.budget import BOOTING_S, SOON_S, Meter
 from trainmaster.db import AcceptedRun, Database, NewQuoteRow, RunChange, Submission, access, ledger
 from trainmaster.db.cluster_rows import ClusterRow
 from trainmaster.db.ledger import ALL
