@@ -365,11 +365,15 @@ class QuoteTracker:
         is_told = self._estimated or any(each.startswith("estimate: ") for each in self._told_before)
         if is_told or not names or any(map(self._is_known, names)):
             return []
+        seen = [each for each in others_s() if each > took_s]
+        if not seen:  # what jobs of strangers take would tell a user nothing
+            return []
         from trainmaster.advisor.quote.unknown import time_of_unknown
 
-        time_s = time_of_unknown(others_s(), took_s)
+        time_s = time_of_unknown(seen, took_s)
         span = f"{format_duration(time_s.p5)} to {format_duration(time_s.p95)}"
-        return [Note(f"estimate: {span}, what jobs of any kind take: nothing is known of this one yet")]
+        what = "what your other jobs and jobs of any kind take"
+        return [Note(f"estimate: {span}, {what}: nothing is known of this one yet")]
 
     def _warn(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float

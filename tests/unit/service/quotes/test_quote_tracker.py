@@ -133,13 +133,16 @@ def test_a_first_run_is_told_once_what_any_job_takes_and_nothing_is_promised(tmp
     world = World(tmp_path, others_s=lambda: [5.0, 400.0, 500.0])
     assert world.look(14) == []
     told = world.look(50)
-    assert told == ["estimate: 30 s to 20 h, what jobs of any kind take: nothing is known of this one yet"]
+    what = "what your other jobs and jobs of any kind take: nothing is known of this one yet"
+    assert told == [f"estimate: 30 s to 20 h, {what}"]
     assert world.database.rows == []
-    assert World(tmp_path / "next", others_s=list, told_before=told).look(50) == []
+    assert World(tmp_path / "next", others_s=lambda: [400.0], told_before=told).look(50) == []
+    short = World(tmp_path / "short", others_s=lambda: [5.0, 9.0])
+    assert short.look(50) == [], "no job of this home took so long"
 
 
 def test_a_first_run_that_shows_steps_is_not_told_what_any_job_takes(tmp_path):
-    world = World(tmp_path, others_s=list, command="train {{steps}}", steps=100)
+    world = World(tmp_path, others_s=lambda: [400.0], command="train {{steps}}", steps=100)
     assert [line.split(":")[0] for line in world.look(45, step_s=0.5)] == ["quote"]
 
 
