@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from trainmaster.executors.gangs.placement import LiveNode
     from trainmaster.spec.facts import QueuedMachines
 
 
@@ -394,21 +395,6 @@ class Executor(Protocol):
         """Disconnect. Running gangs go on; queued and GRANTED ones are dropped (they become UNKNOWN)."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
-    """A node that is not known to be dead.
-
-    Attributes:
-        key: its name in the cluster.
-        address: private.
-        unreachable_since: Unix time in seconds since when it has not answered, None while it does.
-    """
-
-    key: str
-    address: str
-    unreachable_since: float | None = None
-
-
 class ClusterEngine(Executor, Protocol):
     """An executor over the nodes of one cluster, which may be lost as a whole, as one with a head may."""
 
@@ -417,8 +403,8 @@ class ClusterEngine(Executor, Protocol):
         """Whether the cluster is gone: all its gangs have been reported, and nothing is started there."""
         ...
 
-    def nodes(self) -> Sequence[NodeView]:
-        """Those that are alive."""
+    def nodes(self) -> Sequence[LiveNode]:
+        """Those that are not known to be dead."""
         ...
 
     def waits(self) -> Mapping[str, str]:

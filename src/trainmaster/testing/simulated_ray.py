@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.gang_ends import REACTION_S
-from trainmaster.executors.base import Capacity, GangRequest, GangStatus, NodeView, Phase
+from trainmaster.executors.base import Capacity, GangRequest, GangStatus, Phase
+from trainmaster.executors.gangs.placement import LiveNode
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.testing.simulated_executor import SimulatedExecutor
 from trainmaster.testing.simulated_node import Ending, SimulatedGang, SimulatedMember, SimulatedNode
@@ -204,9 +205,9 @@ class RayClient(SimulatedExecutor):
         """See `ClusterEngine.is_lost`."""
         return self._ray.is_lost
 
-    def nodes(self) -> list[NodeView]:
+    def nodes(self) -> list[LiveNode]:
         """See `ClusterEngine.nodes`."""
-        return [NodeView(node.key, node.address) for node in self._ray.alive()]
+        return [LiveNode(each.key, each.machine, each.address, 0.0, 0, {}) for each in self._ray.alive()]
 
     def waits(self) -> dict[str, str]:
         """There is room for everything here."""

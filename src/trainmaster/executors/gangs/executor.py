@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.executors.base import Capacity, GangStatus, NodeView, Phase, portable
+from trainmaster.executors.base import Capacity, GangStatus, Phase, portable
 from trainmaster.executors.gangs.copies import Mirror
 from trainmaster.executors.gangs.inbox import Inbox
 from trainmaster.executors.gangs.silence import HEAD_SILENT_S
@@ -20,6 +20,7 @@ from trainmaster.spec.errors import ExecutorError
 if TYPE_CHECKING:
     from trainmaster.executors.base import GangRequest
     from trainmaster.executors.gangs.conductor import Conductor
+    from trainmaster.executors.gangs.placement import LiveNode
     from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
     from trainmaster.executors.gangs.scheduler import Scheduler
 
@@ -179,7 +180,7 @@ class NodesExecutor:
         self._conductor, self._inbox = None, Inbox(0, {}, self._mirror)
         self._live.clear()
 
-    def nodes(self) -> list[NodeView]:
+    def nodes(self) -> list[LiveNode]:
         """Those that are not known to be dead."""
         rows = {**self._inbox.nodes}
         head = rows.get(self._head)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from trainmaster.executors.base import GangStatus, NodeView
+    from trainmaster.executors.base import GangStatus
     from trainmaster.executors.gangs.copies import Mirror
+    from trainmaster.executors.gangs.placement import LiveNode
 
 _OUTPUT_PAUSE_S = 0.05
 
@@ -40,7 +41,7 @@ class Inbox:
         self.mirror = mirror
         self.news: dict[str, GangStatus] = {}
         self.watches = False
-        self.nodes: dict[str, NodeView] = {}
+        self.nodes: dict[str, LiveNode] = {}
         self.waits: dict[str, str] = {}
         self.is_over = False
         self._grew: dict[tuple[str, str], None] = {}

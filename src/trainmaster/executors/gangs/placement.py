@@ -28,7 +28,7 @@ STUCK_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LiveNode:
-    """A node that lives.
+    """A node that is not known to be dead.
 
     Attributes:
         key: its name in the cluster.
@@ -38,6 +38,8 @@ class LiveNode:
         gpus: how many there are in all.
         labels: what it was started with.
         is_head: the cluster ends with it.
+        unreachable_since: Unix time in seconds since when it has not answered, None while it does. The
+            driver's to say: engines leave it out.
     """
 
     key: str
@@ -47,6 +49,7 @@ class LiveNode:
     gpus: int
     labels: Mapping[str, str]
     is_head: bool = False
+    unreachable_since: float | None = None
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """It has all of these."""

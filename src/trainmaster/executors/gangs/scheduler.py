@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trainmaster.executors.base import GangStatus, NodeView, Phase
+from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.executors.gangs.copies import Files
 from trainmaster.executors.gangs.inbox import Inbox
 from trainmaster.executors.gangs.life import ConductedGang, Fate
@@ -173,7 +174,8 @@ class Scheduler:
                 self._placing.again(gang)
         if self.inbox is not None:
             self.inbox.nodes = {
-                key: NodeView(key, link.node.address, link.since) for key, link in self.nodes.links.items()
+                key: replace(link.node, unreachable_since=link.since)
+                for key, link in self.nodes.links.items()
             }
         self.wake()
 

@@ -14,11 +14,11 @@ from trainmaster.executors.base import (
     GangStatus,
     MemberRequest,
     MemberStatus,
-    NodeView,
     Phase,
 )
 from trainmaster.executors.gangs import executor as executor_module
 from trainmaster.executors.gangs.executor import NodesExecutor
+from trainmaster.executors.gangs.placement import LiveNode
 from trainmaster.spec.errors import ExecutorError
 
 RUN = GangStatus("r/a/0/1", Phase.RUNNING, (MemberStatus("worker-0", 7, 1.0),), {}, 1.0)
@@ -105,7 +105,7 @@ def test_silence_and_a_witness(conductor, tmp_path, monkeypatch):
     monkeypatch.setattr(executor_module, "_GONE_PAUSE_S", 0.0)
     gone = set()
     executor = opened(conductor, tmp_path, gone)
-    conductor.inbox.nodes = {"n0": NodeView("n0", "10.0.0.1")}
+    conductor.inbox.nodes = {"n0": LiveNode("n0", "id0", "10.0.0.1", 1.0, 0, {})}
     conductor.silent_s = 9.0
     deadline = time.monotonic() + 5.0
     while not any(node.unreachable_since for node in executor.nodes()):
