@@ -506,14 +506,14 @@ class ClusterExecutor:
         record = connection.loop.record
         keep_s = self.costs.keepable_s(record.keepable_s)
         if keep_s < _KEPT_LEAST_S:
-            tell(f"{record.id}: budget.total leaves no money to keep it warm, it is given back")
+            tell(f"{record.id}: {self.costs.limit} leaves no money to keep it warm, it is given back")
             return False
         if not connection.loop.keep(keep_s, self._clock()):
             tell(f"{record.id}: cannot be kept warm, it is given back")
             return False
         usd = connection.loop.record.usd_per_hour() * keep_s / 3600
         is_less = keep_s < record.keep_s
-        asked = f" (not {format_duration(record.keep_s)}, because of budget.total)" * is_less
+        asked = f" (not {format_duration(record.keep_s)}, because of {self.costs.limit})" * is_less
         kept = f"{format_duration(keep_s)}{asked}, at most ${usd:.2g} more"
         tell(f"{record.id}: kept warm for {kept}; `trainmaster clusters end {record.id}` ends it")
         return True

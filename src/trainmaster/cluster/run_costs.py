@@ -131,6 +131,11 @@ class RunCosts:
         self._write(cost_usd)
         return cost_usd
 
+    @property
+    def limit(self) -> str:
+        """What bounds it, for people."""
+        return "the month's budget" if self._meter.why else "budget.total"
+
     def keepable_s(self, keep_s: float) -> float:
         """For how long the budget lets all clusters that are to be kept be kept, at most as long as asked."""
         now = self._clock()

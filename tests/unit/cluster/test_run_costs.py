@@ -166,14 +166,27 @@ def test_more_machines_wait_until_those_that_are_there_have_short_leases(
 
 
 @pytest.mark.parametrize(
-    ("cap_usd", "kept_s"), [(math.inf, 1800.0), (5.0, 1800.0), (1.0, 780.0), (0.25, None)]
+    ("cap_usd", "why", "limit", "kept_s"),
+    [
+        (math.inf, "", "", 1800.0),
+        (5.0, "", "", 1800.0),
+        (1.0, "", "budget.total", 780.0),
+        (0.25, "", "budget.total", None),
+        (1.0, "of the month's budget there were only $1.00 for it", "the month's budget", 780.0),
+    ],
 )
 def test_machines_are_kept_as_long_as_the_cap_pays_for(
-    clusters: ClusterExecutor, loop: Loop, clock: Clock, cap_usd: float, kept_s: float | None
+    clusters: ClusterExecutor,
+    loop: Loop,
+    clock: Clock,
+    cap_usd: float,
+    why: str,
+    limit: str,
+    kept_s: float | None,
 ) -> None:
     rented(loop, PRICED, state=ClusterState.ACTIVE)
     clock.now = 1110.0
-    clusters.look(RUNNING, Meter(cap_usd=cap_usd, usual_lease_s=900.0), 1110.0)
+    clusters.look(RUNNING, Meter(cap_usd=cap_usd, usual_lease_s=900.0, why=why), 1110.0)
     kept: list[float] = []
 
     def keep(keep_s: float, now: float) -> bool:
@@ -187,10 +200,10 @@ def test_machines_are_kept_as_long_as_the_cap_pays_for(
     clusters.finish(told.append, keep=True, patience_s=0.0)
     if kept_s is None:
         assert not kept
-        assert "budget.total leaves no money" in told[0]
+        assert f"{limit} leaves no money" in told[0]
         return
     assert kept == [pytest.approx(kept_s, abs=2)]
-    assert ("because of budget.total" in told[0]) == (kept_s < 1800.0)
+    assert (f"because of {limit}" in told[0]) == (kept_s < 1800.0)
 
 
 def beside_hosts(loop: Loop, clock: Clock, hosts: Rental) -> ClusterExecutor:
