@@ -24,7 +24,7 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import write_private
 
 _LOG_BYTES: Final = 1 << 19
-#: Where the driver has the image itself, nobody waits long for a registry.
+#: Where the driver has the image itself, a registry is not waited for long.
 _IMPATIENT_S: Final = 20.0
 
 
@@ -131,7 +131,7 @@ class _Archive(io.RawIOBase):
 
 
 def _outlive(output: OrderOutput) -> None:
-    """What is started here ends with this process, which does not end because nobody hears it."""
+    """What is started here ends with this process, which goes on when its reader has gone."""
     output.outlives = True
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ended)

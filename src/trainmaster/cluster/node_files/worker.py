@@ -56,7 +56,7 @@ def main() -> None:
     """Do as told; then this process ends, though threads of libraries that speak with stores may not have."""
     try:
         os._exit(_obey())
-    except OSError:  # nobody hears it any more
+    except OSError:  # its reader has gone
         os._exit(1)
 
 
