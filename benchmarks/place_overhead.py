@@ -1,10 +1,12 @@
-"""What our providers add to a Slurm's and a Ray's own time, beside their own clients in the same run.
+"""What our providers add to the own time of a Slurm, a Ray and an OpenStack, beside their own clients.
 
-Both ways take turns on a real Slurm of 8 nodes (`sbatch` of a job whose steps hold each node, seen to run by
-`squeue`, `scancel` until it is gone) and on a real Ray of 3 (a placement group with an actor in each bundle,
-asked once, removed). Ours is what a cluster's loop calls. Then a run is kept warm: how long the next one
-takes, from the command until the first line of its task, and how much memory a supervisor has.
-`python benchmarks/place_overhead.py --place slurm` (or `ray`); as root.
+Both ways take turns in one run: on a real Slurm of 8 nodes (`sbatch` of a job whose steps hold each node,
+seen to run by `squeue`, `scancel` until it is gone), on a real Ray of 3 (a placement group with an actor in
+each bundle, asked once, removed), or on a real Nova for 8 servers (one POST, GET until all are ACTIVE, DELETE
+of each until none is listed), whose machines do not boot. Ours is what a cluster's loop calls. Then, but on
+Nova, a run is kept warm: how long the next one takes, from the command until the first line of its task, and
+how much memory a supervisor has.
+`python benchmarks/place_overhead.py --place slurm` (or `ray`, `openstack`); as root.
 """
 
 from __future__ import annotations
@@ -24,12 +26,18 @@ import psutil
 from common import TRAINMASTER, machine, options, spread
 
 from trainmaster.providers.base import Node, NodeRequest, NodeState, Provider, ProviderPlace
+from trainmaster.providers.openstack.provider import openstack_provider
 from trainmaster.providers.ray.provider import ray_provider
 from trainmaster.providers.slurm.provider import slurm_provider
+from trainmaster.testing.private_nova import PrivateNova, installed
 from trainmaster.testing.private_ray import PrivateRay
 from trainmaster.testing.private_slurm import PrivateSlurm
 
 LOOK_S = 0.1
+#: Of Nova.
+FLAVOR = "m1.tiny"
+IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
+PROGRAM = Path(__file__).parents[1] / "tests" / "contract" / "nova_process.py"
 RECIPE = """
 name: warm
 engine: ssh
@@ -93,8 +101,36 @@ def bare_ray(ray: PrivateRay, count: int) -> tuple[float, float]:
     return float(there), float(gone)
 
 
+def bare_openstack(nova: PrivateNova, count: int) -> tuple[float, float]:
+    """The same of servers."""
+    servers = partial(_servers, nova)
+    flavors = nova.asked("GET", "/v2.1/flavors", user="me")["flavors"]
+    (flavor,) = (each["id"] for each in flavors if each["name"] == FLAVOR)
+    networks = nova.asked("GET", "/network/v2.0/networks", user="me")["networks"]
+    network = next(each["id"] for each in networks if not each.get("router:external"))
+    server = {"name": "bare", "flavorRef": flavor, "imageRef": IMAGE, "networks": [{"uuid": network}]}
+    began = time.perf_counter()
+    counts = {"min_count": count, "max_count": count}
+    nova.asked("POST", "/v2.1/servers", {"server": server | counts}, user="me")
+    until(lambda: [each["status"] for each in servers()].count("ACTIVE") == count)
+    ready = time.perf_counter()
+    for each in servers():
+        nova.asked("DELETE", f"/v2.1/servers/{each['id']}", user="me")
+    until(lambda: not servers())
+    return ready - began, time.perf_counter() - ready
+
+
+def _servers(nova: PrivateNova) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = nova.asked("GET", "/v2.1/servers/detail", user="me")["servers"]
+    return found
+
+
 def ours(
-    provider: Provider, count: int, round: int, is_free: Callable[[], bool] = lambda: True
+    provider: Provider,
+    count: int,
+    round: int,
+    is_free: Callable[[], bool] = lambda: True,
+    machine: str = "m",
 ) -> tuple[float, float]:
     """The same by our provider."""
     name = f"bench{round}"
@@ -103,7 +139,7 @@ def ours(
         return provider.nodes(name)
 
     began = time.perf_counter()
-    provider.acquire(name, NodeRequest("worker", count, "m", token=f"worker-{round}"))
+    provider.acquire(name, NodeRequest("worker", count, machine, token=f"worker-{round}"))
     until(lambda: all(node.state is NodeState.READY for node in nodes()))
     ready = time.perf_counter()
     provider.release(name)
@@ -159,33 +195,56 @@ def ray_place(root: Path) -> Iterator[tuple[PrivateRay, dict[str, str]]]:
         yield ray, {}
 
 
+@contextlib.contextmanager
+def openstack_place(root: Path) -> Iterator[tuple[PrivateNova, dict[str, str]]]:
+    """The same of an OpenStack."""
+    cache = Path(os.environ.get("TRAINMASTER_CACHE") or Path.home() / ".cache" / "trainmaster")
+    with PrivateNova(installed(cache), PROGRAM) as nova:
+        lines = f"image: {IMAGE}\nuser: admin\nends_only_from_here: true\nflavors: {{{FLAVOR}: {{}}}}\n"
+        (root / "openstack.yaml").write_text(lines)
+        yield nova, nova.environ()
+
+
+#: A place, and our provider of it.
+PLACES: dict[str, tuple[Any, Callable[[ProviderPlace], Provider]]] = {
+    "slurm": (slurm_place, slurm_provider),
+    "ray": (ray_place, ray_provider),
+    "openstack": (openstack_place, openstack_provider),
+}
+
+
 def main() -> None:
     """Print all as JSON."""
     found = options(__doc__ or "", place="slurm", rounds=5)
     root = Path(tempfile.mkdtemp(prefix="tm-places-"))
     (root / "s").mkdir()
-    is_slurm = found.place == "slurm"
+    opened, provider_of = PLACES[found.place]
     rows = list[tuple[tuple[float, float], tuple[float, float]]]()
-    with slurm_place(root) if is_slurm else ray_place(root) as (private, environ):
-        place = ProviderPlace(root, "0123456789abcdef", environ)
-        provider: Provider = slurm_provider(place) if is_slurm else ray_provider(place)
+    warm, memory = list[float](), list[float]()
+    with opened(root) as (private, environ):
+        provider = provider_of(ProviderPlace(root, "0123456789abcdef", environ))
         provider.check_up()  # what is started once is no part of a cluster
         for number in range(found.rounds):
             if isinstance(private, PrivateSlurm):
                 is_free = partial(_is_free, private)
                 rows.append((bare_slurm(private, 8), ours(provider, 8, number, is_free)))
+            elif isinstance(private, PrivateNova):
+                gone = partial(lambda nova: not _servers(nova), private)
+                rows.append((bare_openstack(private, 8), ours(provider, 8, number, gone, FLAVOR)))
             else:
                 rows.append((bare_ray(private, 3), ours(provider, 3, number)))
-        env = {**os.environ, **environ, "TRAINMASTER_HOME": str(root)}
-        (root / "work").mkdir()
-        warm, memory = warm_s(env, root / "work", found.place)
+        if found.place != "openstack":
+            env = {**os.environ, **environ, "TRAINMASTER_HOME": str(root)}
+            (root / "work").mkdir()
+            warm, memory = warm_s(env, root / "work", found.place)
     names = ("there_s", "given_back_s")
     result: dict[str, Any] = {
         way: {name: spread([row[index][number] for row in rows]) for number, name in enumerate(names)}
         for index, way in enumerate(("bare", "ours"))
     }
     result["added_s"] = spread([sum(mine) - sum(own) for own, mine in rows])
-    result |= {"warm_first_line_s": spread(warm), "supervisor_mb": spread(memory)}
+    if warm:
+        result |= {"warm_first_line_s": spread(warm), "supervisor_mb": spread(memory)}
     print(json.dumps({"benchmark": f"place_overhead {found.place}", "machine": machine(), **result}))
 
 

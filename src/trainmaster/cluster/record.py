@@ -56,6 +56,7 @@ class Machine:
         is_slow: another one is to take its place: its seat is free, though it works until that one does.
         slow_at: Unix seconds when that was decided. slow_why: for what reason. slowdown: how many times as
             long steps took.
+        left_provider: that rented it, if its cluster has gone on to another one since; else empty.
     """
 
     __pydantic_config__ = EXACTLY
@@ -78,6 +79,7 @@ class Machine:
     slow_at: float | None = None
     slow_why: str = ""
     slowdown: float = 1.0
+    left_provider: str = ""
 
     @property
     def holds_seat(self) -> bool:
@@ -254,16 +256,26 @@ class ClusterRecord:
         What has not renewed leases, asleep for instance, knows of the machines only that they end themselves
         with them: until their provider tells when they did, they are billed until then.
         """
-        total = 0.0
+        return sum(self.spent_by_provider(now).values())
+
+    def spent_by_provider(self, now: float) -> dict[str, float]:
+        """The same, by who has rented the machines: one, unless it has gone on to another."""
+        found: dict[str, float] = {}
         for machine in self.machines:
             leased_until = machine.leased_until or self.leased_until or now
             until = min(now, leased_until) if machine.ended_at is None else now
             if machine.started_at is None or (machine.ended_at or until) < self.paid_from:
                 continue
-            total += machine.billed_usd(until)
+            usd = machine.billed_usd(until)
             if machine.started_at < self.paid_from:  # the run before has paid for that
-                total -= machine.rental.billed_usd(self.paid_from - machine.started_at)
-        return total
+                usd -= machine.rental.billed_usd(self.paid_from - machine.started_at)
+            provider = self.provider_of(machine)
+            found[provider] = found.get(provider, 0.0) + usd
+        return found
+
+    def provider_of(self, machine: Machine) -> str:
+        """Who has rented it."""
+        return machine.left_provider or self.provider
 
     @property
     def keepable_s(self) -> float:
@@ -397,9 +409,11 @@ def new_record(run: str, plan: ClusterPlan, home_id: str, keep_s: float = 0.0) -
 
 def elsewhere(record: ClusterRecord, plan: ClusterPlan) -> ClusterRecord:
     """A cluster whose machines are all over, to be had from another provider; its bill stays."""
+    left = tuple(replace(each, left_provider=record.provider_of(each)) for each in record.machines)
     return replace(
         record,
         provider=plan.provider,
+        machines=left,
         plan=plan,
         state=ClusterState.PLANNED,
         failures=(),

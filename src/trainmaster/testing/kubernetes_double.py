@@ -426,18 +426,20 @@ class KubernetesDouble(PrivateServer):
             process.stdin.close()
 
         taking = asyncio.create_task(take())
-        with contextlib.suppress(Exception):
-            await asyncio.gather(bring(1, process.stdout), bring(2, process.stderr))
-            code = await process.wait()
-            code = 128 - code if code < 0 else code
-            status: dict[str, Any] = {"metadata": {}, "status": "Success"}
-            if code:
-                causes = [{"reason": "ExitCode", "message": str(code)}]
-                status = {"metadata": {}, "status": "Failure", "reason": "NonZeroExitCode",
-                          "message": f"command terminated with non-zero exit code {code}",
-                          "details": {"causes": causes}}  # fmt: skip
-            await line.send_bytes(b"\3" + json.dumps(status).encode())
-            await line.close()
-        taking.cancel()
-        # A pod that is killed can leave its pipes to a process of its own; asyncio has no public way.
-        process._transport.close()  # type: ignore[attr-defined]
+        try:
+            with contextlib.suppress(Exception):
+                await asyncio.gather(bring(1, process.stdout), bring(2, process.stderr))
+                code = await process.wait()
+                code = 128 - code if code < 0 else code
+                status: dict[str, Any] = {"metadata": {}, "status": "Success"}
+                if code:
+                    causes = [{"reason": "ExitCode", "message": str(code)}]
+                    status = {"metadata": {}, "status": "Failure", "reason": "NonZeroExitCode",
+                              "message": f"command terminated with non-zero exit code {code}",
+                              "details": {"causes": causes}}  # fmt: skip
+                await line.send_bytes(b"\3" + json.dumps(status).encode())
+                await line.close()
+        finally:  # also when the server ends
+            taking.cancel()
+            # A pod that is killed can leave its pipes to a process of its own; asyncio has no public way.
+            process._transport.close()  # type: ignore[attr-defined]

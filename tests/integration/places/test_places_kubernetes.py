@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,38 +66,6 @@ def test_a_gang_of_two_that_is_looked_into(user: Renter, account: KubernetesAcco
     check_clean(account)
 
 
-@pytest.mark.parametrize("how", ["evicted", "deleted at once"])
-def test_a_pod_goes(user: Renter, account: KubernetesAccount, how: str) -> None:
-    """Another one comes, and the work goes on from a checkpoint."""
-    going = user.run(gang(user, 2, 200), provider="kubernetes")
-    run = going.run
-    until_step(user, run)
-    pod = user.machines(run)["worker-1"]
-    if how == "evicted":
-        account.kubernetes.evict(pod)
-        going.until_said("is taken back", 120)
-    else:
-        account.kubernetes.api.call("DELETE", f"pods/{pod}", query={"gracePeriodSeconds": "0"})
-        going.until_said("is lost", 200)
-    assert going.end()["state"] == "DONE"
-    assert max(step for _, step in user.starts(run)) > 0
-    check_clean(account)
-
-
-def test_the_server_is_away_for_a_minute(user: Renter, account: KubernetesAccount) -> None:
-    """Unreachable is not dead: the run goes on, or goes on from its checkpoint, in the same pods."""
-    going = user.run(gang(user, 2, 400), provider="kubernetes")
-    run = going.run
-    until_step(user, run)
-    pods = set(account.kubernetes.left())
-    account.kubernetes.stop_server()
-    time.sleep(60)
-    account.kubernetes.start_server()
-    assert pods == set(account.kubernetes.left())
-    assert going.end()["state"] == "DONE"
-    check_clean(account)
-
-
 def test_a_node_is_lost(user: Renter, account: KubernetesAccount, kubernetes: PrivateKubernetes) -> None:
     """What was there goes on elsewhere."""
     going = user.run(gang(user, 2, 300), provider="kubernetes")
@@ -114,51 +81,6 @@ def test_a_node_is_lost(user: Renter, account: KubernetesAccount, kubernetes: Pr
         kubernetes.boot(lost)
         until(lambda: len(kubernetes.ready()) == 2, 120)
     assert max(step for _, step in user.starts(run)) > 0
-
-
-def test_what_no_node_has_is_told_in_the_schedulers_words(user: Renter, account: KubernetesAccount) -> None:
-    """And given back; who does not want to wait ends it."""
-    account.settings("0s")
-    going = user.run(gang(user, 2, 10, "wide"), provider="kubernetes")
-    going.until_said("waits for|Insufficient cpu", 120)
-    check_clean(account)
-    going.interrupt()
-    going.end(code=None)
-    check_clean(account)
-
-
-def test_a_quota_is_refused_before_anything_is_made(user: Renter, account: KubernetesAccount) -> None:
-    """With its numbers."""
-    account.kubernetes.pod_limit = 1
-    try:
-        done = user.call("run", gang(user, 2), "--provider", "kubernetes", "--yes", code=2)
-    finally:
-        account.kubernetes.pod_limit = None
-    assert "allows 1 of pods" in done.stderr
-    assert not account.kubernetes.left()
-
-
-def test_a_driver_that_is_killed_finds_its_pods(user: Renter, account: KubernetesAccount) -> None:
-    """Never more."""
-    going = user.run(gang(user, 2, 200), provider="kubernetes")
-    run = going.run
-    until(lambda: len(account.kubernetes.left()) == 2, 60)
-    pods = set(account.kubernetes.left())
-    going.kill()
-    again = user.start("resume", run, "--json")
-    until_step(user, run)
-    assert set(account.kubernetes.left()) == pods
-    again.interrupt()
-    again.end(code=None)
-    check_clean(account)
-
-
-def test_a_driver_that_never_comes_back_leaves_nothing(user: Renter, account: KubernetesAccount) -> None:
-    """The switch of each pod needs no rights, and no driver."""
-    going = user.run(gang(user, 2, 4000), provider="kubernetes", TRAINMASTER_NODE_LEASE="30s")
-    until_step(user, going.run)
-    going.kill()
-    check_clean(account)
 
 
 def claim(kubernetes: PrivateKubernetes, name: str, place: Path) -> None:

@@ -76,7 +76,7 @@ class TaskPlaces:
 
         rows = self._database.clusters_of(self._run)
         return {
-            machine.id: {"provider": record.provider, "machine": record.name_of(machine.seat)}
+            machine.id: {"provider": record.provider_of(machine), "machine": record.name_of(machine.seat)}
             for record in readable(rows, lambda _: None)
             for machine in record.machines
             if machine.id

@@ -204,9 +204,10 @@ def _parts(
     from trainmaster.cluster.record import readable
 
     spent: dict[str | None, float] = {}
-    if by == "provider" and len({each["provider"] for each in clusters}) > 1:
+    if by == "provider":
         for record in readable(clusters, lambda _: None):
-            spent[record.provider] = spent.get(record.provider, 0.0) + record.spent_usd(now)
+            for provider, usd in record.spent_by_provider(now).items():
+                spent[provider] = spent.get(provider, 0.0) + usd
     total = sum(spent.values())
     return {place: usd / total for place, usd in spent.items() if usd} if total else {_key(by, row): 1.0}
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainmaster.cluster.record import ClusterState, Machine, new_record
+from trainmaster.cluster.record import ClusterState, Machine, elsewhere, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.db import AcceptedRun, Database, NewQuoteRow, Submission, Truth, ledger, removals
 from trainmaster.db import tables as t
@@ -156,6 +156,15 @@ def test_a_run_in_several_places_is_on_the_bill_of_each(office):
     found = cost_report(office.database, ALL_RUNS, "provider")
     assert (found["total"]["runs"], found["total"]["usd"]) == (1, 1.6)
     assert [row["storage_usd"] for row in found["rows"]] == pytest.approx([0.3, 0.1])
+
+
+def test_a_run_that_has_moved_on_is_on_the_bill_of_both_places(office):
+    """Its cluster is in the second place; the machines of the first one are written in it."""
+    before = cluster("moved", ClusterState.ACTIVE, 3, "lab", ended_at=NOW - 3600)
+    after = cluster("moved", ClusterState.ENDED, 1, "aws", ended_at=NOW)
+    there = elsewhere(before, after.plan)
+    office.run("moved", 0, 1.2, clusters=[replace(there, machines=(*there.machines, *after.machines))])
+    assert office.costs("provider") == {"lab": (1, 0.8), "aws": (1, 0.4)}
 
 
 def test_what_is_not_known_is_unknown_and_never_nothing(office):
