@@ -469,6 +469,14 @@ def test_a_job_of_which_nothing_is_known_is_quoted_and_measured_by_a_button(stat
     assert "Measure first: m4.large: 1 min, $0.0033, at most $0.05" in text
     assert page.index("Measure first") < page.index("quote-go"), "measuring comes first"
     assert "<svg width" not in page, "no picture of one point"
+    types |= {"processes": 2, "machines": {"m4.large": 2}, "seconds": 70.0}  # a point that narrows a quote
+    place = browser.post("/new/quote", data={"recipe": RENTED}).headers["location"]
+    answer = json.dumps(replace(made, to_measure={name: types}).as_dict())
+    rows.end(state.service.database, rows.named(place.rpartition("/")[2]), 1e12, answer=answer, error=None)
+    text = " ".join(re.sub("<.*?>", "", browser.get(place).text).split())
+    assert (
+        "Measuring makes this quote narrower. Measure first: m4.large with 2 workers: 1 min, $0.0072" in text
+    )
 
 
 def test_what_a_quote_wants_is_shown_as_code_and_only_to_who_has_a_shell(state, browser):
