@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from trainmaster.executors.base import ClusterEngine, GangRequest, GangStatus, MemberStatus, Phase
+from trainmaster.executors.base import GangRequest, GangStatus, MemberStatus, OneClusterExecutor, Phase
 from trainmaster.executors.gangs.silence import MUTE_S
 from trainmaster.spec.errors import ExecutorError, LeaseLostError, TrainmasterError
 
@@ -31,9 +31,9 @@ T = TypeVar("T")
 #: Members of an attempt with the private addresses of their nodes.
 Places = tuple[tuple[str, str], ...]
 #: Makes the executor of a cluster that is up.
-Opener = Callable[["ClusterLoop", "Formation"], ClusterEngine]
+Opener = Callable[["ClusterLoop", "Formation"], OneClusterExecutor]
 #: Opens an executor for the run.
-Hello = Callable[[ClusterEngine], None]
+Hello = Callable[[OneClusterExecutor], None]
 
 
 class _Call:
@@ -50,7 +50,7 @@ class _Call:
     def __init__(
         self,
         number: int,
-        executor: ClusterEngine,
+        executor: OneClusterExecutor,
         hello: Hello,
         attempts: Sequence[str],
         wake: threading.Event,
@@ -123,7 +123,7 @@ class ClusterConnection:
         clock: Callable[[], float],
     ) -> None:
         self.loop = loop
-        self.executor: ClusterEngine | None = None
+        self.executor: OneClusterExecutor | None = None
         self.waiting: dict[str, GangRequest] = {}
         self.sent: dict[str, GangStatus] = {}
         self.news: dict[str, GangStatus] = {}
@@ -251,7 +251,7 @@ class ClusterConnection:
                 self.sent[gang.attempt] = GangStatus(gang.attempt, Phase.QUEUED, members)
             self.waiting.clear()
 
-    def guarded(self, call: Callable[[ClusterEngine], T]) -> T | None:
+    def guarded(self, call: Callable[[OneClusterExecutor], T]) -> T | None:
         """Call its executor, if it has one that can be reached."""
         if self.executor is None:
             return None
@@ -275,7 +275,7 @@ class ClusterConnection:
     def _is_lost(self) -> bool:
         return self.executor is not None and self.executor.is_lost
 
-    def _delivers(self, call: Callable[[ClusterEngine], object]) -> bool:
+    def _delivers(self, call: Callable[[OneClusterExecutor], object]) -> bool:
         """Whether its executor took a call."""
         return self.guarded(lambda executor: (call(executor),)) is not None
 
@@ -389,7 +389,7 @@ class ClusterConnection:
             if self.sent or not self.loop.scaling.is_none:
                 stays.add(self.loop.first_address)  # all others may need it
             unused = {node.address for node in self.executor.nodes()} - stays
-        self.loop.spare(frozenset(unused))
+        self.loop.unused(frozenset(unused))
 
     def stops_in_s(self, attempt: str, places: Places) -> float | None:
         """See `ClusterExecutor.stops_in_s`."""
@@ -412,7 +412,7 @@ class ClusterConnection:
         return [leaving[address] for address in (*where, self.loop.head_address) if address in leaving]
 
 
-def hang_up(executor: ClusterEngine) -> None:
+def hang_up(executor: OneClusterExecutor) -> None:
     """Close an executor, however it is."""
     try:
         executor.close()

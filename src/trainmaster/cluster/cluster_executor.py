@@ -258,8 +258,8 @@ class ClusterExecutor:
             is_held = {each.name for each in mine if each.state is not State.DONE} <= held
             self._pause(connection, now, is_over=over, is_held=is_held and (waits or not over))
             stays = connection.loop.record.keepable_s or self.holds
-            is_known = connection in self._spread.spares
-            if not (over or stays) and self._spread.spare(connection, mine):
+            is_known = connection in self._spread.surplus
+            if not (over or stays) and self._spread.leave_surplus(connection, mine):
                 record = connection.loop.record
                 words = (
                     f"{record.plan.name}: machines of {record.provider} are given back: the rest is elsewhere"

@@ -285,7 +285,7 @@ class ClusterLoop:
         """Whether it has fewer nodes than are needed."""
         return self.scaling.awaits(self.record, self._observed.stages)
 
-    def spare(self, addresses: frozenset[str]) -> None:
+    def unused(self, addresses: frozenset[str]) -> None:
         """On which nodes nothing works, nor is about to, by private address."""
         self.scaling.unused = self._observed.at(addresses)
 

@@ -74,7 +74,7 @@ def decide_cluster(
         return decision
     if not wanted and decision.record.state is ClusterState.PLANNED:
         return decision
-    _give_up_spare(decision, scaling.to_spare(decision.record, seen.stages))
+    _give_up_surplus(decision, scaling.surplus(decision.record, seen.stages))
     if wanted:
         _fill_seats(decision, seen, now, patience, scaling, why_unpaid)
         _lose_patience(decision, seen, now, patience)
@@ -251,9 +251,9 @@ def _may_go(machine: Machine, node: Node | None) -> bool:
     return leaves or (node is not None and node.state is NodeState.READY)
 
 
-def _give_up_spare(decision: Decision, spare: Iterable[Machine]) -> None:
-    """Release spare machines once no gang was submitted to them."""
-    for machine in spare:
+def _give_up_surplus(decision: Decision, surplus: Iterable[Machine]) -> None:
+    """Release surplus machines once no gang was submitted to them."""
+    for machine in surplus:
         decision.record = decision.record.changed([replace(machine, is_leaving=True)])
         decision.act(ActionKind.DRAIN, [machine.id])
         decision.notes.append(f"{_name(decision.record, machine)} is given back: it is not needed now")

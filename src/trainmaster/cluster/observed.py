@@ -1,6 +1,6 @@
 """`Observed`: what this process knows of a cluster's machines. Nothing of it needs to survive a crash.
 
-`Scaling`: how many machines of a cluster are needed, which are awaited, and which are to spare. Pure.
+`Scaling`: how many machines of a cluster are needed, which are awaited, and which are surplus. Pure.
 
 Replicas of a service come and go: the run's loop says how many machines are enough for those that there are,
 and on which ones nothing works. As long as it says nothing, every seat needs a machine.
@@ -51,16 +51,16 @@ class Scaling:
         """
         return most if self.needed is None else min(most, self.needed.get(role, 0))
 
-    def to_spare(self, record: ClusterRecord, stages: Mapping[str, Stage]) -> list[Machine]:
+    def surplus(self, record: ClusterRecord, stages: Mapping[str, Stage]) -> list[Machine]:
         """Nodes that are more than are needed, and on which nothing works; the newest first."""
         if self.needed is None:
             return []
-        spare: list[Machine] = []
+        found: list[Machine] = []
         for role in record.plan.roles:
             staying = [m for m in record.live if m.role == role.role and not m.is_leaving]
             unused = [m for m in staying if m.id in self.unused and stages.get(m.id) is Stage.JOINED]
-            spare += unused[::-1][: max(len(staying) - self.needed.get(role.role, 0), 0)]
-        return spare
+            found += unused[::-1][: max(len(staying) - self.needed.get(role.role, 0), 0)]
+        return found
 
     def awaits(self, record: ClusterRecord, stages: Mapping[str, Stage]) -> bool:
         """Whether there are fewer nodes than are needed."""

@@ -437,9 +437,9 @@ def swapped(record: ClusterRecord, machine: str, *, keep: bool) -> ClusterRecord
         return record
     if not keep:
         return record.changed([replace(found, is_leaving=True)])
-    spare = record.successor(found)
+    successor = record.successor(found)
     kept = replace(found, is_slow=False)
-    return record.changed([kept] if spare is None else [kept, replace(spare, is_leaving=True)])
+    return record.changed([kept] if successor is None else [kept, replace(successor, is_leaving=True)])
 
 
 def fits(kept: ClusterRecord, plan: ClusterPlan) -> bool:

@@ -37,7 +37,7 @@ class TaskSpread:
     Attributes:
         places: the same.
         waiting: gangs that no place has room for now.
-        spares: clusters that are needed no more, as what is left is on others.
+        surplus: clusters that are needed no more, as what is left is on others.
     """
 
     def __init__(self, places: Mapping[str, Order], member_places: MemberPlaces) -> None:
@@ -47,7 +47,7 @@ class TaskSpread:
         self._chosen: dict[str, ClusterConnection] = {}
         self._holds: dict[str, GangRequest | None] = {}  # what an earlier driver sent is None
         self._latest: dict[str, GangRequest] = {}
-        self.spares: list[ClusterConnection] = []
+        self.surplus: list[ClusterConnection] = []
         self._left: list[ClusterConnection] = []
 
     @property
@@ -172,7 +172,7 @@ class TaskSpread:
         left = {each for each in every if each.loop.leaves_at < math.inf}
         meter.saves_nothing = left | may_leave == set(every)
 
-    def spare(self, connection: ClusterConnection, experiments: Sequence[ExperimentState]) -> bool:
+    def leave_surplus(self, connection: ClusterConnection, experiments: Sequence[ExperimentState]) -> bool:
         """Whether nothing more will be on a cluster: what its experiments have left is on others of theirs.
 
         It is left then: a further attempt goes to those. So hosts of one's own are not given back, as they
@@ -182,13 +182,13 @@ class TaskSpread:
             connection: of the cluster.
             experiments: those that run on it.
         """
-        if connection in self.spares or connection in self._left:
-            return connection in self.spares
+        if connection in self.surplus or connection in self._left:
+            return connection in self.surplus
         if not _is_rented(connection) or not all(
             self._is_elsewhere(each, connection) for each in experiments
         ):
             return False
-        self.spares.append(connection)
+        self.surplus.append(connection)
         self._left.append(connection)
         return True
 

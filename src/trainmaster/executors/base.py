@@ -395,7 +395,7 @@ class Executor(Protocol):
         """Disconnect. Running gangs go on; queued and GRANTED ones are dropped (they become UNKNOWN)."""
 
 
-class ClusterEngine(Executor, Protocol):
+class OneClusterExecutor(Executor, Protocol):
     """An executor over the nodes of one cluster, which may be lost as a whole, as one with a head may."""
 
     @property

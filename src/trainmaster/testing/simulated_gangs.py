@@ -18,7 +18,7 @@ from trainmaster.executors.base import GangRequest, GangStatus, MemberStatus, Ph
 from trainmaster.executors.gangs.life import (
     Command,
     ConductedGang,
-    Fate,
+    GangOutcome,
     GangPart,
     Step,
     Unattended,
@@ -444,10 +444,10 @@ class SimulatedGangs:
     def _after(self, gang: ConductedGang) -> None:
         step = gang.after(self.world.now)
         self._perform(gang, step)
-        if step.fate is Fate.ENDED:
+        if step.outcome is GangOutcome.ENDED:
             self._ended(gang)
             self.grant()
-        if step.fate is not Fate.DROPPED:
+        if step.outcome is not GangOutcome.DROPPED:
             self._judge_told(gang)
             self._announce(gang.attempt)
 
@@ -456,7 +456,7 @@ class SimulatedGangs:
             self._tell(part, command)
         if step.press_in_s is not None:
             self.world.after(step.press_in_s, lambda: self._press(gang))
-        if step.fate is Fate.DROPPED and self.gangs.get(gang.attempt) is gang:
+        if step.outcome is GangOutcome.DROPPED and self.gangs.get(gang.attempt) is gang:
             for part in gang.parts:
                 self._parts.pop(part.name, None)
             del self.gangs[gang.attempt]

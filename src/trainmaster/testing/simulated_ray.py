@@ -202,11 +202,11 @@ class RayClient(SimulatedExecutor):
 
     @property
     def is_lost(self) -> bool:
-        """See `ClusterEngine.is_lost`."""
+        """See `OneClusterExecutor.is_lost`."""
         return self._ray.is_lost
 
     def nodes(self) -> list[LiveNode]:
-        """See `ClusterEngine.nodes`."""
+        """See `OneClusterExecutor.nodes`."""
         return [LiveNode(each.key, each.machine, each.address, 0.0, 0, {}) for each in self._ray.alive()]
 
     def waits(self) -> dict[str, str]:

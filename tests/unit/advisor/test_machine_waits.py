@@ -8,7 +8,7 @@ from quote_world import market, offer, training
 
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines
-from trainmaster.advisor.market.phases import Together, Waited, machines_belief
+from trainmaster.advisor.market.phases import MachineCountEffect, Waited, machines_belief
 from trainmaster.advisor.quote.timing import Timing
 from trainmaster.spec.log_normal import LogNormal
 
@@ -34,12 +34,15 @@ def test_more_are_never_there_sooner_and_beyond_what_was_seen_the_doubt_grows():
     found = [believed(seen, number) for number in (1, 2, 4, 16)]
     assert [each.median for each in found] == sorted(each.median for each in found)
     assert found[3].spread > found[1].spread
-    together = Together.learnt(waits(1, 2, 4, 8, power=-0.8), "lab")
-    assert together.power >= 0.0
+    effect = MachineCountEffect.learnt(waits(1, 2, 4, 8, power=-0.8), "lab")
+    assert effect.power >= 0.0
 
 
 def test_waits_of_other_providers_say_nothing():
-    assert Together.learnt(waits(1, 2, 4, 8), "aws").power == Together.learnt([], "aws").power
+    assert (
+        MachineCountEffect.learnt(waits(1, 2, 4, 8), "aws").power
+        == MachineCountEffect.learnt([], "aws").power
+    )
 
 
 def test_the_doubt_of_few_waits_is_wider_than_their_spread_and_no_wider_than_before_them():

@@ -81,7 +81,7 @@ class FakeLoop:
     def idle(self, addresses: frozenset[str]) -> None:
         self.told_idle = addresses
 
-    def spare(self, addresses: frozenset[str]) -> None:
+    def unused(self, addresses: frozenset[str]) -> None:
         self.told_spare = addresses
 
     def broken(self, number: int) -> None:

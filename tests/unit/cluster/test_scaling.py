@@ -1,4 +1,4 @@
-"""How many machines of a cluster are needed, awaited and to spare."""
+"""How many machines of a cluster are needed, awaited and surplus."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def test_the_newest_machines_on_which_nothing_works_are_to_spare() -> None:
     stages = dict.fromkeys(("i-1", "i-2"), Stage.JOINED) | {"i-0": Stage.JOINED, "i-3": Stage.READY}
     unused = frozenset({"i-1", "i-2", "i-3"})
 
-    def spare(needed: int | None) -> list[str]:
-        return [machine.id for machine in scaled(needed, unused).to_spare(record, stages)]
+    def surplus(needed: int | None) -> list[str]:
+        return [machine.id for machine in scaled(needed, unused).surplus(record, stages)]
 
-    assert (spare(None), spare(4), spare(3), spare(2), spare(0)) == (
+    assert (surplus(None), surplus(4), surplus(3), surplus(2), surplus(0)) == (
         [],
         [],
         ["i-2"],
@@ -36,7 +36,7 @@ def test_the_newest_machines_on_which_nothing_works_are_to_spare() -> None:
         ["i-2", "i-1"],
     )
     leaving = record.changed([replace(record.machines[2], is_leaving=True)])
-    assert not scaled(3, unused).to_spare(leaving, stages), "three stay"
+    assert not scaled(3, unused).surplus(leaving, stages), "three stay"
 
 
 def test_machines_are_awaited_until_as_many_have_joined_as_are_needed() -> None:
@@ -82,7 +82,7 @@ def test_each_role_has_the_machines_that_it_needs(name: str) -> None:
     stages |= dict.fromkeys((m.seat for m in new), Stage.JOINED)
     assert not scaling.awaits(record, stages)
     idle = replace(scaling, unused=frozenset(stages))
-    assert Counter(m.role for m in idle.to_spare(record, stages)) == spare
+    assert Counter(m.role for m in idle.surplus(record, stages)) == spare
 
 
 def test_a_cluster_grows_and_shrinks_with_what_is_needed() -> None:
@@ -99,7 +99,7 @@ def test_a_cluster_grows_and_shrinks_with_what_is_needed() -> None:
     loop.scaling.needed = {"worker": 1}
     head = loop.head_address
     others = frozenset(access.address for access in loop.accesses.values()) - {head}
-    loop.spare(others)
+    loop.unused(others)
     bench.until(lambda: loop.leaving)
     loop.idle(others)
     bench.until(lambda: len(bench.provider.live) == 1)
@@ -113,7 +113,7 @@ def test_a_cluster_that_needs_no_machine_has_none_and_is_formed_anew_when_it_doe
     first = bench.until(lambda: loop.formation)
     everybody = frozenset(access.address for access in loop.accesses.values())
     loop.scaling.needed = {"worker": 0}
-    loop.spare(everybody)
+    loop.unused(everybody)
     bench.until(lambda: loop.leaving)
     assert len(bench.provider.live) == 2, "until it is known that nothing was sent there"
     loop.idle(everybody)

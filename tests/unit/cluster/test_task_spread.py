@@ -263,7 +263,7 @@ def test_what_is_given_back_is_not_needed_where_a_machine_is_lost(
     assert others[0].taken == [attempt(0)]
     others[0].sent[attempt(0)] = GangStatus(attempt(0), Phase.RUNNING)
     experiment = ExperimentState("train", (), 1, 1, created=1, live={0: cast("Any", None)})
-    assert shared.spare(cast("Any", spares), [experiment]) is given_back
+    assert shared.leave_surplus(cast("Any", spares), [experiment]) is given_back
 
 
 @pytest.mark.parametrize("phase", [None, Phase.QUEUED, Phase.GRANTED, Phase.RUNNING])
@@ -277,6 +277,6 @@ def test_nothing_is_given_back_for_a_gang_that_only_waits_elsewhere(phase: Phase
         rented.sent[attempt(0)] = GangStatus(attempt(0), phase)
     experiment = ExperimentState("train", (), 1, 1, created=1, live={0: cast("Any", None)})
     executor, rented.executor = rented.executor, None
-    assert not shared.spare(cast("Any", queue), [experiment]), "it cannot be asked"
+    assert not shared.leave_surplus(cast("Any", queue), [experiment]), "it cannot be asked"
     rented.executor = executor
-    assert shared.spare(cast("Any", queue), [experiment]) is (phase is Phase.RUNNING)
+    assert shared.leave_surplus(cast("Any", queue), [experiment]) is (phase is Phase.RUNNING)

@@ -123,7 +123,7 @@ class Waited:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class MachineCountEffect:
     """How much longer many machines take to come than one does.
 
     Attributes:
@@ -135,11 +135,11 @@ class Together:
     usual: float
 
     @classmethod
-    def learnt(cls, waited: Sequence[Waited], provider: str) -> Together:
+    def learnt(cls, waited: Sequence[Waited], provider: str) -> MachineCountEffect:
         """From earlier waits: how these differ within each kind of machines, as their number does.
 
         >>> few = [Waited(10.0, machines=1), Waited(20.0, machines=4)] * 9
-        >>> [round(Together.learnt(seen, "lab").power, 2) for seen in (few, [])]
+        >>> [round(MachineCountEffect.learnt(seen, "lab").power, 2) for seen in (few, [])]
         [0.44, 0.2]
         """
         kinds: dict[Hashable, list[tuple[float, float]]] = {}
@@ -184,16 +184,21 @@ def machines_belief(
         vcpus: of one; 0: unknown. Small machines boot and unpack more slowly.
         machines: how many are to come together.
     """
-    together = Together.learnt(waited, provider)
-    one = _one_machine(prior, waited, provider, offer, vcpus, together)
-    one = LogNormal(one.median * together.factor(machines), one.spread, one.weight)
+    effect = MachineCountEffect.learnt(waited, provider)
+    one = _one_machine(prior, waited, provider, offer, vcpus, effect)
+    one = LogNormal(one.median * effect.factor(machines), one.spread, one.weight)
     there = [each for each in waited if each.provider in ("", provider)]
     like = [each for each in there if each.offer == offer] or there
-    return one.doubted(together.spread(machines), mean_doubt([each.doubt for each in like]))
+    return one.doubted(effect.spread(machines), mean_doubt([each.doubt for each in like]))
 
 
 def _one_machine(
-    prior: LogNormal, waited: Sequence[Waited], provider: str, offer: str, vcpus: float, together: Together
+    prior: LogNormal,
+    waited: Sequence[Waited],
+    provider: str,
+    offer: str,
+    vcpus: float,
+    effect: MachineCountEffect,
 ) -> LogNormal:
     """`machines_belief` of one alone."""
     mine = [each for each in waited if each.provider in ("", provider)]
@@ -201,7 +206,7 @@ def _one_machine(
     for each in mine:
         both = min(each.vcpus, _FAST) and min(vcpus, _FAST)
         slower = (min(each.vcpus, _FAST) / min(vcpus, _FAST)) ** _BOOTS if both else 1.0
-        types.setdefault(each.offer, []).append(each.seconds * slower / together.factor(each.machines))
+        types.setdefault(each.offer, []).append(each.seconds * slower / effect.factor(each.machines))
     if not types:
         return prior
     own = types.pop(offer, [])

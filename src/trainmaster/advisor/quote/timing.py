@@ -15,7 +15,7 @@ from trainmaster.advisor.market.credits import LAUNCH_CREDIT_S, sent_mbit, serve
 from trainmaster.advisor.market.hourly_cost import CHECKPOINT_EVERY_S, Bill
 from trainmaster.advisor.market.machines import Machines, codes, joined
 from trainmaster.advisor.market.pairs import Cards
-from trainmaster.advisor.market.phases import NOTHING, Together, Waited, machines_belief
+from trainmaster.advisor.market.phases import NOTHING, MachineCountEffect, Waited, machines_belief
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model import posterior
 from trainmaster.advisor.model.devices import Device, speed_ratio
@@ -385,10 +385,10 @@ class Timing:
         number = np.maximum(some.machines + some.servers, 1.0)
         for provider in np.unique(providers):
             mine = providers[some.machine] == provider
-            together = Together.learnt(self.waited, str(provider))
+            effect = MachineCountEffect.learnt(self.waited, str(provider))
             more = np.log(number)
-            median = np.where(mine, median * np.exp(together.power * more), median)
-            doubt = np.where(median > 0, together.doubt * np.abs(more - together.usual), 0.0)
+            median = np.where(mine, median * np.exp(effect.power * more), median)
+            doubt = np.where(median > 0, effect.doubt * np.abs(more - effect.usual), 0.0)
             spread = np.where(mine, np.hypot(spread, doubt), spread)
         return median, spread
 

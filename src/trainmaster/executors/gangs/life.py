@@ -109,7 +109,7 @@ class GangPart:
         }
 
 
-class Fate(Enum):
+class GangOutcome(Enum):
     """What becomes of a gang: it goes on, has ended, or never starts, so that it may be submitted again."""
 
     GOES_ON = auto()
@@ -122,12 +122,12 @@ class Step:
     """What follows from something that happened.
 
     Attributes:
-        fate: of the gang.
+        outcome: of the gang.
         orders: commands for the supervisors of parts.
         press_in_s: after so many seconds `ConductedGang.press` is due; None for never.
     """
 
-    fate: Fate = Fate.GOES_ON
+    outcome: GangOutcome = GangOutcome.GOES_ON
     orders: tuple[tuple[GangPart, Command], ...] = ()
     press_in_s: float | None = None
 
@@ -311,7 +311,7 @@ class ConductedGang:
     def drop(self) -> Step:
         """It has not started and never will."""
         stops = [(part, _stop(part, 0.0)) for part in self.parts if not part.over]
-        return Step(Fate.DROPPED, tuple(stops))
+        return Step(GangOutcome.DROPPED, tuple(stops))
 
     def press(self) -> Step:
         """The grace of those that were asked is over: now the servers', too."""
@@ -331,7 +331,7 @@ class ConductedGang:
         elif all(part.dropped and not part.started for part in self.parts):
             return self.drop()
         if self.phase is Phase.EXITED:
-            return replace(step, fate=Fate.ENDED)
+            return replace(step, outcome=GangOutcome.ENDED)
         if not self.launched or self.alone:
             return step
         ends = who_ends(self._rows(), self.dispensable, asked=self.kill_at is not None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.executors.gangs.copies import Files
 from trainmaster.executors.gangs.inbox import Inbox
-from trainmaster.executors.gangs.life import ConductedGang, Fate
+from trainmaster.executors.gangs.life import ConductedGang, GangOutcome
 from trainmaster.executors.gangs.nodes import Nodes
 from trainmaster.executors.gangs.placing import Placing
 
@@ -292,11 +292,11 @@ class Scheduler:
         """Something changed: do what follows."""
         step = gang.after(self._loop.time())
         self._perform(gang, step)
-        if step.fate is Fate.DROPPED:
+        if step.outcome is GangOutcome.DROPPED:
             return
         if gang.launched and gang.simple:
             gang.strip()
-        if step.fate is Fate.ENDED:
+        if step.outcome is GangOutcome.ENDED:
             self._placing.took(gang)
             self._placing.give_back(gang)
             self.wake()
@@ -307,7 +307,7 @@ class Scheduler:
             self._tell(part, command)
         if step.press_in_s is not None:
             self._loop.call_later(step.press_in_s, lambda: self._perform(gang, gang.press()))
-        if step.fate is Fate.DROPPED:
+        if step.outcome is GangOutcome.DROPPED:
             if gang.launched and gang.recalled and gang.is_followed and gang.kill_at is None:
                 self._requeue(gang)
             else:

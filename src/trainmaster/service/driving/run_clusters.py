@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.node_files.remote_site import RemoteSite
     from trainmaster.cluster.observed import Formation
     from trainmaster.db import Database, Lease
-    from trainmaster.executors.base import ClusterEngine
+    from trainmaster.executors.base import OneClusterExecutor
     from trainmaster.transport.base import Transport
 
 #: How long a run waits at its end for machines to be gone.
@@ -411,7 +411,7 @@ class RunClusters:
         except Exception:  # the run goes on, and lost machines end themselves
             log.exception("cannot look for machines without a run")
 
-    def _open(self, loop: ClusterLoop, formation: Formation) -> ClusterEngine:
+    def _open(self, loop: ClusterLoop, formation: Formation) -> OneClusterExecutor:
         from trainmaster.executors.gangs.executor import NodesExecutor
 
         return NodesExecutor(formation.cluster, place=self.site.here, is_gone=loop.is_gone)
