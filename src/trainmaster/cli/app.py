@@ -184,7 +184,7 @@ PANELS: Final = {
 }  # fmt: skip
 
 
-class _Commands(Mapping[str, Any]):
+class _LazyCommands(Mapping[str, Any]):
     """Verbs by name; each is made, of its function's annotations, when it is asked for."""
 
     def __init__(self) -> None:
@@ -215,7 +215,7 @@ class _Verbs(TyperGroup):
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - passed on
         super().__init__(**options)
-        self.commands: Any = _Commands()
+        self.commands: Any = _LazyCommands()
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as above
         """Show what there is."""

@@ -77,7 +77,7 @@ def add_note(database: Database, run: str, text: str, now: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _SeenLease:
     token: int
     stop_wanted: EndReason | None
     at: float
@@ -94,7 +94,7 @@ class HeldRuns:
         self._database = database
         self._owner = this_process()
         self._lock = threading.Lock()
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _SeenLease] = {}
         self._due: dict[str, Lease] = {}
         self._renewed_at = 0.0
 
@@ -107,7 +107,7 @@ class HeldRuns:
         at = boot_s()  # before it is asked: it may be older than the answer, never newer
         rows = self._database.read(_MINE, {"owner": self._owner})
         self._seen = {
-            row["id"]: _Seen(
+            row["id"]: _SeenLease(
                 row["lease_token"], EndReason(row["stop_wanted"]) if row["stop_wanted"] else None, at
             )
             for row in rows
@@ -167,7 +167,7 @@ class HeldRuns:
         seen = self._fresh(run)
         return seen is not None, None if seen is None else seen.stop_wanted
 
-    def _fresh(self, run: str) -> _Seen | None:
+    def _fresh(self, run: str) -> _SeenLease | None:
         seen = self._seen.get(run)
         return seen if seen is not None and boot_s() - seen.at <= FRESH_S else None
 

@@ -52,7 +52,7 @@ class SearchPicture:
     goal: str
     words: str
     counts: str
-    best: _Trial | None
+    best: _TrialRow | None
     history: Mapping[str, Any] | None
     curves: Mapping[str, Any] | None
     slices: Sequence[Mapping[str, Any]]
@@ -92,7 +92,7 @@ class SearchPicture:
         metric = search["metric"] if search else (table.metrics[0] if table.metrics else "")
         goal = search["goal"] if search else goal_of(metric)
         values = {trial["task"]: trial["value"] for trial in search["trials"]} if search else {}
-        trials = [_Trial.of(task, values.get(task["task"], task["metrics"].get(metric))) for task in tasks]
+        trials = [_TrialRow.of(task, values.get(task["task"], task["metrics"].get(metric))) for task in tasks]
         seen = [trial for trial in trials if trial.value is not None]
         sign = 1 if goal == "min" else -1
         whole = sorted(
@@ -125,7 +125,7 @@ _WORDS: Final = {"last": "its last value", "min": "its smallest value", "max": "
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _TrialRow:
     number: int
     kind: str
     value: float | None
@@ -137,7 +137,7 @@ class _Trial:
         return self.value is not None and self.kind not in ("cut", "bad")
 
     @classmethod
-    def of(cls, task: Mapping[str, Any], value: object) -> _Trial:
+    def of(cls, task: Mapping[str, Any], value: object) -> _TrialRow:
         finite = float(value) if isinstance(value, int | float) and math.isfinite(value) else None
         return cls(task["task"], look_of(task["state"], task["reason"])[0], finite, task["parameters"])
 
@@ -150,7 +150,7 @@ def _counted(tasks: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{count} {word}" for word, count in words.items())
 
 
-def _history(trials: Sequence[_Trial], sign: int) -> dict[str, Any] | None:
+def _history(trials: Sequence[_TrialRow], sign: int) -> dict[str, Any] | None:
     """A dot per trial by number, and the best value so far as steps."""
     if len(trials) < 2:
         return None
@@ -172,7 +172,7 @@ def _history(trials: Sequence[_Trial], sign: int) -> dict[str, Any] | None:
 
 
 def _curves(
-    found: Sequence[Mapping[str, Any]], trials: Sequence[_Trial], best: _Trial | None
+    found: Sequence[Mapping[str, Any]], trials: Sequence[_TrialRow], best: _TrialRow | None
 ) -> dict[str, Any] | None:
     """A line per trial over its steps; the best one last, so that none hides it."""
     kinds = {trial.number: trial.kind for trial in trials}
@@ -221,11 +221,11 @@ def _frame(y: ValueAxis) -> dict[str, Any]:
     }
 
 
-def _ends(trials: Sequence[_Trial]) -> list[int]:
+def _ends(trials: Sequence[_TrialRow]) -> list[int]:
     return list(dict.fromkeys((trials[0].number, trials[len(trials) // 2].number, trials[-1].number)))
 
 
-def _slice(name: str, trials: Sequence[_Trial], best: _Trial | None) -> dict[str, Any]:
+def _slice(name: str, trials: Sequence[_TrialRow], best: _TrialRow | None) -> dict[str, Any]:
     """The values by one parameter."""
     width, height = _SLICE
     those = [t for t in trials if t.parameters.get(name) is not None]
@@ -244,7 +244,7 @@ def _slice(name: str, trials: Sequence[_Trial], best: _Trial | None) -> dict[str
     }
 
 
-def _dot(trial: _Trial, x: float, y: float) -> dict[str, Any]:
+def _dot(trial: _TrialRow, x: float, y: float) -> dict[str, Any]:
     return {
         "task": trial.number,
         "kind": trial.kind,

@@ -51,9 +51,9 @@ def test_an_archive_comes_in_pieces_and_is_whole_or_cut() -> None:
     pieces = [data[start : start + 777] for start in range(0, len(data), 777)]
     said = b"".join(b"%d\n%s" % (len(piece), piece) for piece in pieces) + b"0\n"
     source = io.BytesIO(said + b"the next order\n")
-    with gzip.open(io.BufferedReader(image_orders._Archive(source))) as archive:
+    with gzip.open(io.BufferedReader(image_orders._SentImage(source))) as archive:
         assert archive.read() == bytes(100_000) + b"end"
     assert source.read() == b"the next order\n"
-    cut = io.BufferedReader(image_orders._Archive(io.BytesIO(said[:5000])))
+    cut = io.BufferedReader(image_orders._SentImage(io.BytesIO(said[:5000])))
     with gzip.open(cut) as archive, pytest.raises(EOFError):
         archive.read()

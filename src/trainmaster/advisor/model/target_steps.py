@@ -136,12 +136,12 @@ def target_belief(
     """
     of_it = [each for each in curves if each.metric == metric and each.points]
     used = [each for each in of_it if each.is_run] or of_it
-    seen: list[_Seen] = []
+    seen: list[_CurveSteps] = []
     foretold = 0
     for each in used[:_MOST_CURVES]:
-        one = _Seen.reached(each, aim, more_is_better=more_is_better)
+        one = _CurveSteps.reached(each, aim, more_is_better=more_is_better)
         if one is None and foretold < _MOST_FORETOLD:
-            one = _Seen.foretold(each, aim, more_is_better=more_is_better, most=most)
+            one = _CurveSteps.foretold(each, aim, more_is_better=more_is_better, most=most)
             foretold += 1
         if one is not None:
             seen.append(one)
@@ -156,7 +156,7 @@ def target_belief(
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _CurveSteps:
     """What one curve says of its own steps to the target.
 
     Attributes:
@@ -172,7 +172,7 @@ class _Seen:
     draws: Floats | None = None
 
     @classmethod
-    def reached(cls, curve: SeenCurve, aim: float, *, more_is_better: bool) -> _Seen | None:
+    def reached(cls, curve: SeenCurve, aim: float, *, more_is_better: bool) -> _CurveSteps | None:
         """Of one that came to it: the step, between two reports."""
         before = 0.0
         for step, value in curve.points:
@@ -185,7 +185,7 @@ class _Seen:
     @classmethod
     def foretold(
         cls, curve: SeenCurve, aim: float, *, more_is_better: bool, most: float | None
-    ) -> _Seen | None:
+    ) -> _CurveSteps | None:
         """Of one that ended before."""
         steps, values = zip(*curve.points, strict=True)
         last = float(steps[-1])
@@ -204,7 +204,7 @@ class _Seen:
 
 
 def _pooled(
-    seen: Sequence[_Seen], batch: float | None, noises: Sequence[float], *, is_measured: bool
+    seen: Sequence[_CurveSteps], batch: float | None, noises: Sequence[float], *, is_measured: bool
 ) -> TargetBelief:
     rng = np.random.default_rng(29)
     known = [each.batch for each in seen if each.batch]

@@ -51,7 +51,7 @@ class _Source(Protocol):
     def read(self, offset: int, size: int) -> bytes: ...
 
 
-class _Archive:
+class _LocalArchive:
     """A tar or zip that is there already; known by its name, size and date."""
 
     def __init__(self, path: Path) -> None:
@@ -132,7 +132,7 @@ def _source_of(source: str) -> tuple[_Source, str]:
             f"{source} is neither a directory nor an archive.",
             f"Name a directory, or a file that ends with {', '.join(ARCHIVE_SUFFIXES)}.",
         )
-    return _Archive(place), suffix
+    return _LocalArchive(place), suffix
 
 
 class _Upload:

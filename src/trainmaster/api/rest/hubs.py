@@ -65,7 +65,7 @@ def _piece(messages: Iterator[StreamMessage]) -> tuple[list[str], Iterator[Strea
 
 
 @dataclass(frozen=True, slots=True)
-class _News:
+class _LookResult:
     """What a look has found, and between which places it lies."""
 
     before: StreamCursor
@@ -93,7 +93,7 @@ class Hub:
     def __init__(self, service: Service, run: str) -> None:
         self._service = service
         self._run = run
-        self._listeners: set[asyncio.Queue[_News | None]] = set()
+        self._listeners: set[asyncio.Queue[_LookResult | None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._place: StreamCursor | None = None
         self._woken = asyncio.Event()
@@ -114,12 +114,12 @@ class Hub:
             own: at the place where the listener wants to go on.
         """
         yield RETRY
-        queue: asyncio.Queue[_News | None] = asyncio.Queue(_QUEUE)
+        queue: asyncio.Queue[_LookResult | None] = asyncio.Queue(_QUEUE)
         self._listeners.add(queue)
         if self._task is None:
             self._task = asyncio.create_task(self._look())
         elif self._place is not None:
-            queue.put_nowait(_News(StreamCursor(), self._place, []))
+            queue.put_nowait(_LookResult(StreamCursor(), self._place, []))
         try:
             while (news := await queue.get()) is not None:
                 if news.frames and own.cursor == news.before:
@@ -168,7 +168,7 @@ class Hub:
             with suppress(TrainmasterError):  # as above
                 stream = await run_in_threadpool(self._from_now)
                 self._place = stream.cursor
-                self._tell(_News(StreamCursor(), self._place, []))
+                self._tell(_LookResult(StreamCursor(), self._place, []))
                 await self._look_on(stream)
         finally:  # whatever went wrong: listeners come back, and the next look begins again
             self._task, self._place = None, None
@@ -194,10 +194,10 @@ class Hub:
             pause_s = min(LOOK_EVERY_S, pause_s * _LATER)
             before, self._place = self._place or stream.cursor, stream.cursor
             if frames:
-                self._tell(_News(before, self._place, frames))
+                self._tell(_LookResult(before, self._place, frames))
             elif silent_s >= COMMENT_AFTER_S:
                 silent_s = 0.0
-                self._tell(_News(before, self._place, [STILL_HERE]))
+                self._tell(_LookResult(before, self._place, [STILL_HERE]))
 
     def wake(self) -> None:
         """There is something new: look now."""
@@ -208,7 +208,7 @@ class Hub:
             await asyncio.wait_for(self._woken.wait(), seconds)
         self._woken.clear()
 
-    def _tell(self, news: _News | None) -> None:
+    def _tell(self, news: _LookResult | None) -> None:
         for queue in list(self._listeners):
             if queue.full() or news is None:  # too late: it comes back with the id of the last message it got
                 self._listeners.discard(queue)

@@ -113,7 +113,7 @@ def _waiting(state: State, transfer: Transfer, response: Response, wait_s: WaitS
 
 
 @dataclass(frozen=True, slots=True)
-class _Followed:
+class _QuoteProgress:
     """The progress of a request, as server-sent events."""
 
     request: Request
@@ -131,12 +131,12 @@ class _Followed:
 
 def _followed(
     request: Request, state: State, following: Following, after: Annotated[int, Query(ge=0)] = 0
-) -> _Followed:
-    return _Followed(request, state, following, after)
+) -> _QuoteProgress:
+    return _QuoteProgress(request, state, following, after)
 
 
 Waiting = Annotated[_Waiting, Depends(_waiting)]
-Followed = Annotated[_Followed, Depends(_followed)]
+Followed = Annotated[_QuoteProgress, Depends(_followed)]
 
 
 @router.post("/quotes", status_code=202)

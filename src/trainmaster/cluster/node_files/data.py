@@ -418,7 +418,7 @@ class NodeData:
         environment = {**wanted.credentials, "TRAINMASTER_CACHE": self.cache}
         if limit:
             environment[LIMIT_VARIABLE] = limit
-        news = _News(
+        news = _DataProgress(
             lambda words: self._tell(f"note: {node.id}: data.{wanted.name}: {words}"),
             lambda words: self._tell_once(f"note: data.{wanted.name}: {words}"),
             self._clock,
@@ -490,7 +490,7 @@ def _silence(uri: str) -> ObjectStoreError | None:
     return error if error and error.trouble is StoreTrouble.UNREACHABLE else None
 
 
-class _News:
+class _DataProgress:
     """Hears what `data_orders` says while a node gets data; what of that the user is told.
 
     Args:

@@ -46,7 +46,7 @@ _DIGEST_CHARACTERS: Final = 20
 
 
 @dataclass(slots=True)
-class _Question:
+class _LookQuestion:
     directories: Sequence[str]
     answer: bool | None = None
     error: Exception | None = None
@@ -71,7 +71,7 @@ class NodeProbe:
     def __init__(self, links: NodeLinks) -> None:
         self._links = links
         self._changed = threading.Condition()
-        self._waiting: dict[str, list[_Question]] = {}
+        self._waiting: dict[str, list[_LookQuestion]] = {}
         self._busy: set[str] = set()
 
     def are_empty(self, access: NodeAccess, directories: Sequence[str]) -> bool:
@@ -81,7 +81,7 @@ class NodeProbe:
             CommandError: the node answers something else.
             UnreachableError: it cannot be reached.
         """
-        question = _Question(directories)
+        question = _LookQuestion(directories)
         node = access.id
         with self._changed:
             self._waiting.setdefault(node, []).append(question)
@@ -102,7 +102,7 @@ class NodeProbe:
                 self._changed.notify_all()
         return question.told()
 
-    def _ask(self, access: NodeAccess, questions: Sequence[_Question]) -> list[bool]:
+    def _ask(self, access: NodeAccess, questions: Sequence[_LookQuestion]) -> list[bool]:
         calls = "".join(f"t {n} {shlex.join(each.directories)}; " for n, each in enumerate(questions))
         command = f"{_ASK}; echo {_BEGIN}; {calls}echo {_END}"
         result = self._links.use(access, lambda link: link.run(command, timeout_s=_PROBE_S))

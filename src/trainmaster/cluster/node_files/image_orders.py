@@ -88,7 +88,7 @@ def _have(images: LocalImages, order: Order, output: OrderOutput) -> Image | str
         if not has_archive:
             return reason
         output.say({"want": True}, now=True)
-        with gzip.open(io.BufferedReader(_Archive(sys.stdin.buffer))) as archive:
+        with gzip.open(io.BufferedReader(_SentImage(sys.stdin.buffer))) as archive:
             return images.load(name, archive)
 
 
@@ -103,7 +103,7 @@ def _write_engine(path: Path, engine: ContainerEngine) -> None:
     write_private(path, json.dumps(said).encode())
 
 
-class _Archive(io.RawIOBase):
+class _SentImage(io.RawIOBase):
     """What the driver sends, in pieces with their lengths before them, until one of 0."""
 
     def __init__(self, source: BinaryIO) -> None:

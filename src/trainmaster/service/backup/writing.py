@@ -78,7 +78,7 @@ _TRIES: Final = 5
 
 
 @dataclass
-class _Archive:
+class _BackupArchive:
     """What was put into it until now."""
 
     tar: tarfile.TarFile
@@ -163,7 +163,7 @@ def back_up(home: Home, database: Database, file: Path, environ: Mapping[str, st
                 open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out,  # noqa: PTH123
                 tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as tar,
             ):
-                archive = _Archive(tar)
+                archive = _BackupArchive(tar)
                 archive.add(DATABASE, scratch / DATABASE)
                 _add_home(archive, home.root)
                 manifest = {
@@ -206,7 +206,7 @@ def _there(file: Path) -> UsageError:
     return UsageError(f"{file} is there already", "Name a new file: `home-$(date +%F).tar.gz`.")
 
 
-def _add_home(archive: _Archive, root: Path) -> None:
+def _add_home(archive: _BackupArchive, root: Path) -> None:
     """All files, those that refer to others first; each kind is listed again, as others may have come."""
     for kind in range(ORDERS):
         for path, place in _walk(root, archive if kind == 0 else None):
@@ -214,7 +214,7 @@ def _add_home(archive: _Archive, root: Path) -> None:
                 archive.add(f"{HOME}/{path}", place)
 
 
-def _walk(root: Path, notes: _Archive | None) -> Iterator[tuple[str, Path]]:
+def _walk(root: Path, notes: _BackupArchive | None) -> Iterator[tuple[str, Path]]:
     """Regular files below a home; directories and links are noted."""
     waiting = [""]
     while waiting:

@@ -104,7 +104,7 @@ _OUT: Final = "nothing is open to the world but SSH; `trainmaster open` and `por
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
+class _RadlToken:
     kind: str
     text: str
     at: int
@@ -127,10 +127,10 @@ def read_radl(source: str, file: str) -> ClusterDescription:
     Raises:
         UsageError: it is none, with the place in it.
     """
-    return _Reader(source, file).read()
+    return _RadlReader(source, file).read()
 
 
-class _Reader:
+class _RadlReader:
     def __init__(self, source: str, file: str) -> None:
         self._source = source
         #: The same, character by character: what is shown of it.
@@ -185,7 +185,7 @@ class _Reader:
                 self._found.drop(line, f"configure {name}", _ROLE)
                 self._found.drop(begin, shown, _ROLE)
 
-    def _block(self, head: _Token) -> None:
+    def _block(self, head: _RadlToken) -> None:
         name = self._word("a name").text
         if (token := self._peek()) is None or token.text != "(":
             if head.text != "system":  # a reference to what is known elsewhere
@@ -216,12 +216,12 @@ class _Reader:
                 self._found.drop(feature.line, feature.text, self._why(head, feature.name))
 
     @staticmethod
-    def _why(head: _Token, name: str = "") -> str:
+    def _why(head: _RadlToken, name: str = "") -> str:
         if head.text == "network":
             return _OUT if name.startswith("out") else _NETWORK
         return _ROLE if head.text == "configure" else f"a recipe has no {head.text}"
 
-    def _deploy(self, head: _Token) -> None:
+    def _deploy(self, head: _RadlToken) -> None:
         name, number = self._word("a system's name"), self._word("a number of machines")
         if not number.text.isdigit():
             raise self._wrong(number, "no number of machines")
@@ -314,28 +314,28 @@ class _Reader:
 
     # --- tokens ---------------------------------------------------------------------------------------------
 
-    def _split(self) -> list[_Token]:
+    def _split(self) -> list[_RadlToken]:
         found, at = [], 0
         while at < len(self._source):
             match = _TOKEN.match(self._source, at)
             if match is None:
-                raise self._wrong(_Token("", self._source[at], at), "a sign that RADL does not have")
+                raise self._wrong(_RadlToken("", self._source[at], at), "a sign that RADL does not have")
             if match.lastgroup != "space":
-                found.append(_Token(match.lastgroup or "", match[0], at))
+                found.append(_RadlToken(match.lastgroup or "", match[0], at))
             at = match.end()
         return found
 
-    def _peek(self) -> _Token | None:
+    def _peek(self) -> _RadlToken | None:
         return self._tokens[self._next] if self._next < len(self._tokens) else None
 
-    def _word(self, what: str) -> _Token:
+    def _word(self, what: str) -> _RadlToken:
         token = self._peek()
         if token is None:
             raise UsageError(f"{self._file}: its end comes where {what} is wanted", "Is the file whole?")
         self._next += 1
         return token
 
-    def _sign(self, sign: str) -> _Token:
+    def _sign(self, sign: str) -> _RadlToken:
         token = self._word(f"`{sign}`")
         if token.text != sign:
             raise self._wrong(token, f"not `{sign}`")
@@ -344,7 +344,7 @@ class _Reader:
     def _line(self, at: int) -> int:
         return self._source.count("\n", 0, at) + 1
 
-    def _wrong(self, token: _Token, what: str) -> UsageError:
+    def _wrong(self, token: _RadlToken, what: str) -> UsageError:
         column = token.at - (self._source.rfind("\n", 0, token.at) + 1) + 1
         shown = token.text.splitlines()[0][:40] if token.text else ""
         return UsageError(

@@ -70,10 +70,10 @@ def read_sbatch(source: str, file: str, name: str, beside: Beside) -> Draft:
         beside: the text of a file that its commands name.
     """
     del file
-    return _Reader(source, name, beside).read()
+    return _SbatchReader(source, name, beside).read()
 
 
-class _Reader:
+class _SbatchReader:
     def __init__(self, source: str, name: str, beside: Beside) -> None:
         self._source = source
         self._beside = beside

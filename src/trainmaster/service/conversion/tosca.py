@@ -43,10 +43,10 @@ def read_tosca(source: str, file: str) -> ClusterDescription:
             f"{file}: no tosca_definitions_version and topology_template.node_templates",
             "Of YAML only TOSCA's simple profile can be converted.",
         )
-    return _Reader(source, file, root, templates).read()
+    return _ToscaReader(source, file, root, templates).read()
 
 
-class _Reader:
+class _ToscaReader:
     def __init__(self, source: str, file: str, root: YamlNode, templates: YamlNode) -> None:
         self._lines = without_secrets(source).splitlines()
         self._file = file

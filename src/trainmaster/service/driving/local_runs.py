@@ -212,7 +212,7 @@ def close_metadata(home: Home) -> None:
         UsageError: they would reach it.
     """
     if _closes_metadata(home) and (trouble := cloud_metadata.keep_away(home.root)):
-        with _Trial(home) as trial:
+        with _TeamTaskProbe(home) as trial:
             trial.refuse_metadata(trouble)
 
 
@@ -279,7 +279,7 @@ def _require_root() -> None:
         )
 
 
-class _Trial:
+class _TeamTaskProbe:
     """Runs programs as tasks of a team are run, by the user `nobody`.
 
     Attributes:
@@ -342,7 +342,7 @@ class _Trial:
 def _try_user(home: Home, *, with_metadata: bool) -> str:
     _require_root()
     words = ["possible"]
-    with _Trial(home) as trial:
+    with _TeamTaskProbe(home) as trial:
         if trial.run(sys.executable, "-c", "").returncode:  # such as that of a pyenv in /root
             python = Path(sys.executable).resolve()
             words.append(f"without Trainmaster's Python: {python} is closed to others than its owner")

@@ -40,7 +40,7 @@ _TOLD_MOST: Final = 2
 
 
 @dataclass(slots=True)
-class _Pending:
+class _PendingSize:
     """A size that an attempt's successor is to have; ready_at: since when its machines are there."""
 
     size: Outlook
@@ -79,7 +79,7 @@ class Resizer:
         self._most_usd_per_hour = most_usd_per_hour
         self._names = [name for name, each in recipe.experiments.items() if may_resize(each)]
         self._attempts: dict[str, int] = {}
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, _PendingSize] = {}
         self._told = ToldReasons(_TOLD_MOST, told_before)
 
     def begin(self, run_state: RunState) -> None:
@@ -133,12 +133,12 @@ class Resizer:
             if size is None:
                 self._have_machines(self._present(task))
                 return self._tell(task, why)
-            self._pending[attempt] = _Pending(size)
+            self._pending[attempt] = _PendingSize(size)
             self._have_machines(self._with(task, size))
             return [adapted(task, why)]
         return self._go_on(task, pending, sizing, now)
 
-    def _go_on(self, task: Task, pending: _Pending, sizing: Sizing, now: float) -> list[Note]:
+    def _go_on(self, task: Task, pending: _PendingSize, sizing: Sizing, now: float) -> list[Note]:
         """Once there are machines for it and a checkpoint is new, the members are stopped."""
         attempt, size = self._id(task), pending.size
         wanted = (size.workers, size.servers)

@@ -30,7 +30,7 @@ UNDRIVEN_S = 3.0
 
 
 @dataclass(slots=True)
-class _Attempt:
+class _AttemptLogs:
     """An attempt whose logs are not read to their end."""
 
     experiment: str
@@ -144,7 +144,7 @@ class LogStreams:
         self._attempt = attempt
         self._system, self._is_enough = system, is_enough
         self._streams: dict[tuple[int, str], _Stream] = {}
-        self._open: dict[int, _Attempt] = {}
+        self._open: dict[int, _AttemptLogs] = {}
         self._last_attempt = 0
         self._any = False
         self._choice = choice
@@ -206,7 +206,9 @@ class LogStreams:
             self._last_attempt = max(self._last_attempt, row["id"])
             if self._attempt not in (None, row["number"]):
                 continue
-            self._open[row["id"]] = _Attempt(row["experiment"], row["task"], row["number"], row["ended_at"])
+            self._open[row["id"]] = _AttemptLogs(
+                row["experiment"], row["task"], row["number"], row["ended_at"]
+            )
         ended = queries.ended_attempts(database, list(self._open))
         before, self._files = (
             self._files,
@@ -220,7 +222,7 @@ class LogStreams:
             if key in ended:  # asked before we looked: all its files are there
                 del self._open[key]
 
-    def _find_streams(self, key: int, attempt: _Attempt) -> None:
+    def _find_streams(self, key: int, attempt: _AttemptLogs) -> None:
         place = self._files.attempt(self._run, attempt.experiment, attempt.task, attempt.number)
         for path in sorted(place.directory.glob("*.log")):
             member = path.name.removesuffix(".log")

@@ -91,7 +91,7 @@ class StreamMessage:
 
 
 @dataclass(slots=True)
-class _Attempt:
+class _AttemptMetrics:
     metrics: MemberMetrics
     at: dict[str, Any]
     ended_at: float | None
@@ -130,7 +130,7 @@ class RunStream:
         self._files = service.files_of(run)
         self.cursor = cursor or StreamCursor()
         self.tail_bytes, self.since = tail_bytes, since
-        self._open: dict[int, _Attempt] = {}
+        self._open: dict[int, _AttemptMetrics] = {}
         self._last = self.cursor.done
         self._brief: dict[str, Any] = {}
         self._is_first_look = True
@@ -203,7 +203,7 @@ class RunStream:
             if number <= self.cursor.done:
                 continue
             experiment = self._experiments[name]
-            self._open[number] = _Attempt(
+            self._open[number] = _AttemptMetrics(
                 MemberMetrics(
                     self._files.attempt(self._run, name, row["task"], row["number"]).directory,
                     "{}-{}".format(*member_names(experiment)[0]),
@@ -215,7 +215,9 @@ class RunStream:
             self._last = max(self._last, number)  # at last: a database that is away now is asked again
         return queries.ended_attempts(database, list(self._open))
 
-    def _points(self, number: int, attempt: _Attempt, until: StreamCursor | None) -> Iterator[StreamMessage]:
+    def _points(
+        self, number: int, attempt: _AttemptMetrics, until: StreamCursor | None
+    ) -> Iterator[StreamMessage]:
         key = f"{number}/metrics"
         bound = _bound(until, number, key)
         offset = self.cursor.files.get(key, 0)
@@ -226,7 +228,9 @@ class RunStream:
         for rows, end in attempt.metrics.reported(offset, bound):
             yield self._message("point", attempt.reported(rows), key, end)
 
-    def _logs(self, number: int, attempt: _Attempt, until: StreamCursor | None) -> Iterator[StreamMessage]:
+    def _logs(
+        self, number: int, attempt: _AttemptMetrics, until: StreamCursor | None
+    ) -> Iterator[StreamMessage]:
         metrics, directory = attempt.metrics, attempt.metrics.directory
         for path in sorted(directory.glob("*.log")):
             member = path.name.removesuffix(".log")
@@ -260,7 +264,7 @@ class RunStream:
     def _skips(self) -> bool:
         return (self.tail_bytes, self.since) != (None, None) and self._is_first_look
 
-    def _begin(self, attempt: _Attempt, member: str) -> int:
+    def _begin(self, attempt: _AttemptMetrics, member: str) -> int:
         if not self._skips:
             return 0
         directory, begin = attempt.metrics.directory, 0

@@ -66,7 +66,7 @@ class ExecProcess:
 
     def __init__(self, socket: ClientConnection, shown: str, *, is_terminal: bool) -> None:
         self._socket, self._shown, self._is_terminal = socket, shown, is_terminal
-        self.stdout, self.stderr = _Output(), _Output()
+        self.stdout, self.stderr = _OutputPieces(), _OutputPieces()
         self.stdin: Any = _Input(socket, is_terminal=is_terminal)
         self.returncode: int | None = None
         self._reading = asyncio.create_task(self._read())
@@ -201,7 +201,7 @@ def code_of(said: bytes) -> int | None:
         return None
 
 
-class _Output:
+class _OutputPieces:
     """What is said: a few pieces, then the other end waits."""
 
     def __init__(self) -> None:

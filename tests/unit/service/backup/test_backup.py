@@ -16,7 +16,7 @@ from trainmaster.db import Database, copies
 from trainmaster.db import tables as t
 from trainmaster.db.run_rows import AcceptedRun
 from trainmaster.service.backup.restoring import restore
-from trainmaster.service.backup.writing import _Archive, back_up
+from trainmaster.service.backup.writing import _BackupArchive, back_up
 from trainmaster.spec.errors import UsageError
 
 NOW = 1_700_000_000.0
@@ -246,7 +246,7 @@ def test_a_file_that_grows_shrinks_or_goes_while_it_is_read(tmp_path, monkeypatc
         return os.stat_result(status)
 
     with tarfile.open(tmp_path / "t.tar", "w") as tar:
-        archive = _Archive(tar)
+        archive = _BackupArchive(tar)
         monkeypatch.setattr("trainmaster.service.backup.writing.os.fstat", fstat)
         archive.add("log", path)
         monkeypatch.undo()
