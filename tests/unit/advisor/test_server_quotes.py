@@ -104,7 +104,7 @@ def test_every_pair_that_is_left_out_is_beaten_by_one_that_is_not(offers, sync, 
     timing, candidates = everything(asked, offers)
     workers = timing.machines.undominated()
     servers = timing.servers.as_servers(by_cores=cores is not None)
-    pairs = Pairs.that_matter(workers, servers, np.zeros(len(workers), dtype=bool))
+    pairs = Pairs.that_matter(workers, servers, np.zeros(len(workers), dtype=int))
     few = Timing(asked.workload, asked.knowledge, workers, servers, tuple(offers))
     kept = Drawn.of(Candidates.of(asked.workload, workers, servers, None, pairs=pairs), few)
     assert len(kept) <= len(candidates)

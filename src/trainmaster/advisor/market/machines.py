@@ -92,16 +92,16 @@ class Machines(Frame):
             place=place,
         )
 
-    def undominated(self, apart: NDArray[np.bool_] | None = None) -> Machines:
+    def undominated(self, known_by: NDArray[np.int_] | None = None) -> Machines:
         """Without those that another of their group and place beats: as cheap, and nowhere worse.
 
         Args:
-            apart: (k,) of the type that was measured: it is better known than any other that looks alike.
+            known_by: (k,) numbers of what they are predicted from: figures compare only those that are alike.
         """
         # an unknown network card is neither better nor worse than a known one: a group of its own
         group = joined(self.group, self.place, np.isnan(self.nic).astype(int))
-        if apart is not None:
-            group = group * 2 + apart
+        if known_by is not None:
+            group = joined(group, known_by)
         return self[front(group, self.price, self.features())]
 
     def as_servers(self, *, by_cores: bool) -> Machines:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainmaster.advisor.market.machines import Machines, codes, front, joined
-from trainmaster.advisor.model.shapes import Bools, Floats, Frame
+from trainmaster.advisor.model.shapes import Floats, Frame
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,20 @@ class Pairs(Frame):
         return cls(*(np.concatenate([grid[i].ravel() for grid in which]) for i in range(2)))
 
     @classmethod
-    def that_matter(cls, machines: Machines, servers: Machines, apart: Bools) -> Pairs:
+    def that_matter(cls, machines: Machines, servers: Machines, known_by: NDArray[np.int_]) -> Pairs:
         """Those that no other pair beats.
 
         Args:
             machines: for the workers, undominated in their places.
             servers: such as `Machines.as_servers` leaves.
-            apart: (k,) of the type that was measured: it is better known than any other that looks alike.
+            known_by: (k,) numbers of what the former are predicted from, see `Machines.undominated`.
         """
         pairs = cls.all_of(machines, servers)
         k, s = pairs.machine, pairs.server
         cards = Cards.of(machines, servers, k, s)
         unknown = np.isnan(np.column_stack([machines.nic[k], servers.nic[s]])).astype(int)
         group = joined(
-            machines.group[k], servers.terms[s], codes(servers.baseline[s]), apart[k].astype(int), *unknown.T
+            machines.group[k], servers.terms[s], codes(servers.baseline[s]), known_by[k], *unknown.T
         )
         features = np.column_stack([machines.features()[k, :3], cards.features(), servers.vcpus[s]])
         price, other = machines.price[k], servers.price[s]

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from trainmaster.advisor.market.load import mean_doubt
-from trainmaster.advisor.model.devices import Device
+from trainmaster.advisor.model.devices import Device, speed_ratio
 from trainmaster.advisor.model.experience import Experience
+from trainmaster.advisor.model.lending import LENT, lent
 from trainmaster.advisor.model.measurement import HELD, Measurement, Point, SeenCurve
 from trainmaster.advisor.model.physics import own_time
 from trainmaster.advisor.model.shapes import Columns, Floats, Shapes
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.spec import Strategy
+from trainmaster.spec.log_normal import LogNormal
 
 #: What the processes of one machine have for a network, Mbit/s: the loopback, where no card was measured.
 LOOPBACK_MBPS: Final = 20_000.0
@@ -24,6 +26,9 @@ LOOPBACK_MBPS: Final = 20_000.0
 _TASK_SPREAD: Final = 0.15
 _STARTUP_SPREAD: Final = 0.12
 _SEVERAL: Final = 2
+#: How far one point of a type that is not the best known is from what later runs show (log): few points of
+#: their own say little of how well they repeat.
+_ONE_POINT: Final = 0.3
 #: So many measurements are shown.
 _KEPT: Final = 20
 #: Members that send less per step are saying something else than gradients.
@@ -56,6 +61,7 @@ class Knowledge:
         measurements: the newest of those that it rests on.
         curves: what was reported of the metrics of targets, the newest first.
         computes: share of a worker's own time that another device makes shorter or longer.
+        others: the same of each other type of machine that it was measured on, without `others` of their own.
     """
 
     model: StepTimeModel | None
@@ -83,6 +89,7 @@ class Knowledge:
     startups: Mapping[str, float] = field(default_factory=dict)
     curves: tuple[SeenCurve, ...] = ()
     computes: float = 1.0
+    others: tuple[Knowledge, ...] = ()
 
     @classmethod
     def of(
@@ -96,7 +103,9 @@ class Knowledge:
     ) -> Knowledge | None:
         """Learn from measurements; those of similar jobs only count where there are none of the same.
 
-        What is borrowed from a similar job has a `Measurement.step_spread` that says how far that is right.
+        Each type of machine has a fit of its own, the one that was measured most often first, of equals the
+        newest. What is borrowed from a similar job has a `Measurement.step_spread` that says how far that is
+        right.
 
         Args:
             same: of the very job.
@@ -114,52 +123,39 @@ class Knowledge:
             return None
         stepped = [m for m in used if m.point is not None and m.point.step_time_s is not None]
         first = stepped or used
-        # of equals the first: the newest, and the same in every process
-        offer = max(
-            dict.fromkeys(m.offer for m in first), key=lambda name: sum(m.offer == name for m in first)
-        )
-        here = [m for m in first if m.offer == offer]
-        model = None
-        points: list[Point] = []
-        if stepped:
-            points = [prepared(m, nic_mbps.get(m.offer)) for m in here]
-            model = StepTimeModel.fit(points, seed, experience)
-        measured = devices.get(offer) or Device("", 1.0, offer)
-        durations = [m.duration_s for m in here if m.duration_s is not None]
-        return cls(
-            model=model,
-            measured=measured,
-            startup_s=_median([m.startup_s for m in here]) or 0.0,
-            startup_spread=math.hypot(
-                _spread([m.startup_s for m in here if m.startup_s > 0], _STARTUP_SPREAD),
-                mean_doubt([m.startup_doubt for m in here]),
-            ),
-            warmup_s=_median([m.warmup_s for m in here]) or 0.0,
-            pause_s=_median([m.pause_s for m in here]),
-            tail_s=_median([m.tail_s for m in here]),
-            duration_s=_median(durations),
-            task_spread=_spread(durations, _TASK_SPREAD),
-            extra_spread=_median([m.step_spread for m in here]) or 0.0,
-            memory=memory_seen([(m.point, m.memory_bytes) for m in here]),
-            device_memory=memory_seen([(m.point, m.device_memory_bytes) for m in here]),
-            output_bytes=max([m.output_bytes or 0.0 for m in here]),
-            checkpoint_bytes=max([m.checkpoint_bytes or 0.0 for m in here]),
-            cores_per_worker=_median([m.cores for m in here]),
-            rare_share=_median([m.rare_share for m in here]) or 0.0,
-            server_work_s=_median([_server_work_s(m) for m in here]),
-            points=len(here),
-            similar=0 if same else len(here),
-            unexplained=int(model.unexplained.sum()) if model is not None else 0,
-            startups=_startups(first),
-            measurements=tuple(_with_network(m, nic_mbps.get(m.offer)) for m in here[:_KEPT]),
-            curves=curves_of(same, similar),
-            computes=_computes(model, points, here, measured.cores),
-        )
+        types: dict[str, list[Measurement]] = {}
+        for each in first:
+            types.setdefault(each.offer, []).append(each)
+        best = max(types, key=lambda name: len(types[name]))
+        facts = _Facts(first, devices, nic_mbps, seed, experience, is_same=bool(same))
+        main = facts.of_type(best, types.pop(best))
+        others = [
+            facts.of_type(offer, here, main)
+            for offer, here in types.items()
+            if stepped or any(m.duration_s is not None for m in here)
+        ]
+        return replace(main, others=tuple(others), curves=curves_of(same, similar))
+
+    @property
+    def types(self) -> tuple[Knowledge, ...]:
+        """Of each type of machine that it was measured on, the best known first."""
+        return self, *self.others
+
+    @property
+    def seen(self) -> tuple[Measurement, ...]:
+        """The newest of the measurements on any machine."""
+        every = [m for each in self.types for m in each.measurements]
+        return tuple(sorted(every, key=lambda m: -m.measured_at)[:_KEPT])
+
+    @property
+    def all_points(self) -> int:
+        """How many measurements there are of all machines."""
+        return sum(each.points for each in self.types)
 
     @property
     def held(self) -> float:
         """Median share of its time for which other work held its processors when it was measured."""
-        return _median([m.held for m in self.measurements]) or 0.0
+        return _median([m.held for m in self.seen]) or 0.0
 
     @property
     def computing_share(self) -> float | None:
@@ -184,6 +180,7 @@ class Knowledge:
             tail_s=None,
             rare_share=0.0,
             unexplained=0,
+            others=tuple(filter(None, (each.as_whole_tasks() for each in self.others))),
         )
 
     def memory_of(self, batch: int | None) -> tuple[float | None, float | None]:
@@ -195,6 +192,97 @@ class Knowledge:
     def memory_at(self, batch: Floats, *, device: bool) -> Floats:
         """(m,) bytes that one member needs with a local batch; NaN where nothing was seen."""
         return memory_at(self.device_memory if device else self.memory, batch)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What one type of machine is learnt with: `Knowledge.of` has the arguments.
+
+    Attributes:
+        every: measurements of all types.
+        is_same: they are of the very job.
+    """
+
+    every: Sequence[Measurement]
+    devices: Mapping[str, Device]
+    nic_mbps: Mapping[str, float]
+    seed: int
+    experience: Experience | None
+    is_same: bool
+
+    def of_type(self, offer: str, here: Sequence[Measurement], best: Knowledge | None = None) -> Knowledge:
+        """Learn what was measured on one type.
+
+        What was not seen there, and does not follow from how fast it is, is as on the others.
+
+        Args:
+            offer: its name.
+            here: its measurements.
+            best: of the type that is known best, whose step times say how those of this one go on.
+        """
+        measured = self.devices.get(offer) or Device("", 1.0, offer)
+        nic_mbps = self.nic_mbps.get(offer)
+        points: list[Point] = []
+        model = None
+        if all(m.point is not None and m.point.step_time_s is not None for m in here):
+            points = [prepared(m, nic_mbps) for m in here]
+            more = self._lent(best, points, measured, nic_mbps)
+            doubts = [0.0] * len(points) + [LENT] * len(more)
+            model = StepTimeModel.fit([*points, *more], self.seed, self.experience, doubts)
+
+        def typical(of: Callable[[Measurement], float | None]) -> float | None:
+            found = _median([of(m) for m in here])
+            return _median([of(m) for m in self.every]) if found is None else found
+
+        durations = [m.duration_s for m in here if m.duration_s is not None]
+        few = 0.0 if best is None else _ONE_POINT / math.sqrt(len(here))
+        return Knowledge(
+            model=model,
+            measured=measured,
+            startup_s=_median([m.startup_s for m in here])
+            or _median([m.startup_s for m in self.every])
+            or 0.0,
+            startup_spread=math.hypot(
+                _spread([m.startup_s for m in here if m.startup_s > 0], _STARTUP_SPREAD),
+                mean_doubt([m.startup_doubt for m in here]),
+            ),
+            warmup_s=_median([m.warmup_s for m in here]) or 0.0,
+            pause_s=typical(lambda m: m.pause_s),
+            tail_s=typical(lambda m: m.tail_s),
+            duration_s=_median(durations),
+            task_spread=_spread(durations, _TASK_SPREAD),
+            extra_spread=math.hypot(_median([m.step_spread for m in here]) or 0.0, few),
+            memory=self._memory(here, lambda m: m.memory_bytes),
+            device_memory=self._memory(here, lambda m: m.device_memory_bytes),
+            output_bytes=max(m.output_bytes or 0.0 for m in self.every),
+            checkpoint_bytes=max(m.checkpoint_bytes or 0.0 for m in self.every),
+            cores_per_worker=_median([m.cores for m in here]),
+            rare_share=_median([m.rare_share for m in here]) or 0.0,
+            server_work_s=typical(_server_work_s),
+            points=len(here),
+            similar=0 if self.is_same else len(here),
+            unexplained=int(model.unexplained[: len(points)].sum()) if model is not None else 0,
+            startups=_startups(self.every),
+            measurements=tuple(_with_network(m, nic_mbps) for m in here[:_KEPT]),
+            computes=_computes(model, points, here, measured.cores),
+        )
+
+    def _lent(
+        self, best: Knowledge | None, own: Sequence[Point], device: Device, nic_mbps: float | None
+    ) -> list[Point]:
+        """What the best-known type says of another one."""
+        if best is None or best.model is None:
+            return []
+        there = [prepared(m, self.nic_mbps.get(m.offer)) for m in best.measurements]
+        ratio = speed_ratio(device, best.measured)
+        slower = 1 - best.computes + best.computes * math.exp(-ratio.log)
+        return lent(best.model, there, own, LogNormal(slower, ratio.spread), nic_mbps)
+
+    def _memory(
+        self, here: Sequence[Measurement], peak: Callable[[Measurement], float | None]
+    ) -> tuple[tuple[float, float], ...]:
+        found = memory_seen([(m.point, peak(m)) for m in here])
+        return found or memory_seen([(m.point, peak(m)) for m in self.every])
 
 
 def _computes(

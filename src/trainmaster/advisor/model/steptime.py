@@ -101,7 +101,11 @@ class StepTimeModel:
 
     @classmethod
     def fit(
-        cls, points: Sequence[Point], seed: int = 0, experience: Experience | None = None
+        cls,
+        points: Sequence[Point],
+        seed: int = 0,
+        experience: Experience | None = None,
+        doubts: Sequence[float] = (),
     ) -> StepTimeModel:
         """Fit to the measured points of one job.
 
@@ -109,6 +113,7 @@ class StepTimeModel:
             points: at least one, each with ``step_time_s``; of the kind of the first.
             seed: of the posterior's draws.
             experience: what other jobs have shown of the same machines.
+            doubts: about each point (log), beside its noise; empty for none.
 
         Raises:
             ValueError: there are no points, or one has no time.
@@ -117,7 +122,8 @@ class StepTimeModel:
             raise ValueError("no measured points" if not points else "a point without step_time_s")
         times = np.array([point.step_time_s for point in points], dtype=float)
         columns = Columns.of(points)
-        return cls.fit_columns(columns, times, int(columns.kind[0]), seed, experience)
+        doubted = np.array(doubts or [0.0] * len(times))
+        return cls.fit_columns(columns, times, int(columns.kind[0]), seed, experience, doubted)
 
     @classmethod
     def fit_columns(
@@ -127,6 +133,7 @@ class StepTimeModel:
         kind: int,
         seed: int = 0,
         experience: Experience | None = None,
+        doubts: Floats | float = 0.0,
     ) -> StepTimeModel:
         """Fit to measured shapes and their (n,) step times in seconds.
 
@@ -136,8 +143,9 @@ class StepTimeModel:
             kind: index into ``KINDS``.
             seed: of the posterior's draws.
             experience: what other jobs have shown of the same machines.
+            doubts: (n,) about each row (log), beside its noise.
         """
-        columns, times, doubt = _of_kind(columns, times, kind)
+        columns, times, doubt = _of_kind(columns, times, np.broadcast_to(doubts, times.shape), kind)
         context = MeasuredContext.of(columns)
         every = Shapes.of(columns, context)
         every = replace(every, guess=np.hypot(every.guess, doubt))
@@ -330,19 +338,19 @@ class StepTimeModel:
         return np.asarray(self.draws[((found - np.median(found, axis=0)) ** 2).sum(1).argmin()], dtype=float)
 
 
-def _of_kind(columns: Columns, times: Floats, kind: int) -> tuple[Columns, Floats, float]:
+def _of_kind(columns: Columns, times: Floats, doubts: Floats, kind: int) -> tuple[Columns, Floats, Floats]:
     """The rows of one kind, and what to doubt them by (log).
 
     Without any, the fewest workers of another kind stand for it: one worker computes alike in all of them.
     """
     own = columns.kind == kind
     if own.any():
-        return columns[own], times[own], 0.0
+        return columns[own], times[own], doubts[own]
     least = columns.workers == columns.workers.min()
-    some, seconds = columns[least], times[least]
+    some, seconds, doubts = columns[least], times[least], doubts[least]
     each = np.where(some.kind == ASYNCHRONOUS, seconds * some.workers, seconds)
     seconds = each / some.workers if kind == ASYNCHRONOUS else each
-    return replace(some, kind=np.full(len(seconds), kind)), seconds, _OTHER_KIND
+    return replace(some, kind=np.full(len(seconds), kind)), seconds, np.hypot(doubts, _OTHER_KIND)
 
 
 def _residual(posterior: Posterior, shapes: Shapes, log_times: Floats) -> Floats:

@@ -11,7 +11,7 @@ import numpy as np
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.shapes import Floats
-from trainmaster.advisor.quote.choosing import QuoteLimits
+from trainmaster.advisor.quote.choosing import Drawing, QuoteLimits
 from trainmaster.advisor.quote.deciding import LEAST_CHANCE, chance_to_change
 from trainmaster.advisor.quote.quantiles import interval
 from trainmaster.advisor.quote.quote import Interval, NextMeasurement
@@ -27,7 +27,7 @@ _WORTH: Final = 0.9
 
 
 def next_measurement(
-    timing: Timing, target: Candidates, rivals: Candidates, limits: QuoteLimits | None
+    timing: Timing, target: Candidates, rivals: Candidates, drawing: Drawing, limits: QuoteLimits | None
 ) -> NextMeasurement | None:
     """The shape on the chosen machine whose measurement says most about the chosen cluster.
 
@@ -37,9 +37,10 @@ def next_measurement(
     parts, and of equals the larger cluster. Candidates are up to half of the target.
 
     Args:
-        timing: of the experiment.
+        timing: of the target.
         target: the one candidate that was chosen.
         rivals: candidates that it was compared with.
+        drawing: draws these.
         limits: of the run; None if experiments share them, so that it cannot be told what is decided by one.
 
     Returns:
@@ -64,7 +65,7 @@ def next_measurement(
     offer = timing.offers[int(timing.machines.index[machine])]
     time_now = interval(timing.time_s(target)[:, 0])
     both = Candidates.joined([target, rivals])
-    times = None if time_now.is_wide or limits is None else timing.time_s(both)
+    times = None if time_now.is_wide or limits is None else drawing.time_s(both)
     found: list[tuple[float, int, NextMeasurement]] = []
     for workers, row in zip(sizes, rows, strict=True):
         log_step = _log_step(timing, row)[:, 0]
@@ -81,7 +82,7 @@ def next_measurement(
         if _doubt(time_then) > _WORTH * _doubt(time_now):
             continue  # a job that is over soon: in doubt is the time until it begins
         if times is not None and limits is not None:
-            cost_usd = timing.cost_usd(times, both)
+            cost_usd = drawing.cost_usd(times, both)
             if chance_to_change(log_step, noise, times, cost_usd, limits) < LEAST_CHANCE:
                 continue
         gain = (now**2 - then**2) / math.sqrt(max(nodes, 1.0))

@@ -42,6 +42,7 @@ from trainmaster.advisor.quote.supply import (
     that_fit,
 )
 from trainmaster.advisor.quote.timing import Timing
+from trainmaster.advisor.quote.timing_by_type import TimingByType, predicted_from
 
 #: Clusters this near to the front by typical figures are drawn, at most so many.
 _NEAR: Final = 1.02
@@ -94,10 +95,15 @@ def make_quote(subjects: Sequence[Subject], market: Market, limits: QuoteLimits,
 
 @dataclass(frozen=True)
 class _Asked:
-    """One experiment with its candidates."""
+    """One experiment with its candidates.
+
+    Attributes:
+        timing: of any of them; knows its machines. drawing: of all of them.
+    """
 
     subject: Subject
     timing: Timing
+    drawing: TimingByType
     candidates: Candidates
     notes: tuple[str, ...]
 
@@ -109,7 +115,7 @@ class _Asked:
         wished = market.real(wished)
         offers = wished.offers
         pairs: Pairs | None = None
-        apart = np.array([offer.instance_type == subject.knowledge.measured.offer for offer in offers])
+        known_by = predicted_from(subject.knowledge, workload, offers, per_node)
         if market.is_there:
             machines = Machines.of(wished.columns(), per_node)
             if market.hosts is not None:
@@ -118,15 +124,17 @@ class _Asked:
         elif market.has_server_machines(workload):
             hosts = market.real(servers_for(workload, market))
             machines, servers, pairs = in_one_region(
-                workload, wished, hosts, per_node, apart, by_cores=subject.knowledge.server_work_s is not None
+                workload,
+                wished,
+                hosts,
+                per_node,
+                known_by,
+                by_cores=subject.knowledge.server_work_s is not None,
             )
             offers = offers + hosts.offers
         else:
-            machines = Machines.of(wished.columns(), per_node).undominated(apart)
+            machines = Machines.of(wished.columns(), per_node).undominated(known_by)
             servers = machines[:0]
-        candidates = Candidates.of(workload, machines, servers, market.slots, market.hosts, pairs)
-        candidates, notes = that_fit(workload.name, candidates, machines, subject.knowledge, limits)
-        notes = (*left_aside(workload, market), *notes, *_not_learnt(subject.knowledge))
         timing = Timing(
             workload,
             subject.knowledge,
@@ -139,7 +147,11 @@ class _Asked:
             seed,
             data_leaves=market.data_leaves,
         )
-        return cls(subject, timing, candidates, notes)
+        drawing = TimingByType.of(timing)
+        candidates = Candidates.of(workload, machines, servers, market.slots, market.hosts, pairs)
+        candidates, notes = that_fit(candidates, drawing, limits)
+        notes = (*left_aside(workload, market), *notes, *_not_learnt(subject.knowledge))
+        return cls(subject, timing, drawing, candidates, notes)
 
     def shape(self, some: Candidates, row: int) -> ClusterShape:
         """The cluster of one candidate."""
@@ -181,30 +193,30 @@ class _Asked:
     def quote(self, drawn: Drawn, row: int, considered: int, limits: QuoteLimits | None) -> ExperimentQuote:
         """Of one drawn candidate; limits are of this experiment alone, None if others share them."""
         one = drawn.candidates[np.array([row])]
-        front = _front(self, drawn)
-        known = self.subject.knowledge
+        front, rivals = _front(self, drawn), self._rivals(drawn, row, limits)
+        timing, known = self.drawing.timing(one), self.subject.knowledge
         step = None
         if known.model is not None:
-            step = interval(self.timing.step_s(one)[:, 0])
+            step = interval(timing.step_s(one)[:, 0])
         return ExperimentQuote(
             name=self.subject.workload.name,
             cluster=self.shape(one, 0),
             time_s=Interval(*drawn.time_s[row].tolist()),
             cost_usd=Interval(*drawn.cost_usd[row].tolist()),
             step_s=step,
-            bottleneck=_bottleneck(self.timing, one, float(drawn.time_s[row, 1])),
+            bottleneck=_bottleneck(timing, one, float(drawn.time_s[row, 1])),
             pareto=front,
-            memory_headroom=headroom(one, self.timing.machines, known),
-            measurements=known.points,
-            similar=known.similar,
-            next_measurement=next_measurement(self.timing, one, self._rivals(drawn, row, limits), limits),
+            memory_headroom=headroom(one, self.drawing),
+            measurements=known.all_points,
+            similar=known.all_points if known.similar else 0,
+            next_measurement=next_measurement(timing, one, rivals, self.drawing, limits),
             candidates=considered,
             notes=(*self.notes, *self._assumed(one)),
             fingerprint=self.subject.fingerprint,
-            measured=known.measurements,
-            phases=explained(self.timing, one),
-            more_measuring=bought(self.timing, one),
-            target=_target(self.timing, one),
+            measured=known.seen,
+            phases=explained(timing, one),
+            more_measuring=bought(timing, one),
+            target=_target(timing, one),
         )
 
     def _rivals(self, drawn: Drawn, row: int, limits: QuoteLimits | None) -> Candidates:
@@ -215,14 +227,15 @@ class _Asked:
 
 
 def _not_learnt(known: Knowledge) -> tuple[str, ...]:
-    if not known.unexplained:
+    number = sum(each.unexplained for each in known.types)
+    if not number:
         return ()
-    many = "1 measured point was" if known.unexplained == 1 else f"{known.unexplained} measured points were"
+    many = "1 measured point was" if number == 1 else f"{number} measured points were"
     return (f"{many} not learnt: no cluster behaves like that next to the others",)
 
 
 def _single(asked: _Asked, limits: QuoteLimits, market: Market) -> Quote:
-    choice = choose(asked.candidates, asked.timing, limits)
+    choice = choose(asked.candidates, asked.drawing, limits)
     if choice.best is None:
         raise _infeasible(asked, choice, limits)
     quote = asked.quote(choice.drawn, choice.best, choice.considered, limits)
@@ -235,14 +248,14 @@ def _several(asked: Sequence[_Asked], limits: QuoteLimits, market: Market) -> Qu
     considered = {}
     for each in asked:
         name = each.subject.workload.name
-        choice = choose(each.candidates, each.timing, alone)
+        choice = choose(each.candidates, each.drawing, alone)
         assert choice.best is not None  # without limits everything is feasible
         picked = choice.drawn[np.array([choice.best])]
         rows = Drawn.joined([picked, _front_rows(each), *_frugal(each, limits)])
         order = np.argsort(rows.time_s[:, 1], kind="stable")
         drawn[name], considered[name] = rows[order], choice.considered
         start[name] = int(np.flatnonzero(order == 0)[0])
-        outcomes = each.timing.outcomes(drawn[name].candidates)
+        outcomes = each.drawing.outcomes(drawn[name].candidates)
         load = own_load(each.subject.workload, drawn[name].candidates, market.slots or 1)
         options[name] = [
             Option(outcomes.time_s[:, i], outcomes.cost_usd[:, i], float(load[i]), *each.rent(drawn[name], i))
@@ -271,13 +284,13 @@ def _whole(
 
 def _front_rows(asked: _Asked) -> Drawn:
     """The Pareto front over all candidates: what is near it by typical figures is drawn, then compared."""
-    kinds = asked.timing.alike(asked.candidates)
-    time_s = asked.timing.typical_s(asked.candidates[kinds.first])[kinds.back]
-    cost = asked.timing.cost_usd(time_s[None], asked.candidates)[0]
+    kinds = asked.drawing.alike(asked.candidates)
+    time_s = asked.drawing.typical_s(asked.candidates[kinds.first])[kinds.back]
+    cost = asked.drawing.cost_usd(time_s[None], asked.candidates)[0]
     order = np.lexsort((cost, time_s))
     near = order[cost[order] <= np.minimum.accumulate(cost[order]) * _NEAR + 1e-12]
     some = near[np.linspace(0, len(near) - 1, min(len(near), _FRONT)).astype(int)]
-    drawn = Drawn.of(asked.candidates[some], asked.timing)
+    drawn = Drawn.of(asked.candidates[some], asked.drawing)
     return drawn[pareto(drawn)]
 
 
@@ -292,7 +305,7 @@ def _frugal(asked: _Asked, limits: QuoteLimits) -> list[Drawn]:
         if (price <= cap).any():
             choice = choose(
                 asked.candidates[price <= cap],
-                asked.timing,
+                asked.drawing,
                 replace(limits, deadline_s=math.inf, budget_usd=math.inf),
             )
             assert choice.best is not None
@@ -371,14 +384,14 @@ def _infeasible(asked: _Asked, choice: Choice, limits: QuoteLimits) -> NoFeasibl
     budget = deadline = None
     cheap = choose(
         asked.candidates,
-        asked.timing,
+        asked.drawing,
         replace(limits, budget_usd=math.inf, time_weight=0.0, cost_weight=1.0),
     )
     if cheap.best is not None and limits.budget_usd < math.inf:
         budget = float(cheap.drawn.sure_cost[cheap.best])
     fast = choose(
         asked.candidates,
-        asked.timing,
+        asked.drawing,
         replace(limits, deadline_s=math.inf, time_weight=1.0, cost_weight=0.0),
     )
     if fast.best is not None and limits.deadline_s < math.inf:

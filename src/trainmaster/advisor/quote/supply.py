@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.hourly_cost import least_cap
@@ -19,10 +20,11 @@ from trainmaster.advisor.market.pairs import Pairs
 from trainmaster.advisor.market.phases import Waited
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.knowledge import Knowledge
-from trainmaster.advisor.model.shapes import Bools, Floats
+from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.timing import Timing
+from trainmaster.advisor.quote.timing_by_type import TimingByType
 from trainmaster.providers import Catalogue, OfferFilter
 from trainmaster.providers.offer import Extras, unknown_extras
 from trainmaster.spec.errors import UsageError
@@ -217,7 +219,13 @@ def per_node_of(workload: Workload, offers: Catalogue, market: Market) -> Floats
 
 
 def in_one_region(
-    workload: Workload, wished: Catalogue, hosts: Catalogue, per_node: Floats, apart: Bools, *, by_cores: bool
+    workload: Workload,
+    wished: Catalogue,
+    hosts: Catalogue,
+    per_node: Floats,
+    known_by: NDArray[np.int_],
+    *,
+    by_cores: bool,
 ) -> tuple[Machines, Machines, Pairs]:
     """Machines of workers and of parameter servers, and which of them matter together, all in one region.
 
@@ -228,7 +236,7 @@ def in_one_region(
         wished: offers for the workers.
         hosts: offers for the servers.
         per_node: (k,) workers on one node of each of the former.
-        apart: (k,) of the type that was measured.
+        known_by: (k,) see `Machines.undominated`.
         by_cores: see `Machines.as_servers`.
 
     Raises:
@@ -244,22 +252,20 @@ def in_one_region(
             "Widen hardware.region, or distributed.hardware.ps.",
         )
     here, there = np.isin(mine, both), np.isin(theirs, both)
-    machines = Machines.of(wished.columns(), per_node, mine)[here].undominated(apart[here])
+    machines = Machines.of(wished.columns(), per_node, mine)[here].undominated(known_by[here])
     servers = Machines.of(hosts.columns(), np.ones(len(hosts)), theirs)[there].as_servers(by_cores=by_cores)
-    pairs = Pairs.that_matter(machines, servers, apart[machines.index])
+    pairs = Pairs.that_matter(machines, servers, known_by[machines.index])
     return machines, replace(servers, index=servers.index + len(wished)), pairs
 
 
 def that_fit(
-    name: str, candidates: Candidates, machines: Machines, known: Knowledge, limits: QuoteLimits
+    candidates: Candidates, drawing: TimingByType, limits: QuoteLimits
 ) -> tuple[Candidates, tuple[str, ...]]:
     """Without those whose memory is too small, or that cost too much per hour.
 
     Args:
-        name: of the experiment.
-        candidates: all.
-        machines: that they index.
-        known: how much memory the job needs.
+        candidates: all of one experiment.
+        drawing: knows how much memory the job needs.
         limits: the user's.
 
     Returns:
@@ -268,7 +274,8 @@ def that_fit(
     Raises:
         UsageError: nothing is left.
     """
-    fits = ~(_headrooms(candidates, machines, known) < 1 - FULL)
+    name, known = drawing.parts[0].workload.name, drawing.parts[0].knowledge
+    fits = ~(_headrooms(candidates, drawing) < 1 - FULL)
     why = Memory(_least_seen(known.memory), _least_seen(known.device_memory)).words
     if not fits.any():
         raise UsageError(
@@ -294,11 +301,11 @@ def that_fit(
     return candidates[fits & cheap], notes
 
 
-def _headrooms(candidates: Candidates, machines: Machines, known: Knowledge) -> Floats:
+def _headrooms(candidates: Candidates, drawing: TimingByType) -> Floats:
     """(m,) share of the memory that stays free, of the device where one is used; NaN if unknown."""
-    device = known.memory_at(candidates.batch, device=True)
+    machines, device = drawing.parts[0].machines, drawing.memory(candidates, device=True)
     there = machines.device_memory[candidates.machine]
-    main = known.memory_at(candidates.batch, device=False)
+    main = drawing.memory(candidates, device=False)
     # of a gang, or of single processes that share a node
     members = candidates.workers * np.where(candidates.workers > 1, 1.0, candidates.at_once)
     on_node = np.minimum(machines.per_node[candidates.machine], members)
@@ -312,7 +319,7 @@ def _least_seen(seen: tuple[tuple[float, float], ...]) -> float | None:
     return min((peak for _, peak in seen), default=None)
 
 
-def headroom(one: Candidates, machines: Machines, known: Knowledge) -> float | None:
+def headroom(one: Candidates, drawing: TimingByType) -> float | None:
     """Share of the memory that stays free with one candidate; None if unknown."""
-    value = float(_headrooms(one, machines, known)[0])
+    value = float(_headrooms(one, drawing)[0])
     return value if math.isfinite(value) else None

@@ -138,7 +138,7 @@ class Timing:
             some: candidates.
             alone: in `at_best_s` without communication.
         """
-        return alike(some, self.machines, self.servers, self._kinds, alone=alone)
+        return alike(some, self.machines, self.servers, self.kinds, alone=alone)
 
     def rate(self, some: Candidates) -> Floats:
         """(m,) Mbit/s between the machines; NaN if unknown. Other things being equal more is never slower."""
@@ -449,7 +449,7 @@ class Timing:
 
     def slowness(self, some: Candidates) -> Floats:
         """(S, m) compute time on these machines over that on the measured one."""
-        means, spreads = self._ratios
+        means, spreads = self.ratios
         rows, back = np.unique(self._speeds[some.machine], return_index=True, return_inverse=True)[1:]
         mean, spread = means[some.machine[rows]], spreads[some.machine[rows]]
         if not spread.any() and not mean.any():
@@ -460,10 +460,10 @@ class Timing:
     @cached_property
     def _speeds(self) -> NDArray[np.int_]:
         """(k,) numbers of machines that compute alike."""
-        return joined(*map(codes, self._ratios))
+        return joined(*map(codes, self.ratios))
 
     @cached_property
-    def _kinds(self) -> NDArray[np.int_]:
+    def kinds(self) -> NDArray[np.int_]:
         """(k,) numbers of machines that compute alike, and for which one waits alike."""
         return joined(self._speeds, self._once_kinds, *map(codes, self._starts))
 
@@ -472,7 +472,8 @@ class Timing:
         return Bill(self.workload, self.knowledge, self.machines, self.servers, self.offers, self.data_leaves)
 
     @cached_property
-    def _ratios(self) -> tuple[Floats, Floats]:
+    def ratios(self) -> tuple[Floats, Floats]:
+        """(k,) each: how much faster machines compute than the measured one (log), and the spread of that."""
         if self.own_machine:
             return np.zeros(len(self.machines)), np.zeros(len(self.machines))
         known, measured = self.knowledge, self.knowledge.measured

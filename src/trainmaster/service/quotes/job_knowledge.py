@@ -50,7 +50,7 @@ def _helps_again(known: Knowledge) -> bool:
     from trainmaster.advisor.model.knowledge import shape_of
     from trainmaster.advisor.model.measurement import HELD
 
-    shapes = list(map(shape_of, known.measurements))
+    shapes = list(map(shape_of, known.seen))
     return known.held > HELD and known.measured.offer == "local" and len(set(shapes)) == len(shapes)
 
 
@@ -146,7 +146,8 @@ class JobKnowledge:
                 known = self.known(recipe, name, builder)
                 if known is None or known.similar:
                     continue
-                many = "1 measurement" if known.points == 1 else f"{known.points} measurements"
+                points = known.all_points
+                many = "1 measurement" if points == 1 else f"{points} measurements"
                 if shapes := Unmeasured(self._service.home).shapes(known.fingerprint):
                     only[name] = shapes
                     rest = f"the rest is measured now, with {' and '.join(map(str, shapes))} workers"
@@ -193,9 +194,8 @@ class JobKnowledge:
         for name, points in own.measurements.items():
             known = builder.knowledge(recipe.experiments[name], points)
             if known is not None and name in names:
-                found[name] = replace(
-                    known, fingerprint=own.fingerprint, startup_spread=STARTUP_UNSEEN_SPREAD
-                )
+                unseen = [replace(each, startup_spread=STARTUP_UNSEEN_SPREAD) for each in known.types]
+                found[name] = replace(unseen[0], fingerprint=own.fingerprint, others=tuple(unseen[1:]))
                 self._tell(f"{name}: {len(points)} points of {options.measurements} used")
         self.notes.append(own.note)
         return found
