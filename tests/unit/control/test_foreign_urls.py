@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.control.attempt import data_sources, staging
+from trainmaster.control.attempt import data_urls, staging
 from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.run_state import Task
@@ -31,7 +31,7 @@ class Site(LocalSite):
 @pytest.mark.parametrize("is_foreign", [True, False])
 def test_only_ones_own_urls_are_fetched_here(tmp_path, monkeypatch, is_foreign):
     fetched = []
-    monkeypatch.setattr(data_sources, "fetch_url", lambda url, target, **_: fetched.append(url))
+    monkeypatch.setattr(data_urls, "fetch_url", lambda url, target, **_: fetched.append(url))
     experiment = {"command": "true", "data": {"d": {"url": URL}}}
     recipe = Recipe.from_dict({"name": "a", "experiments": {"main": experiment}}, directory=tmp_path)
     home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")})
@@ -54,7 +54,7 @@ def test_only_ones_own_urls_are_asked_for_before_a_run(tmp_path, monkeypatch, te
         asked.append(url)
         raise OSError("nobody answers")
 
-    monkeypatch.setattr(data_sources, "open_web", open_web)
+    monkeypatch.setattr(data_urls, "open_web", open_web)
     content = {
         "name": "a",
         "provider": "aws",

@@ -163,7 +163,8 @@ def provide_here(
         UsageError: there is no such volume, or the URL cannot be had.
         TrainmasterError: it cannot be read.
     """
-    from trainmaster.control.attempt.data_sources import fetch_models, fetch_url, provide_volume, volume_url
+    from trainmaster.control.attempt.data_sources import fetch_models, provide_volume, volume_url
+    from trainmaster.control.attempt.data_urls import fetch_url
 
     source, target = context.experiment.data[name], context.data_path(name)
     if source.url is not None:

@@ -202,7 +202,7 @@ def _check_answers(
         for name, source in experiment.data.items():
             if source.url is None:
                 continue
-            from trainmaster.control.attempt.data_sources import url_directory
+            from trainmaster.control.attempt.data_urls import url_directory
 
             if url_directory(home.cache, source.url, source.sha256).is_dir():
                 continue
@@ -230,7 +230,7 @@ def _ask(source: DataSource, url: str) -> None:
     import http.client
     import urllib.error
 
-    from trainmaster.control.attempt.data_sources import open_web
+    from trainmaster.control.attempt.data_urls import open_web
     from trainmaster.objects import ObjectStore
 
     scheme = urlsplit(url).scheme

@@ -169,7 +169,7 @@ class TaskContext:
         if source.directory is not None:
             return (self.recipe.directory / Path(source.directory).expanduser()).resolve()
         if source.url is not None:
-            from trainmaster.control.attempt.data_sources import url_directory
+            from trainmaster.control.attempt.data_urls import url_directory
 
             return url_directory(self.home.cache, source.url, source.sha256)
         if source.volume is not None:

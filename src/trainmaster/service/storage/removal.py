@@ -297,7 +297,7 @@ class RunRemoval:
 
     def data_of_open_runs(self) -> set[str]:
         """Names of the directories with what URLs of runs lead to that are not over."""
-        from trainmaster.control.attempt.data_sources import url_directory
+        from trainmaster.control.attempt.data_urls import url_directory
 
         return {
             url_directory(self._opened.home.cache, source.url, source.sha256).name

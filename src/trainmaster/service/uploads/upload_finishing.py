@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.artifacts.scratch import scratch_directory
 from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES, UnpackError, UnpackLimits, unpack
-from trainmaster.control.attempt.data_sources import room_bytes
+from trainmaster.control.attempt.data_urls import room_bytes
 from trainmaster.db import uploads as rows
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import FullStoreError, error_of, trouble_of

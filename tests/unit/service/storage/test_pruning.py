@@ -133,7 +133,7 @@ def test_what_a_run_that_goes_on_has_stays(service):
     cache, url = service.home.cache, "https://example.org/a.csv"
     recipe_with(service, RUN, data={"a": {"url": url}, "v": {"volume": "pets"}}, setup="true", container="x")
     set_row(service, RUN, state="RUNNING", reason=None)
-    from trainmaster.control.attempt.data_sources import url_directory
+    from trainmaster.control.attempt.data_urls import url_directory
 
     needed = [
         made(cache / "data", url_directory(cache, url).name),

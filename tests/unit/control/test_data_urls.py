@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import pytest
 
-from trainmaster.control.attempt import data_sources
-from trainmaster.control.attempt.data_sources import fetch_url
+from trainmaster.control.attempt import data_urls
+from trainmaster.control.attempt.data_urls import fetch_url
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.spec.errors import PublishError, UsageError
 
@@ -68,7 +68,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(data_sources, "_take", full)
+    monkeypatch.setattr(data_urls, "_take", full)
     (tmp_path / "x").write_text("x")
     with pytest.raises(PublishError) as raised:
         fetch_url(f"file://{tmp_path}/x", tmp_path / "data")
