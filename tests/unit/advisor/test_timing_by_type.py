@@ -89,7 +89,7 @@ def test_the_fastest_pick_is_the_cluster_that_was_fastest():
     quote = make_quote([subject(every())], market(*OFFERS.values()), FASTEST).main
     assert quote.cluster.words() == "3 x t2.small"
     assert quote.measurements == 6
-    assert {each.offer for each in quote.measured} == set(SEEN)
+    assert {each["offer"] for each in quote.as_dict()["measured"]} == set(SEEN)
 
 
 def test_the_order_of_what_was_measured_does_not_matter():

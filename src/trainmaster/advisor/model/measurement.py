@@ -292,4 +292,4 @@ class Measurement:
             values["startup_doubt"],
             values["as_seen"],
         )
-        return {name: value for name, value in {**values, **point}.items() if value is not None}
+        return {name: value for name, value in {**point, **values}.items() if value is not None}
