@@ -50,11 +50,17 @@ class OwnHosts:
         name = name_of(host)
         if not name:
             return False
-        return is_loopback(name) or name in self.names or name == name_of(arrived_at) or self._is_below(name)
+        is_ours = _is_here(name) or name in self.names or name == name_of(arrived_at)
+        return is_ours or self._is_below(name)
 
     def _is_below(self, name: str) -> bool:
         label, dot, rest = name.partition(".")
         return bool(dot) and f"*.{rest}" in self.names and _LABEL.fullmatch(label) is not None
+
+
+def _is_here(name: str) -> bool:
+    """Whether a browser asks this machine by it: names below ``localhost`` it gives to no resolver."""
+    return is_loopback(name) or name_of(name).endswith(".localhost")
 
 
 def origin_of(option: str, text: str, *, is_wildcard: bool = False) -> str:
@@ -82,7 +88,7 @@ def origin_of(option: str, text: str, *, is_wildcard: bool = False) -> str:
     is_bare = found.path in ("", "/") and not (found.query or found.fragment or "@" in found.netloc)
     if scheme not in ("http", "https") or not is_bare or not name_of(plain):
         raise UsageError(f"{option} {text}: that is no address of a server", hint)
-    if scheme == "http" and not is_loopback(plain):
+    if scheme == "http" and not _is_here(plain):
         raise UsageError(f"{option} {text}: tokens would go over the network in clear", hint)
     shown = f"[{host}]" if ":" in host else host
     return f"{scheme}://{shown}" + (f":{port}" if port is not None else "")
