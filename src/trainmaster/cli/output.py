@@ -141,12 +141,17 @@ def quote_text(quote: dict[str, Any]) -> str:
     if quote.get("ended_by_hand"):
         end = ": neither kept nor broken, as the run was ended by hand"
     elif beyond := [
-        f"it {verb} {'less' if (came := quote['actual'][key]) < quote[key]['p5'] else 'more'}: {text(came)}"
+        f"it {verb} {'less' if quote['kept'] else 'more'}: {text(quote['actual'][key])}"
         for key, verb, text in (("time_s", "took", format_duration), ("cost_usd", "cost", dollars))
-        if quote.get("actual") and not quote[key]["p5"] <= quote["actual"][key] <= quote[key]["p95"]
+        if quote.get("actual") and _is_beyond(quote[key], quote["actual"][key], is_less=quote["kept"])
     ]:
         end += f" ({', '.join(beyond)})"
     return f"{word}: {span}, {amount}{end}"
+
+
+def _is_beyond(interval: Mapping[str, float], came: float, *, is_less: bool) -> bool:
+    """What is less breaks no quote, so of one that was not kept only what is more is said."""
+    return came < interval["p5"] if is_less else came > interval["p95"]
 
 
 def phases_text(summary: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,7 +68,7 @@ def quote(
         bool | None,
         typer.Option(
             "--measure/--no-measure",
-            help="Agree to rent what must be measured first, for 1 to 2 min; or measure nothing.",
+            help="Agree to rent what is to be measured, for some minutes; or measure nothing.",
         ),
     ] = None,
     explain: Annotated[
@@ -119,7 +120,10 @@ def quote(
         made = ask()
     else:
         types = types_to_measure(made.as_dict())
-        if measure is not False and _measured(client, recipe, set_ or (), types, agrees=measure):
+        # A script takes the quote that there is, if only points would narrow it.
+        asks = not as_json or not all(each.get("processes") for each in types.values())
+        if measure is not False and _measured(client, recipe, set_ or (), types, agrees=measure, asks=asks):
+            options = replace(options, fresh=False)
             made = ask()
     if explain:
         from trainmaster.cli.renting import explain as explain_quote
@@ -137,7 +141,13 @@ def quote(
 
 
 def _measured(
-    client: ClientProtocol, path: Path, set_: Sequence[str], types: Mapping[str, Any], *, agrees: bool | None
+    client: ClientProtocol,
+    path: Path,
+    set_: Sequence[str],
+    types: Mapping[str, Any],
+    *,
+    agrees: bool | None,
+    asks: bool = True,
 ) -> bool:
     """Ask whether to rent what is to be measured first, and measure it; False if nothing was rented."""
     from trainmaster.cli.driving import see_to_end
@@ -148,7 +158,7 @@ def _measured(
     if not runs:
         return False
     question = f"measure first? {measuring_runs_offered(runs)}"
-    if not agrees and not can_ask():
+    if not agrees and not (asks and can_ask()):
         say(f"note: {question} (--measure agrees)")
         return False
     if not agrees:

@@ -404,7 +404,7 @@ def _paid(
         decision, record, slow & {one[2] for one in wanted[count:]}, f": {why_not}"
     )
     if rest := [one for one in wanted[count:] if one[2] not in slow]:
-        there = len(record.rented)
+        there = len(record.live) + count
         so_far = f"with {there} of its machines" if there else f"without machines of {record.provider}"
         names = [record.name_of(seat) for *_, seat in rest]
         what = _missing([rental for _, rental, _ in rest], names)

@@ -155,12 +155,15 @@ class TaskSpread:
 
         The dearest first, and no more than is needed.
         """
-        every = dict.fromkeys(each for order in self.places.values() for each in order if _costs(each))
+        # What is over costs no more, and cannot be given back.
+        every = dict.fromkeys(
+            each for order in self.places.values() for each in order if _costs(each) and not each.loop.is_over
+        )
         for connection in every:
             if connection.loop.leaves_at < math.inf:
                 costs.leave(connection.loop, now)
         growth = {each: costs.grows_usd(each.loop, now) for each in every}
-        may_leave = {each for each in every if self._is_dispensable(each)}
+        may_leave = [each for each in every if self._is_dispensable(each)]
         meter.saves_nothing = False
         for connection in sorted(may_leave, key=lambda each: -growth[each]):
             if not meter.must_end(now + SOON_S):
@@ -170,7 +173,7 @@ class TaskSpread:
                 costs.leave(connection.loop, now)
                 yield from self.without(connection, why, "gives back the machines of")
         left = {each for each in every if each.loop.leaves_at < math.inf}
-        meter.saves_nothing = left | may_leave == set(every)
+        meter.saves_nothing = left.union(may_leave) == set(every)
 
     def leave_surplus(self, connection: ClusterConnection, experiments: Sequence[ExperimentState]) -> bool:
         """Whether nothing more will be on a cluster: what its experiments have left is on others of theirs.

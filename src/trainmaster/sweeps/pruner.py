@@ -104,8 +104,10 @@ def with_seen(
 
     >>> with_seen([(1.0, 0.5)], [(1.0, 0.1)])
     ((1.0, 0.5), (1.0, 0.1), (1.0, 0.1), (1.0, 0.1))
+    >>> len(with_seen([], [(1.0, 0.1)]))
+    3
     """
-    again = len(plays) * (len(seen) + 2)
+    again = max(len(plays), 1) * (len(seen) + 2)  # some pruners are not played
     return (*map(tuple, plays), *(tuple(each) for each in seen for _ in range(again)))
 
 

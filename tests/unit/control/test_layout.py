@@ -77,3 +77,12 @@ def test_a_home_whose_name_is_damaged_is_no_new_one(tmp_path: Path, damage: byte
     (tmp_path / "identity").write_bytes(damage)
     with pytest.raises(UsageError, match=r"identity is damaged(.|\n)*`home_id` in its table `run`"):
         home.identity()
+
+
+def test_a_home_that_is_away_is_not_made_anew(tmp_path: Path):
+    """Its disk may come back, with the name that its machines bear."""
+    home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")})
+    (tmp_path / "home").rename(tmp_path / "away")
+    with pytest.raises(FileNotFoundError):
+        home.identity()
+    assert not (tmp_path / "home").exists()

@@ -213,18 +213,23 @@ class NextMeasurement:
         return {**plain, "time_s": self.time_s.as_dict() if self.time_s else None}
 
     def to_measure(self, cluster: ClusterShape) -> dict[str, Any]:
-        """Its machines, for `Quote.to_measure`: those of the quoted cluster, as many as so many workers need.
+        """Its machines, for `Quote.to_measure`: those of the quoted cluster, for one task of so many workers.
 
         >>> quoted = ClusterShape(Rented("m4.large", 3), Rented("t2.small", 1), workers=6)
         >>> point = NextMeasurement(2, "m4.large", 70.0, 0.01, 2.0, 1.5).to_measure(quoted)
         >>> point["processes"], point["machines"]
         (2, {'m4.large': 1, 't2.small': 1})
+        >>> sweep = ClusterShape(Rented("m4.large", 8), workers=1, at_once=8)
+        >>> NextMeasurement(1, "m4.large", 70.0, 0.01, 2.0, 1.5).to_measure(sweep)["machines"]
+        {'m4.large': 1}
         """
         worker, server = cluster.worker, cluster.server
-        machines = {worker.instance: math.ceil(self.workers * worker.count / cluster.workers)}
+        of_all = cluster.workers * cluster.at_once
+        machines = {worker.instance: math.ceil(self.workers * worker.count / of_all)}
         usd = {worker.instance: worker.usd_per_hour}
         if server is not None:
-            machines[server.instance] = machines.get(server.instance, 0) + server.count
+            of_one = math.ceil(server.count / cluster.at_once)
+            machines[server.instance] = machines.get(server.instance, 0) + of_one
             usd[server.instance] = server.usd_per_hour
         return {
             "workers": [worker.instance],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -396,7 +397,7 @@ def _is_this_machine(rest: str) -> bool:
     """Whether what comes after ``SCHEME://`` names the machine that asks, whichever that is."""
     from trainmaster.spec.addresses import is_loopback  # most data are in files
 
-    return is_loopback(rest.partition("/")[0].rpartition("@")[2])
+    return is_loopback(re.split("[/?#]", rest, maxsplit=1)[0].rpartition("@")[2])
 
 
 def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:

@@ -108,6 +108,7 @@ class Home(RunFiles):
         """
         path = self.root / "identity"
         if not path.exists():
+            self.root.stat()  # a home that is away is not made anew
             create_private(path, f"{secrets.token_hex(16)}\n".encode())  # of several at once one counts
         found = path.read_bytes().strip()
         if not _IDENTITY.fullmatch(found):

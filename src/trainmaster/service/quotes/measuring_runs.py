@@ -66,20 +66,24 @@ def types_to_measure(quote: Mapping[str, Any]) -> dict[str, Any]:
 def measuring_runs(recipe: Recipe, types: Mapping[str, Any]) -> list[MeasuringRun]:
     """The smallest clusters of types that are to be measured, and points; none if all is known.
 
-    A point whose cap is beyond ``budget.total`` is none.
+    Points are left out whose caps come to more than ``budget.total``.
 
     Args:
         recipe: that is quoted; where machines cost nothing, none are.
         types: by experiment, as ``types`` of ``quote --json``.
     """
-    total_usd = recipe.budget.total_usd if recipe.budget is not None else None
-    return [
-        run
-        for name, each in types.items()
-        if capabilities_of(_provider(recipe, each)).costs
-        for run in _runs_of(recipe, name, each)
-        if not run.workers or total_usd is None or run.cap_usd <= total_usd
-    ]
+    left_usd = recipe.budget.total_usd if recipe.budget is not None else None
+    found = []
+    for name, each in types.items():
+        if not capabilities_of(_provider(recipe, each)).costs:
+            continue
+        for run in _runs_of(recipe, name, each):
+            if run.workers and left_usd is not None:
+                if run.cap_usd > left_usd:
+                    continue
+                left_usd -= run.cap_usd
+            found.append(run)
+    return found
 
 
 def _provider(recipe: Recipe, types: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ def other_jobs_s(database: Database, team: str | None) -> list[float]:
         database: the database.
         team: whose; None for the owner's.
     """
-    which = queries.RunFilter(None if team is None else (team,), EndReason.SUCCEEDED)
+    which = queries.RunFilter((team,), EndReason.SUCCEEDED)
     now, past_s = database.clock_s(), dict[str, float]()
     for row in queries.runs(database, _LATEST_RUNS, which=which):
         past_s.setdefault(row["name"], run_seconds(row, now, is_driven=False) - row["queued_s"])

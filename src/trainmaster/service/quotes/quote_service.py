@@ -169,7 +169,10 @@ class Quoter:
         points = {
             name: one.next_measurement.to_measure(one.cluster)
             for name, one in made.experiments.items()
-            if one.next_measurement is not None and options.catalogue is None
+            if one.next_measurement is not None
+            # What is measured would not change a quote that is by a file.
+            and options.catalogue is None
+            and options.measurements is None
         }
         found = {name: recipe.experiments[name] for name in (*names, *points)}
         alone = [

@@ -51,6 +51,8 @@ def plays_seen(
                 continue
             if same.search != experiment.search or same.parameters != experiment.parameters:
                 continue
+            if same.builtin_values().get("steps") != steps:  # a pruner looks at other steps then
+                continue
             tasks = queries.tasks(database, run, limit=_MOST_TASKS)
             shares = tuple(_share(task, steps) for task in tasks if task["experiment"] == name)
             if len(shares) == many:

@@ -55,9 +55,8 @@ def workload_of(
     pruner = make_pruner(experiment.search)
     if pruner is None:
         return found
-    known, spread = plays, _PRUNED_SPREAD / (1 + len(plays))
-    all_plays = with_seen(shares_by_order(pruner, found.tasks, steps, at_once), known)
-    share = share_trained(pruner, all_plays)
+    all_plays = with_seen(shares_by_order(pruner, found.tasks, steps, at_once), plays)
+    share, spread = share_trained(pruner, all_plays), _PRUNED_SPREAD / (1 + len(plays))
     return replace(found, trained=LogNormal(share, spread), plays=all_plays) if share < 1 else found
 
 

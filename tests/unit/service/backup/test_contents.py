@@ -26,7 +26,8 @@ def test_what_is_of_the_home_is_kept(path):
         "trainmaster.db", "trainmaster.db-wal", "supervisor", "supervisor/socket", "servers/1-a.wake",
         "drivers/0.log", "access/job-1/key", "lab", "taken/job-1/lab", "store/.pets.in-the-making-0/x",
         "runs/job-1/inputs/volume-0a", "runs/job-1/inputs/volume-0a.lock", "taken/a/runs/a/inputs/model-x",
-        "runs/job-1/tasks/main/0/1/tmp", "runs/job-1/tasks/main/0/1/staging.lock", ".identity-ab12",
+        "runs/job-1/tasks/main/0/1/tmp", "runs/job-1/tasks/main/0/1/staging.lock",
+        ".identity.0123456789abcdef", "providers/.x.json.0123456789abcdef",
     ],
 )  # fmt: skip
 def test_what_is_of_the_machine_or_made_again_is_not(path):
