@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,10 +15,11 @@ import pytest
 
 from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.providers.ray.guest.proxy_program import Guest
+from trainmaster.providers.ray.guest.proxy_program import Guest, _connect
 from trainmaster.providers.ray.provider import RayProvider, look_findings
 from trainmaster.providers.ray.proxy import _BOOT, GoneError, RayProxy, said_by
-from trainmaster.providers.ray.settings import RAY
+from trainmaster.providers.ray.settings import RAY, RaySettings
+from trainmaster.providers.ray.sharing import Lending, _told, borrowed
 from trainmaster.spec.errors import MissingPartError, ProviderError, RecipeError, UsageError
 from trainmaster.testing.waits import until
 
@@ -245,8 +248,8 @@ def test_a_run_lends_what_speaks_with_its_ray(tmp_path: Path) -> None:
         beside.ask("fly")
     assert (tmp_path / "begun").read_text() == "\n"
     assert (tmp_path / ".ray").stat().st_mode & 0o777 == 0o700
-    next_run.lend()
     running.close()
+    next_run.lend()
     until(lambda: beside._line is None or beside._line.is_over, "the end of that run")
     assert beside.ask("versions")[0] == "9"  # the next one lends, which has to begin
     next_run.close()
@@ -255,6 +258,152 @@ def test_a_run_lends_what_speaks_with_its_ray(tmp_path: Path) -> None:
     assert beside.ask("versions")[0] == "9"
     beside.close()
     assert (tmp_path / "begun").read_text() == "\n" * 3
+
+
+def fake_ray(tmp_path: Path, init: str = "pass") -> RaySettings:
+    """Settings of a Ray whose library does so when it begins; each process that does is a line of `begun`."""
+    (tmp_path / "ray.py").write_text(f"__version__ = '9'\ndef init(*_, **__):\n    {init}\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho >> {tmp_path}/begun\nPYTHONPATH={tmp_path} exec python3 "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "ray.yaml").write_text(SETTINGS.replace("ray://head:10001", "auto") + f"python: {python}\n")
+    return RAY.read(tmp_path, {})
+
+
+def test_who_checks_a_ray_takes_nothing_from_a_run(tmp_path: Path) -> None:
+    """It asks through nobody, and lends only when it goes on; the run before lends as long as it does."""
+    settings = fake_ray(tmp_path)
+    running, doctor, beside = (RayProxy(settings, tmp_path) for _ in range(3))
+    running.lend()
+    (file,) = (tmp_path / ".ray").iterdir()
+    inode = file.stat().st_ino
+    doctor.ask("versions")
+    line = doctor._line
+    assert line is not None
+    assert line.is_borrowed
+    provider(tmp_path, doctor, (tmp_path / "ray.yaml").read_text()).check_up()
+    assert line.is_over
+    assert doctor._line is not None
+    assert not doctor._line.is_borrowed
+    doctor.lend()
+    assert file.stat().st_ino == inode
+    doctor.close()
+    assert beside.ask("versions")[0] == "9"
+    assert beside._line is not None
+    assert beside._line.is_borrowed
+    file.unlink()
+    running.lend()
+    assert file.exists()
+    running.close()
+    assert not file.exists()
+    beside.close()
+
+
+def test_a_run_that_is_gone_without_a_word_is_followed(tmp_path: Path) -> None:
+    """Its file stays, and nobody answers there."""
+    file = tmp_path / "ray" / "file"
+    file.parent.mkdir()
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(file))
+    dead.close()
+    lending = Lending(file, MagicMock())
+    lending.offer()
+    found = borrowed(file)
+    assert found is not None
+    found.close()
+    lending.close()
+
+
+def test_a_run_that_is_stopped_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system takes connections for it, and nobody answers."""
+    monkeypatch.setattr("trainmaster.providers.ray.proxy._LENT_S", 0.05)
+    proxy = RayProxy(fake_ray(tmp_path), tmp_path)
+    proxy._file.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as stopped:
+        stopped.bind(str(proxy._file))
+        stopped.listen(1)
+        assert proxy.ask("versions")[0] == "9"
+    proxy.close()
+
+
+def test_a_line_of_another_run_that_is_silent_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked next goes another way."""
+    running, beside = (RayProxy(fake_ray(tmp_path), tmp_path) for _ in range(2))
+    running.lend()
+    beside.ask("versions")
+    line = beside._line
+    assert line is not None
+    monkeypatch.setattr(line, "send", lambda *_: Future[Any]())
+    monkeypatch.setattr("trainmaster.providers.ray.proxy._ANSWER_S", 0.01)
+    with pytest.raises(ProviderError, match="has not answered"):
+        beside.ask("versions")
+    assert line.is_over
+    running.close()
+
+
+def test_an_error_that_is_the_users_is_heard_as_it_is(tmp_path: Path) -> None:
+    """Who may ask through a run that cannot begin dials itself."""
+    settings = fake_ray(tmp_path, "raise RuntimeError('Version mismatch: Ray: 2.9.0')")
+    running, beside = (RayProxy(settings, tmp_path) for _ in range(2))
+    running.lend()
+    with pytest.raises(UsageError, match="of another version") as caught:
+        beside.ask("versions")
+    assert "Name a Python that has its version of Ray" in str(caught.value.hint)
+    running.close()
+
+
+def test_what_fails_in_any_way_is_answered() -> None:
+    """Else who asked would wait."""
+    failed = Future[Any]()
+    failed.set_exception(KeyError("x"))
+    assert _told(failed) == {"error": "KeyError: 'x'"}
+
+
+def test_a_head_that_fails_is_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time leaves it a thread for 41 s; others share it."""
+    ray: Any = ModuleType("ray")
+    ray.init = MagicMock(side_effect=[ConnectionError("ZombieProcess")] * 8 + [None])
+    slept = list[float]()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=slept.append)
+    monkeypatch.setattr("trainmaster.providers.ray.guest.proxy_program.time", clock)
+    _connect("auto")
+    assert slept == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 8.0, 8.0])
+
+
+def test_a_node_that_does_not_say_its_time_is_told_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends no look at all of them."""
+
+    class Look:
+        def __init__(self, node: str) -> None:
+            self.about, self.now, self.run = (
+                SimpleNamespace(remote=lambda *_, do=do: (node, do)) for do in ("about", "now", "run")
+            )
+
+    def get(asked: tuple[str, str], timeout: float) -> object:
+        if asked == ("B", "now"):
+            raise TimeoutError
+        return {"about": {}, "now": 0.0, "run": [0, "", ""]}[asked[1]]
+
+    def options(scheduling_strategy: Any, **_: Any) -> Any:
+        return SimpleNamespace(remote=lambda: Look(scheduling_strategy))
+
+    ray: Any = ModuleType("ray")
+    nodes = [{"NodeManagerAddress": each.lower(), "NodeID": each, "Alive": True} for each in "AB"]
+    ray.nodes, ray.get, ray.wait, ray.kill = lambda: nodes, get, lambda *_, **__: None, MagicMock()
+    ray.remote = lambda _: SimpleNamespace(options=options)
+    strategies: Any = ModuleType("ray.util.scheduling_strategies")
+    strategies.NodeAffinitySchedulingStrategy = lambda node, soft: node
+    names = {"ray": ray, "ray.util": ModuleType("ray.util"), "ray.util.scheduling_strategies": strategies}
+    for name, module in names.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    seen = Guest("").looks(["a", "b", "c"], "true", "/tmp")["nodes"]
+    assert (seen["a"]["error"], seen["a"]["run"]) == ("", [0, "", ""])
+    assert "ahead_s" in seen["a"]
+    assert (seen["b"]["error"], seen["c"]["error"]) == ("no answer in time", "it is gone")
+    assert ray.kill.call_count == 2
 
 
 def test_a_refusal_is_remembered_for_some_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ class RayProvider(LedgerProvider):
 
     def check_up(self) -> None:
         """Refuse a Ray that does not answer, or is of another version."""
-        self._proxy.lend()
+        self._proxy.go_alone()
         self._proxy.ask("versions")
         with contextlib.suppress(ProviderError):  # a ledger that is damaged is told where it is needed
             self._proxy.warm(self._namespace, [id for it in self._memory.all() for _, id, _ in it.left])

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 #: It imports Ray, and Ray Client has a process of its own start: on a busy head not the first time.
 _BEGIN_S: Final = 300.0
 _ANSWER_S: Final = 120.0
+#: So long another run may take to say that one may ask through it; it may be suspended.
+_LENT_S: Final = 5.0
 #: Who uses machines asks more often. Then it would only hold memory here, and a place in Ray.
 _IDLE_S: Final = 60.0
 #: Who asks so soon after a refusal hears the same: a plan dials early, in a thread, and then needs it.
-_REFUSED_S: Final = 10.0
+_REFUSED_S: Final = 3.0
 _BOOT: Final = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
 
 
@@ -59,6 +61,7 @@ class RayProxy:
         about = (*_where(settings), _text("proxy_program.py"), _text("node_process.py"))
         self._file = root / ".ray" / short_digest("\0".join(about))[:12]
         self._lending: Lending | None = None
+        self._is_alone = False
         self._refusal: TrainmasterError | None = None
         self._refused_at = 0.0
 
@@ -72,6 +75,8 @@ class RayProxy:
         try:
             return self.begin(do, *args).result(_ANSWER_S)
         except TimeoutError:
+            with self._lock:
+                self._end_borrowed()
             raise ProviderError(
                 f"Ray at {self._settings.address} has not answered for {_ANSWER_S:g} s",
                 "Is its head well? It is asked again.",
@@ -93,12 +98,21 @@ class RayProxy:
                 self._line = self._begun()
             return self._line.send(do, args)
 
+    def go_alone(self) -> None:
+        """Ask through no other process of the home from now on: it may end before this one."""
+        with self._lock:
+            if not self._is_alone:
+                self._end_borrowed()
+            self._is_alone = True
+
     def lend(self) -> None:
-        """Let other processes of the home ask through this one; it asks through none of them."""
+        """Let other processes of the home ask through this one, unless another lends; it asks alone."""
+        self.go_alone()
         with self._lock:
             if self._lending is None:
                 self._lending = Lending(self._file, self.begin)
                 atexit.register(self._lending.close)
+            self._lending.offer()
 
     def warm(self, namespace: str, actors: Iterable[str]) -> None:
         """Have each actor's first call made meanwhile: a client's takes .7 s, and once is enough."""
@@ -129,8 +143,12 @@ class RayProxy:
                 if line.idle_s > _IDLE_S:
                     line.close()
 
+    def _end_borrowed(self) -> None:
+        if self._line is not None and self._line.is_borrowed:
+            self._line.close()
+
     def _begun(self) -> _Line:
-        if self._lending is None and (stream := borrowed(self._file)) is not None:
+        if not self._is_alone and (stream := borrowed(self._file)) is not None:
             with contextlib.suppress(TrainmasterError):  # its run is ending
                 return _Line((stream, stream), self._settings, b"")
         if self._refusal is not None and time.monotonic() - self._refused_at < _REFUSED_S:
@@ -169,7 +187,7 @@ class _Line:
     """One process that speaks with Ray, or a way to one of another run.
 
     Args:
-        way: to it. lead: what it hears first.
+        way: to it. lead: what it hears first; nothing if another run's.
         settings: where Ray is.
     """
 
@@ -183,10 +201,10 @@ class _Line:
         self._numbers = itertools.count()
         self._used_at = time.monotonic()
         self.warmed: set[str] = set()
-        self.is_over = False
+        self.is_over, self.is_borrowed = False, not lead
         self._heard = self._stream.makefile("rb")
         try:
-            self._stream.settimeout(_BEGIN_S)
+            self._stream.settimeout(_LENT_S if self.is_borrowed else _BEGIN_S)
             self._stream.sendall(lead)
             first = self._heard.readline()
             if not first or "ready" not in (said := json.loads(first)):

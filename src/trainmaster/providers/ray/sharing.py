@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.errors import ProviderError, TrainmasterError
 from trainmaster.transport.base import ConnectionLostError
 
 #: Longer paths no socket file may have.
@@ -40,7 +40,7 @@ def borrowed(file: Path) -> socket.socket | None:
 
 
 class Lending:
-    """Lets this user's processes ask Ray through ours, until it is closed. Who lends last is found.
+    """Lets this user's processes ask Ray through ours, from `offer` until it is closed.
 
     Args:
         file: the socket file; in a directory of its own, which others cannot enter.
@@ -52,47 +52,68 @@ class Lending:
         self._server = socket.socket(socket.AF_UNIX)
         self._open = set[socket.socket]()
         self._inode = 0
-        if len(os.fsencode(file)) > _MOST_BYTES:
+
+    def offer(self) -> None:
+        """Be found at the file, unless another run answers there."""
+        if self._is_found or len(os.fsencode(self._file)) > _MOST_BYTES:
             return
+        if (other := borrowed(self._file)) is not None:
+            other.close()
+            return
+        self._end_server()
+        self._server = socket.socket(socket.AF_UNIX)
         try:
-            file.parent.mkdir(mode=0o700, exist_ok=True)
-            file.unlink(missing_ok=True)
-            self._server.bind(os.fspath(file))
-            self._inode = file.stat().st_ino
+            self._file.parent.mkdir(mode=0o700, exist_ok=True)
+            self._file.unlink(missing_ok=True)
+            self._server.bind(os.fspath(self._file))
+            self._inode = self._file.stat().st_ino
             self._server.listen(64)
         except OSError:  # a file system without socket files: others have a connection of their own
             return
-        threading.Thread(target=self._accept, name="ray lending", daemon=True).start()
+        threading.Thread(target=self._accept, args=(self._server,), name="ray lending", daemon=True).start()
 
     def close(self) -> None:
         """Lend no more."""
         with contextlib.suppress(OSError):
-            if self._file.stat().st_ino == self._inode:  # another run may lend there since
+            if self._is_found:
                 self._file.unlink()
-        with contextlib.suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
+        self._end_server()
         for client in list(self._open):
             with contextlib.suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
 
-    def _accept(self) -> None:
+    @property
+    def _is_found(self) -> bool:
+        """Whether the file is ours: another run may lend there, or somebody has removed it."""
+        try:
+            return self._file.stat().st_ino == self._inode
+        except OSError:
+            return False
+
+    def _end_server(self) -> None:
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    def _accept(self, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
-                client, _ = self._server.accept()
+                client, _ = server.accept()
                 self._open.add(client)
                 threading.Thread(target=self._serve, args=(client,), name="ray lent", daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
         said = queue.SimpleQueue[bytes]()
-        said.put(READY)
         # Who does not listen keeps nobody but itself waiting.
         threading.Thread(target=_send, args=(client, said), name="ray lent", daemon=True).start()
 
         def answer(number: int, answered: concurrent.futures.Future[Any]) -> None:
             said.put(json.dumps({"id": number, **_told(answered)}).encode() + b"\n")
 
-        with contextlib.suppress(OSError, ValueError), client, client.makefile("rb") as heard:
+        told = (OSError, ValueError, TrainmasterError)
+        with contextlib.suppress(*told), client, client.makefile("rb") as heard:
+            self._begin("versions")  # who cannot ask through us dials, and hears the error itself
+            said.put(READY)
             for line in heard:
                 asked = json.loads(line)
                 self._ask(asked["do"], asked["args"]).add_done_callback(partial(answer, asked["id"]))
@@ -102,7 +123,7 @@ class Lending:
     def _ask(self, do: str, args: list[Any]) -> concurrent.futures.Future[Any]:
         try:
             return self._begin(do, *args)
-        except TrainmasterError as error:
+        except ProviderError as error:
             refused = concurrent.futures.Future[Any]()
             refused.set_exception(error)
             return refused
@@ -122,3 +143,5 @@ def _told(answered: concurrent.futures.Future[Any]) -> dict[str, Any]:
         return {"lost": Exception.__str__(error)}
     except TrainmasterError as error:
         return {"error": Exception.__str__(error).removeprefix("Ray: ")}
+    except Exception as error:  # noqa: BLE001 - else nobody answers
+        return {"error": f"{type(error).__name__}: {error}"}

@@ -8,6 +8,7 @@ come in and go out, answered in any order.
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 import json
 import os
 import socket
@@ -28,8 +29,10 @@ _CALLS = 100
 _REACH_S = 5.0
 #: So long is it tried again to be given a server of Ray Client.
 _DIAL_S = 120.0
+#: And that seldom, after the first times.
+_AGAIN_S = 8.0
 _PARTING_S = 15.0
-_LOOK_S = 45.0
+_LOOK_S = 15.0
 #: What a head says of a client's server that has died before it was one.
 _STILLBORN = (
     "Starting Ray client server failed", "ZombieProcess", "NoSuchProcess", "Proxy failed to Connect",
@@ -277,7 +280,7 @@ class NodeLook:
         import getpass
 
         place = Path(scratch)
-        while not place.exists():
+        while not os.path.exists(place):  # noqa: PTH110 - Path.exists raises where it may not look
             place = place.parent
         return {"user": getpass.getuser(), "writes": os.access(place, os.W_OK | os.X_OK)}
 
@@ -348,6 +351,10 @@ class Guest:
             if each in nodes
         }
 
+        def lose(each: str, error: Exception) -> None:
+            seen[each]["error"] = " ".join(str(error).split())[:300] or "no answer in time"
+            ray.kill(looks.pop(each))
+
         def ask(do: str, *args: object) -> None:
             asked = {each: getattr(look, do).remote(*args) for each, look in looks.items()}
             ray.wait(list(asked.values()), num_returns=len(asked), timeout=_LOOK_S)
@@ -355,14 +362,16 @@ class Guest:
                 try:
                     seen[each] = {**seen[each], "error": "", do: ray.get(answer, timeout=0.1)}
                 except Exception as error:  # noqa: BLE001 - told to who asks
-                    seen[each]["error"] = " ".join(str(error).split())[:300] or "no answer in time"
-                    ray.kill(looks.pop(each))
+                    lose(each, error)
 
         ask("about", scratch)
-        for each, look in looks.items():
+        for each, look in list(looks.items()):
             before = time.time()
-            there = ray.get(look.now.remote(), timeout=_LOOK_S)
-            seen[each]["ahead_s"] = there - (before + time.time()) / 2
+            try:
+                there = ray.get(look.now.remote(), timeout=_LOOK_S)
+                seen[each]["ahead_s"] = there - (before + time.time()) / 2
+            except Exception as error:  # noqa: BLE001 - told to who asks
+                lose(each, error)
         ask("run", script)
         for look in looks.values():
             ray.kill(look)
@@ -416,7 +425,7 @@ def _connect(address: str) -> None:
     if address.startswith("ray://"):
         _part_at_once()
     deadline = time.monotonic() + _DIAL_S
-    while True:
+    for tries in itertools.count():
         try:
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
             return
@@ -425,7 +434,8 @@ def _connect(address: str) -> None:
             # they are one (ray-project/ray#63202, open in 2.60). The next one may not.
             if time.monotonic() > deadline or not any(each in str(error) for each in _STILLBORN):
                 raise
-        time.sleep(0.2)
+        # Each that fails leaves the head a thread for 41 s, and others share the head.
+        time.sleep(min(0.2 * 2**tries, _AGAIN_S))
 
 
 def _part_at_once() -> None:
