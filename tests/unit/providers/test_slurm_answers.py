@@ -171,6 +171,8 @@ def test_a_job_has_all_that_is_asked_for(tmp_path):
     assert "module load cuda" in script
     assert "@" not in script.replace('"$@"', "")
     assert parts[0].port != parts[1].port
+    # What the site lets nobody change says nothing of who waits for it.
+    assert '[ "$until" = 7 ] ||' in script
 
 
 def test_whichever_of_two_roles_is_asked_for_first_the_job_is_the_same(tmp_path):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from trainmaster.providers.examining import Finding
@@ -20,39 +20,49 @@ _QOS: Final = {
     "MaxJobsPU": "jobs", "MaxSubmitPU": "jobs that wait or run", "MaxWall": "in time each",
     "MaxTRES": "in each", "MaxTRESPU": "in all of yours", "GrpTRES": "in all",
 }  # fmt: skip
+#: What a job has that names none, where its account has none, either.
+_USUAL_QOS: Final = "normal"
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmAllowance:
-    """Of an account or a QOS.
+    """Of an account, or of its part for one partition, or of a QOS.
 
     Attributes:
         name: ``account lab``, ``QOS high``.
-        qos: names of those that an account may use.
+        qos: names of those that an account may use. usual_qos: that of its jobs which name none.
+        is_first: of a QOS: what it says holds before what that of the partition does.
         wall_s: of a job; None if it says nothing.
         words: all of its limits; empty if there are none.
     """
 
     name: str
     qos: tuple[str, ...] = ()
+    usual_qos: str = _USUAL_QOS
+    is_first: bool = False
     wall_s: float | None = None
     words: str = ""
 
 
 def limits_script() -> str:
-    """Whether limits are enforced, and the user's associations and all QOS, where there is accounting."""
-    shown = f"format=Account,QOS,{','.join(_ACCOUNT)}"
+    """What is enforced, and the user's associations, all QOS and those of partitions."""
+    shown = f"format=Account,Partition,DefaultQOS,QOS,{','.join(_ACCOUNT)}"
     return (
-        "scontrol show config 2>/dev/null | sed -n 's/^AccountingStorageEnforce *= */enforce=/p'\n"
-        f'sacctmgr -nP show assoc user="$(id -un)" {shown} 2>/dev/null | sort -u | sed "s/^/account=/"\n'
-        f"sacctmgr -nP show qos format=Name,{','.join(_QOS)} 2>/dev/null | sed 's/^/qos=/'\n"
+        "config=$(scontrol show config 2>/dev/null)\n"
+        "printf '%s\\n' \"$config\" | sed -n 's/^AccountingStorageEnforce *= */enforce=/p'\n"
+        "cluster=$(printf '%s\\n' \"$config\" | sed -n 's/^ClusterName *= *//p')\n"
+        'sacctmgr -nP show assoc user="$(id -un)" ${cluster:+cluster="$cluster"} '
+        f'{shown} 2>/dev/null | sort -u | sed "s/^/account=/"\n'
+        f"sacctmgr -nP show qos format=Name,Flags,{','.join(_QOS)} 2>/dev/null | sed 's/^/qos=/'\n"
+        "scontrol -a -o show partition 2>/dev/null | sed -n "
+        "'s/^PartitionName=\\([^ ]*\\) .* Default=\\([^ ]*\\) QoS=\\([^ ]*\\) .*/partition=\\1|\\2|\\3/p'\n"
     )
 
 
 def limit_findings(said: str, machines: Mapping[str, SlurmMachine]) -> list[Finding]:
     r"""What of an answer to `limits_script` a user should know, and what of their machines it refuses.
 
-    >>> said = "enforce=associations,limits,qos\naccount=lab|normal,high|4||06:00:00|gres/gpu=8|"
+    >>> said = "enforce=associations,limits,qos\naccount=lab|||normal,high|4||06:00:00|gres/gpu=8|"
     >>> machine = SlurmMachine(cpus=1, memory_bytes=1, qos="low", time_limit_s=43200.0)
     >>> for each in limit_findings(said, {"gpu": machine}):
     ...     print(each.ok, each.found)
@@ -62,41 +72,89 @@ def limit_findings(said: str, machines: Mapping[str, SlurmMachine]) -> list[Find
     """
     lines = [line.partition("=") for line in said.splitlines()]
     enforced = {word for key, _, rest in lines if key == "enforce" for word in rest.split(",")}
-    if "associations" not in enforced:
-        return []
-    accounts = {row[0]: _allowance("account", row, _ACCOUNT) for key, row in _rows(lines) if key == "account"}
-    allowed = {name for each in accounts.values() for name in each.qos}
-    qos = {
-        row[0]: _allowance("QOS", [row[0], "", *row[1:]], _QOS)
-        for key, row in _rows(lines)
-        if key == "qos" and row[0] in allowed
-    }
-    told = [*accounts.values(), *qos.values()]
-    found = [Finding("limits", f"{each.name}: at most {each.words}") for each in told if each.words]
+    accounts: dict[str, list[SlurmAllowance]] = {}
+    for row in _rows(lines, "account"):
+        accounts.setdefault(row[0], []).append(_account(row))
+    if "associations" not in enforced or not accounts:
+        return []  # nothing is refused, or the accounting does not answer
+    site = _UserLimits(
+        accounts,
+        {row[0]: _qos(row) for row in _rows(lines, "qos")},
+        {name: row[2] for row in _rows(lines, "partition") for name in (row[0], *_default(row))},
+    )
+    found = [Finding("limits", words) for words in site.told()] if "limits" in enforced else []
+    advice = "Mend it in slurm.yaml; `sacctmgr show assoc user=$USER` shows all."
     for name, machine in machines.items():
-        mine = [accounts[machine.account]] if machine.account in accounts else list(accounts.values())
-        known = list(dict.fromkeys(each for one in mine for each in one.qos))
-        wrong = []
-        if machine.account and machine.account not in accounts:
-            wrong.append(f"its account {machine.account} is none of yours ({names_of(sorted(accounts))})")
-        if machine.qos and machine.qos not in known:
-            wrong.append(f"its QOS {machine.qos} is none of yours ({names_of(known)})")
-        limits = [*mine, *(qos[each] for each in (machine.qos,) if each in qos)] if len(mine) == 1 else []
-        if over := [each for each in limits if each.wall_s and machine.time_limit_s > each.wall_s]:
-            asked, most = format_duration(machine.time_limit_s), format_duration(over[0].wall_s or 0.0)
-            wrong.append(f"its time_limit of {asked} is more than {most}, which {over[0].name} allows")
-        advice = "Mend it in slurm.yaml; `sacctmgr show assoc user=$USER` shows all."
+        wrong = site.refused(machine, enforced)
         found += [Finding("limits", f"machine {name}: {words}", ok=False, advice=advice) for words in wrong]
     return found
 
 
-def _rows(lines: Sequence[tuple[str, str, str]]) -> list[tuple[str, list[str]]]:
-    return [(key, rest.split("|")) for key, _, rest in lines if "|" in rest]
+@dataclass(frozen=True, slots=True)
+class _UserLimits:
+    """What is enforced there.
+
+    Attributes:
+        accounts: of the user; an account may have several, by partition.
+        qos: all. of_partitions: the QOS of a partition; that of no name is the default.
+    """
+
+    accounts: Mapping[str, Sequence[SlurmAllowance]]
+    qos: Mapping[str, SlurmAllowance]
+    of_partitions: Mapping[str, str]
+
+    def told(self) -> list[str]:
+        every = [each for rows in self.accounts.values() for each in rows]
+        usable = dict.fromkeys(name for each in every for name in each.qos)
+        every += [self.qos[name] for name in sorted(usable) if name in self.qos]
+        return [f"{each.name}: at most {each.words}" for each in every if each.words]
+
+    def refused(self, machine: SlurmMachine, enforced: Collection[str]) -> list[str]:
+        """What of a machine; which row of several a job gets is not known, so none of these is held to it."""
+        account, qos = machine.account.lower(), machine.qos.lower()
+        if account and account not in self.accounts:
+            return [f"its account {machine.account} is none of yours ({names_of(sorted(self.accounts))})"]
+        named = [account] if account else list(self.accounts)
+        mine = [row for name in named for row in self.accounts[name]]
+        wrong = []
+        known = list(dict.fromkeys(name for each in mine for name in each.qos))
+        if qos and "qos" in enforced and qos not in known:
+            wrong.append(f"its QOS {machine.qos} is none of yours ({names_of(known)})")
+        if "limits" in enforced and len(mine) == 1 and "," not in machine.partition:
+            limit = self._limit(machine.partition, qos or mine[0].usual_qos, mine[0])
+            if limit.wall_s and machine.time_limit_s > limit.wall_s:
+                asked, most = format_duration(machine.time_limit_s), format_duration(limit.wall_s)
+                wrong.append(f"its time_limit of {asked} is more than {most}, which {limit.name} allows")
+        return wrong
+
+    def _limit(self, partition: str, qos: str, account: SlurmAllowance) -> SlurmAllowance:
+        """Which limits a job's time: the first that says anything of it replaces the others."""
+        names = (self.of_partitions.get(partition, ""), qos)
+        ranked = sorted((self.qos[name] for name in names if name in self.qos), key=lambda q: not q.is_first)
+        return next((each for each in ranked if each.wall_s), account)
 
 
-def _allowance(kind: str, row: Sequence[str], columns: Mapping[str, str]) -> SlurmAllowance:
-    """Of a row: name, QOS, and the limits of `columns`."""
-    limits = dict(zip(columns, row[2:], strict=False))
-    words = ", ".join(f"{value} {columns[name]}" for name, value in limits.items() if value)
-    wall_s = limit_seconds(limits.get("MaxWall", ""))
-    return SlurmAllowance(f"{kind} {row[0]}", tuple(filter(None, row[1].split(","))), wall_s, words)
+def _rows(lines: Sequence[tuple[str, str, str]], kind: str) -> list[list[str]]:
+    return [rest.split("|") for key, _, rest in lines if key == kind and rest.count("|") > 1]
+
+
+def _default(partition: Sequence[str]) -> list[str]:
+    return [""] if partition[1] == "YES" else []
+
+
+def _account(row: Sequence[str]) -> SlurmAllowance:
+    name, partition, usual_qos, qos = row[:4]
+    shown = f"account {name} in partition {partition}" if partition else f"account {name}"
+    found = _allowance(shown, row[4:], _ACCOUNT)
+    return replace(found, qos=tuple(filter(None, qos.split(","))), usual_qos=usual_qos or _USUAL_QOS)
+
+
+def _qos(row: Sequence[str]) -> SlurmAllowance:
+    found = _allowance(f"QOS {row[0]}", row[2:], _QOS)
+    return replace(found, is_first="OverPartQOS" in row[1].split(","))
+
+
+def _allowance(name: str, values: Sequence[str], columns: Mapping[str, str]) -> SlurmAllowance:
+    limits = dict(zip(columns, values, strict=False))
+    words = ", ".join(f"{value} {columns[column]}" for column, value in limits.items() if value)
+    return SlurmAllowance(name, wall_s=limit_seconds(limits.get("MaxWall", "")), words=words)

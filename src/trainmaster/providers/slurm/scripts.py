@@ -112,10 +112,11 @@ clean
 _JOB: Final = r"""
 umask 077
 code=0 told=0 pids=
-# A run that has waited in the queue for it may be over, or have lost its driver.
+# A run that has waited in the queue for it may be over, or have lost its driver. A comment that is as it was
+# submitted says nothing of that: some sites let nobody change it.
 until=$(timeout 20 scontrol -o show job "$SLURM_JOB_ID" 2>/dev/null \
   | sed -n 's/.* Comment=@MARK@:[^ ]*:\([0-9][0-9]*\).*/\1/p' | sort -n | tail -n 1)
-[ -z "$until" ] || [ "$(date +%s)" -le $((until + @DIFFERS@)) ] || exit 45
+[ -z "$until" ] || [ "$until" = @UNTIL@ ] || [ "$(date +%s)" -le $((until + @DIFFERS@)) ] || exit 45
 # It comes here when the job has ended: else Slurm would have its nodes wait for what runs there (`KillWait`).
 trap 'told=143; [ -z "$pids" ] || kill -USR2 $pids 2>/dev/null' TERM
 export TM_SCRATCH=@SCRATCH@ TM_HOME=@HOME@ TM_LEASE=@LEASE@ TM_KEY=@KEY@ TM_HOST_KEY=@HOST_KEY@
@@ -269,6 +270,7 @@ def job_script(
     ]
     values = {
         "MARK": _MARK,
+        "UNTIL": shlex.quote(until),
         "DIFFERS": str(round(CLOCKS_DIFFER_S)),
         "SCRATCH": shlex.quote(settings.scratch),
         "HOME": re.sub(r"[^A-Za-z0-9]", "", home)[:12],
