@@ -17,13 +17,11 @@ from trainmaster.cluster.decision import Action, ActionKind, Decision, Refusal, 
 from trainmaster.cluster.observed import Scaling
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Failure, Machine
 from trainmaster.cluster.renting.plan import Rental, RolePlan
-from trainmaster.providers.base import Node, NodeState
+from trainmaster.providers.base import BOOT_S, Node, NodeState
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.next_offer import CapacityFailure, next_offer
 from trainmaster.spec.units import format_duration
 
-#: A machine that has not come up so long after this process knows of it is given back.
-BOOT_S: Final = 600.0
 #: A provider that has not listed a machine of ours for so long has forgotten it, and does not show it late.
 FORGOTTEN_S: Final = 120.0
 #: Times that differ by more are by clocks that were set otherwise.

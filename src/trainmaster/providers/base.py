@@ -18,6 +18,8 @@ from trainmaster.spec.errors import ProviderError, UsageError
 
 #: Drivers of one home may have clocks that differ by so much.
 CLOCKS_DIFFER_S: Final = 300.0
+#: A machine that has not come up so long after this process knows of it is given back.
+BOOT_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from trainmaster.cluster.decide_cluster import BOOT_S, BROKEN_MOST, FORGOTTEN_S, decide_cluster
+from trainmaster.cluster.decide_cluster import BROKEN_MOST, FORGOTTEN_S, decide_cluster
 from trainmaster.cluster.decision import ActionKind, Decision, Refusal, Seen, Stage, WaitLimits
 from trainmaster.cluster.observed import Scaling
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, fits, new_record, resumed
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.providers.base import Node, NodeState
+from trainmaster.providers.base import BOOT_S, Node, NodeState
 
 NOW = 1000.0
 A = Rental("m4.large", "us", "us-a", usd_per_hour=0.36)

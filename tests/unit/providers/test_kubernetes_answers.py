@@ -125,6 +125,7 @@ def test_a_pod_has_all_that_the_settings_say(tmp_path: Path) -> None:
     assert spec["imagePullSecrets"] == [{"name": "registry"}]
     assert spec["priorityClassName"] == "low"
     assert spec["automountServiceAccountToken"] is False
+    assert "TM_UNTIL + 900)" in container["command"][2]  # it is as it was before the image was fetched
     assert container["securityContext"]["runAsUser"] == 1000
     mounts = {each["mountPath"]: each.get("readOnly", False) for each in container["volumeMounts"]}
     assert mounts == {"/data": False, "/models": True, "/dev/shm": False, "/run/trainmaster": False}

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from trainmaster.providers.base import CLOCKS_DIFFER_S, NodeRequest
+from trainmaster.providers.base import BOOT_S, CLOCKS_DIFFER_S, NodeRequest
 from trainmaster.providers.kubernetes.settings import KubernetesMachine, KubernetesSettings
 from trainmaster.spec.private_files import short_digest
 from trainmaster.transport.kubernetes.exec_process import CONTAINER
@@ -31,8 +31,9 @@ _PLAIN: Final = re.compile(r"[^a-z0-9]+")
 _SWITCH: Final = """\
 umask 022
 cd /run/trainmaster || exit 41
-# The run that has waited for a node for it may be over, or have lost its driver.
-if [ "${TM_UNTIL:-0}" -gt 0 ] && [ "$(date +%s)" -gt $((TM_UNTIL + @DIFFERS@)) ]; then exit 44; fi 2>/dev/null
+# The run that has waited for a node for it may be over, or have lost its driver. The annotation is as it was
+# before the image was fetched.
+if [ "${TM_UNTIL:-0}" -gt 0 ] && [ "$(date +%s)" -gt $((TM_UNTIL + @LATE@)) ]; then exit 44; fi 2>/dev/null
 up() { read -r now rest < /proc/uptime; now=${now%%.*}; }
 up; until=$((now + @LEASE@)); echo "$until" > lease; echo $$ > deadman.pid
 trap ': > leaving' TERM # it may save for as long as it has
@@ -120,7 +121,7 @@ def pod_of(
     amounts = _amounts(machine, request.disk_bytes)
     # Kubernetes takes `$$` for a `$`.
     switch = _SWITCH.replace("@LEASE@", str(round(request.lease_s))).replace("$", "$$")
-    switch = switch.replace("@DIFFERS@", str(round(CLOCKS_DIFFER_S)))
+    switch = switch.replace("@LATE@", str(round(CLOCKS_DIFFER_S + BOOT_S)))
     until_now = {"fieldRef": {"fieldPath": f"metadata.annotations['{UNTIL}']"}}
     container: dict[str, Any] = {
         "name": CONTAINER,
