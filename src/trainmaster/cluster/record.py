@@ -315,6 +315,9 @@ class ClusterRecord:
         for name in _COLUMNS:
             del data[name]
         data["plan"] = self.plan.as_json()
+        for machine in data["machines"]:
+            if not machine["left_provider"]:  # 0.2.0 does not know the key
+                del machine["left_provider"]
         return ClusterRow(
             self.id,
             self.provider,

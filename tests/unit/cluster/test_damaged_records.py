@@ -14,6 +14,7 @@ from trainmaster.cluster.record import (
     DamagedClusterError,
     Failure,
     Machine,
+    elsewhere,
     fits,
     resumed,
 )
@@ -65,3 +66,10 @@ def test_any_columns(changes):
 
 def test_a_good_one_is_what_it_was():
     assert record_or_refused(ROW) == RECORD
+
+
+def test_a_key_that_0_2_0_does_not_know_is_written_only_where_it_says_something():
+    assert "left_provider" not in ROW["data"]
+    left = elsewhere(RECORD, PLAN)
+    assert "left_provider" in left.as_row().data
+    assert ClusterRecord.of_row(asdict(left.as_row())) == left
