@@ -116,15 +116,12 @@ def cost_report(database: Database, which: RunFilter, by: str, since: str = "") 
     for run, row in rows.items():
         began = datetime.fromtimestamp(max(row["created_at"], since_at), UTC).strftime("%Y-%m")
         keys, every = {began: 1.0} if by == "month" else parts[run], clusters.get(run, ())
-        for cost, mine in [
-            (total, every),
-            *(
-                (groups.setdefault(key, Cost()), _there(every, key) if len(keys) > 1 else every)
-                for key in keys
-            ),
+        for cost, place in [
+            (total, None),
+            *((groups.setdefault(key, Cost()), key if len(keys) > 1 else None) for key in keys),
         ]:
             cost.runs.add(run)
-            _add_machines(cost, row, mine, now)
+            _add_machines(cost, row, every, now, place)
             if row["state"] == "DONE":
                 _add_quote(cost, quotes.get(run, ()))
     order = sorted(groups.items(), key=lambda each: _place(by, *each))
@@ -212,17 +209,18 @@ def _parts(
     return {place: usd / total for place, usd in spent.items() if usd} if total else {_key(by, row): 1.0}
 
 
-def _there(clusters: Sequence[RowMapping], provider: str | None) -> list[RowMapping]:
-    return [each for each in clusters if each["provider"] == provider]
-
-
 def _place(by: str, key: str | None, cost: Cost) -> tuple[Any, ...]:
     """Months in order, what has cost most first, what has no key last."""
     return (key,) if by == "month" else (key is None, -cost.usd, key or "")
 
 
-def _add_machines(cost: Cost, row: Mapping[Any, Any], clusters: Sequence[RowMapping], now: float) -> None:
-    """What is known from the records of its clusters: warm machines, disks, and of what nothing is known."""
+def _add_machines(
+    cost: Cost, row: Mapping[Any, Any], clusters: Sequence[RowMapping], now: float, provider: str | None
+) -> None:
+    """What is known from the records of its clusters: warm machines, disks, and of what nothing is known.
+
+    Only the machines of a provider count, if one is named.
+    """
     from trainmaster.cluster.record import ClusterState, readable
 
     run = row["id"]
@@ -230,7 +228,9 @@ def _add_machines(cost: Cost, row: Mapping[Any, Any], clusters: Sequence[RowMapp
     if len(records) < len(clusters):
         cost.unknown.add(run)  # damaged: what they have cost is unknown
         cost.unknown_storage.add(run)
-    for record in records:
+    for whole in records:
+        machines = [m for m in whole.machines if provider in (None, whole.provider_of(m))]
+        record = replace(whole, machines=tuple(machines))
         is_over = record.keepable_s and row["state"] == "DONE"
         over_at = row["closed_at"] or row["ended_at"] if is_over else None
         idle_usd = record.idle_usd(now, over_at)
@@ -239,7 +239,7 @@ def _add_machines(cost: Cost, row: Mapping[Any, Any], clusters: Sequence[RowMapp
             cost.usd += idle_usd  # it comes on the run's bill when the machines are taken or given back
         disks_usd = _disks_only(record).spent_usd(now)
         cost.storage_usd += disks_usd
-        place = capabilities_of(record.provider)
+        place = capabilities_of(provider or record.provider)
         if record.rented and not disks_usd and not place.billing.is_whole and place.costs:
             cost.unknown_storage.add(run)
 

@@ -165,6 +165,9 @@ def test_a_run_that_has_moved_on_is_on_the_bill_of_both_places(office):
     there = elsewhere(before, after.plan)
     office.run("moved", 0, 1.2, clusters=[replace(there, machines=(*there.machines, *after.machines))])
     assert office.costs("provider") == {"lab": (1, 0.8), "aws": (1, 0.4)}
+    found = cost_report(office.database, ALL_RUNS, "provider")
+    assert [row["storage_usd"] for row in found["rows"]] == pytest.approx([0.2, 0.1])
+    assert found["total"]["storage_usd"] == pytest.approx(0.3)
 
 
 def test_what_is_not_known_is_unknown_and_never_nothing(office):
