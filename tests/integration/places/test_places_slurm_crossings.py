@@ -193,6 +193,8 @@ def test_what_an_account_allows(account: Account, accounting: PrivateSlurm) -> N
     place = ProviderPlace(account.home, "0123456789abcdef", accounting.environ)
     assert not [each for each in slurm_provider(place).examine({}) if each.what == "limits"]  # not enforced
     said = accounting.command("sh", "-c", limits_script())
+    assert "partition=main|YES|N/A" in said
+    assert "account=lab||" in said
     machines = SLURM.read(account.home, {}).machines
     found = limit_findings(f"enforce=associations,limits\n{said}", machines)
     words = [each.found for each in found]
