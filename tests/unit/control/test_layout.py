@@ -79,7 +79,7 @@ def test_a_home_whose_name_is_damaged_is_no_new_one(tmp_path: Path, damage: byte
         home.identity()
 
 
-def test_a_home_that_is_away_is_not_made_anew(tmp_path: Path):
+def test_a_home_that_is_away_gets_no_second_name(tmp_path: Path):
     """Its disk may come back, with the name that its machines bear."""
     home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")})
     (tmp_path / "home").rename(tmp_path / "away")

@@ -108,7 +108,7 @@ class Home(RunFiles):
         """
         path = self.root / "identity"
         if not path.exists():
-            self.root.stat()  # a home that is away is not made anew
+            self.root.stat()  # a home whose disk is away gets no second name
             create_private(path, f"{secrets.token_hex(16)}\n".encode())  # of several at once one counts
         found = path.read_bytes().strip()
         if not _IDENTITY.fullmatch(found):
