@@ -270,7 +270,7 @@ def job_script(
     ]
     values = {
         "MARK": _MARK,
-        "UNTIL": shlex.quote(until),
+        "UNTIL": until,
         "DIFFERS": str(round(CLOCKS_DIFFER_S)),
         "SCRATCH": shlex.quote(settings.scratch),
         "HOME": re.sub(r"[^A-Za-z0-9]", "", home)[:12],
