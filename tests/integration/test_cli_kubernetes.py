@@ -70,7 +70,8 @@ def test_a_gang_whose_driver_is_killed(double: KubernetesDouble, tmp_path: Path)
         said = user.call("exec", run, "worker-1", "--", "sh", "-c", "echo $TRAINMASTER_INDEX; exit 3", code=3)
         assert said.stdout == "1\n"
         assert set(double.left()) == pods
-        again.interrupt()
+        again.until(lambda: "started" in again.text, "its driver")
+        again.interrupt()  # before it has a controller, where this comes soon enough
         again.end(code=None)
         assert double.left() == []
     finally:

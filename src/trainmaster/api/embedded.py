@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.api.results import Accepted, Downloaded, Event, LogQuery, Model, RunPlan, RunStatus, Watched
-from trainmaster.api.streams import WorkStream
+from trainmaster.api.streams import RunInterrupts, WorkStream
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service import Service
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from trainmaster.api.local_apps import LocalApps, LocalServices
     from trainmaster.api.port_forward import PortForward
     from trainmaster.api.protocol import Stream
-    from trainmaster.control.loop.controller import Controller
     from trainmaster.service import OfferFilter, ProfileProgress, Quote
     from trainmaster.service.driving.driving import Move
     from trainmaster.service.driving.run_news import RunNews
@@ -250,23 +249,23 @@ class EmbeddedClient:
         from trainmaster.service.driving.run_watcher import RunWatcher
 
         session = self._sessions.pop(run)
-        controllers: list[Controller] = []
+        interrupts = RunInterrupts()
 
         def work(tell: Callable[[RunNews | str], None]) -> None:
             watcher = RunWatcher(self._service, session, tell, tell, view_every_s)
             if run in self._moving:
                 from trainmaster.service.on_cluster.hand_over import drive_away
 
-                drive_away(self._service, session, self._environ, watcher, controllers.append, tell)
+                drive_away(self._service, session, self._environ, watcher, interrupts.started, tell)
             else:
                 move: Move | None = None
                 if session.recipe.places_left:
                     from trainmaster.service.driving.moving import moved
 
                     move = moved
-                self._service.drive(session, self._environ, watcher, controllers.append, move=move)
+                self._service.drive(session, self._environ, watcher, interrupts.started, move=move)
 
-        return WorkStream(work, lambda: sum(controller.interrupt() for controller in controllers))
+        return WorkStream(work, interrupts.ask)
 
     def detach_run(self, run: str) -> None:
         from trainmaster.service.driving.background import drive_in_background

@@ -1,16 +1,17 @@
-"""`WorkStream`: what work of this process tells, as an iterator; and Ctrl-C for its reader."""
+"""`WorkStream`: what work of this process tells, as an iterator; and Ctrl-C for its reader and for a run."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from trainmaster.api.protocol import Stream
+    from trainmaster.control.loop.controller import Controller
 
 T = TypeVar("T")
 
@@ -59,6 +60,35 @@ class WorkStream(Iterator[T], Generic[T]):
             self._told.put(error)
         else:
             self._told.put(StopIteration())
+
+
+class RunInterrupts:
+    """Ctrl-C for a run, also before its controller exists: machines of a resumed run are there already."""
+
+    def __init__(self) -> None:
+        self._controllers: list[Controller] = []
+        self._waiting: list[None] = []
+
+    def started(self, controller: Controller) -> None:
+        """From now on it is asked; at once, if that was asked before."""
+        self._controllers.append(controller)
+        self._pass_on()
+
+    def ask(self) -> int:
+        """See `Stream.interrupt`; without a controller the second time ends nothing in order."""
+        if self._waiting:
+            return 0
+        self._waiting.append(None)
+        self._pass_on()
+        return max((controller.interrupts for controller in self._controllers), default=1)
+
+    def _pass_on(self) -> None:
+        # Both threads may be here, that of signals in the middle of anything: each takes what the other left.
+        while self._waiting and self._controllers:
+            with suppress(IndexError):
+                self._waiting.pop()
+                for controller in self._controllers:
+                    controller.interrupt()
 
 
 @contextmanager

@@ -52,19 +52,18 @@ def see_to_end(client: ClientProtocol, accepted: Accepted, left_to: str, *, as_j
         if as_json:
             print_json(client.status(run).json)
         return 0
-    if accepted.server:
-        say(f"{run}: runs on {accepted.server} (Ctrl-C leaves it there, `trainmaster cancel {run}` ends it)")
-    else:
-        say(f"{run}: started (stop it with Ctrl-C, go on with `trainmaster resume {run}`)")
     interrupted: InterruptedByUser | None = None
     with _display(rents=accepted.rents) as display:
         stream = client.drive_run(run, display.view_every_s)
         if accepted.server:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.default_int_handler)
+            said = f"runs on {accepted.server} (Ctrl-C leaves it there, `trainmaster cancel {run}` ends it)"
         else:
             catch_signals(stream.interrupt)
+            said = f"started (stop it with Ctrl-C, go on with `trainmaster resume {run}`)"
         try:
+            display.say(f"{run}: {said}")  # now it is true
             for told in stream:
                 display.say(told) if isinstance(told, str) else display.show(told)
         except InterruptedByUser as error:

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from trainmaster.api.streams import WorkStream, interruptible
+from trainmaster.api.streams import RunInterrupts, WorkStream, interruptible
 
 
 def test_all_is_told_in_order_and_then_it_ends():
@@ -72,3 +72,25 @@ def test_where_nothing_can_end_in_order_it_is_left_and_unwinds():
         ask()
     may_go_on.set()
     assert unwound.wait(10)
+
+
+class CountingController:
+    def __init__(self):
+        self.interrupts = 0
+
+    def interrupt(self):
+        self.interrupts += 1
+        return self.interrupts
+
+
+def test_a_run_is_asked_to_end_as_soon_as_it_has_a_controller():
+    interrupts, first, second = RunInterrupts(), CountingController(), CountingController()
+    assert interrupts.ask() == 1
+    assert interrupts.ask() == 0, "nothing ends in order: who asks again does not wait"
+    interrupts.started(first)
+    assert first.interrupts == 1
+    assert interrupts.ask() == 2
+    interrupts.started(second)  # it goes on elsewhere
+    assert (first.interrupts, second.interrupts) == (2, 0)
+    assert interrupts.ask() == 3
+    assert second.interrupts == 1
