@@ -156,7 +156,7 @@ def hand_set(kind: int):
         "queue": (0.4, 0.9),
         "pile": (0.0, 0.05),
         "shared": (-2.8, 1.0),
-        "wire": (0.0, 1.5),
+        "wire": (-2.5, 1.5),
     }
     ratios = {"fixed", "rho_in", "hop_in", "rho_out", "hop_out", "serve"}
     scarce = {"hop_in": 0.4, "contend": 0.4, "hop_out": 0.4, "crowd": 0.5, "share": 0.5} | {

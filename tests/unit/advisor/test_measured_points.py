@@ -36,6 +36,11 @@ def test_the_gradient_follows_from_the_bytes_per_step(sync, gradient):
     assert prepared(seen(4, sync=Strategy(sync)), None).gradient_bytes == pytest.approx(gradient)
 
 
+def test_one_worker_sends_its_servers_a_gradient_too():
+    assert prepared(seen(1, sync=Strategy.PS_SYNC), None).gradient_bytes == 5e7
+    assert prepared(seen(1, sync=Strategy.ALLREDUCE), None).gradient_bytes is None
+
+
 def test_several_machines_have_no_loopback_between_them():
     point = replace(seen(2).point, nic_mbps=None)
     assert prepared(Measurement(replace(point, nodes=1)), None).nic_mbps == 20_000

@@ -13,7 +13,7 @@ from trainmaster.advisor import papers
 from trainmaster.advisor.model import posterior
 from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.physics import step_time
-from trainmaster.advisor.model.priors import bounded, priors_of, shipped
+from trainmaster.advisor.model.priors import achieved_bytes_per_second, bounded, priors_of, shipped
 from trainmaster.advisor.model.shapes import KINDS, Columns, MeasuredContext, Shapes
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.spec import Strategy
@@ -176,6 +176,22 @@ def test_a_slower_network_is_slower():
         for rate in (25_000, 1_000)
     )
     assert slow > 1.5 * fast
+
+
+def test_a_small_gradient_takes_servers_as_long_as_their_card_needs_for_it():
+    """It was a twentieth of an update at least, which over a card of a thousandth of the rate is all there is."""
+    known = {"parameter_servers": 1, "gradient_bytes": 65_536.0}
+    seen = [
+        Point(
+            Strategy.PS_SYNC, n, nodes=1, nic_mbps=20_000, step_time_s=0.098 / n, local_batch=12 / n, **known
+        )
+        for n in (1, 2)
+    ]
+    model = StepTimeModel.fit(seen)
+    answer = model.predict([Point(Strategy.PS_SYNC, 1, nodes=1, nic_mbps=15, local_batch=12, **known)])
+    card_s = 65_536 / achieved_bytes_per_second(15)
+    assert 0.098 < answer.typical[0] < 0.11 + 2 * card_s
+    assert answer.high[0] < 0.11 + 6 * card_s
 
 
 @pytest.mark.parametrize("sync", list(Strategy))

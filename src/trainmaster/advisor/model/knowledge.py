@@ -345,7 +345,8 @@ def prepared(measurement: Measurement, nic_mbps: float | None) -> Point:
     if point.nic_mbps is None:
         between = None if (point.nodes or 1) > 1 else LOOPBACK_MBPS
         point = replace(point, nic_mbps=nic_mbps or between)
-    if point.gradient_bytes is None and point.bytes_out and point.workers > 1:
+    exchanges = point.workers > 1 or point.sync.has_servers
+    if point.gradient_bytes is None and point.bytes_out and exchanges:
         share = 1.0 if point.sync.has_servers else 2 * (point.workers - 1) / point.workers
         if point.sync is Strategy.PS_ASYNC:  # a global step is that of one of the workers
             share /= point.workers

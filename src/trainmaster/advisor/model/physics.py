@@ -85,7 +85,7 @@ def gradient_bytes(theta: Floats, kind: int, context: MeasuredContext) -> Floats
     if np.isfinite(context.gradient):
         return np.full((len(theta), 1), context.gradient)
     par = {name: theta[:, i, None] for name, i in INDEX[kind].items()}
-    seconds = par["serve"] - np.log1p(np.exp(-par["wire"])) if kind else par["rho_out"]
+    seconds = par["wire"] + np.log(1 - _card_share(par)) if kind else par["rho_out"]
     rate = achieved_bytes_per_second(context.nic if np.isfinite(context.nic) else _COMMON_MBPS)
     return np.asarray(np.exp(par["level"] + seconds) * rate, dtype=float)
 
@@ -147,7 +147,7 @@ def _servers(par: Mapping[str, Floats], x: Shapes, compute: Floats, free: str) -
     """Workers' cycles, and updates that queue at the servers: the longer wins, softly."""
     if free != "trips" and x.latency.any():
         compute = np.logaddexp(compute, par["trips"] + np.log(np.maximum(x.latency, _LEAST)))
-    wire = _logistic(par["wire"])
+    wire = _card_share(par)
     push = (wire * x.gradient / x.nic * (free != "server_nic")) + (1 - wire) * (free != "server")
     split = 1 / x.servers + np.exp(par["shared"]) * (free != "shared")
     served = par["serve"] + np.log(np.maximum(push * split, _LEAST)) + par["pile"] * np.log(x.workers)
@@ -157,6 +157,11 @@ def _servers(par: Mapping[str, Floats], x: Shapes, compute: Floats, free: str) -
         served = served + np.log(x.workers)
     g = 1 + np.minimum(np.exp(par["queue"]), 9)
     return np.asarray(np.logaddexp(g * compute, g * served) / g, dtype=float)
+
+
+def _card_share(par: Mapping[str, Floats]) -> Floats:
+    """Of an update, what the server's card takes: its own seconds, and never more than all of it."""
+    return _logistic(par["wire"] - par["serve"])
 
 
 def _logistic(x: Floats) -> Floats:

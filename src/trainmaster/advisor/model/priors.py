@@ -79,9 +79,9 @@ _WIDE: Final[_Rows] = (
     ("pile", 0.0, 0.05, 0.0, 0.0, 0.0, 0.9),
     ("shared", -2.8, 1.0, 0.0, 0.0, 0.0, 0.3),
 )
-#: What times alone do not tell of servers: their card's part of an update (logistic), trips of a cycle.
+#: What times alone do not tell of servers: one update at their card, trips of a cycle.
 _SERVERS_TOO: Final[_Rows] = (
-    ("wire", 0.0, 1.5, 0.0, 0.0, 0.0, 0.0),
+    ("wire", -2.3, 1.5, 0.0, 0.0, 0.0, 0.0),
     ("trips", 1.4, 1.0, 0.0, 0.0, 0.0, 0.0),
 )
 #: Probabilities of `AMPLITUDES` and `NOISES`.
@@ -98,7 +98,7 @@ INDEX: Final = tuple({name: i for i, name in enumerate(names)} for names in NAME
 
 #: Mean and spread of the network's parameters where it is unknown whether the workers share a node.
 _ANY_LINK: Final = {"rho_out": (-2.3, 1.6), "hop_out": (-4.0, 1.8)}
-#: Spread of ``rho_out`` where gradient and network card are known.
+#: Spread of ``rho_out`` or ``wire`` where gradient and network card are known.
 _KNOWN_SPREAD: Final = 0.45
 #: Traits of a job count so far only, log: its step, in units of `TYPICAL_STEP_S`.
 TYPICAL_STEP_S: Final = 0.2
@@ -201,12 +201,8 @@ def informed(kind: int, prior: Prior, at: Floats, shortest_s: float, context: Me
             spread[i] = width
     if np.isfinite(context.gradient) and np.isfinite(context.nic):
         wire = np.log(context.gradient / achieved_bytes_per_second(context.nic) / shortest_s)
-        if kind:  # its part of an update
-            i, serve = names.index("wire"), mean[names.index("serve")]
-            mean[i], spread[i] = np.clip(wire - serve, -3, 3), 1.0
-        else:
-            i = names.index("rho_out")
-            mean[i], spread[i] = wire, _KNOWN_SPREAD
+        i = names.index("wire" if kind else "rho_out")
+        mean[i], spread[i] = wire, _KNOWN_SPREAD
     return Prior(np.vstack([mean, np.zeros((3, len(mean)))]), spread, prior.absent, prior.grid)
 
 
