@@ -179,7 +179,7 @@ def test_a_slower_network_is_slower():
 
 
 def test_a_small_gradient_takes_servers_as_long_as_their_card_needs_for_it():
-    """It was a twentieth of an update at least, which over a card of a thousandth of the rate is all there is."""
+    """It was a twentieth of an update at least: over a card of a thousandth of the rate that was all."""
     known = {"parameter_servers": 1, "gradient_bytes": 65_536.0}
     seen = [
         Point(
