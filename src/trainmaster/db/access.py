@@ -101,7 +101,7 @@ def note_use(database: Database, token: RowMapping, now: float) -> None:
     """Write down that a token was used, unless that was done within a minute."""
     if token["used_at"] is None or now - token["used_at"] > USED_EVERY_S:
         used = t.token.update().where(t.token.c.name == token["name"]).values(used_at=now)
-        database.write(lambda connection, _: connection.execute(used), patient=False)
+        database.execute(used, patient=False)
 
 
 def add_session(database: Database, row: Mapping[str, object], now: float) -> None:
@@ -144,10 +144,9 @@ def end_session(database: Database, digest: str) -> None:
 
 def submission(database: Database, caller: str, key: str) -> RowMapping | None:
     """What was accepted under a key."""
-    rows = database.read(
+    return database.first(
         sa.select(t.submission).where(t.submission.c.caller == caller, t.submission.c.key == key)
     )
-    return rows[0] if rows else None
 
 
 def _rows_by(database: Database, column: sa.Column[str], values: Collection[str]) -> dict[str, RowMapping]:

@@ -38,21 +38,19 @@ def add(database: Database, row: Mapping[str, object], most: int, now: float) ->
 def by_user_code(database: Database, digest: str, now: float) -> RowMapping | None:
     """The one that waits for a code to be confirmed."""
     waits = (_T.c.user_digest == digest, _T.c.expires_at > now, _T.c.confirmed.is_(None))
-    rows = database.read(sa.select(_T).where(*waits))
-    return rows[0] if rows else None
+    return database.first(sa.select(_T).where(*waits))
 
 
 def confirm(database: Database, digest: str, confirmed: str, now: float) -> bool:
     """Note who has confirmed a code; False if no login waits for it any more."""
     waits = (_T.c.user_digest == digest, _T.c.expires_at > now, _T.c.confirmed.is_(None))
     change = _T.update().where(*waits).values(confirmed=confirmed)
-    return database.write(lambda connection, _: bool(connection.execute(change).rowcount))
+    return bool(database.execute(change))
 
 
 def find(database: Database, digest: str, now: float) -> RowMapping | None:
     """The one that has asked, as long as it waits."""
-    rows = database.read(sa.select(_T).where(_T.c.digest == digest, _T.c.expires_at > now))
-    return rows[0] if rows else None
+    return database.first(sa.select(_T).where(_T.c.digest == digest, _T.c.expires_at > now))
 
 
 def take(database: Database, digest: str) -> bool:
@@ -86,14 +84,12 @@ def add_account(database: Database, row: Mapping[str, object], role: str | None 
 
 def account(database: Database, name: str) -> RowMapping | None:
     """An account by its name."""
-    rows = database.read(sa.select(t.account).where(_A.name == name))
-    return rows[0] if rows else None
+    return database.first(sa.select(t.account).where(_A.name == name))
 
 
 def account_of(database: Database, issuer: str, subject: str) -> RowMapping | None:
     """The account that a single sign-on knows by this."""
-    rows = database.read(sa.select(t.account).where(_A.issuer == issuer, _A.subject == subject))
-    return rows[0] if rows else None
+    return database.first(sa.select(t.account).where(_A.issuer == issuer, _A.subject == subject))
 
 
 def accounts(database: Database, kind: str, team: str | None = None) -> Sequence[RowMapping]:
@@ -220,15 +216,12 @@ def invites(database: Database, team: str) -> Sequence[RowMapping]:
 
 def invite(database: Database, digest: str) -> RowMapping | None:
     """The invite whose link has this SHA-256."""
-    rows = database.read(sa.select(t.invite).where(t.invite.c.digest == digest))
-    return rows[0] if rows else None
+    return database.first(sa.select(t.invite).where(t.invite.c.digest == digest))
 
 
 def remove_invite(database: Database, digest: str) -> None:
     """Forget an invite."""
-    database.write(
-        lambda connection, _: connection.execute(t.invite.delete().where(t.invite.c.digest == digest))
-    )
+    database.execute(t.invite.delete().where(t.invite.c.digest == digest))
 
 
 def accept_invite(database: Database, digest: str, new: Mapping[str, object] | None, name: str) -> str:
@@ -288,7 +281,7 @@ def take_sign_in(database: Database, digest: str) -> RowMapping | None:
     """What was kept for a browser, once: it is gone afterwards."""
     which = t.sign_in.c.digest == digest
     rows = database.read(sa.select(t.sign_in).where(which))
-    gone = database.write(lambda connection, _: connection.execute(t.sign_in.delete().where(which)).rowcount)
+    gone = database.execute(t.sign_in.delete().where(which))
     return rows[0] if rows and gone else None
 
 

@@ -40,8 +40,7 @@ def add(database: Database, row: Mapping[str, object], most: int) -> RowMapping 
 
 def find(database: Database, app: str) -> RowMapping | None:
     """An app by its id."""
-    rows = database.read(sa.select(_A).where(_A.c.id == app))
-    return rows[0] if rows else None
+    return database.first(sa.select(_A).where(_A.c.id == app))
 
 
 def apps(database: Database, teams: Sequence[str | None] | None, most: int) -> Sequence[RowMapping]:
@@ -61,11 +60,7 @@ def open_here(database: Database, home_id: str) -> Sequence[RowMapping]:
 def claim(database: Database, app: str, owner: str, expires_at: float) -> bool:
     """Be the process that looks after an app; False if another one is, or was."""
     free = (_A.c.id == app, _A.c.state != State.DONE, _A.c.owner.is_(None))
-    database.write(
-        lambda connection, _: connection.execute(
-            _A.update().where(*free).values(owner=owner, expires_at=expires_at)
-        )
-    )
+    database.execute(_A.update().where(*free).values(owner=owner, expires_at=expires_at))
     found = find(database, app)
     return found is not None and found["owner"] == owner
 
@@ -73,13 +68,13 @@ def claim(database: Database, app: str, owner: str, expires_at: float) -> bool:
 def change(database: Database, app: str, **values: object) -> bool:
     """Write to an app that is not over; False if it is."""
     changed = _A.update().where(_A.c.id == app, _A.c.state != State.DONE).values(**values)
-    return database.write(lambda connection, _: bool(connection.execute(changed).rowcount))
+    return bool(database.execute(changed))
 
 
 def note_use(database: Database, app: str, now: float) -> None:
     """It was used; an older time changes nothing."""
     used = _A.update().where(_A.c.id == app, _A.c.used_at < now).values(used_at=now)
-    database.write(lambda connection, _: connection.execute(used), patient=False)
+    database.execute(used, patient=False)
 
 
 def end(database: Database, app: str, reason: str, now: float) -> None:
@@ -124,7 +119,7 @@ def take_ticket(
     """
     good = (_P.c.digest == ticket, _P.c.is_ticket.is_(True), _P.c.expires_at > now)
     changed = _P.update().where(*good).values(digest=cookie, is_ticket=False, expires_at=expires_at)
-    database.write(lambda connection, _: connection.execute(changed))
+    database.execute(changed)
     return passes(database, [cookie], now).get(cookie)
 
 

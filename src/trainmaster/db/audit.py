@@ -166,13 +166,13 @@ def claim_sink(database: Database, row: RowMapping, owner: str, now: float, unti
     free = _S.owner.is_(None) | (_S.owner == owner) | (_S.expires_at < now)
     take = t.audit_sink.update().where(_S.target == row["target"], free, _S.sent == row["sent"])
     take = take.values(owner=owner, expires_at=until)
-    return database.write(lambda connection, _: connection.execute(take).rowcount == 1)
+    return database.execute(take) == 1
 
 
 def change_sink(database: Database, target: str, owner: str, **values: object) -> bool:
     """Write how far it is; False if another one sends there by now."""
     change = t.audit_sink.update().where(_S.target == target, _S.owner == owner).values(**values)
-    return database.write(lambda connection, _: bool(connection.execute(change).rowcount))
+    return bool(database.execute(change))
 
 
 def _add(connection: Connection, row: Mapping[str, Any]) -> None:

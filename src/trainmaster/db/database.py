@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, RowMapping
@@ -31,7 +32,7 @@ from trainmaster.db.engine import open_database
 from trainmaster.db.events import event_row
 from trainmaster.db.leases import LEASE_S, Lease, this_process
 from trainmaster.db.patience import Patience, Try
-from trainmaster.db.quote_rows import NewMeasurement, NewQuoteRow, Truth
+from trainmaster.db.quote_rows import NewMeasurement, NewQuoteRow
 from trainmaster.db.requeue import record_saved, requeue_rows
 from trainmaster.db.run_rows import AcceptedRun
 from trainmaster.db.task_rows import tasks_of
@@ -42,12 +43,33 @@ from trainmaster.spec.gate import Gate, GateResult
 from trainmaster.spec.states import EndReason, State
 
 T = TypeVar("T")
+P = ParamSpec("P")
 #: Says within a transaction whether what it has written may be.
 Admit = Callable[[Connection], None]
 
 #: How often a server is asked for its time; between that, our boot-time clock carries it on.
 _SERVER_TIME_EVERY_S = 60.0
 _SERVER_TIME: sa.Select[Any] = sa.select(sa.extract("epoch", sa.func.clock_timestamp()).label("now"))
+
+
+def _writing(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[Database, P], T]:
+    """A method that calls ``work`` in a transaction of its own."""
+
+    @wraps(work)
+    def method(self: Database, /, *args: P.args, **named: P.kwargs) -> T:
+        return self.write(lambda connection, _: work(connection, *args, **named))
+
+    return method
+
+
+def _reading(query: Callable[P, sa.Select[Any]]) -> Callable[Concatenate[Database, P], Sequence[RowMapping]]:
+    """A method that returns all rows of a query."""
+
+    @wraps(query)
+    def method(self: Database, /, *args: P.args, **named: P.kwargs) -> Sequence[RowMapping]:
+        return self.read(query(*args, **named))
+
+    return method
 
 
 class Database:
@@ -316,9 +338,7 @@ class Database:
 
     # --- who is to be told ------------------------------------------------------------------------
 
-    def messages(self, run: str, without: Collection[int] = (), limit: int = 100) -> Sequence[RowMapping]:
-        """Messages of a run that were not taken yet; see `outbox.messages_query`."""
-        return self.read(outbox.messages_query(run, without, limit))
+    messages = _reading(outbox.messages_query)
 
     def claim_message(self, lease: Lease, message: int, tries: int) -> bool:
         """Whether a message that was tried so often is ours to try once more; see `outbox.claim`."""
@@ -362,9 +382,7 @@ class Database:
         others = t.measurement.c.fingerprint.not_in(not_fingerprints)
         return self.read(quote_rows.measurements_query(team, others, quote_rows.is_of_job()))
 
-    def phases(self, phase: str, content: str) -> Sequence[RowMapping]:
-        """What was measured of a phase that comes once: of this content first, then the newest first."""
-        return self.read(quote_rows.phases_query(phase, content))
+    phases = _reading(quote_rows.phases_query)
 
     def add_quote(self, new: NewQuoteRow, most_usd: float | None = None) -> int:
         """Keep a quote; its id. The same run, experiment, kind and time is the same quote.
@@ -382,13 +400,8 @@ class Database:
 
         return self._transactions.write(write)
 
-    def quotes_of(self, run: str) -> Sequence[RowMapping]:
-        """The quotes of a run in the order in which they were made."""
-        return self.read(quote_rows.quotes_query(run))
-
-    def put_forecast(self, run: str, data: str) -> None:
-        """Keep how far a run is, as JSON."""
-        self._transactions.write(lambda connection, _: quote_rows.put_forecast(connection, run, data))
+    quotes_of = _reading(quote_rows.quotes_query)
+    put_forecast = _writing(quote_rows.put_forecast)
 
     def forecast_of(self, run: str) -> str | None:
         """How far a run is, as JSON; None if that was never kept."""
@@ -400,78 +413,24 @@ class Database:
         rows = self.read(quote_rows.forecasts_query(runs)) if runs else ()
         return {row["run_id"]: row["data"] for row in rows}
 
-    def judged_quotes(self) -> Sequence[RowMapping]:
-        """Quotes of the newest runs that have ended, with the run's provider, recipe and tasks."""
-        return self.read(quote_rows.judged_query())
+    judged_quotes = _reading(quote_rows.judged_query)
 
     def was_cancelled(self, run: str) -> bool:
         """True if it was ever cancelled or interrupted, also if it was resumed then."""
         return bool(self.read(quote_rows.cancelled_query(run).limit(1)))
 
-    def record_truth(self, quote: int, truth: Truth) -> None:
-        """Keep what a quote came to beside what it promised."""
-        self._transactions.write(lambda connection, _: quote_rows.put_truth(connection, quote, truth))
+    record_truth = _writing(quote_rows.put_truth)
 
     # --- clusters -----------------------------------------------------------------------------
 
-    def put_cluster(self, lease: Lease, row: ClusterRow, now: float) -> None:
-        """Write a cluster of a run.
-
-        Raises:
-            LeaseLostError: the lease is stale; nothing was written.
-        """
-        self._transactions.write(lambda connection, _: cluster_rows.put_cluster(connection, lease, row, now))
-
-    def take_kept_cluster(self, lease: Lease, row: ClusterRow, now: float, idle_usd: float = 0.0) -> bool:
-        """Make a warm cluster one of a run's own; False if somebody else was quicker, or it is too late.
-
-        What it has cost while it was warm goes on the bill of the run that has kept it.
-
-        Raises:
-            LeaseLostError: the lease is stale; nothing was written.
-        """
-        return self._transactions.write(
-            lambda connection, _: cluster_rows.take_kept(connection, lease, row, now, idle_usd)
-        )
-
-    def end_unused_cluster(self, row: ClusterRow, now: float, idle_usd: float = 0.0) -> bool:
-        """Write how far the end of a cluster is that no run uses; False if one does (again).
-
-        What it has cost since goes on the bill of the run that it belonged to.
-        """
-        return self._transactions.write(
-            lambda connection, _: cluster_rows.end_unused(connection, row, now, idle_usd)
-        )
-
-    def end_damaged_cluster(self, cluster: str, data: str, now: float) -> None:
-        """See `cluster_rows.end_damaged`."""
-        self._transactions.write(
-            lambda connection, _: cluster_rows.end_damaged(connection, cluster, data, now)
-        )
-
-    def put_cost(self, lease: Lease, cost_usd: float, now: float) -> None:
-        """Write what a run has cost so far, and charge it; see `trainmaster.db.ledger`.
-
-        Raises:
-            LeaseLostError: the lease is stale; nothing was written.
-        """
-        self._transactions.write(
-            lambda connection, _: cluster_rows.put_cost(connection, lease, cost_usd, now)
-        )
-
-    def clusters_of(self, run: str) -> Sequence[RowMapping]:
-        """The clusters that a run has, or had last."""
-        return self.read(cluster_rows.of_run(run))
-
-    def living_clusters(
-        self, provider: str | None, home_id: str, *, moves: bool = False
-    ) -> Sequence[RowMapping]:
-        """Clusters of a provider (None: of all) that may still have machines; see `not_ended`."""
-        return self.read(cluster_rows.not_ended(provider, home_id, moves=moves))
-
-    def cluster_waits(self, provider: str) -> Sequence[RowMapping]:
-        """Of clusters, the newest first: seconds from the first request until it was up, and its record."""
-        return self.read(cluster_rows.waits(provider))
+    put_cluster = _writing(cluster_rows.put_cluster)
+    take_kept_cluster = _writing(cluster_rows.take_kept)
+    end_unused_cluster = _writing(cluster_rows.end_unused)
+    end_damaged_cluster = _writing(cluster_rows.end_damaged)
+    put_cost = _writing(cluster_rows.put_cost)
+    clusters_of = _reading(cluster_rows.of_run)
+    living_clusters = _reading(cluster_rows.not_ended)
+    cluster_waits = _reading(cluster_rows.waits)
 
     def gave_back_s(self, provider: str) -> list[float]:
         """Seconds from the end of the work until all machines of a run were given back, the newest first."""
@@ -482,6 +441,10 @@ class Database:
     def write(self, work: Callable[[Connection, Try], T], *, patient: bool = True) -> T:
         """One transaction; see `Transactions.write` and `trainmaster.db.access`."""
         return self._transactions.write(work, patient=patient)
+
+    def execute(self, statement: sa.Executable, *, patient: bool = True) -> int:
+        """One statement, safe to repeat, in a transaction of its own; how many rows it has changed."""
+        return self.write(lambda connection, _: connection.execute(statement).rowcount, patient=patient)
 
     def change_rights(self, work: Callable[[Connection, Try], T]) -> T:
         """`write` of what tokens, sessions and accounts allow."""
@@ -495,6 +458,11 @@ class Database:
     ) -> Sequence[RowMapping]:
         """All rows of a query; see `trainmaster.db.queries`."""
         return self._transactions.read(query, parameters)
+
+    def first(self, query: sa.Select[Any]) -> RowMapping | None:
+        """The first row of a query; None without any."""
+        rows = self.read(query)
+        return rows[0] if rows else None
 
     def run_row(self, run: str) -> RowMapping:
         """The row of a run.

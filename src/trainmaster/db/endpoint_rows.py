@@ -92,7 +92,7 @@ def note_asked(database: Database, endpoint: str) -> None:
     """Somebody was turned away as no replica is ready."""
     now = database.clock_s()
     asked = t.endpoint.update().where(_E.id == endpoint).values(asked_at=now)
-    database.write(lambda connection, _: connection.execute(asked), patient=False)
+    database.execute(asked, patient=False)
 
 
 def unfinished(database: Database, endpoints: Sequence[str]) -> Sequence[RowMapping]:

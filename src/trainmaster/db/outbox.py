@@ -47,7 +47,7 @@ def insert_messages(
         connection.execute(t.outbox.insert(), rows)
 
 
-def messages_query(run: str, without: Collection[int], limit: int) -> sa.Select[Any]:
+def messages_query(run: str, without: Collection[int] = (), limit: int = 100) -> sa.Select[Any]:
     """Messages of a run with their events: those that were tried least, and of these the oldest, first.
 
     Args:

@@ -80,8 +80,7 @@ def claim(
         )
 
     database.write(write)
-    rows = database.read(sa.select(_T).where(_T.c.worker == worker))
-    return rows[0] if rows else None
+    return database.first(sa.select(_T).where(_T.c.worker == worker))
 
 
 def is_any_free(database: Database, now: float, without: Collection[str] = ()) -> bool:
@@ -92,7 +91,7 @@ def is_any_free(database: Database, now: float, without: Collection[str] = ()) -
 def write(database: Database, worker: str, values: Mapping[str, object]) -> bool:
     """Write to the request that a worker holds; False if it does not any more."""
     changed = _T.update().where(_T.c.worker == worker, _T.c.state == State.RUNNING).values(**values)
-    return database.write(lambda connection, _: bool(connection.execute(changed).rowcount))
+    return bool(database.execute(changed))
 
 
 def end(
@@ -108,7 +107,7 @@ def end(
         "ended_at": now,
     }
     changed = _T.update().where(which, _T.c.state != State.DONE).values(**values)
-    return database.write(lambda connection, _: bool(connection.execute(changed).rowcount))
+    return bool(database.execute(changed))
 
 
 def held_by(worker: str) -> sa.ColumnElement[bool]:
@@ -123,8 +122,7 @@ def named(name: str) -> sa.ColumnElement[bool]:
 
 def find(database: Database, name: str) -> RowMapping | None:
     """A request by its id."""
-    rows = database.read(sa.select(_T).where(_T.c.id == name))
-    return rows[0] if rows else None
+    return database.first(sa.select(_T).where(_T.c.id == name))
 
 
 def _is_free(now: float, without: Collection[str]) -> sa.ColumnElement[bool]:

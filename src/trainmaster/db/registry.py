@@ -102,7 +102,7 @@ def forget(database: Database, row: RowMapping) -> None:
     """Its files are gone, or it is needed again."""
     same = (_R.run_id == row["run_id"], _R.experiment == row["experiment"], _R.task == row["task"])
     gone = t.removed_model.delete().where(*same, _R.removed_at == row["removed_at"])
-    database.write(lambda connection, _: connection.execute(gone))
+    database.execute(gone)
 
 
 def may_go_on(before: float) -> sa.ColumnElement[bool]:

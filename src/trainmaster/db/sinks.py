@@ -54,15 +54,13 @@ def claim(database: Database, row: RowMapping, owner: str, expires_at: float) ->
     free = _S.update().where(_S.c.run_id == row["run_id"], _S.c.kind == row["kind"], same)
     free = free.where(_S.c.expires_at.is_not_distinct_from(row["expires_at"]))
     values = {"owner": owner, "expires_at": expires_at}
-    return database.write(lambda connection, _: bool(connection.execute(free.values(values)).rowcount))
+    return bool(database.execute(free.values(values)))
 
 
 def change(database: Database, run: str, kind: str, sender: str, **values: object) -> bool:
     """Write to a sink; False if another one has become the sender."""
     mine = (_S.c.run_id == run, _S.c.kind == kind, _S.c.owner == sender)
-    return database.write(
-        lambda connection, _: bool(connection.execute(_S.update().where(*mine).values(values)).rowcount)
-    )
+    return bool(database.execute(_S.update().where(*mine).values(values)))
 
 
 def cursors(database: Database, run: str, kind: str) -> dict[Attempt, Cursor]:

@@ -52,8 +52,7 @@ def add(database: Database, row: dict[str, Any], quota_bytes: int, most: int) ->
 
 def find(database: Database, upload: str) -> RowMapping | None:
     """An upload that was not removed."""
-    rows = database.read(_by_id(upload).where(t.upload.c.state != "REMOVED"))
-    return rows[0] if rows else None
+    return database.first(_by_id(upload).where(t.upload.c.state != "REMOVED"))
 
 
 def of_teams(
@@ -139,7 +138,7 @@ def is_finishing(row: RowMapping, now: float) -> bool:
 def renew(database: Database, uploads: Sequence[str], token: int, now: float) -> bool:
     """Keep a claim; False if it is lost."""
     renewed = _claimed(uploads, token).values(claimed_until=now + CLAIM_S)
-    return database.write(lambda connection, _: bool(connection.execute(renewed).rowcount))
+    return bool(database.execute(renewed))
 
 
 def end(

@@ -48,9 +48,7 @@ def claim(database: Database, notice: RowMapping, until: float) -> bool:
         t.notice.c.id == notice["id"], t.notice.c.tries == notice["tries"], t.notice.c.done_at.is_(None)
     )
     values = {"tries": notice["tries"] + 1, "due_at": until}
-    return database.write(
-        lambda connection, _: connection.execute(mine.values(values)).rowcount == 1, patient=False
-    )
+    return database.execute(mine.values(values), patient=False) == 1
 
 
 def end(
@@ -83,7 +81,7 @@ def end(
 
 def add_hook(database: Database, row: Mapping[str, object]) -> None:
     """Keep a new webhook."""
-    database.write(lambda connection, _: connection.execute(t.webhook.insert().values(**row)), patient=False)
+    database.execute(t.webhook.insert().values(**row), patient=False)
 
 
 def hooks_query(team: str | None) -> sa.Select[Any]:
@@ -95,7 +93,7 @@ def hooks_query(team: str | None) -> sa.Select[Any]:
 def change_hook(database: Database, hook: str, values: Mapping[str, object]) -> None:
     """Change columns of a webhook."""
     changed = t.webhook.update().where(t.webhook.c.id == hook).values(**values)
-    database.write(lambda connection, _: connection.execute(changed))
+    database.execute(changed)
 
 
 def remove_hook(database: Database, hook: str) -> None:

@@ -94,14 +94,12 @@ def put(database: Database, row: Mapping[str, Any], triggers: Sequence[Mapping[s
 
 def find(database: Database, workflow: str) -> RowMapping | None:
     """A workflow by its id."""
-    rows = database.read(sa.select(t.workflow).where(_W.id == workflow))
-    return rows[0] if rows else None
+    return database.first(sa.select(t.workflow).where(_W.id == workflow))
 
 
 def named(database: Database, team: str, name: str) -> RowMapping | None:
     """A workflow of a team by its name."""
-    rows = database.read(sa.select(t.workflow).where(_W.team == team, _W.name == name))
-    return rows[0] if rows else None
+    return database.first(sa.select(t.workflow).where(_W.team == team, _W.name == name))
 
 
 def of_teams(database: Database, teams: Collection[str] | None) -> Sequence[RowMapping]:
@@ -180,15 +178,13 @@ def pause(connection: Connection, workflow: str, now: float) -> None:
 def change_secret(database: Database, workflow: str, secret: bytes) -> None:
     """Another secret of its webhook."""
     changed = t.workflow.update().where(_W.id == workflow).values(secret=secret)
-    database.write(lambda connection, _: connection.execute(changed))
+    database.execute(changed)
 
 
 def pass_over(database: Database, workflow: str, key: str, seen: float) -> None:
     """What came up to now starts nothing."""
     which = (_T.workflow_id == workflow, _T.key == key, _T.seen < seen)
-    database.write(
-        lambda connection, _: connection.execute(t.workflow_trigger.update().where(*which).values(seen=seen))
-    )
+    database.execute(t.workflow_trigger.update().where(*which).values(seen=seen))
 
 
 def remove(database: Database, workflow: str) -> None:
@@ -296,9 +292,7 @@ def put_off(database: Database, firing: int, until: float, message: str) -> None
     """Try again to start it later."""
     which = (_F.id == firing, _F.state == WAITING)
     values = {"due_at": until, "message": message}
-    database.write(
-        lambda connection, _: connection.execute(t.workflow_firing.update().where(*which).values(**values))
-    )
+    database.execute(t.workflow_firing.update().where(*which).values(**values))
 
 
 def end(database: Database, firing: int, state: str, message: str, now: float) -> None:
@@ -334,8 +328,7 @@ def last_starts(database: Database, workflows: Collection[str]) -> dict[str, Row
 def start_of(database: Database, run: str) -> RowMapping | None:
     """The start that a run comes from, with the workflow's name and team."""
     query = sa.select(t.workflow_firing, _W.name, _W.team).join(t.workflow, _W.id == _F.workflow_id)
-    rows = database.read(query.where(_F.run_id == run))
-    return rows[0] if rows else None
+    return database.first(query.where(_F.run_id == run))
 
 
 def kept_code(database: Database) -> set[tuple[str, str]]:
