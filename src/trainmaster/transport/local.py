@@ -11,24 +11,13 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from trainmaster.spec.errors import UsageError
-from trainmaster.transport.base import (
-    ANSWER_BYTES,
-    Connection,
-    Exchange,
-    Result,
-    Target,
-    Transport,
-    UnreachableError,
-)
-from trainmaster.transport.conversation import converse
-
-_TIMEOUT_S: Final = 60.0
+from trainmaster.transport.base import Target, Transport
+from trainmaster.transport.process_connection import ProcessConnection
 
 
 class Local(Transport):
@@ -53,7 +42,7 @@ class Local(Transport):
         """There is nothing to end: connections end what they have started."""
 
 
-class LocalConnection(Connection):
+class LocalConnection(ProcessConnection):
     """Runs commands in sessions of their own, in the user's home, as an SSH server does.
 
     Args:
@@ -63,31 +52,26 @@ class LocalConnection(Connection):
         target, host_key: see `Connection`.
     """
 
+    lost = (OSError,)
+    end_patience_s = 0.0
+
     def __init__(self, target: Target, prefix: Sequence[str] = ()) -> None:
-        self.target = target
+        super().__init__(target)
         self._shell = [*prefix, "/bin/sh", "-c"]
-        self.host_key = ""
-        self._is_closed = False
-        self._lock = threading.Lock()
-        self._streams: list[subprocess.Popen[bytes]] = []
+        self._children: list[subprocess.Popen[bytes]] = []
 
-    def exchange(
-        self, talk: Exchange, timeout_s: float | None = None, limit_bytes: int = ANSWER_BYTES
-    ) -> Result:
-        """See `Connection`."""
-        self._check_open()
-        limit_s = _TIMEOUT_S if timeout_s is None else timeout_s
+    async def start(self, command: str) -> _Child:
+        """See `ProcessConnection`."""
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *self._shell, command,
+            stdin=pipe, stdout=pipe, stderr=pipe, cwd=Path.home(), start_new_session=True,
+        )  # fmt: skip
+        return _Child(process)
 
-        async def work() -> Result:
-            children = _Children(self._shell)
-            try:
-                return await converse(
-                    children, talk, limit_s, limit_bytes, self.target.shown, lost=(OSError,)
-                )
-            finally:
-                await children.end()
-
-        return asyncio.run(work())
+    async def reach(self, host: str, port: int) -> _Child:
+        """Ports are on this network: see `forward`."""
+        raise UsageError(f"{host}:{port} is on this network already", "Connect to it directly.")
 
     def stream(self, command: str) -> socket.socket:
         """See `Connection`."""
@@ -103,8 +87,7 @@ class LocalConnection(Connection):
                 start_new_session=True,
             )
         with self._lock:
-            self._streams = [each for each in self._streams if each.poll() is None]
-            self._streams.append(process)
+            self._children = [*(each for each in self._children if each.poll() is None), process]
         return ours
 
     @contextlib.contextmanager
@@ -119,52 +102,12 @@ class LocalConnection(Connection):
 
     def close(self) -> None:
         """End the commands of streams; others have ended."""
+        super().close()
         with self._lock:
-            self._is_closed = True
-            streams, self._streams = self._streams, []
-        for process in streams:
+            children, self._children = self._children, []
+        for process in children:
             _end_group(process.pid)
             process.wait()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was closed."""
-        return self._is_closed
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise UnreachableError(f"{self.target.shown}: the connection was closed")
-
-
-class _Children:
-    """What `converse` starts processes with."""
-
-    def __init__(self, shell: Sequence[str]) -> None:
-        self._shell = shell
-        self._started: list[_Child] = []
-
-    async def create_process(self, command: str, *, encoding: None) -> _Child:
-        """Start one."""
-        del encoding  # as asyncssh has it; here all are bytes
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *self._shell, command,
-            stdin=pipe, stdout=pipe, stderr=pipe, cwd=Path.home(), start_new_session=True,
-        )  # fmt: skip
-        self._started.append(_Child(process))
-        return self._started[-1]
-
-    async def run(self, command: str) -> None:
-        """Run one that says nothing."""
-        await (await asyncio.create_subprocess_exec(*self._shell, command)).wait()
-
-    async def end(self) -> None:
-        """End those that still run, with all that they have started."""
-        for child in self._started:
-            if child.returncode is None:
-                child.close()
-                await child.wait_closed()
-            child.close_pipes()
 
 
 class _Child:
@@ -187,8 +130,12 @@ class _Child:
         """End it."""
         _end_group(self._process.pid)
 
-    def close_pipes(self) -> None:
-        """Close our ends: their end may not be seen before the loop is, and asyncio's process has no way."""
+    async def hang_up(self) -> None:
+        """End it, with all that it has started, if it still runs."""
+        if self.returncode is None:
+            self.close()
+            await self.wait_closed()
+        # The end of our pipes may not be seen before the loop's is, and asyncio's process has no way to it.
         self._process._transport.close()  # type: ignore[attr-defined]
 
 

@@ -28,8 +28,6 @@ _TIMEOUT_S: Final = 60.0
 _READ_BYTES: Final = 1 << 18
 #: What has all its input may answer for so long.
 _PARTING_S: Final = 2.0
-#: To end a command takes another call, which is slow when commands are.
-_KILL_S: Final = 20.0
 
 
 class RemoteProcess(Protocol):
@@ -38,7 +36,10 @@ class RemoteProcess(Protocol):
     stdin: Any
     stdout: Any
     stderr: Any
-    returncode: int | None
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; negative if a signal ended it."""
 
     async def wait_closed(self) -> None:
         """Until it has ended, or the connection is lost."""
@@ -59,9 +60,12 @@ class ProcessConnection(Connection):
     Attributes:
         target, host_key: see `Connection`.
         lost: errors that mean that it is lost.
+        end_patience_s: how long the end of a command that was given up is waited for.
     """
 
     lost: ClassVar[tuple[type[Exception], ...]] = (OSError, ConnectionLostError)
+    #: To end a command takes another call, which is slow when commands are.
+    end_patience_s: ClassVar[float] = 20.0
 
     def __init__(self, target: Target) -> None:
         self.target, self.host_key = target, ""
@@ -93,7 +97,7 @@ class ProcessConnection(Connection):
             try:
                 return await converse(commands, talk, limit_s, limit_bytes, self.target.shown, lost=self.lost)
             except RemoteTimeoutError:
-                await wait_given_up(_KILL_S)
+                await wait_given_up(self.end_patience_s)
                 raise
             finally:
                 await commands.end()
