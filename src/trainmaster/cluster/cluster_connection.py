@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -40,7 +41,6 @@ class _Call:
     """Connecting to a cluster, in a thread: it takes a minute without an answer.
 
     Args:
-        number: of the formation.
         executor: to be opened.
         hello: opens it.
         attempts: that were sent there before, to be asked after.
@@ -48,21 +48,11 @@ class _Call:
     """
 
     def __init__(
-        self,
-        number: int,
-        executor: OneClusterExecutor,
-        hello: Hello,
-        attempts: Sequence[str],
-        wake: threading.Event,
+        self, executor: OneClusterExecutor, hello: Hello, attempts: Sequence[str], wake: threading.Event
     ) -> None:
-        self.number = number
         self.executor = executor
-        self.statuses: Sequence[GangStatus] = ()
-        self.error: TrainmasterError | None = None
-        self.is_over = False
-        self._is_dropped = False
-        self._lock = threading.Lock()
-        self._work = partial(self._run, hello, list(attempts), wake)
+        self.statuses: Future[Sequence[GangStatus]] = Future()
+        self._work = partial(self._run, hello, attempts, wake)
 
     def begin(self) -> None:
         """In a thread of its own."""
@@ -70,28 +60,20 @@ class _Call:
 
     def drop(self) -> None:
         """It is not waited for any more."""
-        with self._lock:
-            self._is_dropped = True
-            is_over = self.is_over
-        if is_over and self.error is None:
-            hang_up(self.executor)
+        self.statuses.add_done_callback(lambda _: hang_up(self.executor))
 
     def _run(self, hello: Hello, attempts: Sequence[str], wake: threading.Event) -> None:
         try:
             hello(self.executor)
-            if attempts:  # it was out of reach for a while: what has changed meanwhile is news
-                self.statuses = self.executor.observe(attempts)
+            # It was out of reach for a while: what has changed meanwhile is news.
+            self.statuses.set_result(self.executor.observe(attempts) if attempts else ())
         except TrainmasterError as error:
-            self.error = error
             hang_up(self.executor)
+            self.statuses.set_exception(error)
         except Exception as error:
             log.exception("cannot connect")
-            self.error = ExecutorError(f"internal error: {type(error).__name__}: {error}")
-        with self._lock:
-            self.is_over = True
-            is_dropped = self._is_dropped
-        if is_dropped and self.error is None:
-            hang_up(self.executor)
+            words = f"internal error: {type(error).__name__}: {error}"
+            self.statuses.set_exception(ExecutorError(words))
         wake.set()
 
 
@@ -226,7 +208,7 @@ class ClusterConnection:
         elif formation is not None and self.executor is None and self._clock() >= self._reopen_at:
             self._number = formation.number
             executor = self._opener(self.loop, formation)
-            self._call = _Call(formation.number, executor, self._hello, list(self.sent), self._wake)
+            self._call = _Call(executor, self._hello, list(self.sent), self._wake)
             self._call.begin()
         if self.services or self.loop.scaling.needed is not None:
             self._note_unused(places)
@@ -287,17 +269,19 @@ class ClusterConnection:
 
     def _answer(self, call: _Call) -> None:
         """Take in what became of connecting."""
-        if not call.is_over:
+        if not call.statuses.done():
             return
         self._call = None
-        if isinstance(call.error, LeaseLostError):
-            raise call.error  # it is another driver's now
-        if call.error is not None:
-            self._note_unresponsive(call.error)
+        try:
+            statuses = call.statuses.result()
+        except LeaseLostError:
+            raise  # it is another driver's now
+        except TrainmasterError as error:
+            self._note_unresponsive(error)
             return
         self.executor, self._unresponsive_since = call.executor, None
         call.executor.hurry()  # from here on the run's loop waits for it
-        for status in call.statuses:
+        for status in statuses:
             if status.attempt in self.sent:
                 self.hear(status)
         for attempt, grace_s in list(self._stops.items()):

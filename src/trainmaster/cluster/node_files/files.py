@@ -11,7 +11,7 @@ import os
 import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -45,22 +45,6 @@ _HOLDS: Final = (
 _DIGEST_CHARACTERS: Final = 20
 
 
-@dataclass(slots=True)
-class _LookQuestion:
-    directories: Sequence[str]
-    answer: bool | None = None
-    error: Exception | None = None
-
-    @property
-    def is_over(self) -> bool:
-        return self.answer is not None or self.error is not None
-
-    def told(self) -> bool:
-        if self.error is not None:
-            raise self.error
-        return bool(self.answer)
-
-
 class NodeProbe:
     """Asks nodes; threads share it, and the answers that are awaited.
 
@@ -71,7 +55,7 @@ class NodeProbe:
     def __init__(self, links: NodeLinks) -> None:
         self._links = links
         self._changed = threading.Condition()
-        self._waiting: dict[str, list[_LookQuestion]] = {}
+        self._waiting: dict[str, list[tuple[Sequence[str], Future[bool]]]] = {}
         self._busy: set[str] = set()
 
     def are_empty(self, access: NodeAccess, directories: Sequence[str]) -> bool:
@@ -81,36 +65,35 @@ class NodeProbe:
             CommandError: the node answers something else.
             UnreachableError: it cannot be reached.
         """
-        question = _LookQuestion(directories)
-        node = access.id
+        answer, node = Future[bool](), access.id
         with self._changed:
-            self._waiting.setdefault(node, []).append(question)
-            self._changed.wait_for(lambda: question.is_over or node not in self._busy)
-            if question.is_over:
-                return question.told()
+            self._waiting.setdefault(node, []).append((directories, answer))
+            self._changed.wait_for(lambda: answer.done() or node not in self._busy)
+            if answer.done():
+                return answer.result()
             self._busy.add(node)
-            questions = self._waiting.pop(node)
+            asked, answers = zip(*self._waiting.pop(node), strict=True)
         try:
-            for each, answer in zip(questions, self._ask(access, questions), strict=True):
-                each.answer = answer
+            for each, is_empty in zip(answers, self._ask(access, asked), strict=True):
+                each.set_result(is_empty)
         except Exception as error:  # noqa: BLE001 - each of them gets it
-            for each in questions:
-                each.error = error
+            for each in answers:
+                each.set_exception(error)
         finally:
             with self._changed:
                 self._busy.discard(node)
                 self._changed.notify_all()
-        return question.told()
+        return answer.result()
 
-    def _ask(self, access: NodeAccess, questions: Sequence[_LookQuestion]) -> list[bool]:
-        calls = "".join(f"t {n} {shlex.join(each.directories)}; " for n, each in enumerate(questions))
+    def _ask(self, access: NodeAccess, asked: Sequence[Sequence[str]]) -> list[bool]:
+        calls = "".join(f"t {n} {shlex.join(each)}; " for n, each in enumerate(asked))
         command = f"{_ASK}; echo {_BEGIN}; {calls}echo {_END}"
         result = self._links.use(access, lambda link: link.run(command, timeout_s=_PROBE_S))
         lines = result.out.partition(f"{_BEGIN}\n")[2].splitlines()
         if result.code != 0 or lines[-1:] != [_END]:
             raise CommandError(f"{access.target.shown}: {result.last_words}")
         full = set(lines[:-1])
-        return [str(number) not in full for number in range(len(questions))]
+        return [str(number) not in full for number in range(len(asked))]
 
 
 T = TypeVar("T")
