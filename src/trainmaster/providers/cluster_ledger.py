@@ -1,5 +1,7 @@
 """`ClusterLedger`: what a home knows of its clusters at a place, and the key that their machines let in.
 
+`ProviderFiles`: the files of any place in a home.
+
 `MachineLedger`: one whose clusters are requests, each with its machines.
 """
 
@@ -34,12 +36,56 @@ class ClusterNoun(Protocol):
 K = TypeVar("K", bound=ClusterNoun)
 
 
-class ClusterLedger(Generic[K]):
-    """Files below a directory. Several processes may use it.
+class ProviderFiles:
+    """Files of a provider in a home. Several processes may use them.
 
     Args:
-        directory: of a provider in the home.
+        directory: of the provider.
         saved: called when a file was written, before anybody relies on it.
+
+    Attributes:
+        comment: behind the public half of the key.
+    """
+
+    comment = ""
+
+    def __init__(self, directory: Path, saved: Callable[[], None] = lambda: None) -> None:
+        self.directory, self.saved = directory, saved
+
+    def key(self) -> tuple[Path, str]:
+        """The key that machines let in: file of the private half, and the public half."""
+        private, public = self.directory / "id_ed25519", self.directory / "id_ed25519.pub"
+        with self._locked("lock-key"):
+            if not public.exists():
+                from trainmaster.transport.key_pairs import make_key_pair
+
+                pair = make_key_pair()
+                write_private(private, pair.private.encode())
+                write_private(public, f"{pair.public} {self.comment}".strip().encode())
+                self.saved()
+        return private, public.read_text().strip()
+
+    def _told(self, path: Path, hint: str) -> dict[str, Any]:
+        """What a file says.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            ProviderError: it is damaged, which must not be taken for that; with what to do.
+        """
+        try:
+            return typed(dict[str, Any], parsed_json(path.read_bytes()))
+        except ValueError as error:
+            raise damaged(path, error, hint) from None
+
+    @contextlib.contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        with (self.directory / name).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+class ClusterLedger(ProviderFiles, Generic[K]):
+    """See `ProviderFiles`.
 
     Attributes:
         kind: what is known of one cluster.
@@ -48,9 +94,6 @@ class ClusterLedger(Generic[K]):
 
     kind: type[K]
     hint = ""
-
-    def __init__(self, directory: Path, saved: Callable[[], None] = lambda: None) -> None:
-        self.directory, self.saved = directory, saved
 
     def of(self, cluster: str) -> K:
         """What is known of a cluster."""
@@ -63,12 +106,11 @@ class ClusterLedger(Generic[K]):
 
     def _read(self, path: Path) -> K | None:
         try:
-            return typed(self.kind, self.upgraded(typed(dict[str, Any], parsed_json(path.read_bytes()))))
+            return typed(self.kind, self.upgraded(self._told(path, self.hint)))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
-            words = " ".join(str(error).split())[:200]
-            raise ProviderError(f"{path} is damaged: {words}", self.hint) from None
+            raise damaged(path, error, self.hint) from None
 
     def upgraded(self, written: dict[str, Any]) -> dict[str, Any]:
         """What a file says, which an earlier version may have written."""
@@ -83,19 +125,6 @@ class ClusterLedger(Generic[K]):
         """The cluster is given back."""
         self._file(cluster).unlink(missing_ok=True)
 
-    def key(self) -> tuple[Path, str]:
-        """The key that machines let in: file of the private half, and the public half."""
-        private, public = self.directory / "id_ed25519", self.directory / "id_ed25519.pub"
-        with self._locked("lock-key"):
-            if not public.exists():
-                from trainmaster.transport.key_pairs import make_key_pair
-
-                pair = make_key_pair()
-                write_private(private, pair.private.encode())
-                write_private(public, pair.public.encode())
-                self.saved()
-        return private, public.read_text().strip()
-
     @contextlib.contextmanager
     def alone(self, cluster: str) -> Iterator[None]:
         """Hold the only right to ask for this cluster, or to give it back."""
@@ -108,14 +137,13 @@ class ClusterLedger(Generic[K]):
         with self._locked(f"lock-{digest[:2]}"):
             yield
 
-    @contextlib.contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
-        with (self.directory / name).open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
     def _file(self, cluster: str) -> Path:
         return self.directory / f"cluster-{short_digest(cluster)}.json"
+
+
+def damaged(path: Path, error: Exception, hint: str) -> ProviderError:
+    """What a file says means nothing."""
+    return ProviderError(f"{path} is damaged: {' '.join(str(error).split())[:200]}", hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from trainmaster.providers.base import Node
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
+
+T = TypeVar("T")
 
 #: Beside the files of clusters.
 _SIZES: Final = "memory-of-hosts"
@@ -33,18 +35,11 @@ class HostLedger:
 
     def recall(self, cluster: str) -> list[Node]:
         """The nodes of a cluster as they were when it was last written."""
-        try:
-            rows = parsed_json(self._file(cluster).read_bytes())["nodes"]
-            return [typed(Node, row) for row in rows]
-        except (OSError, ValueError, LookupError, TypeError):
-            return []  # the hosts know
+        return _told(list[Node], self._file(cluster), "nodes") or []  # the hosts know
 
     def tokens(self, cluster: str) -> dict[str, str]:
         """By which request each of these nodes came."""
-        try:
-            return typed(dict[str, str], parsed_json(self._file(cluster).read_bytes())["tokens"])
-        except (OSError, ValueError, LookupError, TypeError):
-            return {}
+        return _told(dict[str, str], self._file(cluster), "tokens") or {}
 
     def remember(self, cluster: str, nodes: Iterable[Node], tokens: Mapping[str, str] | None = None) -> None:
         """Write down the nodes of a cluster, and by which requests some came; without nodes, forget it."""
@@ -58,10 +53,7 @@ class HostLedger:
 
     def sizes(self) -> dict[str, int]:
         """Main memory of hosts, in bytes, as they told last; those that never did are missing."""
-        try:
-            return typed(dict[str, int], parsed_json((self._directory / _SIZES).read_bytes()))
-        except (OSError, ValueError, LookupError, TypeError):
-            return {}
+        return _told(dict[str, int], self._directory / _SIZES) or {}
 
     def learn_sizes(self, told: Mapping[str, int]) -> None:
         """Write down how much memory hosts have."""
@@ -74,18 +66,24 @@ class HostLedger:
 
     def clusters(self) -> list[str]:
         """Those that are remembered."""
-        found = []
-        for file in self._directory.glob("*.json"):
-            try:
-                found.append(typed(str, parsed_json(file.read_bytes())["cluster"]))
-            except (OSError, ValueError, LookupError, TypeError):
-                continue
-        return found
+        found = (_told(str, file, "cluster") for file in self._directory.glob("*.json"))
+        return [name for name in found if name is not None]
 
     def _file(self, cluster: str) -> Path:
         if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}", cluster):
             return self._directory / f"{cluster}.json"
         return self._directory / f"{hashlib.sha256(cluster.encode()).hexdigest()[:24]}.json"
+
+
+def _told(kind: type[T], file: Path, *keys: str) -> T | None:
+    """What a file says, there; None if it says nothing of that kind."""
+    try:
+        said = parsed_json(file.read_bytes())
+        for key in keys:
+            said = said[key]
+        return typed(kind, said)
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def as_host(node: Node) -> InventoryHost:

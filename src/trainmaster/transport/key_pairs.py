@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainmaster.transport.ssh import load_asyncssh
+from trainmaster.spec.errors import MissingPartError
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,20 @@ class KeyPair:
 
 
 def make_key_pair() -> KeyPair:
-    """A new one."""
-    key = load_asyncssh().generate_private_key("ssh-ed25519")
-    public = key.export_public_key("openssh").decode().split()
-    return KeyPair(key.export_private_key("openssh").decode(), " ".join(public[:2]))
+    """A new one.
+
+    Raises:
+        MissingPartError: what makes keys is not installed.
+    """
+    try:
+        from cryptography.hazmat.primitives import serialization as form
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    except ImportError as error:
+        raise MissingPartError(
+            f"an SSH key cannot be made without cryptography, which is not installed ({error})",
+            "Install it: pip install cryptography.",
+        ) from None
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+    public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    return KeyPair(private.decode(), public.decode())

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from trainmaster.spec.errors import MissingPartError, ProviderError
-from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.providers.cluster_ledger import ProviderFiles, damaged
+from trainmaster.spec.plain_json import typed
 from trainmaster.spec.private_files import short_digest, write_private
 
 _Type = TypeVar("_Type")
@@ -25,20 +22,14 @@ _ATTEMPT_HINT: Final = (
 _HOST_KEY_HINT: Final = "Remove the file, and end the cluster: its machines cannot be told from others."
 
 
-@dataclass(frozen=True, slots=True)
-class AwsLedger:
-    """Files below a directory. Every method may be called by several processes at once.
+class AwsLedger(ProviderFiles):
+    """See `ProviderFiles`.
 
     A region is written down before anything is asked for there, and the zone of a request before it is sent:
     what comes after a crash looks where the first one was, and repeats the very call.
-
-    Attributes:
-        directory: of this provider in the home.
-        saved: called when a file was written, before anybody relies on it.
     """
 
-    directory: Path
-    saved: Callable[[], None] = lambda: None
+    comment = "trainmaster"
 
     def regions(self) -> list[str]:
         """Where this home has ever rented."""
@@ -48,7 +39,7 @@ class AwsLedger:
         """Remember it, for good."""
         if region in self.regions():
             return
-        with self._locked():
+        with self._locked("lock"):
             self._write("regions.json", {"regions": sorted({*self.regions(), region})})
 
     def attempt(self, cluster: str, token: str) -> str:
@@ -57,7 +48,7 @@ class AwsLedger:
 
     def set_attempt(self, cluster: str, token: str, zone: str) -> None:
         """A request is about to be sent there; '' when it is known to have given nothing."""
-        with self._locked():
+        with self._locked("lock"):
             self._write(_name(cluster, token), {"cluster": cluster, "token": token, "zone": zone})
 
     def attempts(self, cluster: str) -> list[str]:
@@ -88,10 +79,12 @@ class AwsLedger:
         """
         name = f"{short_digest(cluster)}-{short_digest(token)}-host.json"
         if not (self.directory / name).exists():
-            with self._locked():
+            with self._locked("lock"):
                 if not (self.directory / name).exists():
-                    private, public = _new_key()
-                    self._write(name, {"private": private.decode(), "public": public.decode()})
+                    from trainmaster.transport.key_pairs import make_key_pair
+
+                    pair = make_key_pair()
+                    self._write(name, {"private": pair.private, "public": pair.public})
         half = {key: self._known(name, str, key, "", _HOST_KEY_HINT) for key in ("private", "public")}
         return half["private"], half["public"]
 
@@ -102,57 +95,21 @@ class AwsLedger:
 
     def public_key(self) -> str:
         """Its public half, on one line; made at the first use."""
-        path = self.private_key.with_suffix(".pub")
-        if not path.exists():
-            with self._locked():
-                if not path.exists():
-                    self._make_key(path)
-        return path.read_text().strip()
-
-    def _make_key(self, public: Path) -> None:
-        private, half = _new_key()
-        # The public half last: where it is, the other is there.
-        write_private(self.private_key, private)
-        write_private(public, half + b" trainmaster\n")
-        self.saved()
+        return self.key()[1]
 
     def _known(self, name: str, kind: type[_Type], key: str, default: _Type, hint: str) -> _Type:
         """What a file says; if it is damaged nothing may be taken for not being there."""
-        path = self.directory / name
         try:
-            found = typed(dict[str, Any], parsed_json(path.read_bytes()))
+            found = self._told(self.directory / name, hint)
             return typed(kind, found[key]) if key in found else default
         except FileNotFoundError:
             return default
         except ValueError as error:
-            words = " ".join(str(error).split())[:200]
-            raise ProviderError(f"{path} is damaged: {words}", hint) from None
+            raise damaged(self.directory / name, error, hint) from None
 
     def _write(self, name: str, values: dict[str, Any]) -> None:
         write_private(self.directory / name, json.dumps(values).encode())
         self.saved()
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        with (self.directory / "lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-
-def _new_key() -> tuple[bytes, bytes]:
-    try:
-        from cryptography.hazmat.primitives import serialization as form
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    except ImportError as error:
-        raise MissingPartError(
-            f"an SSH key cannot be made without cryptography, which is not installed ({error})",
-            "Install it: pip install 'trainmaster[aws]'.",
-        ) from None
-    key = Ed25519PrivateKey.generate()
-    return (
-        key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption()),
-        key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH),
-    )
 
 
 def _name(cluster: str, token: str) -> str:
