@@ -178,17 +178,17 @@ class Bench:
         with log.open("wb") as out:
             env = {**self.env, **(self.reached if LAB_VOLUME in kind.recipe else {})}
             process = subprocess.Popen(command, env=env, cwd=self.work, stdout=out, stderr=out)
+            hurt = ""
             try:
                 if kind.fault:
-                    self._hurt(kind, process, log)
+                    hurt = self._hurt(kind, process, lambda: started(name, log))
                 process.wait(MOST_S)
             except subprocess.TimeoutExpired:
                 process.terminate()
                 process.wait(60)
         if kind.fault == "slow":
             self.call("lab", "delay", "all", "all", "none", must=False)
-        said = log.read_text()
-        found = re.search(rf"^({name}-\w+): started", said, re.MULTILINE)
+        found = started(name, log)
         record = {
             "kind": name,
             "number": number,
@@ -196,28 +196,36 @@ class Bench:
             "load": [round(before, 2), round(os.getloadavg()[0], 2)],
             "drawn": drawn,
             "wall_s": round(time.time() - began, 2),
+            **({"hurt": hurt} if kind.fault else {}),
         }
         return record | (
-            self._truth(found.group(1)) if found else {"reason": "NOT STARTED", "said": said[-500:]}
+            self._truth(found) if found else {"reason": "NOT STARTED", "said": log.read_text()[-500:]}
         )
 
-    def _hurt(self, kind: Kind, process: subprocess.Popen[bytes], log: Path) -> None:
-        """Once it trains."""
-        fault = kind.fault
-        end = time.monotonic() + 120
-        while process.poll() is None and time.monotonic() < end and "step" not in log.read_text():
+    def _hurt(self, kind: Kind, process: subprocess.Popen[bytes], run: Callable[[], str]) -> str:
+        """Once it trains; which machine, or nothing if it was over before."""
+        end = time.monotonic() + 240
+        while process.poll() is None and time.monotonic() < end and not self._has_stepped(run()):
             time.sleep(0.5)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(kind.fault_after_s)
         if process.poll() is not None:
-            return
-        ids = re.findall(r"\bi-[0-9a-f]+", self.call("lab", "status", must=False))
-        if fault == "slow":
-            self.call("lab", "delay", "all", "all", 5, must=False)
-        elif ids and fault == "lost":
-            self.call("lab", "terminate", ids[0], must=False)
-        elif ids:
-            self.call("lab", "interrupt", ids[0], "--notice", 5, must=False)
+            return ""
+        hosts = json.loads(self.call("lab", "status", "--json"))["hosts"]
+        ids = [host["id"] for host in hosts if host["state"] == "running"]  # it lists what is gone, too
+        hurt = "all" if kind.fault == "slow" else ids[-1]
+        command = {
+            "slow": ("delay", hurt, hurt, 5),
+            "lost": ("terminate", hurt),
+            "interrupted": ("interrupt", hurt, "--notice", 5),
+        }
+        self.call("lab", *command[kind.fault])
+        return hurt
+
+    def _has_stepped(self, run: str) -> bool:
+        """Whether a member has told a step."""
+        told = (self.home / "runs" / run / "tasks").glob("*/*/*/*.metrics.jsonl") if run else ()
+        return any(file.stat().st_size for file in told)
 
     def _truth(self, run: str) -> dict[str, Any]:
         with contextlib.closing(sqlite3.connect(self.home / "trainmaster.db")) as connection:
@@ -251,6 +259,17 @@ class Bench:
             "quotes": quotes,
             "told": status.get("quote"),
         }
+
+
+def started(name: str, log: Path) -> str:
+    """The run of that name that has begun, by its words; empty before."""
+    found = re.search(rf"^({name}-\w+): started", log.read_text(), re.MULTILINE)
+    return found.group(1) if found else ""
+
+
+def is_disturbed(record: dict[str, Any]) -> bool:
+    """Whether something was done to it; rows that do not say it were made when only delays came about."""
+    return bool(record.get("hurt", KINDS[record["kind"]].fault == "slow"))
 
 
 def write_set(place: Path, file_bytes: int) -> None:
@@ -405,8 +424,8 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What the file says."""
     groups: dict[str, Callable[[dict[str, Any]], bool]] = {
         "all": lambda _: True,
-        "undisturbed": lambda each: not KINDS[each["kind"]].fault,
-        "disturbed": lambda each: bool(KINDS[each["kind"]].fault),
+        "undisturbed": lambda each: not is_disturbed(each),
+        "disturbed": is_disturbed,
     }
     groups |= {name: lambda each, name=name: each["kind"] == name for name in KINDS}
     told, made = {}, [each for each in records if "picked" not in each]
