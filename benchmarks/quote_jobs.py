@@ -228,8 +228,9 @@ for step in range(1, int(sys.argv[1]) + 1):
         file.write(json.dumps({"step": step, "at": time.time()}) + "\\n")
 context.stop()
 """
-#: A folder with code of its own: Java goes there, as machines of the lab have none.
-WITH_JAVA = "spark"
+#: A folder with code of its own: Java goes there, as machines of the lab have none. Beside the code of all
+#: jobs its headers would make strangers of two versions of one.
+WITH_JAVA = "../with-java"
 SCRIPTS = {
     "steps.py": STEPS, "ddp.py": DDP, "mpi.py": MPI, "whole.py": WHOLE, "read.py": READ, "shared.py": SHARED,
     "async.py": ASYNC, "curve.py": CURVE, "stream.py": STREAM, "count.py": COUNT,
@@ -251,7 +252,7 @@ class Kind:
         provider: ``local`` or ``lab``.
         fault: what goes wrong: ``lost``, ``interrupted`` or ``slow``; empty for nothing.
         fault_after_s: so long after its first step.
-        folder: with its code, below the one of all recipes.
+        folder: with its code, from the one of all recipes.
     """
 
     recipe: str

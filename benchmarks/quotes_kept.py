@@ -164,7 +164,7 @@ class Bench:
             take_java_along(self.work / WITH_JAVA)
         seed = f"seed: {drawn['seed']}\n" if "seed" in drawn else ""
         text = f"name: {name}\n{engine}{seed}experiments:\n  train:\n" + kind.recipe.format(**drawn, n=number)
-        path = self.work / kind.folder / f"{name}.yaml"
+        path = (self.work / kind.folder / f"{name}.yaml").resolve()
         path.write_text(text + "\n")
         return path, drawn
 
