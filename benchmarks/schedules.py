@@ -24,6 +24,8 @@ def run(seed: int) -> tuple[bool, str]:
         "-m",
         "pytest",
         "-q",
+        "-m",
+        "crossings",
         "--reruns",
         "0",
         "tests/integration/lab/test_lab_schedules.py",

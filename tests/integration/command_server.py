@@ -7,9 +7,9 @@ process id, exit code, signals, the three streams, working directory, umask, ses
 name, command line and environment. What differs:
 
 - All modules and verbs are there already: an import that is missing, slow, or in the wrong order does not
-  show. Therefore the first call of each verb, and with each of its options (but ``--json``), is real: in each
-  session, or in all that share a folder (``TRAINMASTER_TESTS_SEEN_COMMANDS``). What is to be interrupted at
-  its start must ask for it.
+  show. Therefore the first call of each verb is real: in each session, or in all that share a folder
+  (``TRAINMASTER_TESTS_SEEN_COMMANDS``). An import that only an option needs is checked by mypy and
+  `scripts/import_circles.py`. What is to be interrupted at its start must ask for a real one.
 - Its parent is the server. All forks share its hash seed, its limits (``ulimit``), and its control group.
 - At its end threads are joined, exit handlers run, and streams are flushed, but modules are not taken down.
 - The environment is set after the imports. What Python and libraries read when they start (`_READ_AT_START`)
@@ -73,6 +73,13 @@ _PACKAGES = (
 _LIBRARIES = (
     *("sqlalchemy.dialects.sqlite", "sqlalchemy.orm", "ruamel.yaml", "psutil", "typer._adapters"),
     *("obstore", "asyncssh", "boto3", "numpy.random"),
+)
+#: Verbs with verbs of their own.
+_GROUPS = frozenset(
+    (
+        *("apps", "clusters", "config", "context", "image", "lab", "metrics", "models", "secret", "server"),
+        *("services", "team", "token", "user", "views", "volume", "workflows"),
+    )
 )
 #: As in <linux/prctl.h>.
 _PR_SET_NAME, _PR_SET_MM, _PR_SET_MM_MAP = 15, 35, 14
@@ -207,13 +214,11 @@ class Commands:
             return True
         if _at_start(environ) != _at_start(os.environ):
             return True
-        verb = " ".join(word for word in words[1:3] if word.isalpha())  # `models get`; a run's id has a dash
-        options = {word.partition("=")[0] for word in words[2:] if word.startswith("-")} - {"--json"}
-        used = {verb, *(f"{verb} {option}" for option in options)}
+        verb = " ".join(words[1:3] if words[1:2] and words[1] in _GROUPS else words[1:2])  # `models get`
         with self._lock:
-            new = used - self._seen
-            self._seen |= used
-        return bool({name for name in new if _is_first(name)})  # all are noted
+            is_new = verb not in self._seen
+            self._seen.add(verb)
+        return is_new and _is_first(verb)
 
     def _running(self) -> socket.socket:
         with self._lock:

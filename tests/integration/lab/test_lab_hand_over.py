@@ -66,17 +66,12 @@ def when_it_has_moved(renter: Renter, renting: Renting, run: str) -> None:
 
 
 SEATS, WHEN = ("worker-0", "worker-1"), (when_it_runs, when_it_moves, when_it_has_moved)
-#: It runs with all tests, the others with `make crossings`. A machine that is lost before that is one that
-#: the home drives, as those of `test_lab_runs.py`; afterwards, one that its cluster drives, as those of
-#: `test_lab_on_cluster.py`.
-COVER = (("worker-0", when_it_moves),)
-CROSSINGS = [
-    pytest.param(*each, marks=() if each in COVER else pytest.mark.crossings)
-    for each in itertools.product(SEATS, WHEN)
-]
 
 
-@pytest.mark.parametrize(("seat", "when"), CROSSINGS)
+#: `make test` has a machine that is lost before that, which the home drives (`test_lab_runs.py`), and
+#: afterwards, when its cluster drives (`test_lab_data_elsewhere.py`).
+@pytest.mark.crossings
+@pytest.mark.parametrize(("seat", "when"), list(itertools.product(SEATS, WHEN)))
 def test_a_machine_is_lost_while_a_run_is_handed_over(
     renter: Renter, store: Any, when: Callable[[Renter, Renting, str], None], seat: str
 ) -> None:

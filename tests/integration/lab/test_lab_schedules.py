@@ -1,6 +1,7 @@
 """Seeded random schedules of faults: whatever happens, the run ends well and nothing is left or told twice.
 
 ``TRAINMASTER_SCHEDULES`` says how many, ``TRAINMASTER_SCHEDULE`` which; `benchmarks/schedules.py` runs 50.
+Part of `make crossings`: `test_lab_runs.py` has each of the faults by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from renter import Renter, Renting
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.crossings, pytest.mark.ray, pytest.mark.timeout(900)]
 
 ONE = os.environ.get("TRAINMASTER_SCHEDULE")
 SEEDS = [int(ONE)] if ONE else range(int(os.environ.get("TRAINMASTER_SCHEDULES", "1")))
