@@ -197,7 +197,8 @@ class EmbeddedClient:
             from trainmaster.service.on_cluster.hand_over import check_moves
 
             plans = () if offer is None else offer.plans
-            check_moves(planned.recipe, self._service.home.store_url, plans)
+            is_shared = self._service.database.is_shared
+            check_moves(planned.recipe, self._service.home.store_url, plans, is_shared=is_shared)
         if offer is not None and offer.most_usd_per_hour > agreed_usd_per_hour:
             raise UsageError(
                 f"it costs at most ${offer.most_usd_per_hour:.4g} per hour, which was not agreed to",

@@ -8,16 +8,19 @@ client token and tagged, so a call that is repeated after a crash finds what the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.private_files import short_digest
 
 #: Drivers of one home may have clocks that differ by so much.
 CLOCKS_DIFFER_S: Final = 300.0
+#: Where a home may have machines, and the key that they let in.
+_OF_ALL_CLUSTERS: Final = ("regions.json", "id_ed25519", "id_ed25519.pub")
 #: A machine that has not come up so long after this process knows of it is given back.
 BOOT_S: Final = 600.0
 
@@ -43,6 +46,15 @@ class ProviderPlace:
         path = self.root / "providers" / provider
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path
+
+    def files_for(self, provider: str, clusters: Iterable[str]) -> list[Path]:
+        """What a driver that goes on with these clusters in another home must have of a provider's directory.
+
+        Every ledger names a file of one cluster by its short digest; the others here are of all clusters.
+        """
+        place = self.root / "providers" / provider
+        own = [path for each in clusters for path in sorted(place.glob(f"*{short_digest(each)}*.json"))]
+        return [*(place / name for name in _OF_ALL_CLUSTERS), *own]
 
 
 def root_on_nodes(identity: str) -> str:

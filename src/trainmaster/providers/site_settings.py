@@ -111,7 +111,11 @@ class LoginSettings(SiteSettings[M], Generic[M]):
     @property
     def key_file(self) -> Path | None:
         """The private key for the login."""
-        return self.file.parent / Path(self.key).expanduser() if self.key else None
+        if not self.key:
+            return None
+        here = self.file.parent / Path(self.key).expanduser()
+        # Another server's home of a run leads to the settings by a link.
+        return here if here.exists() else self.file.resolve().parent / Path(self.key)
 
 
 def machines_key(machine: type[SiteMachine]) -> Key:

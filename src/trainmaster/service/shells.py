@@ -230,7 +230,8 @@ def find_way(
     if not client and shutil.which("ssh") is None:
         raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
     ssh = sys.executable if client else shutil.which("ssh") or "ssh"
-    if service.home_if_here(run) is None and not answers(node):
+    is_direct = not (node.jump or node.way)  # what leads there by other ways says itself what is wrong
+    if is_direct and service.home_if_here(run) is None and not answers(node):
         raise ProviderError(
             f"{node.id} of {run} cannot be reached from here: nothing answers at port {node.port} of "
             f"{node.address}",

@@ -161,6 +161,11 @@ class PrivateSlurm(PrivateServer):
         """Pull a node's cable, or put it in again."""
         self._network.cut(name, healed=healed)
 
+    @property
+    def address(self) -> str:
+        """Of this machine, as nodes reach it."""
+        return self._network.address()
+
     # --- what is seen --------------------------------------------------------------------------------------
 
     def command(self, *words: str, check: bool = True) -> str:

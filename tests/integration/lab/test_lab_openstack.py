@@ -172,7 +172,7 @@ ROWS = {
     ),
     "throttled": Row("echo member $TRAINMASTER_INDEX", "member 1", trouble={"throttled": 3}),
     "driver on the cluster": Row(
-        "echo never", "in this home only", options=("--on-cluster",), code=2, boots=0
+        "echo never", "by this home only", options=("--on-cluster",), code=2, boots=0
     ),
 }
 

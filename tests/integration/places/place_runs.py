@@ -98,6 +98,17 @@ def gang(user: Renter, workers: int = 2, steps: int = 60, machine: str = "node")
     return user.recipe(GANG.format(workers=workers, steps=steps, machine=machine))
 
 
+def drivers_of(run: str) -> list[int]:
+    """Processes on machines of a place on this machine that drive a run."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            if b"trainmaster.service.on_cluster.machine_driver" in words and run.encode() in words[-2]:
+                found.append(int(entry.name))
+    return found
+
+
 def until_step(user: Renter, run: str) -> None:
     """A checkpoint is there."""
     until(lambda: user.checkpoints(run))

@@ -141,8 +141,7 @@ def check_all_clean(place: Place) -> None:
 def test_it_is_resumed(driven: Renter, place: Place, number: int) -> None:
     """Then killed once more, and resumed: what was had is found, and never had twice."""
     first_s, second_s = moments_s(place, "first")[number], moments_s(place, "second")[-1 - number]
-    # Else it is over before the last of these moments where the machine is quick.
-    going = driven.run(gang(driven, 2, 90, place.machine), provider=place.name)
+    going = driven.run(gang(driven, 2, 30, place.machine), provider=place.name)
     run = kill_after(going, place, 1, first_s)
     most = len(place.held())
     again = driven.start("resume", run, "--json")

@@ -48,7 +48,7 @@ ROWS = {
     "cap": Crossing("sleep 600", "the run ends: it may cost", "dear", "{total: $0.6}", code=1),
     "a limit of waiting": Crossing("echo never", "no machines after 5 s", "wide", "{wait: 5s}", code=1),
     "driver on the cluster": Crossing(
-        "echo never", "in this home only", "node", options=("--on-cluster",), code=2
+        "echo never", "neither side could read", "node", options=("--on-cluster",), code=2
     ),
 }
 

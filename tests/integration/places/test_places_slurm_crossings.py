@@ -53,7 +53,7 @@ ROWS = {
         "sleep 600", "the run ends: it may cost", "dear", "{total: $0.6}", code=1
     ),
     "a limit of waiting": Crossing("echo never", "no machines after 5 s", "node", "{wait: 5s}", code=1),
-    "driver on the cluster": Crossing("echo never", "in this home only", options=("--on-cluster",), code=2),
+    "driver on the cluster": Crossing("echo never", "neither side could", options=("--on-cluster",), code=2),
     "a limit above the partition's": Crossing("echo never", "than partition main allows", "long", code=2),
     "more memory than a node has": Crossing("echo never", "partition main has 9 GB", "large", code=2),
     "more GPUs than a node has": Crossing("echo never", "partition main has 3 GPUs", "gpus", code=2),

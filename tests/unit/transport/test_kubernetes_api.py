@@ -13,7 +13,7 @@ import pytest
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.transport.http_calls import HttpAnswer, send_request
 from trainmaster.transport.kubernetes.api import KubeApi, KubeRefusedError
-from trainmaster.transport.kubernetes.login import KubeCredentials, KubeLogin, read_login
+from trainmaster.transport.kubernetes.login import KubeCredentials, KubeLogin, login_for_pod, read_login
 
 CONFIG = """
 current-context: {current}
@@ -43,6 +43,37 @@ def test_the_first_file_holds_and_a_context_may_be_named(tmp_path: Path) -> None
     assert KubeCredentials(found).headers() == {"Authorization": "Bearer t"}
     alone = read_login("b", {"KUBECONFIG": f"{tmp_path}/b"})
     assert KubeCredentials(alone).headers() == {"Authorization": "Bearer renewed"}
+
+
+def sent(tmp_path: Path, told: KubeLogin, *, is_its_own: bool) -> KubeLogin:
+    """A login as one of its pods reads it."""
+    (tmp_path / "sent").write_text(login_for_pod(told, is_its_own=is_its_own))
+    return read_login(told.name, {"KUBECONFIG": str(tmp_path / "sent")})
+
+
+def test_a_login_that_is_sent_to_a_pod_needs_no_file_of_this_machine(tmp_path: Path) -> None:
+    """Also one by certificates; the place is called as before."""
+    (tmp_path / "mine").write_text("PEM")
+    there = sent(tmp_path, login(tmp_path, "{token: t, client-key: mine}"), is_its_own=False)
+    assert KubeCredentials(there).headers() == {"Authorization": "Bearer t"}
+    (tmp_path / "mine").unlink()
+    assert KubeCredentials(there).text(there.user, "client-key") == "PEM"
+    assert (there.server, there.namespace, there.place) == ("https://k", "research", "https://k")
+
+
+def test_a_pod_with_an_account_of_its_own_gets_no_secret(tmp_path: Path) -> None:
+    """Its ledger is still that of the same place."""
+    there = sent(tmp_path, login(tmp_path, "{exec: {command: aws}}"), is_its_own=True)
+    assert (there.server, there.place) == ("https://kubernetes.default.svc", "https://k")
+    assert there.user["tokenFile"] == "/var/run/secrets/kubernetes.io/serviceaccount/token"
+
+
+@pytest.mark.parametrize("user", ["{exec: {command: aws}}", "{tokenFile: its-token}"])
+def test_a_token_that_only_this_machine_renews_is_not_sent(tmp_path: Path, user: str) -> None:
+    """It would be over in the middle of the run."""
+    with pytest.raises(UsageError, match="renewed on this machine only") as caught:
+        sent(tmp_path, login(tmp_path, user), is_its_own=False)
+    assert "service_account" in caught.value.hint
 
 
 @pytest.mark.parametrize(

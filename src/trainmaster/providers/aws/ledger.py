@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -58,13 +57,6 @@ class AwsLedger(ProviderFiles):
             self._known(name, str, "token", "", _ATTEMPT_HINT)
             for name in names
             if self._known(name, str, "zone", "", _ATTEMPT_HINT)
-        ]
-
-    def files_for(self, clusters: Collection[str]) -> list[Path]:
-        """What a driver that goes on with these clusters in another home must have."""
-        every = [self.directory / "regions.json", self.private_key, self.private_key.with_suffix(".pub")]
-        return every + [
-            path for each in clusters for path in self.directory.glob(f"{short_digest(each)}-*.json")
         ]
 
     def forget(self, cluster: str) -> None:

@@ -26,13 +26,14 @@ from trainmaster.providers.kubernetes import answers, manifests
 from trainmaster.providers.kubernetes.answers import Pod
 from trainmaster.providers.kubernetes.settings import KUBERNETES, KubernetesSettings
 from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, check_requests
+from trainmaster.providers.sent_settings import SentSettings
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 from trainmaster.spec.private_files import short_digest
 from trainmaster.spec.units import format_duration
 from trainmaster.transport.http_calls import Send, gone_is_fine
 from trainmaster.transport.kubernetes.api import KubeApi, KubeRefusedError
-from trainmaster.transport.kubernetes.login import KubeLogin, read_login
+from trainmaster.transport.kubernetes.login import KubeLogin, login_for_pod, read_login
 from trainmaster.transport.kubernetes.pods import way_of
 
 #: What is known to be over is ended by force so long after it was asked to, seconds.
@@ -64,6 +65,22 @@ def kubernetes_provider(place: ProviderPlace) -> KubernetesProvider:
 
 
 catalogue_of: Final = KUBERNETES.catalogue
+
+
+def sent_settings(place: ProviderPlace) -> SentSettings:
+    """See `SentSettings`: pods that have a service account use that.
+
+    Raises:
+        UsageError: there are no settings, or the login works on this machine only.
+    """
+    settings = KUBERNETES.read(place.root, place.environ)
+    login, account = read_login(settings.context, place.environ), settings.service_account
+    text = settings.file.read_text()
+    words = f"your login to {login.place} ({login.name}), with all that it may do there"
+    if account:
+        words = f"nothing of your login to {login.place}: the service account {account} of its pods is used"
+    sent = {"TRAINMASTER_KUBERNETES": text, "KUBECONFIG": login_for_pod(login, is_its_own=bool(account))}
+    return SentSettings(sent, {}, (words,), is_wide=not account, packages=("trainmaster[kubernetes]",))
 
 
 class KubernetesProvider(LedgerProvider):
@@ -98,7 +115,7 @@ class KubernetesProvider(LedgerProvider):
         namespace = settings.namespace or login.namespace or "default"
         self._api = KubeApi(login, namespace, send, sleep)
         self._way = way_of(login.name, namespace, place.environ)
-        self._place = f"{login.server} {namespace}"
+        self._place = f"{login.place} {namespace}"
 
     def check_up(self) -> None:
         """Refuse what does not answer, or does not take the login."""

@@ -32,6 +32,7 @@ from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, Kn
 from trainmaster.providers.examining import Finding, clock_finding, unseen_drivers
 from trainmaster.providers.kept_answer import kept_answer
 from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine
+from trainmaster.providers.sent_settings import SentSettings, sent_of_site
 from trainmaster.providers.slurm import answers, billing, limits, scripts
 from trainmaster.providers.slurm.answers import JobPhase, Partition, SlurmJob
 from trainmaster.providers.slurm.billing import BillingWeights
@@ -79,6 +80,16 @@ def slurm_provider(place: ProviderPlace) -> SlurmProvider:
     shell = SlurmShell(settings, place)
     words = [f"{name}={shlex.quote(value)} " for name, value in shell.environ.items() if name == "SLURM_CONF"]
     return SlurmProvider(settings, place, shell, way_environ="" if settings.login else "".join(words))
+
+
+def sent_settings(place: ProviderPlace) -> SentSettings:
+    """See `SentSettings`: nodes use Slurm's own commands, or log in where this home does.
+
+    Raises:
+        UsageError: there are no settings, or the login needs an agent.
+    """
+    conf = {name: place.environ[name] for name in ("SLURM_CONF",) if name in place.environ}
+    return sent_of_site(SLURM.read(place.root, place.environ), SLURM.provider, conf)
 
 
 def catalogue_of(

@@ -50,18 +50,19 @@ _FRESH_S: Final = 24 * 3600.0
 _MOST_CODE_BYTES: Final = 200 << 20
 
 
-def why_bound(provider: str, store_url: str, *, is_shared: bool = True) -> str:
+def why_bound(provider: str, store_url: str, *, is_shared: bool = True, is_sent: bool = False) -> str:
     """Why only the server that accepted a run can show and drive it; empty if any can.
 
     Args:
         provider: of its machines.
         store_url: of its models.
         is_shared: other servers may use its database, too.
+        is_sent: whoever goes on with it is sent what its provider needs.
 
     >>> why_bound("aws", "file:///store")
     'its models and checkpoints are on the disk of that server'
     """
-    if not capabilities_of(provider).moves:
+    if not is_sent and not capabilities_of(provider).moves:
         return f"it runs on {provider}, which only that server can go on with"
     if store_url.startswith("file://"):
         return "its models and checkpoints are on the disk of that server"
@@ -206,7 +207,7 @@ class RunReplicas:
             What the database is to keep of it, sealed; None of a run that stays on this server.
         """
         is_shared, url = has_rows or self._database.is_shared, self._home.store_url
-        whys = [why_bound(each, url, is_shared=is_shared) for each in named_places(recipe)]
+        whys = [why_bound(each, url, is_shared=is_shared, is_sent=has_rows) for each in named_places(recipe)]
         if any(whys) or why_bound_by_data(recipe, snapshot):
             return None
         send_code(self._home.store_url, snapshot)
@@ -289,9 +290,11 @@ class RunReplicas:
         """Give a home of a run the name of the one it began in, and what providers find in a home."""
         if not (root / "identity").exists():
             (root / "identity").write_text(f"{row['home_id']}\n")
-        lab = self._home.root / "lab"
-        if lab.is_dir() and not (root / "lab").is_symlink():  # a lab is this server's, whatever rents there
-            (root / "lab").symlink_to(lab)
+        # A lab is this server's, and so are the settings of a place, whatever rents there.
+        for name in ("lab", f"{row['provider']}.yaml"):
+            own = self._home.root / name
+            if own.exists() and not (root / name).is_symlink():
+                (root / name).symlink_to(own)
 
 
 def pull(database: Database, run: str, directory: Path, after: int = 0) -> int:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.task.layout import SYSTEM, Home
 from trainmaster.db import ExperimentChange, RunChange, TaskChange, run_files
 from trainmaster.db.run_files import PIECE_BYTES, Piece, private_place
-from trainmaster.providers.aws.ledger import AwsLedger
+from trainmaster.providers.base import ProviderPlace
 from trainmaster.spec.errors import LeaseLostError, StoreError
 from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import EndReason, State
@@ -71,7 +71,7 @@ class Replication:
         self._database = database
         self._lease = lease
         self._home = home
-        self._memory = AwsLedger(home.root / "providers" / provider)
+        self._provider = provider
         self._key = key
         self._root = home.run_directory(lease.run)
         # Beside data, which come from where they lie, it holds records: which HDFS has what was staged.
@@ -229,7 +229,8 @@ class Replication:
     def _private_files(self) -> Iterator[tuple[str, tuple[Path, _Stamp]]]:
         clusters = [row["id"] for row in self._database.clusters_of(self._lease.run)]
         places = [place for each in clusters for place in self._home.root.glob(f"clusters/{each}/**/*")]
-        for path in [*places, *self._memory.files_for(clusters)]:
+        of_provider = ProviderPlace(self._home.root, "").files_for(self._provider, clusters)
+        for path in [*places, *of_provider]:
             if _NAME.fullmatch(path.name) and not path.name.endswith(_DRAFT) and path.name not in _OWN:
                 stamp = _stamp(path)
                 if stamp is not None:

@@ -62,6 +62,7 @@ class Assignment:
         key: that its private files are sealed with, in base64.
         environ: variables: settings, and credentials for the provider and the store.
         lab: what a lab's API needs, where the machine is one of its hosts.
+        files: settings of the run's place and a login to it, by the variable that names each.
         device: what fingerprints of measurements call the home's machine.
     """
 
@@ -74,6 +75,7 @@ class Assignment:
     key: str = field(repr=False)
     environ: dict[str, str] = field(repr=False)
     lab: dict[str, Any] | None = field(default=None, repr=False)
+    files: dict[str, str] = field(default_factory=dict, repr=False)
     device: str = ""
 
     def packed(self) -> bytes:

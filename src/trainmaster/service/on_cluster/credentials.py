@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.task.layout import Home
 from trainmaster.objects.delegated_credentials import store_environment
 from trainmaster.objects.narrowing import ROLE_VARIABLE as LEND_VARIABLE
+from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.capabilities import OfferSource, capabilities_of
+from trainmaster.providers.sent_settings import SentSettings, sent_settings
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +48,9 @@ def sent_to_machine(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> 
         store = f"the keys of the AWS profile {profile} (access key {key}), also for {store_url}"
     opens = "the key that opens the machines of this home: onto its disk, for its user only, until its end"
     lines = [f"{store}, as wide as they are", opens]
-    if capabilities_of(recipe.provider).offers is OfferSource.LAB:
+    if (sent := sent_by(recipe.provider, environ)) is not None:
+        lines[1:1] = sent.words
+    elif capabilities_of(recipe.provider).offers is OfferSource.LAB:
         lines.insert(0, "the access key of the lab: it rents there without a limit")
     elif role := environ.get(ROLE_VARIABLE):
         keys = f"keys of the role {role} for {_LIVES_S[0] // 3600} h at most"
@@ -72,12 +76,22 @@ def check_narrow(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> Non
     Raises:
         UsageError: saying how narrower keys are made.
     """
-    if capabilities_of(recipe.provider).offers is OfferSource.LAB or environ.get(PROFILE_VARIABLE):
+    if capabilities_of(recipe.provider).offers is OfferSource.LAB:
+        return
+    sent = sent_by(recipe.provider, environ)
+    if environ.get(PROFILE_VARIABLE) and not (sent and sent.is_wide):
         return
     store_url = Home.from_environment(environ).store_url
     is_amazons = store_url.startswith("s3://")
-    if environ.get(ROLE_VARIABLE) and is_amazons:
+    if sent is None and environ.get(ROLE_VARIABLE) and is_amazons:
         return
+    if sent is not None:
+        told = ", ".join([*sent.words, f"your keys of {store_url}"])
+        raise UsageError(
+            f"--on-cluster: a machine would be sent {told}, and nobody is asked",
+            "Nothing was started. `--send-keys` sends that; without `--yes`, at a terminal, you are asked. "
+            f"{PROFILE_VARIABLE} names an AWS profile whose keys are narrower than yours.",
+        )
     what = "your keys" if not environ.get(ROLE_VARIABLE) else f"your keys of {store_url}"
     narrower = (
         f"Make a role for it and name it in {ROLE_VARIABLE} (docs/aws/permissions.md): its keys are narrowed "
@@ -88,6 +102,15 @@ def check_narrow(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> Non
         f"Nothing was started. {narrower if is_amazons else ''}`--send-keys` sends them; without `--yes`, at "
         "a terminal, you are shown what is sent and asked.",
     )
+
+
+def sent_by(provider: str, environ: Mapping[str, str]) -> SentSettings | None:
+    """What of a place's settings is sent; None if its machines need none, or cannot drive.
+
+    Raises:
+        UsageError: what is missing there, or cannot be sent.
+    """
+    return sent_settings(provider, ProviderPlace(Home.from_environment(environ).root, "", environ))
 
 
 def driver_environment(
@@ -108,6 +131,11 @@ def driver_environment(
     found |= store_environment(store_url) or {}
     if capabilities_of(provider).offers is OfferSource.LAB:
         return found
+    if (sent := sent_by(provider, environ)) is not None:  # it needs keys of the store only
+        narrow = environ.get(PROFILE_VARIABLE) if store_url.startswith("s3://") else None
+        if narrow:
+            found = {name: value for name, value in found.items() if name not in _KEYS} | _keys_of(narrow)
+        return {**found, **sent.environ}
     found |= {name: environ[name] for name in _AMAZON if name in environ}
     if policy and (role := environ.get(ROLE_VARIABLE)):
         own = found if "AWS_ACCESS_KEY_ID" in found else _keys_of(environ.get("AWS_PROFILE"))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import select
 import shlex
 import socket
@@ -31,7 +32,7 @@ from trainmaster.providers.capabilities import OfferSource, capabilities_of, get
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.on_cluster.assignment import Assignment, Record, key_of, resealed
 from trainmaster.service.on_cluster.away import back
-from trainmaster.service.on_cluster.credentials import ROLE_VARIABLE, driver_environment, policy_of
+from trainmaster.service.on_cluster.credentials import ROLE_VARIABLE, driver_environment, policy_of, sent_by
 from trainmaster.service.on_cluster.driver_store import DriverStore
 from trainmaster.service.on_cluster.driver_watchdog import DRIVING, FAILED, READY, part
 from trainmaster.service.quotes.history import device_of
@@ -126,18 +127,24 @@ _IMPORTS: Final = ("psutil", "obstore", "sqlalchemy", "asyncssh", "trainmaster.s
 _LOOK_S: Final = 0.1
 
 
-def check_moves(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan] | None = None) -> None:
+def check_moves(
+    recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan] | None = None, *, is_shared: bool = False
+) -> None:
     """Refuse what cannot be driven by a machine of its own.
 
     Args:
         recipe: of the run.
         store_url: of its models.
         plans: of its clusters; None: they are not known yet.
+        is_shared: other servers may go on with it, which are not sent what its provider needs.
 
     Raises:
         UsageError: with the reason.
     """
-    if why := why_not(recipe, store_url, plans):
+    why = why_not(recipe, store_url, plans)
+    if not why and is_shared and not capabilities_of(recipe.provider).moves:
+        why = f"provider: {recipe.provider}: no other server of this database could go on with it"
+    if why:
         raise UsageError(
             f"--on-cluster: {why}", "Nothing was started. Leave out --on-cluster, or change that."
         )
@@ -156,8 +163,8 @@ def why_not(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan] | None)
     capabilities = capabilities_of(recipe.provider)
     if not capabilities.rents:
         return f"provider: {recipe.provider} rents no machine that it could move to"
-    if not capabilities.moves:
-        return f"provider: {recipe.provider} keeps what must be known of its machines in this home only"
+    if not capabilities.moves and (why := _why_unsent(recipe.provider)):
+        return f"provider: {recipe.provider}: {why}"
     if store_url.startswith(("file://", "memory://")):
         return (
             f"the object store {store_url} is on this machine: neither side could read what the other writes"
@@ -189,12 +196,22 @@ def why_not(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan] | None)
     return ""
 
 
-def packages_for(recipe: Recipe, store_url: str) -> tuple[str, ...]:
+def _why_unsent(provider: str) -> str:
+    """Why a machine cannot use a place as this home does; empty if it can."""
+    try:
+        sent = sent_by(provider, os.environ)
+    except UsageError as error:
+        return one_line(error)
+    return "" if sent is not None else "its machines are asked for and ended by this home only"
+
+
+def packages_for(recipe: Recipe, store_url: str, of_place: Sequence[str] = ()) -> tuple[str, ...]:
     """What the machine that drives a run is sent, as pip takes it: for all its experiments and attempts.
 
     Args:
         recipe: of the run.
         store_url: of its models.
+        of_place: what its provider needs.
     """
     from trainmaster.cluster.node_provisioner import node_packages
 
@@ -208,6 +225,7 @@ def packages_for(recipe: Recipe, store_url: str) -> tuple[str, ...]:
         *also,
         *sorted(of_data),
         *([of_store] if of_store else []),
+        *of_place,
     )
     return tuple(dict.fromkeys(found))
 
@@ -344,9 +362,10 @@ class HandingOver:
         try:
             row = self._service.database.run_row(self._run)
             recipe = stored_recipe(row)
+            sent = sent_by(recipe.provider, self._environ)
             packages = cached_runtime_packages(
                 self._service.home.cache / "runtimes",
-                packages_for(recipe, row["store_url"]),
+                packages_for(recipe, row["store_url"], sent.packages if sent else ()),
                 _IMPORTS,
                 cluster_kind(recipe.engine).unused,
                 drives=True,
@@ -391,7 +410,8 @@ class HandingOver:
         row = self._service.database.run_row(self._run)
         store = DriverStore.free(row["store_url"], self._run)
         assignment = self._assignment(cluster, node.id, store)
-        place = f"{node.root}/driver/{self._run}-{store.claim}"
+        # What goes with the machine: a node of Slurm stays, but for the directory of its job.
+        place = f"{node.target.directory or node.root}/driver/{self._run}-{store.claim}"
         command = [result.plan.python, "-P", "-m", "trainmaster.service.on_cluster.driver_watchdog", place]
         transport = get_transport(stored_recipe(row).provider, self._service.home_of(self._run).root)
         self._link = DriverLink(node, transport, f"exec {shlex.join(command)}")
@@ -428,11 +448,12 @@ class HandingOver:
             key=base64.b64encode(key_of(key, run).key).decode(),
             environ=driver_environment(self._environ, provider, store.store_url, policy),
             lab=self._lab(provider),
+            files=dict(sent.files) if (sent := sent_by(provider, self._environ)) else {},
             device=device_of(self._service.home),
         )
 
     def _policy(self, rows: run_transfer.RunRows, store_url: str) -> str:
-        if ROLE_VARIABLE not in self._environ:
+        if ROLE_VARIABLE not in self._environ or not capabilities_of(rows.run["provider"]).moves:
             return ""
         roles = [role for row in rows.clusters for role in json.loads(row["data"])["plan"]["roles"]]
         ways = [way for role in roles for way in (*role["rentals"], *role.get("larger", ()))]

@@ -16,7 +16,8 @@ import os
 import sys
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Mapping
+from contextlib import closing, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -26,8 +27,10 @@ from trainmaster.cluster.node_files.worker import trust_somebody
 from trainmaster.cluster.node_provisioner import packages_of_nodes
 from trainmaster.cluster.record import ClusterState, readable
 from trainmaster.db import Note, run_transfer
-from trainmaster.providers.base import ProviderPlace
+from trainmaster.providers.base import Provider, ProviderPlace
+from trainmaster.providers.examining import examined
 from trainmaster.providers.finding import get_provider
+from trainmaster.providers.sent_settings import path_mark
 from trainmaster.service.clusters import end_clusters
 from trainmaster.service.driving.encryption import KEY_FILE_VARIABLE, SealingKey
 from trainmaster.service.driving.replicas import bring_code
@@ -99,8 +102,11 @@ class MachineDriver:
         for record in readable(self._assignment.record.rows.clusters, log.warning):
             packages_of_nodes(home, record.plan.engine)
         place = ProviderPlace(home.root, row["home_id"], self._environ)
-        with suppress(ProviderError):  # the run goes on while its API is away
-            get_provider(row["provider"], place).nodes(self._assignment.own_cluster)
+        with closing(get_provider(row["provider"], place)) as provider:
+            if self._assignment.files:  # its home may reach it by another way, or with other rights
+                _check_usable(provider)
+            with suppress(ProviderError):  # the run goes on while its API is away
+                provider.nodes(self._assignment.own_cluster)
         for name in _NEEDED:
             import_module(name)
 
@@ -194,10 +200,7 @@ class MachineDriver:
 
 
 def _environment(given: Assignment, place: Path) -> dict[str, str]:
-    """Ours, with what was sent; its key is in memory only."""
-    key = os.memfd_create("key")
-    os.fchmod(key, 0o600)
-    os.write(key, given.key.encode())
+    """Ours, with what was sent; keys and logins are in memory only, and gone when this process is."""
     found = {
         **os.environ,
         **given.environ,
@@ -205,7 +208,7 @@ def _environment(given: Assignment, place: Path) -> dict[str, str]:
         "TRAINMASTER_CACHE": str(place / "cache"),
         "TRAINMASTER_STORE": given.store_url,
         **_network(),
-        KEY_FILE_VARIABLE: f"/proc/self/fd/{key}",
+        **in_memory({**given.files, KEY_FILE_VARIABLE: given.key}),
     }
     if given.lab is not None:
         memory = Path("/dev/shm" if Path("/dev/shm").is_dir() else place) / f"trainmaster-{given.run}"  # noqa: S108
@@ -215,6 +218,33 @@ def _environment(given: Assignment, place: Path) -> dict[str, str]:
         with suppress(FileExistsError):
             (place / "lab").symlink_to(memory)
     return found
+
+
+def in_memory(texts: Mapping[str, str]) -> dict[str, str]:
+    """Files of this process that nobody else can read, by the variable that names each.
+
+    Args:
+        texts: what is in them; `path_mark` of a variable stands for the path of its file.
+    """
+    files = {variable: os.memfd_create(variable) for variable in texts}
+    paths = {variable: f"/proc/self/fd/{file}" for variable, file in files.items()}
+    for variable, text in texts.items():
+        for other, path in paths.items():
+            text = text.replace(path_mark(other), path)
+        os.fchmod(files[variable], 0o600)
+        os.write(files[variable], text.encode())
+    return paths
+
+
+def _check_usable(provider: Provider) -> None:
+    """Refuse a place that cannot be used from this machine as its home uses it.
+
+    Raises:
+        ProviderError: why.
+    """
+    for finding in examined(provider, {}):
+        if not finding.ok and finding.what in ("login", "rights"):
+            raise ProviderError(f"{provider.name}, from its machine: {finding.found}", finding.advice)
 
 
 def _network() -> dict[str, str]:

@@ -24,6 +24,10 @@ _POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 #: The login of a pod, in the place of a context's name.
 _OF_POD: Final = "of this pod"
 _PLUG_IN_S: Final = 60.0
+#: Of a cluster, in a login that was sent to one of its pods.
+_KNOWN_AS: Final = "trainmaster-known-as"
+#: Where every pod finds its Kubernetes.
+_INSIDE: Final = "https://kubernetes.default.svc"
 #: What `kubectl` heeds and we do not: without it we would be somebody else, or somewhere else.
 _NOT_UNDERSTOOD: Final = (
     "proxy-url", "auth-provider", "tls-server-name", "as", "as-uid", "as-groups", "as-user-extra",
@@ -49,6 +53,11 @@ class KubeLogin:
     user: Mapping[str, Any] = field(default_factory=dict, repr=False)
     base: Path = Path()
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def place(self) -> str:
+        """Which Kubernetes it is: the address of its server as the home knows it that has sent this login."""
+        return str(self.cluster.get(_KNOWN_AS) or self.server)
 
 
 def kube_files(environ: Mapping[str, str]) -> list[Path]:
@@ -112,6 +121,51 @@ def read_login(context: str, environ: Mapping[str, str]) -> KubeLogin:
             base,
             environ,
         )
+    )
+
+
+def login_for_pod(login: KubeLogin, *, is_its_own: bool) -> str:
+    """The same login as a file for a pod of that Kubernetes: everything that it needs is in it.
+
+    Args:
+        login: of this machine.
+        is_its_own: the pod has a service account, whose token it uses; nothing secret is in the file then.
+
+    Raises:
+        UsageError: it works on this machine only.
+    """
+    cluster: dict[str, str] = {"server": login.server}
+    user: dict[str, str] = {}
+    if is_its_own:
+        cluster = {"server": _INSIDE, "certificate-authority": str(_POD / "ca.crt"), _KNOWN_AS: login.place}
+        user = {"tokenFile": str(_POD / "token")}
+    else:
+        for key in ("exec", "tokenFile"):
+            if login.user.get(key):
+                raise UsageError(
+                    f"the login {login.name!r} has a token that is renewed on this machine only ({key})",
+                    "Name a `service_account` in kubernetes.yaml that has the role of docs/kubernetes.md.",
+                )
+        credentials = KubeCredentials(login)
+        parts = ((login.cluster, cluster, ("certificate-authority",)),
+                 (login.user, user, ("client-certificate", "client-key")))  # fmt: skip
+        for told, sent, keys in parts:
+            for key in keys:
+                if text := credentials.text(told, key):
+                    sent[f"{key}-data"] = base64.b64encode(text.encode()).decode()
+        user |= {
+            key: str(login.user[key]) for key in ("token", "username", "password") if login.user.get(key)
+        }
+    context = {"cluster": "c", "user": "u", "namespace": login.namespace}
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": login.name,
+            "clusters": [{"name": "c", "cluster": cluster}],
+            "users": [{"name": "u", "user": user}],
+            "contexts": [{"name": login.name, "context": context}],
+        }
     )
 
 
@@ -194,9 +248,9 @@ class KubeCredentials:
         told = {"client-certificate-data": "clientCertificateData", "client-key-data": "clientKeyData"}
         given = {key: (self._told or {}).get(name) for key, name in told.items()}
         try:
-            context = ssl.create_default_context(cadata=self._text(cluster, "certificate-authority") or None)
+            context = ssl.create_default_context(cadata=self.text(cluster, "certificate-authority") or None)
             pair = [
-                given[f"{key}-data"] or self._text(user, key) for key in ("client-certificate", "client-key")
+                given[f"{key}-data"] or self.text(user, key) for key in ("client-certificate", "client-key")
             ]
             if all(pair):
                 with os.fdopen(
@@ -211,7 +265,8 @@ class KubeCredentials:
             ) from None
         return context
 
-    def _text(self, told: Mapping[str, Any], key: str) -> str:
+    def text(self, told: Mapping[str, Any], key: str) -> str:
+        """What a key of a file says, or the file that it names; empty if neither is there."""
         if data := told.get(f"{key}-data"):
             return base64.b64decode(str(data)).decode()
         return self._path(str(told[key]), told).read_text() if told.get(key) else ""

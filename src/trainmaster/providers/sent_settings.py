@@ -1,0 +1,96 @@
+"""`SentSettings`: what the machine that drives a run is sent so that it can use a place as its home does.
+
+A provider whose machines may drive runs says so by a function ``sent_settings`` in its module. What is known
+of machines goes with the run's record (`ProviderPlace.files_for`).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.providers.finding import PROVIDERS
+from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.providers.base import ProviderPlace
+    from trainmaster.providers.site_settings import LoginSettings
+
+
+@dataclass(frozen=True, slots=True)
+class SentSettings:
+    """Settings of a place, and a login to it.
+
+    Attributes:
+        files: their text, by the variable that names each to the provider; in memory there, never on a disk.
+        environ: other variables.
+        words: what is sent of logins, for people, a line each.
+        is_wide: a login is sent, which allows more than this run needs.
+        packages: what its driver needs for the place, as pip takes it.
+    """
+
+    files: Mapping[str, str] = field(repr=False)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
+    is_wide: bool = True
+    packages: tuple[str, ...] = ()
+
+
+def sent_of_site(settings: LoginSettings[Any], provider: str, environ: Mapping[str, str]) -> SentSettings:
+    """What is sent of a site that is used on its nodes as here, or through a machine that one logs in to.
+
+    Args:
+        settings: of the home.
+        provider: its name.
+        environ: variables that its commands need.
+
+    Raises:
+        UsageError: its machines have no key for the login.
+    """
+    variable, text = f"TRAINMASTER_{provider.upper()}", settings.file.read_text()
+    if not settings.login:
+        return SentSettings({variable: text}, environ, is_wide=False)
+    if settings.key_file is None:
+        raise UsageError(
+            f"its machines cannot log in to {settings.login} by your agent or usual keys, as this one does",
+            f"Name the file of a private key as `key` in {settings.file}: it is sent to them.",
+        )
+    key = f"{variable}_KEY"
+    files = {variable: with_key(text, path_mark(key)), key: settings.key_file.read_text()}
+    return SentSettings(files, environ, (f"the key {settings.key_file}, which opens {settings.login}",))
+
+
+def path_mark(variable: str) -> str:
+    """What stands in a file that is sent for the path of another one, by its variable."""
+    return f"{{{variable}}}"
+
+
+def with_key(text: str, file: str) -> str:
+    r"""Settings with another file in the place of `key`.
+
+    >>> with_key("login: ada@hpc\nkey: ~/.ssh/id\nmachines: {}\n", "k")
+    'login: ada@hpc\nkey: k\nmachines: {}\n'
+    """
+    from ruamel.yaml import YAML
+
+    yaml, written = YAML(), io.StringIO()
+    told = yaml.load(text)
+    told["key"] = file
+    yaml.dump(told, written)
+    return written.getvalue()
+
+
+def sent_settings(provider: str, place: ProviderPlace) -> SentSettings | None:
+    """What is sent of a provider's settings; None if its machines need nothing, or cannot drive.
+
+    Args:
+        provider: its name.
+        place: of the home.
+
+    Raises:
+        UsageError: what is missing in the settings, or cannot be sent.
+    """
+    found: Callable[[ProviderPlace], SentSettings] | None = PROVIDERS.stated(provider, "sent_settings")
+    return None if found is None else found(place)

@@ -1,0 +1,138 @@
+"""A run at a place that schedules by itself is driven by its first machine; the home may be off."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("websockets", reason="websockets is not installed")
+pytest.importorskip("starlette", reason="starlette is not installed")
+pytest.importorskip("asyncssh", reason="asyncssh is not installed")
+pytest.importorskip("boto3", reason="boto3 is not installed")
+
+from kubernetes_places import KubernetesAccount, account_of, check_clean, renter_of
+from place_runs import check_clean as check_slurm_clean
+from place_runs import drivers_of, until
+from renter import Renter, Renting
+
+from trainmaster.testing.counting_proxy import CountingProxy
+from trainmaster.testing.kubernetes_double import KubernetesDouble
+from trainmaster.testing.private_s3 import PrivateS3
+
+if TYPE_CHECKING:  # another folder's conftest.py may have the name by then
+    from conftest import Account
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="pods of the double need namespaces, and these root"),
+    pytest.mark.timeout(600),
+    pytest.mark.places,
+    pytest.mark.s3,
+]
+
+COUNTED = """
+name: steps
+experiments:
+  train:
+    distributed: {{strategy: allreduce, workers: 2, per_node: 1}}
+    framework: plain
+    hardware: {{instance: {machine}}}
+    checkpoint: {{every: 3s}}
+    grace: 5s
+    command:
+      - 'until [ -e {go} ] || [ "$TRAINMASTER_ATTEMPT" -gt 1 ]; do sleep 0.2; done'
+      - python3 steps.py {steps} 0.2 0.02
+"""
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[PrivateS3]:
+    """A store that every machine of a place on this machine reaches."""
+    with PrivateS3() as running:
+        yield running
+
+
+def moved(user: Renter, provider: str, recipe: Path) -> tuple[Renting, int]:
+    """A run whose first machine drives it."""
+    going = user.run(recipe, "--on-cluster", "--send-keys", provider=provider)
+    going.until_said(r"drives it from now on")
+    (driver,) = drivers_of(going.run)
+    return going, driver
+
+
+@pytest.fixture
+def in_pods(s3: PrivateS3, tmp_path: Path) -> Iterator[tuple[Renter, KubernetesAccount]]:
+    """Who may use a namespace, and a store that pods reach."""
+    with KubernetesDouble() as double:
+        account = account_of(double, tmp_path)
+        for user in renter_of(account, tmp_path):
+            user.env |= {**s3.environment(), "TRAINMASTER_STORE": f"s3://{s3.new_bucket()}/store"}
+            yield user, account
+
+
+def test_pods_drive_while_their_home_is_off(
+    in_pods: tuple[Renter, KubernetesAccount], tmp_path: Path
+) -> None:
+    """The driver is killed and started again, and the home sees the end; nothing of it stays."""
+    user, account = in_pods
+    go = tmp_path / "go"
+    going, driver = moved(user, "kubernetes", user.recipe(COUNTED.format(machine="node", go=go, steps=60)))
+    run = going.run
+    pods = set(account.kubernetes.left())
+    going.kill()
+    go.touch()
+    os.kill(driver, signal.SIGKILL)
+    again = user.start("resume", run, "--json")
+    again.until_said("driven by another process")
+    assert again.end()["reason"] == "SUCCEEDED", again.text
+    assert user.attempts(run) == ["SUCCEEDED"]
+    assert user.starts(run) == [(1, 0)]
+    assert len(pods) == 2
+    check_clean(account)
+
+
+def test_a_job_of_slurm_drives_while_its_home_is_off(
+    account: Account, user: Renter, s3: PrivateS3, tmp_path: Path
+) -> None:
+    """The node asks Slurm itself, and gives its own job back last; `cancel` at home is heard there."""
+    go = tmp_path / "go"
+    with CountingProxy(s3.url, account.slurm.address) as line:
+        user.env |= {**s3.environment(line.url), "TRAINMASTER_STORE": f"s3://{s3.new_bucket()}/store"}
+        going, driver = moved(user, "slurm", user.recipe(COUNTED.format(machine="half", go=go, steps=4000)))
+        run = going.run
+        going.kill()
+        go.touch()
+        os.kill(driver, signal.SIGKILL)
+        until(lambda: "step=" in user.call("status", run).stdout)
+        said = user.call("exec", run, "worker-1", "--", "sh", "-c", "echo $TRAINMASTER_INDEX; exit 3", code=3)
+        assert said.stdout == "1\n"
+        user.call("cancel", run)
+        assert json.loads(user.call("status", run, "--json").stdout)["reason"] == "CANCELLED"
+        check_slurm_clean(account)
+    assert not list((account.home / "providers" / "slurm").glob("cluster-*"))
+
+
+def test_the_pod_that_drives_is_lost(in_pods: tuple[Renter, KubernetesAccount], tmp_path: Path) -> None:
+    """Verbs at home work before; then the home goes on with it, and ends it with all that it has."""
+    user, account = in_pods
+    go = tmp_path / "go"
+    going, _ = moved(user, "kubernetes", user.recipe(COUNTED.format(machine="node", go=go, steps=4000)))
+    run = going.run
+    go.touch()
+    going.until(lambda: "step=" in user.call("status", run).stdout, "what its driver publishes")
+    said = user.call("exec", run, "worker-1", "--", "sh", "-c", "echo $TRAINMASTER_INDEX; exit 3", code=3)
+    assert said.stdout == "1\n"
+    assert json.loads(user.call("status", run, "--json").stdout)["driver"]["state"] == "working"
+    pods = set(account.kubernetes.left())
+    account.kubernetes.evict(user.machines(run)["worker-0"], grace_s=0)
+    going.until_said("it goes on, driven from here in the background")
+    going.until(lambda: len(user.starts(run)) > 1, "its second attempt")
+    assert len(pods & set(account.kubernetes.left())) == 1, "the pod that is left is worked on"
+    user.call("cancel", run)
+    assert going.end(code=None)["reason"] == "CANCELLED"
+    check_clean(account)

@@ -1,0 +1,85 @@
+"""What a machine is sent so that it can use a place as its home does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainmaster.providers.base import ProviderPlace
+from trainmaster.providers.sent_settings import SentSettings, path_mark, sent_settings
+from trainmaster.providers.slurm.settings import SLURM
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.private_files import short_digest
+
+MACHINES = "machines:\n  node: {cpus: 2, memory: 900MB}\n"
+
+
+def sent(tmp_path: Path, provider: str, settings: str, **environ: str) -> SentSettings | None:
+    """By a home with these settings."""
+    (tmp_path / f"{provider}.yaml").write_text(settings)
+    return sent_settings(provider, ProviderPlace(tmp_path, "h", environ))
+
+
+def test_a_slurm_on_this_machine_needs_no_login(tmp_path: Path) -> None:
+    """Nothing that opens anything is sent; where its configuration lies is."""
+    found = sent(tmp_path, "slurm", MACHINES, SLURM_CONF="/etc/s.conf", SECRET="x")
+    assert found is not None
+    assert (found.files, found.is_wide) == ({"TRAINMASTER_SLURM": MACHINES}, False)
+    assert found.environ == {"SLURM_CONF": "/etc/s.conf"}
+
+
+def test_the_key_of_a_login_goes_with_it(tmp_path: Path) -> None:
+    """And is found there, wherever it is put."""
+    (tmp_path / "id").write_text("PRIVATE")
+    found = sent(tmp_path, "slurm", f"login: ada@hpc\nkey: id\n{MACHINES}")
+    assert found is not None
+    assert found.is_wide
+    assert found.files["TRAINMASTER_SLURM_KEY"] == "PRIVATE"
+    assert "ada@hpc" in found.words[0]
+    text = found.files["TRAINMASTER_SLURM"].replace(path_mark("TRAINMASTER_SLURM_KEY"), "/proc/self/fd/9")
+    (there := tmp_path / "there.yaml").write_text(text)
+    assert SLURM.read_file(there).key_file == Path("/proc/self/fd/9")
+
+
+def test_a_login_by_an_agent_is_refused(tmp_path: Path) -> None:
+    """Nothing else would do there."""
+    with pytest.raises(UsageError, match="cannot log in to ada@hpc") as caught:
+        sent(tmp_path, "slurm", f"login: ada@hpc\n{MACHINES}")
+    assert "`key`" in caught.value.hint
+
+
+def test_pods_get_a_login_or_use_their_own(tmp_path: Path) -> None:
+    """The latter is no secret."""
+    config = {
+        "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://k"}}],
+        "users": [{"name": "u", "user": {"token": "hush"}}],
+    }  # fmt: skip
+    (tmp_path / "config").write_text(json.dumps(config))
+    told = "image: any\n" + MACHINES
+    mine = sent(tmp_path, "kubernetes", told, KUBECONFIG=str(tmp_path / "config"))
+    theirs = sent(tmp_path, "kubernetes", f"service_account: tm\n{told}", KUBECONFIG=str(tmp_path / "config"))
+    assert mine is not None
+    assert theirs is not None
+    assert (mine.is_wide, theirs.is_wide) == (True, False)
+    assert "hush" in mine.files["KUBECONFIG"]
+    assert not any("hush" in text for text in theirs.files.values())
+
+
+@pytest.mark.parametrize("provider", ["aws", "ray", "openstack", "im"])
+def test_others_state_nothing(tmp_path: Path, provider: str) -> None:
+    """AWS has keys of its own ways; the rest cannot."""
+    assert sent_settings(provider, ProviderPlace(tmp_path, "h")) is None
+
+
+def test_what_is_known_of_a_run_s_clusters_travels_and_no_more(tmp_path: Path) -> None:
+    """Of all ledgers, as each names its files."""
+    place = ProviderPlace(tmp_path, "h")
+    mine, other = short_digest("r.train"), short_digest("s.train")
+    ours = {f"cluster-{mine}.json", f"{mine}-0011.json", "id_ed25519"}
+    for name in (*ours, f"cluster-{other}.json", "billing.json"):
+        (place.directory("slurm") / name).touch()
+    found = {path.name for path in place.files_for("slurm", ["r.train"]) if path.exists()}
+    assert found == ours

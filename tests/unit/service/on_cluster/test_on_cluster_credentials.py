@@ -1,0 +1,53 @@
+"""What is told of keys before they are sent, and where they are on the machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trainmaster.providers.sent_settings import path_mark
+from trainmaster.service.on_cluster.credentials import check_narrow, driver_environment, sent_to_machine
+from trainmaster.service.on_cluster.machine_driver import in_memory
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
+
+RECIPE = Recipe.model_validate(
+    {"name": "r", "provider": "slurm", "experiments": {"main": {"name": "main", "command": "true"}}}
+)
+MACHINES = "machines:\n  node: {cpus: 2, memory: 900MB}\n"
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """Of somebody with a Slurm behind a login, and a store elsewhere."""
+    (tmp_path / "id").write_text("PRIVATE")
+    (tmp_path / "slurm.yaml").write_text(f"login: ada@hpc\nkey: id\n{MACHINES}")
+    return {
+        "TRAINMASTER_HOME": str(tmp_path),
+        "TRAINMASTER_STORE": "gs://bucket/store",
+        "AWS_ACCESS_KEY_ID": "k",
+    }
+
+
+def test_a_login_is_named_and_not_sent_unasked(environ: dict[str, str]) -> None:
+    """A narrower profile of AWS makes it no narrower."""
+    assert any("opens ada@hpc" in line for line in sent_to_machine(RECIPE, environ))
+    with pytest.raises(UsageError, match="nobody is asked"):
+        check_narrow(RECIPE, {**environ, "TRAINMASTER_DRIVER_PROFILE": "narrow"})
+
+
+def test_keys_of_a_cloud_that_is_not_used_stay_here(environ: dict[str, str]) -> None:
+    """The store is another one's, and the place none of AWS."""
+    assert "AWS_ACCESS_KEY_ID" not in driver_environment(environ, "slurm", "gs://bucket/store")
+
+
+def test_what_was_sent_is_on_no_disk() -> None:
+    """And what names another file has its path."""
+    paths = in_memory({"SETTINGS": f"key: {path_mark('KEY')}", "KEY": "PRIVATE"})
+    assert Path(paths["SETTINGS"]).read_text() == f"key: {paths['KEY']}"
+    assert Path(paths["KEY"]).read_text() == "PRIVATE"
+    assert "memfd" in str(Path(paths["KEY"]).readlink())
+    for path in paths.values():
+        os.close(int(Path(path).name))
