@@ -129,13 +129,15 @@ def spreads_over_places(recipe: Recipe, experiment: Experiment) -> bool:
     return many and apart and (experiment.workers or 0) > 1
 
 
-def is_by_objective(recipe: Recipe) -> bool:
-    """Whether quotes choose among its places: it says an objective, and none of another system.
+def says_objective(recipe: Recipe) -> bool:
+    """Whether it says what is better, and not by a policy of another system."""
+    return "objective" in recipe.model_fields_set and not recipe.objective.policy
 
-    A quote is of one place, so it chooses nothing for a sweep that spreads.
-    """
+
+def is_by_objective(recipe: Recipe) -> bool:
+    """Whether quotes choose the place of all of it: it says an objective, and no sweep of it spreads."""
     spreads = any(spreads_over_places(recipe, each) for each in recipe.experiments.values())
-    return "objective" in recipe.model_fields_set and not recipe.objective.policy and not spreads
+    return says_objective(recipe) and not spreads
 
 
 def taken_by_objective(recipe: Recipe, places: Iterable[QuotedPlace]) -> Place | None:
@@ -285,6 +287,20 @@ class PlaceTable:
         return replace(plain.quoted(quote), wait=plain.wait)
 
 
+def quote_now(
+    service: Service, recipe: Recipe, environ: Mapping[str, str], options: QuoteOptions | None = None
+) -> Quote:
+    """The quote of a recipe in one place by what is known now; nothing is measured.
+
+    Raises:
+        TrainmasterError: there is none.
+    """
+    from trainmaster.service.quotes.quote_options import QuoteOptions
+
+    now = replace(options or QuoteOptions(), measures=False, fresh=False)
+    return _quote(service, recipe, environ, now)
+
+
 def _quote(service: Service, recipe: Recipe, environ: Mapping[str, str], options: QuoteOptions) -> Quote:
     from trainmaster.service.quotes.quote_service import Quoter
 
@@ -304,7 +320,7 @@ def table_of(recipe: Recipe, places: Sequence[QuotedPlace], taken: Sequence[str]
         places: with their quotes.
         taken: names of those where the run is.
     """
-    by_objective = taken_by_objective(recipe, places) is not None
+    by_objective = says_objective(recipe) and any(each.is_comparable for each in places)
     all_wait = not any(each.place.is_in_time for each in places if each.place.provider in taken)
     found, is_later = list[PlaceRow](), False
     for each in places:

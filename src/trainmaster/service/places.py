@@ -18,16 +18,21 @@ from trainmaster.service.place_table import (
     chosen,
     is_by_objective,
     places_of,
+    quote_now,
+    says_objective,
     spreads_over_places,
     taken_by_objective,
 )
+from trainmaster.service.quotes.worker_counts import with_workers
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.parts import as_written, in_place, named_places, part_of, plannable_again
 
 if TYPE_CHECKING:
+    from trainmaster.advisor.quote.quote import Quote
     from trainmaster.service.open_home import OpenHome
     from trainmaster.service.place_answers import Ask
     from trainmaster.service.service import Service
+    from trainmaster.service.spread_quotes import QuotedSpread
     from trainmaster.spec import Recipe
 
 
@@ -74,17 +79,24 @@ def settled_place(
         return _at(recipe, whole, tell, asking.refusals)
     if not all(found.values()):
         raise _none(asking.refusals)
-    recipe = _on_fewer(recipe, asking.fewer, tell)
+    recipe = _on_fewer(with_workers(recipe, asking.sizes), asking.fewer, tell, asking.best)
     if not has_own and len(places) == 1:
-        return _at(recipe, asking.answers[places.pop()], tell, asking.refusals)
-    return _spread(recipe, found, tell)
+        why = f"the {recipe.objective.name} by its quote" if asking.best else ""
+        return _at(recipe, asking.answers[places.pop()], tell, asking.refusals, why)
+    return _spread(recipe, found, tell, asking.best)
 
 
-def _on_fewer(recipe: Recipe, fewer: Mapping[str, int], tell: Callable[[str], None]) -> Recipe:
-    """Sweeps that are on as many machines as one place gives in time: for all of them they would wait."""
+def _on_fewer(
+    recipe: Recipe,
+    fewer: Mapping[str, int],
+    tell: Callable[[str], None],
+    best: Mapping[str, QuotedSpread] | None = None,
+) -> Recipe:
+    """Sweeps that are on as many machines as one place gives in time, or as are best by the objective."""
     experiments = dict(recipe.experiments)
     for name, nodes in fewer.items():
-        tell(f"{name}: its tasks are on {nodes} of {experiments[name].workers} machines: more would wait")
+        why = "more would wait" if name not in (best or {}) else "more would be no better by the quotes"
+        tell(f"{name}: its tasks are on {nodes} of {experiments[name].workers} machines: {why}")
         experiments[name] = experiments[name].model_copy(update={"workers": nodes})
     overrides = [f"experiments.{name}.workers={nodes}" for name, nodes in fewer.items()]
     update = {"experiments": experiments, "overrides": (*recipe.overrides, *overrides)}
@@ -108,16 +120,24 @@ def _at(
     return in_place(recipe, place.provider).model_copy(update={"places_left": left})
 
 
-def _spread(recipe: Recipe, found: Mapping[str, Mapping[str, int]], tell: Callable[[str], None]) -> Recipe:
+def _spread(
+    recipe: Recipe,
+    found: Mapping[str, Mapping[str, int]],
+    tell: Callable[[str], None],
+    best: Mapping[str, QuotedSpread],
+) -> Recipe:
     """Its experiments where they were found a place."""
     experiments, overrides = dict(recipe.experiments), list(recipe.overrides)
     for name, shares in found.items():
         update = {"provider": tuple(shares), "shares": dict(shares) if len(shares) > 1 else {}}
+        update |= {"picks": dict(best[name].picks)} if name in best else {}
         experiments[name] = recipe.experiments[name].model_copy(update=update)
         overrides.append(f"experiments.{name}.provider=[{', '.join(shares)}]")
         nodes = ", ".join(f"{count} on {place}" for place, count in shares.items())
         tell(f"{name} runs on {next(iter(shares))}" if len(shares) == 1 else
              f"{name}: its tasks spread over {sum(shares.values())} machines: {nodes}")  # fmt: skip
+        if name in best:
+            tell(f"{name}: {best[name].words(recipe.objective.name)}")
     first = next(iter(next(iter(found.values()))))
     update = {"provider": first, "places": (), "experiments": experiments, "overrides": tuple(overrides)}
     update |= {"unplanned": {}}  # it stays there
@@ -132,6 +152,7 @@ class _Asking:
         fewer: over how many nodes sweeps spread that one place alone begins in time, and not with all.
         by_objective: quotes have chosen the place of the whole.
         answers: what places have said last, the best of each.
+        best: of sweeps, by their quotes. sizes: workers of their gangs, where the recipe leaves a choice.
     """
 
     service: Service
@@ -143,6 +164,8 @@ class _Asking:
     fewer: dict[str, int] = field(default_factory=dict)
     by_objective: bool = False
     answers: dict[str, Place] = field(default_factory=dict)
+    best: dict[str, QuotedSpread] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
     _held: list[str] = field(default_factory=list)
 
@@ -209,17 +232,15 @@ class _Asking:
 
     def _over(self, name: str, places: tuple[str, ...], wanted: int) -> dict[str, int]:
         """As many nodes as each place gives in time, the first ones first; the least wait if none does."""
+        if says_objective(self.recipe) and (chosen_nodes := self._by_quotes(name, places, wanted)):
+            return chosen_nodes
         found: dict[str, int] = {}
         seen: list[Place] = []
         is_less = False
         for place in places:
-            nodes = left = wanted - sum(found.values())
-            seen.append(self._asked([name], place, nodes))
-            # One that never has so many may have fewer.
-            takes_some = nodes == 1 or not (seen[-1].refusal and self._takes_none(name, place))
-            while not seen[-1].is_in_time and takes_some and nodes > 1:
-                nodes = nodes // 2
-                seen.append(self._asked([name], place, nodes))
+            left = wanted - sum(found.values())
+            nodes, answers = self._room(name, place, left)
+            seen += answers
             is_too_many = bool(found) and seen[-1].nodes > left  # a gang is there as a whole
             if seen[-1].is_in_time and not is_too_many:
                 found[place] = max(seen[-1].nodes, 1)
@@ -230,6 +251,45 @@ class _Asking:
             self.fewer[name] = sum(found.values())
         best = chosen(seen)
         return found or ({} if best is None else {best.provider: best.nodes})
+
+    def _room(self, name: str, place: str, nodes: int) -> tuple[int, list[Place]]:
+        """With how many nodes a place begins in time, at most so many; what it has said, that last."""
+        seen = [self._asked([name], place, nodes)]
+        # One that never has so many may have fewer.
+        takes_some = nodes == 1 or not (seen[-1].refusal and self._takes_none(name, place))
+        while not seen[-1].is_in_time and takes_some and nodes > 1:
+            nodes = nodes // 2
+            seen.append(self._asked([name], place, nodes))
+        return nodes, seen
+
+    def _by_quotes(self, name: str, places: tuple[str, ...], wanted: int) -> dict[str, int]:
+        """As many nodes of each place as are best by the objective; nothing where no quote is known."""
+        from trainmaster.service.spread_quotes import best_spread, sizes_of
+
+        rooms = {place: self._room(name, place, wanted)[1][-1] for place in places}
+        parts = {
+            place: part_of(self.recipe, place, {name: seen.nodes or wanted})
+            for place, seen in rooms.items()
+            if seen.is_in_time
+        }
+        waits_s = {place: rooms[place].waits_s for place in parts}
+
+        def quote(part: Recipe) -> Quote | None:
+            try:
+                made = quote_now(self.service, part, self.environ)
+            except TrainmasterError:
+                return None
+            return None if made.is_unknown or name not in made.experiments else made
+
+        best = best_spread(self.recipe, name, parts, waits_s, wanted, quote)
+        if best is None:
+            self.say(f"{name}: nothing is known of it yet, so the order of its places decides")
+            return {}
+        self.best[name] = best
+        self.sizes |= sizes_of(self.recipe, name, best)
+        if len(best.nodes) == 1 and sum(best.nodes.values()) < wanted:
+            self.fewer[name] = sum(best.nodes.values())
+        return dict(best.nodes)
 
     def _takes_none(self, name: str, place: str) -> bool:
         """Whether a place would not give a single node either."""

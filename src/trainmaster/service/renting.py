@@ -269,7 +269,10 @@ def _left_out_of_parts(recipe: Recipe) -> list[str]:
     """What is said in a recipe and chooses nothing, as its experiments are in several places."""
     if len(parted(recipe)) < 2:
         return []
-    found = [] if recipe.objective == Objective() else [f"objective: {recipe.objective.name}: {_ONE_PLACE}"]
+    is_chosen = all(each.picks for each in recipe.experiments.values() if each.shares)
+    found = [f"objective: {recipe.objective.name}: {_ONE_PLACE}"]
+    if recipe.objective == Objective() or (is_chosen and any(e.shares for e in recipe.experiments.values())):
+        found.clear()
     for name, experiment in with_fewest(recipe).experiments.items():
         before, now = recipe.experiments[name].distributed, experiment.distributed
         if before is not None and now is not None and before.is_flexible:
@@ -293,7 +296,8 @@ def _placed_before(part: Recipe, placed: Recipe) -> dict[str, Experiment]:
     found = {}
     for name, experiment in part.experiments.items():
         before = placed.experiments[name]
-        update = {"distributed": before.distributed, "hardware": before.hardware}
+        hardware = before.hardware.model_copy(update={"instance": experiment.hardware.instance})
+        update = {"distributed": before.distributed, "hardware": hardware}
         found[name] = experiment.model_copy(update=update) if before.shares else experiment
     return found
 

@@ -48,7 +48,9 @@ def part_of(recipe: Recipe, place: str, names: Mapping[str, int | None]) -> Reci
     for name, nodes in names.items():
         one = recipe.experiments[name]
         data = {key: source for key, source in one.data.items() if source.experiment is None}
-        update: dict[str, Any] = {"provider": (), "shares": {}, "after": (), "data": data}
+        update: dict[str, Any] = {"provider": (), "shares": {}, "picks": {}, "after": (), "data": data}
+        if place in one.picks:
+            update["hardware"] = one.hardware.model_copy(update={"instance": (one.picks[place],)})
         experiments[name] = one.model_copy(update=update | ({} if nodes is None else {"workers": nodes}))
     return recipe.model_copy(update={"provider": place, "places": (), "experiments": experiments})
 
@@ -57,7 +59,8 @@ def in_place(recipe: Recipe, provider: str) -> Recipe:
     """The recipe with all of it in one place."""
     own = [name for name, each in recipe.experiments.items() if each.provider]
     cleared = {
-        name: recipe.experiments[name].model_copy(update={"provider": (), "shares": {}}) for name in own
+        name: recipe.experiments[name].model_copy(update={"provider": (), "shares": {}, "picks": {}})
+        for name in own
     }
     overrides = [f"provider={provider}", *(f"experiments.{name}.provider=null" for name in own)]
     update: dict[str, object] = {"provider": provider, "places": ()}

@@ -76,6 +76,22 @@ def renter(owner: Any, tmp_path: Path) -> Iterator[Renter]:
     renter.kill_all()
 
 
+def test_quotes_choose_among_the_places_of_a_sweep(renter: Renter) -> None:
+    """The first run makes it known; then the cheapest is on own hosts only."""
+    before = renter.lab.alive()
+    recipe = renter.work / "recipe.yaml"
+    said = list[str]()
+    for objective in ("", "objective: cheapest\n"):
+        recipe.write_text(with_engine(SWEEP.replace("STEPS", "10"), "ssh") + objective)
+        going = renter.start("run", recipe, "--yes", "--json")
+        assert going.end()["reason"] == "SUCCEEDED"
+        status = json.loads(renter.call("status", going.run, "--json").stdout)
+        said.append(" ".join(sorted({place for each in status["place"]["tasks"].values() for place in each})))
+    assert said == ["hosts lab", "hosts"], going.text
+    assert status["cost_usd"] == 0
+    assert renter.lab.alive() == before
+
+
 @pytest.mark.parametrize(
     ("text", "steps", "event", "succeed"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
 )

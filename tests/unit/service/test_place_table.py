@@ -68,8 +68,8 @@ def test_the_table_says_why_others_are_not_taken() -> None:
     assert rows[0].why_not == "it is not cheaper"
 
 
-def test_an_objective_chooses_nothing_for_a_sweep_that_spreads() -> None:
-    """A quote is of one place."""
+def test_an_objective_chooses_no_single_place_for_a_sweep_that_spreads() -> None:
+    """See `test_spread_quotes.py` for what it chooses."""
     text = """\
 name: sweep
 provider: [slurm, aws]
@@ -83,7 +83,7 @@ experiments:
     places = [quoted("slurm", 100.0, 0.0), quoted("aws", 60.0, 2.0)]
     recipe = Recipe.from_text(text)
     assert taken_by_objective(recipe, places) is None
-    assert table_of(recipe, places, ["slurm"])[1].why_not == "an earlier one begins in time"
+    assert table_of(recipe, places, ["slurm"])[1].why_not == "it is not faster"
     alone = taken_by_objective(Recipe.from_text(text.replace("workers: 6", "workers: 1")), places)
     assert alone == places[1].place
 

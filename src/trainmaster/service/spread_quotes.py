@@ -1,0 +1,132 @@
+"""`best_spread`: quotes say how many machines of each place a sweep takes, and how large its gangs are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainmaster.advisor.quote.spreading import Room, Spread, spread
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.quotes.worker_counts import with_workers
+from trainmaster.spec.units import dollars, format_duration
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.quote.quote import Quote
+    from trainmaster.spec import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class QuotedSpread:
+    """A choice for a sweep.
+
+    Attributes:
+        spread: of its tasks. workers: of each task. picks: types of machines, by place.
+    """
+
+    spread: Spread
+    workers: int
+    picks: Mapping[str, str]
+
+    @property
+    def nodes(self) -> Mapping[str, int]:
+        """Machines in each place."""
+        return self.spread.nodes
+
+    def words(self, objective: str) -> str:
+        """For people."""
+        about = f"{format_duration(self.spread.time_s)}, {dollars(self.spread.cost_usd)}"
+        return f"the {objective} by the quotes of its places: about {about}"
+
+
+def best_spread(
+    recipe: Recipe,
+    name: str,
+    parts: Mapping[str, Recipe],
+    waits_s: Mapping[str, float],
+    most_nodes: int,
+    quote: Callable[[Recipe], Quote | None],
+) -> QuotedSpread | None:
+    """The best by the objective of the recipe, within its limits; None where no quote is known.
+
+    All gangs of a sweep have one size, as a checkpoint may need it: the best of those that the quotes of its
+    places take.
+
+    Args:
+        recipe: as read.
+        name: of the experiment.
+        parts: what is in each place that begins in time, with the machines that it would give.
+        waits_s: until it could begin there.
+        most_nodes: that the sweep spreads over.
+        quote: of a part; None where there is none.
+    """
+    shaped = recipe.experiments[name].distributed
+    made = {place: found for place, part in parts.items() if (found := quote(part)) is not None}
+    sizes = {one.experiments[name].cluster.workers for one in made.values()}
+    choices = list[tuple[Spread, int, dict[str, str]]]()
+    tasks = len(recipe.experiments[name].tasks(recipe.seed))
+    for size in sorted(sizes):
+        if len(sizes) > 1 and shaped is not None and shaped.is_flexible:
+            sized = {place: with_workers(parts[place], {name: size}) for place in made}
+            these = {place: found for place, part in sized.items() if (found := quote(part)) is not None}
+        else:
+            these = made
+        all_rooms = [_room(place, one, name, parts[place], waits_s[place]) for place, one in these.items()]
+        rooms = [
+            room for room in all_rooms if room is not None and room.tasks > 0 and room.nodes <= most_nodes
+        ]
+        if rooms:
+            best = spread(rooms, tasks, most_nodes, recipe.objective, **_limits(recipe))
+            choices.append((best, size, {place: _pick(these[place], name, place) for place in best.nodes}))
+    if not choices:
+        return None
+    weights = recipe.objective
+    best, size, picks = min(
+        choices,
+        key=lambda each: (
+            not _keeps(recipe, each[0]),
+            weights.time * each[0].time_s + weights.cost * each[0].cost_usd,
+            each[0].cost_usd,
+            each[1],
+        ),
+    )
+    return QuotedSpread(best, size, {place: type for place, type in picks.items() if type})
+
+
+def sizes_of(recipe: Recipe, name: str, best: QuotedSpread) -> dict[str, int]:
+    """How many workers the gangs of a sweep have, where the recipe leaves that open."""
+    shaped = recipe.experiments[name].distributed
+    return {name: best.workers} if shaped is not None and shaped.is_flexible else {}
+
+
+def _room(place: str, quoted: Quote, name: str, part: Recipe, wait_s: float) -> Room | None:
+    """Of a quote of all tasks in one place, where they run in rounds."""
+    one, each = quoted.experiments[name], part.experiments[name]
+    if one.time_s is None or one.cost_usd is None:
+        return None
+    cluster, tasks = one.cluster, len(each.tasks(part.seed))
+    at_once = max(min(cluster.at_once, tasks), 1)
+    nodes, on_node = max(cluster.worker.count // at_once, 1), max(at_once // max(cluster.worker.count, 1), 1)
+    task_s = one.time_s.p50 / math.ceil(tasks / at_once) / on_node
+    return Room(place, (each.workers or 1) // nodes, task_s, one.cost_usd.p50 / tasks, wait_s, nodes)
+
+
+def _pick(made: Quote, name: str, place: str) -> str:
+    """The type of machine of a quote; empty for own hosts, which have none."""
+    return made.experiments[name].cluster.worker.instance if capabilities_of(place).rents else ""
+
+
+def _limits(recipe: Recipe) -> dict[str, float]:
+    budget = recipe.budget
+    usd = None if budget is None else budget.total_usd
+    time_s = None if budget is None else budget.deadline_s
+    return {
+        "budget_usd": math.inf if usd is None else usd,
+        "deadline_s": math.inf if time_s is None else time_s,
+    }
+
+
+def _keeps(recipe: Recipe, found: Spread) -> bool:
+    limits = _limits(recipe)
+    return found.cost_usd <= limits["budget_usd"] and found.time_s <= limits["deadline_s"]

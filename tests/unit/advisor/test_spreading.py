@@ -1,0 +1,43 @@
+"""How many machines of each place a sweep takes, by its quotes: pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmaster.advisor.quote.spreading import Room, spread
+from trainmaster.spec.objective import Objective
+
+CHEAPEST, FASTEST = Objective(time=0.0, cost=1.0), Objective(time=1.0, cost=0.0)
+HOSTS = Room("hosts", 2, 60.0, 0.0)
+QUEUE = Room("slurm", 4, 40.0, 0.0, wait_s=600.0)
+AWS = Room("aws", 8, 30.0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("rooms", "objective", "limits", "nodes"),
+    [
+        ([HOSTS, QUEUE, AWS], CHEAPEST, {}, {"hosts": 2}),  # the queue is as cheap, and begins too late
+        ([HOSTS, QUEUE, AWS], FASTEST, {}, {"aws": 6}),
+        ([HOSTS, AWS], CHEAPEST, {"deadline_s": 100.0}, {"hosts": 2, "aws": 4}),
+        ([HOSTS, AWS], FASTEST, {"budget_usd": 0.45}, {"hosts": 2, "aws": 4}),
+        ([HOSTS, AWS], FASTEST, {"budget_usd": 0.05}, {"hosts": 2}),
+        ([HOSTS, AWS], CHEAPEST, {"deadline_s": 1.0}, {"hosts": 2}),  # nothing keeps it
+        ([AWS, Room("lab", 8, 90.0, 0.05)], Objective(time=0.001, cost=1.0), {}, {"lab": 6}),
+        ([AWS, Room("lab", 8, 90.0, 0.05)], Objective(time=0.1, cost=1.0), {}, {"aws": 6}),
+        ([Room("slurm", 2, 50.0, 0.0, nodes=2), AWS], FASTEST, {}, {"aws": 6}),
+        ([Room("slurm", 3, 50.0, 0.0, nodes=2), AWS], CHEAPEST, {}, {"slurm": 6}),
+        ([Room("slow", 1, 1000.0, 0.0), Room("aws", 2, 30.0, 0.1)], FASTEST, {}, {"aws": 2}),
+    ],
+)
+def test_the_best_by_an_objective_within_its_limits(
+    rooms: list[Room], objective: Objective, limits: dict[str, float], nodes: dict[str, int]
+) -> None:
+    """Of six tasks over at most six machines."""
+    assert spread(rooms, 6, 6, objective, **limits).nodes == nodes
+    assert spread(rooms[::-1], 6, 6, objective, **limits).nodes == nodes, "in whatever order they are named"
+
+
+def test_what_gets_no_task_is_not_asked_for() -> None:
+    """The first place has done all before the queue gives anything."""
+    found = spread([Room("ray", 2, 10.0, 0.0), QUEUE], 6, 6, FASTEST)
+    assert (found.nodes, found.time_s, found.cost_usd) == ({"ray": 2}, 30.0, 0.0)

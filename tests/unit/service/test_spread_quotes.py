@@ -1,0 +1,115 @@
+"""A sweep over several places with an objective: quotes say how many machines of which place it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fake_places import SWEEP, have_places, open_places
+
+from trainmaster.service import renting
+from trainmaster.service.places import settled_place
+from trainmaster.service.service import Service
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.parts import parted
+
+SLURM = """\
+machines:
+  node: {cpus: 2, memory: 2GB, usd_per_hour: 0.5}
+  big: {cpus: 8, memory: 8GB, usd_per_hour: 2}
+"""
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with open_places(tmp_path) as found:
+        (tmp_path / "home" / "slurm.yaml").write_text(SLURM)
+        yield found
+
+
+def have_quotes(monkeypatch: pytest.MonkeyPatch, known: dict[str, tuple[float, float, str]]) -> list[Any]:
+    """Of one task in each place: seconds, dollars and the machine; a gang is quicker with two workers."""
+    asked = []
+
+    def quote(_service: object, recipe: Recipe, *_: object) -> Any:
+        if recipe.provider not in known:
+            raise UsageError("nothing is known of it", "")
+        each = recipe.experiments["train"]
+        asked.append((recipe.provider, each.distributed and each.distributed.workers))
+        task_s, usd, instance = known[recipe.provider]
+        workers = 1
+        if each.distributed is not None:
+            size = each.distributed.workers
+            workers = size if isinstance(size, int) else 2 if recipe.provider == "slurm" else 1
+            task_s, usd = task_s / workers, usd * 1.5 ** (workers - 1)
+        at_once = max((each.workers or 1) // workers, 1)
+        tasks = len(each.tasks(recipe.seed))
+        worker = SimpleNamespace(instance=instance, count=at_once * workers)
+        one = SimpleNamespace(
+            cluster=SimpleNamespace(worker=worker, workers=workers, at_once=at_once),
+            time_s=SimpleNamespace(p50=task_s * -(-tasks // at_once)),
+            cost_usd=SimpleNamespace(p50=usd * tasks),
+        )
+        return SimpleNamespace(is_unknown=False, experiments={"train": one})
+
+    monkeypatch.setattr("trainmaster.service.place_table._quote", quote)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("more", "places", "nodes"),
+    [
+        ("objective: cheapest", {"hosts": 1}, {"host": 1}),
+        ("objective: fastest", {"slurm": 6}, {"big": 6}),
+        ("objective: cheapest\nbudget: {deadline: 4m}", {"hosts": 1, "slurm": 5}, {"host": 1, "big": 5}),
+        ("objective: fastest\nbudget: {total: $1.10}", {"hosts": 1, "slurm": 5}, {"host": 1, "big": 5}),
+    ],
+)
+def test_each_place_gives_the_machines_that_its_quote_says(
+    service: Service, monkeypatch: pytest.MonkeyPatch, more: str, places: dict[str, int], nodes: Any
+) -> None:
+    """As many of them as are best for the whole sweep, and of the type that is quoted."""
+    have_places(monkeypatch, {"hosts": 0.0, "slurm": 0.0})
+    have_quotes(monkeypatch, {"hosts": (200.0, 0.0, "host"), "slurm": (30.0, 0.2, "big")})
+    told: list[str] = []
+    text = SWEEP.format(places="hosts, slurm", workers=6) + more + "\n"
+    found = settled_place(service, Recipe.from_text(text), {}, told.append)
+    again = Recipe.model_validate_json(found.model_dump_json())  # as a run keeps it
+    assert tuple(part.provider for part in parted(again)) == tuple(places)
+    plans = renting._offer_of_parts(service, again, {}, date(2026, 11, 27)).plans
+    assert {plan.provider: plan.nodes for plan in plans} == places
+    if len(places) > 1:
+        types = {plan.provider: plan.roles[0].rentals[0].instance_type for plan in plans}
+        assert types["slurm"] == "big"
+        assert not any("objective" in line for line in renting._left_out_of_parts(again))
+        assert any("by the quotes of its places: about" in line for line in told)
+
+
+def test_without_a_quote_their_order_decides(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    have_places(monkeypatch, {"hosts": 0.0, "slurm": 0.0})
+    have_quotes(monkeypatch, {})
+    told: list[str] = []
+    text = SWEEP.format(places="hosts, slurm", workers=6) + "objective: fastest\n"
+    found = settled_place(service, Recipe.from_text(text), {}, told.append)
+    assert found.experiments["train"].shares == {"hosts": 1, "slurm": 5}
+    assert "train: nothing is known of it yet, so the order of its places decides" in told
+
+
+def test_all_gangs_of_a_sweep_have_the_size_that_is_best_for_all(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each place is quoted with the sizes that the others would take, too."""
+    have_places(monkeypatch, {"slurm": 0.0, "ray": 0.0})
+    asked = have_quotes(monkeypatch, {"slurm": (60.0, 0.2, "big"), "ray": (80.0, 0.1, "seat")})
+    gang = "steps: 9\n    batch: {global: 8}\n    distributed: {workers: 1..2, per_node: 1}\n    command"
+    text = SWEEP.format(places="slurm, ray", workers=4).replace("command", gang) + "objective: cheapest\n"
+    found = settled_place(service, Recipe.from_text(text), {}, lambda _: None)
+    shape = found.experiments["train"].distributed
+    assert shape is not None
+    assert (found.provider, shape.workers, shape.span) == ("ray", 1, "1..2")
+    assert ("ray", 2) in asked
