@@ -20,7 +20,7 @@ from trainmaster.service.endpoints.endpoints import Endpoints
 from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import SCOPES, caller
-from trainmaster.spec.errors import MissingPartError, UsageError
+from trainmaster.spec.errors import UsageError, imports_of
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.states import State
 
@@ -120,13 +120,9 @@ class LocalApps:
     @cached_property
     def _port(self) -> int:
         """Of the proxy, which goes on as long as this process does."""
-        try:
+        with imports_of("apps", "an app"):
             from trainmaster.api.proxy.grants import Grants
             from trainmaster.api.proxy.proxy import AppProxy, listen_in_thread
-        except ModuleNotFoundError as error:
-            raise MissingPartError(
-                f"{error.name} is not installed", "Run: pip install 'trainmaster[apps]'"
-            ) from error
         gate = AppAccess(self._service, Access(self._service.database), self._members)
         return listen_in_thread(AppProxy(Grants(gate)))
 
@@ -167,14 +163,10 @@ class LocalServices:
             MissingPartError: what reads requests is not installed.
             UsageError: the port is taken.
         """
-        try:
+        with imports_of("serve", "a service"):
             from trainmaster.api.proxy.proxy import AppProxy, listen_in_thread
             from trainmaster.api.proxy.services import ServiceProxy
             from trainmaster.service.endpoints.endpoint_access import EndpointAccess
-        except ModuleNotFoundError as error:
-            raise MissingPartError(
-                f"{error.name} is not installed", "Run: pip install 'trainmaster[serve]'"
-            ) from error
         if self._port is None:
             members = MemberConnections(self._service, self._environ)
             proxy = AppProxy(None, ServiceProxy(EndpointAccess(self._service, members, None)))

@@ -27,7 +27,7 @@ from trainmaster.api.own_hosts import (
 from trainmaster.executors.supervisor.processes import raise_limit
 from trainmaster.service.server_loops import is_passing
 from trainmaster.spec.addresses import is_loopback, name_of
-from trainmaster.spec.errors import MissingPartError, UsageError
+from trainmaster.spec.errors import MissingPartError, UsageError, imports_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -185,7 +185,7 @@ def serve(
     where = where.checked()
     if missing := [name for name in MODULES if find_spec(name) is None]:
         raise MissingPartError(f"server: {', '.join(missing)}: not installed", _INSTALL)
-    try:
+    with imports_of("server", "a server"):
         import uvicorn
 
         from trainmaster.api.mcp.at_server import OwnAddress
@@ -198,8 +198,6 @@ def serve(
         from trainmaster.service.apps.app_access import AppAccess
         from trainmaster.service.endpoints.endpoint_access import EndpointAccess
         from trainmaster.service.users.single_sign_on import SignOnSettings, SingleSignOn
-    except ModuleNotFoundError as error:
-        raise MissingPartError(f"server: {error.name} is not installed", _INSTALL) from error
     is_secure = where.is_secure
     state = make_state(service, environ, is_private=where.is_private, is_secure=is_secure)
     if oidc is not None:

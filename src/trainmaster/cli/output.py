@@ -46,6 +46,32 @@ def can_ask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
+def says_yes(question: str) -> bool:
+    """Ask at the terminal; what is not said is no."""
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def need_yes(question: str, what: str, not_done: str, so: str, hint: str = "`--yes` agrees.") -> None:
+    """Go on only if the user says yes.
+
+    Args:
+        question: for the terminal.
+        what: needs a yes, where there is no terminal.
+        not_done: without one.
+        so: what has not happened.
+        hint: how to agree beforehand.
+
+    Raises:
+        UsageError: the user does not want it, or there is no terminal to ask on.
+    """
+    if not can_ask():
+        raise UsageError(f"{what}, and there is no terminal to ask on", f"{so} {hint}")
+    if not says_yes(question):
+        raise UsageError(f"{not_done}: you did not agree", so)
+
+
 def say_error(error: TrainmasterError) -> None:
     """An error for people: no traceback, and what to do next."""
     say(str(error) if error.exit_code == 130 else f"error: {error}")

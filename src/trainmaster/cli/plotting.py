@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.service import Quote
 from trainmaster.service.runs.curves import ExperimentCurves, TaskCurves
 from trainmaster.service.runs.search_results import SearchResults
-from trainmaster.spec.errors import MissingPartError, UsageError
+from trainmaster.spec.errors import UsageError, imports_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,12 +63,8 @@ def draw_run(
             f"--plot: nothing to draw: {run} has no `search`, and none of its tasks has reported a metric",
             "Call `trainmaster.report(step=..., loss=...)`, or give the recipe `metrics: {pattern: ...}`.",
         )
-    try:
+    with imports_of("plot", "--plot"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingPartError(
-            f"--plot needs matplotlib, which cannot be imported: {error}", "pip install 'trainmaster[plot]'"
-        ) from error
 
     parts: list[tuple[tuple[float, float], Callable[[Figure | SubFigure], None]]] = []
     if searches:
@@ -349,12 +345,8 @@ def draw_quote(quote: Quote, name: str, file: Path) -> None:
     drawable = [one for one in quote.experiments.values() if one.time_s and one.cost_usd]
     if not drawable:
         raise UsageError(f"--plot: the policy {quote.policy} knows no times", "Leave --plot out.")
-    try:
+    with imports_of("plot", "--plot"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingPartError(
-            f"--plot needs matplotlib, which cannot be imported: {error}", "pip install 'trainmaster[plot]'"
-        ) from error
     figure = Figure(figsize=(7.0 * len(drawable), 4.6), layout="constrained")
     for axes, one in zip(figure.subplots(1, len(drawable), squeeze=False)[0], drawable, strict=True):
         assert one.time_s is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.measuring import watched
-from trainmaster.cli.output import can_ask, print_json, say, show
+from trainmaster.cli.output import can_ask, print_json, say, says_yes, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -161,11 +160,8 @@ def _measured(
     if not agrees and not (asks and can_ask()):
         say(f"note: {question} (--measure agrees)")
         return False
-    if not agrees:
-        sys.stderr.write(f"{question} [y/N] ")
-        sys.stderr.flush()
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            return False
+    if not agrees and not says_yes(question):
+        return False
     for each in runs:
         recipe = read_recipe(path, overrides=[*set_, *each.overrides])
         plan = watched(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from trainmaster.cli.completing import run_ids
 from trainmaster.cli.labels import Labels, WhereText, condition
-from trainmaster.cli.output import can_ask, parsed, print_json, say, show, table
+from trainmaster.cli.output import need_yes, parsed, print_json, say, show, table
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import format_bytes, parse_duration
 
@@ -65,15 +64,8 @@ def agree_to_remove(what: str, *, yes: bool) -> None:
     """
     if yes:
         return
-    if not can_ask():
-        raise UsageError(
-            f"this removes {what}, and there is no terminal to ask on",
-            "Nothing was removed. `--yes` agrees; `--dry-run` only shows it.",
-        )
-    sys.stderr.write(f"Remove {what}, for good? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UsageError("not removed: you did not agree", "Nothing was removed.")
+    question, hint = f"Remove {what}, for good?", "`--yes` agrees; `--dry-run` only shows it."
+    need_yes(question, f"this removes {what}", "not removed", "Nothing was removed.", hint)
 
 
 def _counted(runs: list[Any]) -> str:

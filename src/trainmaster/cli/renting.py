@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from trainmaster.cli.output import can_ask, dollars_text, duration, say, span_text, table
-from trainmaster.spec.errors import UsageError
+from trainmaster.cli.output import dollars_text, duration, need_yes, say, span_text, table
 from trainmaster.spec.units import dollars, price
 
 if TYPE_CHECKING:
@@ -41,15 +39,7 @@ def agree(client: ClientProtocol, plan: RunPlan, *, yes: bool) -> None:
     if yes or not plan.most_usd_per_hour:
         return
     usd = f"at most {price(plan.most_usd_per_hour)} per hour"
-    if not can_ask():
-        raise UsageError(
-            f"this rents machines for {usd}, and there is no terminal to ask on",
-            "Nothing was started. `--yes` agrees.",
-        )
-    sys.stderr.write(f"Rent this for {usd}? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UsageError("not rented: you did not agree", "Nothing was started.")
+    need_yes(f"Rent this for {usd}?", f"this rents machines for {usd}", "not rented", "Nothing was started.")
 
 
 def agree_to_send(lines: Sequence[str], *, yes: bool) -> None:
@@ -67,15 +57,8 @@ def agree_to_send(lines: Sequence[str], *, yes: bool) -> None:
         say(f"  {line}")
     if yes:
         return
-    if not can_ask():
-        raise UsageError(
-            "--on-cluster sends credentials to a machine, and there is no terminal to ask on",
-            "Nothing was started. `--yes` agrees.",
-        )
-    sys.stderr.write("Send them? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UsageError("not sent: you did not agree", "Nothing was started.")
+    what = "--on-cluster sends credentials to a machine"
+    need_yes("Send them?", what, "not sent", "Nothing was started.")
 
 
 def show_quote(made: Quote, show: Callable[[str], None]) -> None:

@@ -22,7 +22,7 @@ from sqlalchemy.engine import URL, Connection, Engine
 
 from trainmaster.db.migrations import lock_schema, upgrade
 from trainmaster.db.tables import metadata
-from trainmaster.spec.errors import MissingPartError, StoreError, UsageError
+from trainmaster.spec.errors import StoreError, UsageError, imports_of
 
 _EXAMPLES = "Write sqlite:////srv/trainmaster.db or postgresql://user:password@host/database."
 
@@ -56,13 +56,8 @@ def make_engine(text: str) -> Engine:
         raise UsageError(f"TRAINMASTER_DATABASE: {backend} is not supported", _EXAMPLES)
     url = _without_query_secrets(url).set(drivername="postgresql+psycopg")
     arguments = {key: value for key, value in _POSTGRESQL.items() if key not in url.query}
-    try:
+    with imports_of("postgres", "TRAINMASTER_DATABASE: PostgreSQL"):
         return _created(url, connect_args=arguments, pool_use_lifo=True)
-    except ImportError as error:
-        raise MissingPartError(
-            f"TRAINMASTER_DATABASE: PostgreSQL needs the driver psycopg ({error})",
-            "pip install 'trainmaster[postgres]'",
-        ) from error
 
 
 def shown(text: str) -> str:

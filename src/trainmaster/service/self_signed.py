@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from trainmaster.spec.errors import MissingPartError
+from trainmaster.spec.errors import imports_of
 from trainmaster.spec.private_files import create_private
 
 #: Who has logged in trusts this very certificate: a new one would have everybody log in again.
@@ -26,13 +26,9 @@ def self_signed(root: Path, host: str) -> tuple[Path, str]:
     Raises:
         MissingPartError: the extra ``server`` is not installed.
     """
-    try:
+    with imports_of("server", "--self-signed"):
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import Encoding
-    except ModuleNotFoundError as error:
-        raise MissingPartError(
-            f"--self-signed: {error.name} is not installed", "Run: pip install 'trainmaster[server]'"
-        ) from error
     path = root / "server.pem"
     if not path.exists():
         create_private(path, _made(host))  # if another server of this home was quicker, its own counts

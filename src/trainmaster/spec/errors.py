@@ -115,6 +115,31 @@ class MissingPartError(UsageError):
     """A key, provider or option whose machinery is not installed or not there yet."""
 
 
+class imports_of:  # noqa: N801 - it is called like a function
+    """Within it stands imported what comes with an extra.
+
+    Args:
+        extra: its name.
+        what: needs it, for people.
+
+    Raises:
+        MissingPartError: something of it cannot be imported.
+    """
+
+    def __init__(self, extra: str, what: str) -> None:
+        self._extra, self._what = extra, what
+
+    def __enter__(self) -> None:
+        """Nothing is done before."""
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, ImportError):
+            is_there = not isinstance(error, ModuleNotFoundError)
+            why = f"cannot be imported: {error}" if is_there else "is not installed"
+            message = f"{self._what} needs {error.name or 'a library'}, which {why}"
+            raise MissingPartError(message, f"pip install 'trainmaster[{self._extra}]'") from error
+
+
 class NotFoundError(TrainmasterError):
     """No such run, task, model, ..."""
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from trainmaster.spec.errors import MissingPartError, TrainmasterError
+from trainmaster.spec.errors import TrainmasterError, imports_of
 from trainmaster.transport.base import (
     ANSWER_BYTES,
     Connection,
@@ -142,12 +142,8 @@ def load_asyncssh() -> Any:  # noqa: ANN401 - the module
     Raises:
         MissingPartError: it is not installed.
     """
-    try:
+    with imports_of("hosts", "a host over SSH"):
         import asyncssh
-    except ImportError:
-        raise MissingPartError(
-            "hosts over SSH need asyncssh, which is not installed", "pip install 'trainmaster[hosts]'"
-        ) from None
     return asyncssh
 
 

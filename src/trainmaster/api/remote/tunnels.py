@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.api.remote.connection import RestConnection, error_of, quoted
-from trainmaster.spec.errors import AccessError, MissingPartError
+from trainmaster.spec.errors import AccessError, imports_of
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -39,14 +39,9 @@ def opened(connection: RestConnection, path: str, query: Mapping[str, object]) -
         TrainmasterError: what the server refuses.
         MissingPartError: the extra ``tunnel`` is not installed.
     """
-    try:
+    with imports_of("tunnel", "a connection to a member of a server's run"):
         from websockets.exceptions import InvalidStatus, WebSocketException
         from websockets.sync.client import connect
-    except ModuleNotFoundError:
-        raise MissingPartError(
-            "connections to members of a server's runs need websockets, which is not installed",
-            "pip install 'trainmaster[tunnel]'",
-        ) from None
     socket, target, headers = connection.raw_socket(path, query)
     try:
         return connect(

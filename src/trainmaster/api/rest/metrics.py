@@ -6,7 +6,7 @@ from fastapi import Response
 
 from trainmaster.api.rest.state import Reader, Routes, State
 from trainmaster.service.server_metrics import server_metrics
-from trainmaster.spec.errors import MissingPartError
+from trainmaster.spec.errors import imports_of
 
 router = Routes(tags=["server"])
 
@@ -14,7 +14,7 @@ router = Routes(tags=["server"])
 @router.get("/metrics", response_class=Response)
 def metrics(state: State, caller: Reader) -> Response:
     """Numbers of the runs that the caller sees, and how busy this process is, in Prometheus' text format."""
-    try:
+    with imports_of("server", "/metrics"):
         from prometheus_client import (
             CONTENT_TYPE_LATEST,
             CollectorRegistry,
@@ -22,10 +22,6 @@ def metrics(state: State, caller: Reader) -> Response:
             ProcessCollector,
             generate_latest,
         )
-    except ModuleNotFoundError as error:
-        raise MissingPartError(
-            "metrics: prometheus-client is not installed", "Run: pip install 'trainmaster[server]'"
-        ) from error
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     lag = Gauge("trainmaster_loop_lag_seconds", "How late the server's loop is.", registry=registry)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
+from trainmaster.api.rest.limits import OpenStream
 from trainmaster.api.rest.models import saved
 from trainmaster.api.rest.state import Routes, Submitter, Transfer, caller_of, finds_caller, state_of
 from trainmaster.service.teams.team_volumes import TeamVolumes
@@ -93,12 +94,7 @@ def content(
 
     opened = found.opened(name, version)
     blocks = blocks_of(opened, path)
-    first = next(blocks, b"")  # what is damaged is said before the answer begins
-    return StreamingResponse(
-        transfer.sent(_pieces(chain([first], blocks))),
-        headers=saved(path.rpartition("/")[2]),
-        media_type="application/octet-stream",
-    )
+    return _streamed(transfer, blocks, path.rpartition("/")[2])
 
 
 @router.get("/volume-contents/{name:path}", response_class=StreamingResponse)
@@ -118,12 +114,7 @@ def contents(
     from trainmaster.service.volumes.stored import contents as blocks_of
 
     blocks = blocks_of(found.opened(name, version), path, begin, end)
-    first = next(blocks, b"")
-    return StreamingResponse(
-        transfer.sent(_pieces(chain([first], blocks))),
-        headers=saved("contents"),
-        media_type="application/octet-stream",
-    )
+    return _streamed(transfer, blocks, "contents")
 
 
 @router.get("/volume-objects/{name:path}", response_class=StreamingResponse)
@@ -137,12 +128,13 @@ def objects(
 ) -> StreamingResponse:
     """The bytes of an object that versions are made of, as it is stored: for who reads and proves volumes."""
     blocks = found.object_blocks(name, key, begin, end)
-    first = next(blocks, b"")
-    return StreamingResponse(
-        transfer.sent(_pieces(chain([first], blocks))),
-        headers=saved("object"),
-        media_type="application/octet-stream",
-    )
+    return _streamed(transfer, blocks, "object")
+
+
+def _streamed(transfer: OpenStream, blocks: Iterator[bytes | memoryview], name: str) -> StreamingResponse:
+    """Bytes that browsers save by a name; what is damaged first is said before the answer begins."""
+    pieces = transfer.sent(_pieces(chain([next(blocks, b"")], blocks)))
+    return StreamingResponse(pieces, headers=saved(name), media_type="application/octet-stream")
 
 
 def _line(opened: OpenVolume, entry: Entry) -> dict[str, Any]:

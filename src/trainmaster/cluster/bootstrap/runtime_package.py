@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Final
 
 import trainmaster
-from trainmaster.spec.errors import MissingPartError
+from trainmaster.spec.errors import MissingPartError, imports_of
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
 
@@ -318,13 +318,9 @@ def closure(roots: Iterable[str]) -> list[metadata.Distribution]:
     Raises:
         MissingPartError: one is not installed.
     """
-    try:
+    with imports_of("hosts", "a host"):
         from packaging.requirements import Requirement
         from packaging.utils import canonicalize_name
-    except ImportError:
-        raise MissingPartError(
-            "hosts need packaging, which is not installed", "pip install 'trainmaster[hosts]'"
-        ) from None
 
     found: dict[str, metadata.Distribution] = {}
     asked: set[tuple[str, str]] = set()

@@ -12,7 +12,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.spec.errors import MissingPartError
+from trainmaster.spec.errors import imports_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -106,15 +106,10 @@ class Authority:
 
 def _library() -> tuple[Any, Any, Any]:
     """What makes keys and certificates: ``x509``, ``ec``, ``hashes``."""
-    try:
+    with imports_of("ray", "a cluster's key"):
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
-    except ImportError as error:
-        raise MissingPartError(
-            f"a cluster's keys cannot be made without cryptography, which is not installed ({error})",
-            "Install it: pip install 'trainmaster[ray]'.",
-        ) from None
     return x509, ec, hashes
 
 

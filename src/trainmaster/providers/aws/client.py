@@ -20,7 +20,7 @@ from trainmaster.providers.aws.requests import AwsRequest
 from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.base import ProviderGoneError
 from trainmaster.spec.clocks import boot_s, steady_s
-from trainmaster.spec.errors import MissingPartError, ProviderError, TrainmasterError, UsageError
+from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, imports_of
 
 #: Dates name whole seconds, and a clock drifts: what differs by less is the same.
 _SAME_S: Final = 2.0
@@ -382,14 +382,9 @@ class AwsClient:
     def _boto(self) -> _Any:
         session = self._session
         if session is None:
-            try:
+            with imports_of("aws", f"the provider {self._settings.name!r}"):
                 import botocore.session
                 from botocore.exceptions import BotoCoreError
-            except ImportError as error:
-                raise MissingPartError(
-                    f"the provider {self._settings.name!r} needs boto3, which is not installed ({error})",
-                    "Install it: pip install 'trainmaster[aws]'.",
-                ) from None
             chosen = self._settings
             try:
                 session = (

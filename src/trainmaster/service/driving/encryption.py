@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.service.full_disks import FULL
-from trainmaster.spec.errors import MissingPartError, TrainmasterError, UsageError
+from trainmaster.spec.errors import TrainmasterError, UsageError, imports_of
 from trainmaster.spec.private_files import create_private, make_private, require_private, write_private
 
 if TYPE_CHECKING:
@@ -167,12 +167,8 @@ class SealingKey:
 
 
 def _cipher(key: bytes) -> AESGCM:
-    try:
+    with imports_of("server", "a secret in the database"):
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    except ImportError:
-        raise MissingPartError(
-            "secrets in the database need the package cryptography", "pip install 'trainmaster[server]'"
-        ) from None
     return AESGCM(key)
 
 

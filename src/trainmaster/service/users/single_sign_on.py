@@ -24,7 +24,7 @@ from trainmaster.db import accounts as db
 from trainmaster.service.users.access import digest_of
 from trainmaster.service.users.accounts import new_account
 from trainmaster.service.users.caller import NO_TEAM, ROLES, Caller, UnknownCallerError
-from trainmaster.spec.errors import MissingPartError, ProviderError, UsageError
+from trainmaster.spec.errors import ProviderError, UsageError, imports_of
 from trainmaster.spec.private_files import require_private
 from trainmaster.spec.units import parse_duration
 
@@ -212,12 +212,8 @@ class SingleSignOn:
     """
 
     def __init__(self, settings: SignOnSettings, database: Database) -> None:
-        try:
+        with imports_of("server", "--oidc"):
             import authlib.integrations.httpx_client
-        except ModuleNotFoundError as error:
-            raise MissingPartError(
-                f"--oidc: {error.name} is not installed", "Run: pip install 'trainmaster[server]'"
-            ) from error
         _ = authlib
         self.settings = settings
         self._database = database

@@ -14,7 +14,7 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.spec.errors import MissingPartError, UsageError
+from trainmaster.spec.errors import UsageError, imports_of
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.transport.base import ConnectionLostError, UnreachableError
 from trainmaster.transport.kubernetes.api import KubeApi, refused_of
@@ -47,13 +47,8 @@ def load_websockets() -> None:
     Raises:
         MissingPartError: it is not installed.
     """
-    try:
+    with imports_of("kubernetes", "a command in a pod"):
         import websockets.asyncio.client  # noqa: F401
-    except ImportError:
-        raise MissingPartError(
-            "commands in pods need websockets, which is not installed",
-            "pip install 'trainmaster[kubernetes]'",
-        ) from None
 
 
 class ExecProcess:

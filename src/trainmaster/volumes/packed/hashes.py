@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from struct import unpack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from trainmaster.spec.errors import MissingPartError
+from trainmaster.spec.errors import imports_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -133,12 +133,8 @@ def new_digest() -> "blake3":
     Raises:
         MissingPartError: the library is not installed.
     """
-    try:
+    with imports_of("volumes", "a volume"):
         from blake3 import blake3
-    except ImportError as error:
-        raise MissingPartError(
-            "Volumes need blake3, which is not installed.", "pip install 'trainmaster[volumes]'"
-        ) from error
     return blake3()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from trainmaster.spec.errors import MissingPartError
+from trainmaster.spec.errors import imports_of
 from trainmaster.volumes.errors import DamagedVolumeError
 from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES, FILE_HASH_BYTES
 
@@ -195,11 +195,7 @@ def _schema(pyarrow: ModuleType, name: TableName) -> Any:  # noqa: ANN401
 
 
 def _modules() -> tuple[ModuleType, ModuleType]:
-    try:
+    with imports_of("volumes", "a volume"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise MissingPartError(
-            "Volumes need pyarrow, which is not installed.", "pip install 'trainmaster[volumes]'"
-        ) from error
     return pyarrow, pyarrow.parquet
