@@ -351,9 +351,7 @@ class NodeData:
 
     def _provide_on(self, node: NodeAccess, wanted: Wanted, attempt: str) -> None:
         key = (node.id, wanted.there)
-        with self._guard:
-            lock = self._locks.setdefault(key, threading.Lock())
-        with lock:
+        with self._lock_of(key):
             if not self._is_well(node, wanted.there):
                 try:
                     is_new = self._bring(node, wanted)  # meanwhile, to others it is there: they wait here
@@ -449,11 +447,14 @@ class NodeData:
 
     def _renew(self, node: NodeAccess, wanted: Wanted) -> None:
         """Bring the present keys to a mount that is there: its program finds it, and takes them."""
-        with self._guard:
-            lock = self._locks.setdefault((node.id, wanted.there), threading.Lock())
-        with lock:
+        with self._lock_of((node.id, wanted.there)):
             if not self.is_withdrawn:
                 self._ask(node, wanted)
+
+    def _lock_of(self, key: tuple[str, str]) -> threading.Lock:
+        """Of a node and a place there."""
+        with self._guard:
+            return self._locks.setdefault(key, threading.Lock())
 
     def _trouble(
         self, node: NodeAccess, there: str, silence: tuple[bool, str] = (False, "")

@@ -1,4 +1,4 @@
-"""`fetch`: a directory here as it is on several nodes together."""
+"""`fetch`: a directory here becomes what it is on several nodes together."""
 
 from __future__ import annotations
 

@@ -441,7 +441,7 @@ def _above(directories: Mapping[str, Sequence[Path]]) -> list[Path]:
 
 
 def _lock_name(node: NodeAccess) -> str:
-    """Of a machine, as it is reached from here."""
+    """Of a machine, for a connection from here."""
     target = node.target
     way = [f"{each_.address}:{each_.port}" for each_ in (target.jump, target) if each_ is not None]
     return hashlib.sha256(" ".join(way).encode()).hexdigest()[:20]

@@ -349,29 +349,19 @@ class Records:
 
     def serve(self, token: str) -> None:
         """The driver with this token is served from now on: what looks after gangs for want of one ends."""
-        with contextlib.suppress(OSError):
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (self._directory / "served").write_text(token)
+        self._note("served", token)
 
     def served(self) -> str:
         """Token of the driver that was served last; empty if there was none."""
-        try:
-            return (self._directory / "served").read_text()
-        except OSError:
-            return ""
+        return self._noted("served")
 
     def meet(self, node_ids: Sequence[str]) -> None:
         """These nodes have answered this one since its driver came."""
-        with contextlib.suppress(OSError):
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (self._directory / "met").write_text("\n".join(node_ids))
+        self._note("met", "\n".join(node_ids))
 
     def met(self) -> list[str]:
         """Ids of nodes that have answered."""
-        try:
-            return (self._directory / "met").read_text().splitlines()
-        except OSError:
-            return []
+        return self._noted("met").splitlines()
 
     def store(self, part: str, record: Message) -> None:
         """Keep it.
@@ -393,6 +383,17 @@ class Records:
         """Forget some."""
         for part in parts:
             self._path(part).unlink(missing_ok=True)
+
+    def _note(self, name: str, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self._directory / name).write_text(text)
+
+    def _noted(self, name: str) -> str:
+        try:
+            return (self._directory / name).read_text()
+        except OSError:
+            return ""
 
     def _path(self, part: str) -> Path:
         return self._directory / f"{hashlib.sha256(part.encode()).hexdigest()[:32]}.json"
