@@ -13,6 +13,7 @@ from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.credits import with_nic_credits
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.pairs import Pairs
+from trainmaster.advisor.market.phases import Waited
 from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quoting import Subject, make_quote
@@ -250,3 +251,12 @@ def test_a_server_whose_cpu_credits_run_out_holds_up_a_long_run():
         else:
             assert slow.time_s.p50 > ratio * fast.time_s.p50
             assert "processors" in slow.bottleneck
+
+
+def test_a_cluster_is_there_when_the_slowest_of_its_types_is():
+    offers = [offer("worker", 2.0, provider="lab"), offer("server", 0.1, gpus=0.0, vcpus=1.0, provider="lab")]
+    timing, some = everything(subject(Strategy.PS_SYNC, servers=1), offers)
+    seen = [Waited(10.0, "lab:worker", "lab")] * 9 + [Waited(60.0, "lab:server", "lab")] * 9
+    waits = replace(timing, waited=tuple(seen)).once_s(some)["machines"]
+    apart = np.median(waits, axis=0)[timing.servers.index[some.server] == 1]
+    assert np.median(waits, axis=0).min() < 20 < 45 < apart.min()

@@ -31,7 +31,13 @@ class Equivalence:
 
 
 def alike(
-    some: Candidates, machines: Machines, servers: Machines, kind: Ints, *, alone: bool = False
+    some: Candidates,
+    machines: Machines,
+    servers: Machines,
+    kind: Ints,
+    server_kind: Ints,
+    *,
+    alone: bool = False,
 ) -> Equivalence:
     """Kinds of candidates.
 
@@ -40,6 +46,7 @@ def alike(
         machines: that they index.
         servers: that they index.
         kind: (k,) machines that compute and come alike, beside their network.
+        server_kind: servers' machines that come alike.
         alone: as if nothing went over a network, and no machine was ever lost.
     """
     node = joined(kind, codes(machines.per_node), codes(machines.baseline))
@@ -48,6 +55,8 @@ def alike(
         code = _pairs(some, machines, servers, joined(node, machines.spot.astype(int)))
     numbers = [some.workers.astype(int), some.nodes.astype(int), _numbered(some.at_once)]
     numbers.append(_numbered(some.machines + some.servers))
+    if len(servers):
+        numbers.append(np.where(some.server >= 0, server_kind[some.server] + 1, 0))
     for number in numbers:
         code = code * (int(number.max(initial=0)) + 1) + number
     _, first, back = np.unique(code, return_index=True, return_inverse=True)

@@ -176,7 +176,7 @@ def forecast_rented(
 ) -> tuple[Interval, Interval]:
     """Seconds and dollars of a whole run on machines of a provider.
 
-    A cluster is paid for until the last of its experiments has ended, and while it is given back.
+    A cluster is paid for until the last of its experiments has ended, and not while it is given back.
 
     Args:
         elapsed_s: since its start.
@@ -212,7 +212,7 @@ def forecast_rented(
             continue
         until = np.max([ends[name] for name in mine], axis=0)
         since = 0.0 if part.is_there else np.min([begins[name] for name in mine], axis=0)
-        cost = cost + part.usd_per_hour / 3600 * (until - since + ending + giving_back)
+        cost = cost + part.usd_per_hour / 3600 * (until - since + ending)
     time_s = elapsed_s + rest + ending + giving_back
     return interval(time_s), interval(cost)
 

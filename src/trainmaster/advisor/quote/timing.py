@@ -42,7 +42,8 @@ _TAIL_SPREAD: Final = 0.4
 _MOST_PREEMPTIONS: Final = 50
 #: Phases that an image of a machine saves; and phases that come after the training.
 _SAVED: Final = frozenset({"setup", "image"})
-_AFTERWARDS: Final = ("saving", "giving back")
+_GIVING_BACK: Final = "giving back"
+_AFTERWARDS: Final = ("saving", _GIVING_BACK)
 #: Draws of every quantity: the posterior's, with three draws of all the rest for each.
 DRAWS: Final = posterior.DRAWS * _COPIES
 
@@ -105,7 +106,13 @@ class Timing:
         return self._whole_s(self._task_s(self._busy_s(some) * slower, some), some)
 
     def cost_usd(self, time_s: Floats, some: Candidates) -> Floats:
-        """(S, m) dollars of m candidates that take (S, m) seconds; a longer time never costs less."""
+        """(S, m) dollars of m candidates that take (S, m) seconds; a longer time never costs less.
+
+        Machines are billed until they are given back, not while they are.
+        """
+        back_s = next((medians for name, medians, _ in self._once if name == _GIVING_BACK), None)
+        if back_s is not None:
+            time_s = np.maximum(time_s - back_s[some.machine], 0.0)
         return self._bill.cost_usd(time_s, some)
 
     def typical_s(self, some: Candidates) -> Floats:
@@ -138,7 +145,7 @@ class Timing:
             some: candidates.
             alone: in `at_best_s` without communication.
         """
-        return alike(some, self.machines, self.servers, self.kinds, alone=alone)
+        return alike(some, self.machines, self.servers, self.kinds, self.server_kinds, alone=alone)
 
     def rate(self, some: Candidates) -> Floats:
         """(m,) Mbit/s between the machines; NaN if unknown. Other things being equal more is never slower."""
@@ -374,10 +381,18 @@ class Timing:
         for stream, (name, medians, spreads) in enumerate(self._once):
             median, spread = medians[some.machine], spreads[some.machine]
             if name == "machines":  # all of them have to be there
-                median, spread = self._all_there(median, spread, some)
+                median, spread = self._all_there(*self._slowest(median, spread, some), some)
             drawn = median * np.exp(spread * self._world(30 + stream))
             found[name] = drawn + found.get(name, 0.0)  # there may be several data
         return found
+
+    def _slowest(self, median: Floats, spread: Floats, some: Candidates) -> tuple[Floats, Floats]:
+        """What one waits for a machine of the workers, or for one of the servers where that takes longer."""
+        if not len(self.servers):
+            return median, spread
+        theirs, doubt = (each[some.server] for each in self._server_waits)
+        is_later = (some.server >= 0) & (theirs > median)
+        return np.where(is_later, theirs, median), np.where(is_later, doubt, spread)
 
     def _all_there(self, median: Floats, spread: Floats, some: Candidates) -> tuple[Floats, Floats]:
         """The same of all machines of a cluster as of one of them; one belief of each provider."""
@@ -396,33 +411,58 @@ class Timing:
         """One of each kind for which that is alike, and the kind of each: thousands share a few beliefs."""
         number = codes(some.machines + some.servers)
         kinds = joined(self._once_kinds[some.machine], number)
+        if len(self.servers):
+            kinds = joined(kinds, np.where(some.server >= 0, self.server_kinds[some.server] + 1, 0))
         first, back = np.unique(kinds, return_index=True, return_inverse=True)[1:]
         return first, back.ravel()
 
     @cached_property
     def _once(self) -> list[tuple[str, Floats, Floats]]:
         """Phases that come once: (k,) median and spread (log) of their seconds."""
-        here = [self.offers[index] for index in self.machines.index.tolist()]
-        kinds = list(dict.fromkeys((o.provider, o.region, o.instance_type) for o in here))
-        numbers = {kind: number for number, kind in enumerate(kinds)}
-        rows = np.array([numbers[o.provider, o.region, o.instance_type] for o in here], dtype=int)
-        vcpus = {o.instance_type: o.vcpus for o in here}
+        kinds, rows = self._offers_by_kind(self.machines)
         by_kind: list[list[LogNormal]] = []
-        for provider, region, instance in kinds:
-            can, name = capabilities_of(provider), measured_name(provider, instance)
-            mine = [machines_belief(can.provisioning_s, self.waited, provider, name, vcpus[instance])]
+        for offer in kinds:
+            provider, region = offer.provider, offer.region
+            can, name = capabilities_of(provider), measured_name(provider, offer.instance_type)
+            mine = [self._wait(offer)]
             for each in self.workload.once:
                 saved = each.name in _SAVED and (provider, region) in self.workload.prepared_in
                 mine.append(NOTHING if saved else each.belief(name, stays=not can.rents))
             mine.append(NOTHING if can.is_here else can.giving_back_s.learnt(self.gave_back_s))
             by_kind.append(mine)
         found = []
-        names = ("machines", *(each.name for each in self.workload.once), "giving back")
+        names = ("machines", *(each.name for each in self.workload.once), _GIVING_BACK)
         for name, some in zip(names, zip(*by_kind, strict=True), strict=True):
             medians = np.array([each.median for each in some])[rows]
             if name == "machines" or medians.any():
                 found.append((name, medians, np.array([each.spread for each in some])[rows]))
         return found
+
+    @cached_property
+    def _server_waits(self) -> tuple[Floats, Floats]:
+        """Median and spread (log) of what one waits for one machine of each of the servers' kinds."""
+        kinds, rows = self._offers_by_kind(self.servers)
+        waits = [self._wait(offer) for offer in kinds]
+        return np.array([w.median for w in waits])[rows], np.array([w.spread for w in waits])[rows]
+
+    @cached_property
+    def server_kinds(self) -> NDArray[np.int_]:
+        """Numbers of the servers' machines for which one waits alike."""
+        return joined(*map(codes, self._server_waits)) if len(self.servers) else np.zeros(0, dtype=int)
+
+    def _offers_by_kind(self, machines: Machines) -> tuple[list[Offer], NDArray[np.int_]]:
+        """One offer of each type in each region, and which of them each machine is."""
+        here = [self.offers[index] for index in machines.index.tolist()]
+        kinds = {(o.provider, o.region, o.instance_type): o for o in here}
+        numbers = {kind: number for number, kind in enumerate(kinds)}
+        rows = [numbers[o.provider, o.region, o.instance_type] for o in here]
+        return list(kinds.values()), np.array(rows, dtype=int)
+
+    def _wait(self, offer: Offer) -> LogNormal:
+        """For one machine."""
+        prior = capabilities_of(offer.provider).provisioning_s
+        name = measured_name(offer.provider, offer.instance_type)
+        return machines_belief(prior, self.waited, offer.provider, name, offer.vcpus)
 
     @cached_property
     def _once_kinds(self) -> NDArray[np.int_]:

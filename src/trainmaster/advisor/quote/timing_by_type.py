@@ -114,7 +114,8 @@ class TimingByType:
         """Which candidates take the same time in every draw; those of two timings never do."""
         first = self.parts[0]
         kinds = np.array([timing.kinds for timing in self.parts])[self.part, np.arange(len(self.part))]
-        return alike(some, first.machines, first.servers, joined(self.part, kinds), alone=alone)
+        kinds = joined(self.part, kinds)
+        return alike(some, first.machines, first.servers, kinds, first.server_kinds, alone=alone)
 
     def rate(self, some: Candidates) -> Floats:
         """(m,) Mbit/s between the machines; NaN if unknown."""

@@ -6,6 +6,7 @@ Kept beside measurements of jobs: what others have shown of the same ``setup`` o
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -238,8 +239,11 @@ def waited_for(
             data = json.loads(row["data"])
             queued_s = _queued_s(data, row["waited_s"]) if capabilities_of(provider).queues else 0.0
             taken = [machine["rental"] for machine in data.get("machines", ()) if machine.get("has_joined")]
-            rental = taken[0] if taken else data["plan"]["roles"][0]["rentals"][0]
-            machines = len(taken) or sum(role["count"] for role in data["plan"]["roles"])
+            roles = data["plan"]["roles"]
+            # the smallest come last, and all had to be there
+            rentals = taken or [role["rentals"][0] for role in roles]
+            rental = min(rentals, key=lambda each: vcpus.get(each.get("instance_type", ""), math.inf))
+            machines = len(taken) or sum(role["count"] for role in roles)
         instance = str(rental.get("instance_type", ""))
         offer = measured_name(provider, instance)
         cores = vcpus.get(instance, 0.0)

@@ -1,6 +1,7 @@
 """Times of earlier runs, as they would be at the load of now: by the loads that the home has kept."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,6 +71,24 @@ def test_what_this_machine_does_and_what_a_lab_does_is_learnt_apart(database):
 
 def test_where_no_wait_was_seen_there_is_nothing_to_shift(database):
     assert waited_for(database, "lab", load=HomeLoad(3.0)) == ()
+
+
+def test_a_wait_is_that_of_the_smallest_machine(database, monkeypatch):
+    """Small machines boot more slowly, and all had to be there."""
+    machines = [
+        {"rental": {"instance_type": each}, "has_joined": True} for each in ("large", "large", "small")
+    ]
+    data = json.dumps({"asked_at": 0.0, "machines": machines, "plan": {"roles": []}})
+    row = {"data": data, "waited_s": 26.0, "run_id": "calm"}
+    monkeypatch.setattr(database, "cluster_waits", lambda _: [row])
+    offers = [
+        SimpleNamespace(instance_type="large", vcpus=2),
+        SimpleNamespace(instance_type="small", vcpus=1),
+    ]
+    (known,) = waited_for(database, "lab", offers, load=HomeLoad(1.0))
+    assert (known.offer, known.machines) == ("lab:small", 3)
+    (blind,) = waited_for(database, "lab", load=HomeLoad(1.0))
+    assert blind.offer == "lab:large"
 
 
 def test_machines_elsewhere_are_quoted_as_from_a_calm_machine(database):
