@@ -105,12 +105,12 @@ im:
 	@test -x $(IM)/bin/python || { rm -rf $(IM).new && $(PYTHON) -m venv $(IM).new \
 		&& $(IM).new/bin/python -m pip install --quiet --disable-pip-version-check IM==2.0.0 && mv $(IM).new $(IM); }
 
-# A real Nova with Placement, for the tests of the provider `openstack`: 451 MB. They skip without it.
+# A real Nova with Placement and Keystone, for the tests of the provider `openstack`: 451 MB. They skip without it.
 NOVA := $(or $(TRAINMASTER_CACHE),$(HOME)/.cache/trainmaster)/nova-34
 nova:
-	@test -x $(NOVA)/bin/python || { rm -rf $(NOVA).new && $(PYTHON) -m venv $(NOVA).new \
-		&& $(NOVA).new/bin/python -m pip install --quiet --disable-pip-version-check 'nova>=34,<35' openstack-placement \
-			wsgi-intercept testtools fixtures oslotest && mv $(NOVA).new $(NOVA); }
+	@test -x $(NOVA)/bin/keystone-manage || { rm -rf $(NOVA).new $(NOVA) && $(PYTHON) -m venv $(NOVA).new \
+		&& $(NOVA).new/bin/python -m pip install --quiet --disable-pip-version-check 'nova>=34,<35' 'keystone>=30,<31' \
+			openstack-placement wsgi-intercept testtools fixtures oslotest && mv $(NOVA).new $(NOVA); }
 
 # A real Kubernetes, for the tests of the provider `kubernetes`: built once from Debian's source, in half an hour on two
 # free cores; 360 MB. They skip without it.

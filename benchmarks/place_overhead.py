@@ -200,7 +200,7 @@ def openstack_place(root: Path) -> Iterator[tuple[PrivateNova, dict[str, str]]]:
     """The same of an OpenStack."""
     cache = Path(os.environ.get("TRAINMASTER_CACHE") or Path.home() / ".cache" / "trainmaster")
     with PrivateNova(installed(cache), PROGRAM) as nova:
-        lines = f"image: {IMAGE}\nuser: admin\nends_only_from_here: true\nflavors: {{{FLAVOR}: {{}}}}\n"
+        lines = f"image: {IMAGE}\nuser: admin\nflavors: {{{FLAVOR}: {{}}}}\n"
         (root / "openstack.yaml").write_text(lines)
         yield nova, nova.environ()
 

@@ -1,8 +1,9 @@
-"""A real Nova in one process: `PYTHON nova_process.py PORT [HOOK]`; see `trainmaster.testing.private_nova`.
+"""A real Nova in one process: `PYTHON nova_process.py ADDRESS PORT KEYSTONE HOOK`; see `private_nova`.
 
 API, conductor, scheduler, compute and Placement are the real ones, on SQLite. Neutron, Glance and Cinder are
 those that Nova's own functional tests stand on; what of them the provider speaks with over HTTP is answered
-here from them, as is Keystone: a token is ``user:project``. With a hook, each machine is booted by it: it is
+here from them. All of it is behind Keystone's own middleware, which asks the real Keystone at an address; a
+token ``user:`` is the tests' own way past it. With a hook, each machine is booted by it: it is
 sent what is booted, or ended, and answers with the address, or with the fault of what fails. ``/trouble``
 has the next calls fail, and tells what is left of that: so many are ``throttled``, so many requests for
 servers come ``twice``.
@@ -23,6 +24,9 @@ from pathlib import Path
 from socketserver import ThreadingMixIn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+#: Of the project that everybody works in: Nova's own tests name it.
+PROJECT = "6f70656e737461636b20342065766572"
+
 
 class Threaded(ThreadingMixIn, WSGIServer):
     daemon_threads = True
@@ -41,10 +45,10 @@ def asked(hook, **what):
 
 
 class Services:
-    """Keystone, and the parts of Neutron and Glance that are asked over HTTP."""
+    """The parts of Neutron and Glance that are asked over HTTP."""
 
-    def __init__(self, url, neutron, glance):
-        self.url, self.neutron, self.glance = url, neutron, glance
+    def __init__(self, neutron, glance):
+        self.neutron, self.glance = neutron, glance
         self.floating = {}
         self.trouble = {}
 
@@ -53,28 +57,6 @@ class Services:
         left = self.trouble.get(kind, 0)
         self.trouble[kind] = max(0, left - 1)
         return left > 0
-
-    def token(self, body):
-        identity = body["auth"]["identity"]
-        secret = identity.get("password", {}).get("user") or identity.get("application_credential")
-        if secret.get("password", secret.get("secret")) != "right":
-            return (
-                401,
-                {"error": {"code": 401, "message": "The request you have made requires authentication."}},
-                {},
-            )
-        user = secret.get("name") or secret.get("id")
-        ends = {"compute": "/v2.1", "network": "/network", "image": "/image"}
-        catalog = [
-            {
-                "type": kind,
-                "endpoints": [{"interface": "public", "region": "RegionOne", "url": self.url + path}],
-            }
-            for kind, path in ends.items()
-        ]
-        roles = [{"name": name} for name in (("reader",) if user == "viewer" else ("reader", "member"))]
-        token = {"catalog": catalog, "roles": roles, "expires_at": "2100-01-01T00:00:00.000000Z"}
-        return 201, {"token": token}, {"X-Subject-Token": f"{user}:{self.neutron.tenant_id}"}
 
     def image(self, path, query):
         images = [
@@ -130,18 +112,24 @@ class Services:
         return 201, {noun[:-1]: made}
 
     def answer(self, method, path, query, body):
-        if path == "/v3/auth/tokens":
-            return self.token(body)
         if path == "/trouble":
             left, self.trouble = self.trouble, body
-            return 200, left, {}
+            return 200, left
         service, _, rest = path[1:].partition("/")
         rest = rest.partition("/")[2]
-        found = self.image(rest, query) if service == "image" else self.network(method, rest, query, body)
-        return (*found, {})
+        return self.image(rest, query) if service == "image" else self.network(method, rest, query, body)
 
 
-def main(port, hook):
+def signed_in(app, service, keystone):
+    """A service behind what asks Keystone who has a token, and what it may do there."""
+    from keystonemiddleware import auth_token
+
+    asks = {"auth_type": "password", "auth_url": keystone, "username": "admin", "password": "right"}
+    asks |= {"project_name": "admin", "user_domain_id": "default", "project_domain_id": "default"}
+    return auth_token.AuthProtocol(app, {**asks, "www_authenticate_uri": keystone, "service_type": service})
+
+
+def main(address, port, keystone, hook):
     os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "true")
     import nova
 
@@ -246,29 +234,27 @@ def main(port, hook):
             member = nova_context.RequestContext("me", self.neutron.tenant_id)
             with nova_context.target_cell(member, self.cell_mappings["cell0"]) as cell0:
                 database.security_group_ensure_default(cell0)
-            services = Services(f"http://127.0.0.1:{port}", self.neutron, self.glance)
+            services = Services(self.neutron, self.glance)
 
-            def front(environ, start_response):
+            def rest(environ, start_response):
+                """What is no Nova."""
+                length = int(environ.get("CONTENT_LENGTH") or 0)
+                body = json.loads(environ["wsgi.input"].read(length)) if length else None
+                query = dict(urllib.parse.parse_qsl(environ.get("QUERY_STRING", "")))
                 path = environ["PATH_INFO"]
-                if not path.startswith("/v2.1"):
-                    length = int(environ.get("CONTENT_LENGTH") or 0)
-                    body = json.loads(environ["wsgi.input"].read(length)) if length else None
-                    query = dict(urllib.parse.parse_qsl(environ.get("QUERY_STRING", "")))
-                    status, said, headers = services.answer(environ["REQUEST_METHOD"], path, query, body)
-                    start_response(f"{status} -", [("Content-Type", "application/json"), *headers.items()])
-                    return [b"" if said is None else json.dumps(said).encode()]
-                user, _, project = environ.get("HTTP_X_AUTH_TOKEN", "").partition(":")
-                if not user:
-                    start_response("401 Unauthorized", [("Content-Type", "text/plain")])
-                    return [b"no token"]
+                status, said = services.answer(environ["REQUEST_METHOD"], path, query, body)
+                start_response(f"{status} -", [("Content-Type", "application/json")])
+                return [b"" if said is None else json.dumps(said).encode()]
+
+            def compute(environ, start_response):
+                """Nova, which is told who asks in the way of its own tests."""
+                user = environ["HTTP_X_USER_NAME"]
                 if user != "admin" and services.is_in_trouble("throttled"):
                     start_response("429 Too Many Requests", [("Retry-After", "1")])
                     return [b"{}"]
                 environ["HTTP_X_AUTH_USER"] = user
-                environ["HTTP_X_AUTH_PROJECT_ID"] = project or self.api_fixture.project_id
-                member = "" if user == "viewer" else ",member"
-                environ["HTTP_X_ROLES"] = f"reader{member}" + (",admin" if user == "admin" else "")
-                asks = environ["REQUEST_METHOD"] == "POST" and path.endswith("/servers")
+                environ["HTTP_X_AUTH_PROJECT_ID"] = environ["HTTP_X_PROJECT_ID"]
+                asks = environ["REQUEST_METHOD"] == "POST" and environ["PATH_INFO"].endswith("/servers")
                 if asks and services.is_in_trouble("twice"):
                     body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
                     again = {**environ, "wsgi.input": io.BytesIO(body)}
@@ -276,7 +262,21 @@ def main(port, hook):
                     environ["wsgi.input"] = io.BytesIO(body)
                 return app(environ, start_response)
 
-            server = make_server("127.0.0.1", port, front, Threaded, Quiet)
+            inner = {"compute": compute, "network": rest, "image": rest}
+            guarded = {kind: signed_in(inner[kind], kind, keystone) for kind in inner}
+
+            def front(environ, start_response):
+                kind = {"v2.1": "compute"}.get(first := environ["PATH_INFO"].split("/")[1], first)
+                user, is_ours, _ = environ.get("HTTP_X_AUTH_TOKEN", "").partition(":")
+                if kind == "trouble":
+                    return rest(environ, start_response)
+                if not is_ours:
+                    return guarded[kind](environ, start_response)
+                environ["HTTP_X_USER_NAME"], environ["HTTP_X_PROJECT_ID"] = user, PROJECT
+                environ["HTTP_X_ROLES"] = "reader,member" + (",admin" if user == "admin" else "")
+                return inner[kind](environ, start_response)
+
+            server = make_server(address, port, front, Threaded, Quiet)
             threading.Thread(target=server.serve_forever, daemon=True).start()
             print("ready", flush=True)
             while True:
@@ -290,4 +290,4 @@ def main(port, hook):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "")
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

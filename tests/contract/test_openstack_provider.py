@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
+import subprocess
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -16,7 +18,9 @@ import pytest
 
 from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.capabilities import BUILT_IN
-from trainmaster.providers.openstack.login import read_login
+from trainmaster.providers.examining import Finding, examined
+from trainmaster.providers.openstack.client import OpenstackClient
+from trainmaster.providers.openstack.login import login_of, read_login
 from trainmaster.providers.openstack.provider import OpenstackProvider
 from trainmaster.providers.openstack.settings import OPENSTACK
 from trainmaster.spec.clocks import steady_s
@@ -27,11 +31,9 @@ from trainmaster.transport.http_calls import HttpAnswer, send_request
 
 pytestmark = pytest.mark.places
 
-SETTINGS = "image: 155d900f-4e14-4e4c-a73d-069cbf4541e6\nends_only_from_here: true\n"
+SETTINGS = "image: 155d900f-4e14-4e4c-a73d-069cbf4541e6\n"
 PROGRAM = Path(__file__).with_name("nova_process.py")
 CACHE = Path(os.environ.get("TRAINMASTER_CACHE") or Path.home() / ".cache" / "trainmaster")
-#: What looking is done with.
-READS = ("GET", "/auth/tokens")
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,8 @@ class OpenstackBench:
         self.calls = list[tuple[str, str, Any]]()
         self.names = {name: uuid.uuid4().hex for name in ("home", "neighbour")}
         self.user, self.settings = "me", SETTINGS
+        #: Of a login in place of the user's.
+        self.environ = dict[str, str]()
         #: Path of a request whose answer is lost once it was carried out.
         self.loses = ""
         #: Answers that are given in place of those of the cloud, in order.
@@ -72,7 +76,7 @@ class OpenstackBench:
 
     def home(self, name: str) -> OpenstackProvider:
         """A provider of another process, for a home."""
-        environ = self.nova.environ(self.user)
+        environ = self.environ or self.nova.environ(self.user)
         place = ProviderPlace(self.root / name, self.names[name], environ)
         place.root.mkdir(exist_ok=True)
         (place.root / "openstack.yaml").write_text(self.settings)
@@ -97,7 +101,7 @@ class OpenstackBench:
         return replace(NodeRequest(role, 1, "m1.tiny", token="t"), **changes)
 
     def sent(self) -> list[dict[str, Any]]:
-        """See `ProviderBench`."""
+        """See `ProviderBench`. Once a day credentials are tried out; that belongs to no request."""
         services = {"v2.1": "compute", "network": "network"}
         posts = [
             {
@@ -106,7 +110,9 @@ class OpenstackBench:
                 "parameters": body,
             }
             for method, address, body in self.calls
-            if method == "POST" and not address.endswith(("/auth/tokens", "/metadata", "/action"))
+            if method == "POST"
+            and address.split("/")[3] in services
+            and not address.endswith(("/metadata", "/action"))
         ]
         self.calls.clear()
         return posts
@@ -140,7 +146,11 @@ class OpenstackBench:
         self.ahead_s += seconds
 
     def left(self) -> list[str]:
-        """See `ProviderBench`; what was given back one by one is still being deleted for a moment."""
+        """See `ProviderBench`."""
+        return self.machines_left() + self.nova.credentials()
+
+    def machines_left(self) -> list[str]:
+        """What was given back one by one is still being deleted for a moment."""
         deadline = time.monotonic() + 30
         while (found := self.nova.left()) and time.monotonic() < deadline:
             servers = self.nova.asked("GET", "/v2.1/servers/detail", user="me")["servers"]
@@ -260,3 +270,91 @@ def test_each_machine_has_a_floating_address_as_long_as_it_is_there(bench: Opens
     assert len(bench.nova.asked("GET", "/network/v2.0/floatingips")["floatingips"]) == 1
     provider.release("one")
     assert bench.left() == []
+
+
+def values_of(script: str) -> tuple[str, str, str, str, str]:
+    """What a script deletes its server with."""
+    call = next(line for line in script.splitlines() if line.startswith("delete_itself("))
+    found: tuple[str, str, str, str, str] = ast.literal_eval(call.removeprefix("delete_itself"))
+    return found
+
+
+def test_a_machine_deletes_itself_and_can_do_nothing_else(bench: OpenstackBench) -> None:
+    """Keystone and its middleware hold its credential to that; it goes with its machine."""
+    provider = bench.provider()
+    one, other = provider.acquire("one", bench.request(count=2, token="t1"))
+    script = provider.ending(one)
+    keystone, id, secret, address, _ = values_of(script)
+    assert address.endswith(f"/servers/{one.id}")
+    told = {
+        "auth_url": keystone,
+        "application_credential_id": id,
+        "application_credential_secret": secret,
+    }
+    stolen = OpenstackClient(login_of("stolen", {"auth": told}))
+    user = stolen.said["user"]["id"]
+    more = {"application_credential": {"name": "more", "unrestricted": True}}
+    for method, service, path, body in (
+        ("GET", "compute", "/servers", None),
+        ("GET", "compute", f"/servers/{one.id}", None),
+        ("DELETE", "compute", f"/servers/{other.id}", None),
+        ("POST", "compute", f"/servers/{one.id}/action", {"os-getConsoleOutput": {}}),
+        ("GET", "network", "/networks", None),
+        ("GET", "image", "/images", None),
+        ("POST", "identity", f"/users/{user}/application_credentials", more),
+    ):
+        with pytest.raises(UsageError, match=r"does not (take|let)"):
+            stolen.call(method, service, path, body)
+    subprocess.run(["sh"], input=script.encode(), check=True, timeout=60)
+    assert ended(bench, "t1", 1) == [other.id]
+    assert lived(bench) == {other.id}
+    assert bench.nova.credentials() == []
+    assert subprocess.run(["sh"], input=provider.ending(other).encode(), timeout=60).returncode == 0
+    bench.provider().release("one")
+    assert bench.left() == []
+
+
+def test_credentials_go_with_what_they_are_for(bench: OpenstackBench) -> None:
+    """One by one, with their cluster, and when nobody knows of the cluster any more."""
+    provider = bench.provider()
+    for cluster in ("one", "two"):
+        for node in provider.acquire(cluster, bench.request(count=2, token="t1")):
+            provider.ending(node)
+            provider.ending(node)
+    assert len(bench.nova.credentials()) == 8
+    provider.release("one", [provider.nodes("one")[0].id])
+    assert len(bench.nova.credentials()) == 6
+    provider.release("one")
+    assert len(bench.nova.credentials()) == 4
+    for node in provider.nodes("two"):
+        bench.nova.asked("DELETE", f"/v2.1/servers/{node.id}", user="me")
+    ended(bench, "t1", 0)
+    bench.home("neighbour").reap([])
+    assert len(bench.nova.credentials()) == 4
+    bench.provider().reap([])
+    assert bench.nova.credentials() == []
+
+
+def test_a_login_that_makes_no_credentials_needs_the_user_to_know(bench: OpenstackBench) -> None:
+    """Refused before anything is made, with what to do; known, machines switch themselves off as before."""
+    with bench.nova.restricted() as bench.environ:
+        for ask in (bench.provider().preflight, lambda them: bench.provider().acquire("one", them[0])):
+            with pytest.raises(UsageError, match=r"delete themselves.*may make no others") as caught:
+                ask([bench.request()])
+            assert "--unrestricted" in caught.value.hint
+        assert bench.changed() == []
+        assert not doctored(bench).ok
+        bench.settings += "ends_only_from_here: true\n"
+        assert doctored(bench).ok
+        (node,) = bench.provider().acquire("one", bench.request())
+        assert not bench.provider().ending(node)
+        bench.provider().release("one")
+    bench.environ = {}
+    bench.settings = SETTINGS
+    assert doctored(bench).ok
+
+
+def doctored(bench: OpenstackBench) -> Finding:
+    """What `doctor` says of lost machines."""
+    (found,) = (each for each in examined(bench.provider(), {}) if each.what == "lost machines")
+    return found

@@ -25,6 +25,7 @@ from trainmaster.providers.dead_man_switch import (
     RENEWALS,
     deadman_script,
     end_command,
+    ending_commands,
     renewal_command,
 )
 from trainmaster.spec.clocks import boot_s
@@ -95,6 +96,7 @@ class NodeProvisioner:
         tell: is told how far a bootstrap is, by any thread.
         has_switch: rented machines of this provider have a dead-man switch.
         switch_at_boot: it runs when they have booted; else the first login starts it.
+        ending: script that deletes a machine, see `BringsEnding`; None if none is needed.
         saved: called when something was written that is needed to go on, before it is relied on.
 
     Attributes:
@@ -113,6 +115,7 @@ class NodeProvisioner:
         *,
         has_switch: bool = True,
         switch_at_boot: bool = True,
+        ending: Callable[[Node], str] | None = None,
         saved: Callable[[], None] = lambda: None,
     ) -> None:
         self.home = home
@@ -125,6 +128,7 @@ class NodeProvisioner:
         self._tell = tell
         self._has_switch = has_switch
         self._switch_at_boot = switch_at_boot
+        self._ending = ending
         self._saved = saved
         self._packing = threading.Lock()
         self._remembering = threading.Lock()
@@ -149,6 +153,7 @@ class NodeProvisioner:
         with self._login(target, is_new=node.is_rented) as connection:
             self._bring_switch(connection, node)
             self.set_switch(connection, node, self.lease_s, patient=True)
+            self._bring_ending(connection, node)
         packages, layer = self._packed()
         memory = self.memory(node.cluster)
         with self._kept_alive(target, node):
@@ -187,6 +192,26 @@ class NodeProvisioner:
         if result.code:
             raise ProviderError(
                 f"{node.id}: its dead-man switch cannot be started: {result.last_words}",
+                f"May {node.user} use sudo without a password there?",
+            )
+
+    def _bring_ending(self, connection: Connection, node: Node) -> None:
+        """Give a machine the script by which it deletes itself, unless it has it.
+
+        Raises:
+            TrainmasterError: there is none, or it cannot be brought.
+        """
+        if not (node.is_rented and self._ending):
+            return
+        is_there, bring = ending_commands()
+        if connection.run(is_there, timeout_s=_RENEW_TIMEOUT_S).code == 0:
+            return
+        if not (script := self._ending(node)):
+            return
+        result = connection.run(bring, data=script.encode(), timeout_s=_RENEW_TIMEOUT_S)
+        if result.code:
+            raise ProviderError(
+                f"{node.id}: what would delete it cannot be brought: {result.last_words}",
                 f"May {node.user} use sudo without a password there?",
             )
 

@@ -346,6 +346,21 @@ class CountsFree(Protocol):
 
 
 @runtime_checkable
+class BringsEnding(Protocol):
+    """What a provider may do, too, whose machines are still there when they have switched themselves off."""
+
+    def ending(self, node: Node) -> str:
+        """A script by which a machine deletes itself, run as root when its lease is over; empty for none.
+
+        It may hold a secret that can do nothing else.
+
+        Raises:
+            UsageError: there is none, and what would be left over is not known to the user.
+            ProviderError: the provider does not answer.
+        """
+
+
+@runtime_checkable
 class Baker(Protocol):
     """A provider that makes images of its machines (`Capabilities.bakes`); it raises as `Provider` does."""
 

@@ -15,6 +15,8 @@ from typing import Final
 
 #: On a file system in memory: what was written before a reboot means nothing after it.
 DIRECTORY: Final = "/run/trainmaster"
+#: Where it lies itself.
+_STATE: Final = "/var/lib/trainmaster"
 #: How often the machine looks, seconds.
 TICK_S: Final = 5
 #: A lease is renewed so many times before it would be over.
@@ -71,6 +73,8 @@ while [ -z "$why" ]; do
 done
 message="trainmaster: this machine ends itself: $why"
 { echo "$message" >> @STATE@/deadman.log; echo "$message" > @CONSOLE@; } 2>/dev/null
+# Where a machine that is off is still there, what was brought deletes it.
+[ ! -x @STATE@/ending ] || timeout -k 5 @FORCE@ @STATE@/ending >> @STATE@/deadman.log 2>&1
 # Asked more than once: a shutdown may be refused (a logged-in user's inhibitor) or hang in a service.
 shutdown -h now
 sleep @FORCE@
@@ -147,7 +151,7 @@ def deadman_script(
         "MOST": str(_MAX_LEASE_S),
         "TICK": f"{tick_s:g}",
         "FORCE": f"{force_after_s:g}",
-        "STATE": shlex.quote(f"{machine}/var/lib/trainmaster"),
+        "STATE": shlex.quote(machine + _STATE),
         "SYSTEMD": shlex.quote(f"{machine}/run/systemd/system"),
         "UNITS": shlex.quote(f"{machine}/etc/systemd/system"),
         "PERBOOT": shlex.quote(f"{machine}/var/lib/cloud/scripts/per-boot"),
@@ -179,6 +183,16 @@ def renewal_command(lease_s: float, directory: str = DIRECTORY, machine: str = "
         "&& mv -f lease.$$ lease"
     )
     return f"sh -c {shlex.quote(script)}"
+
+
+def ending_commands() -> tuple[str, str]:
+    """What to run over SSH, as a user who may use sudo: is there what deletes the machine; and, bring it.
+
+    The latter has it on its standard input.
+    """
+    ending = f"{_STATE}/ending"
+    brought = f"umask 077 && cat > {ending}.new && chmod 700 {ending}.new && mv -f {ending}.new {ending}"
+    return f"sudo -n test -x {ending}", f"sudo -n sh -c {shlex.quote(brought)}"
 
 
 def end_command(directory: str = DIRECTORY) -> str:

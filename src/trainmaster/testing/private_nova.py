@@ -1,25 +1,28 @@
-"""`PrivateNova`: an OpenStack of one's own for tests of the provider ``openstack``: a real Nova.
+"""`PrivateNova`: an OpenStack of one's own for tests of the provider ``openstack``: a real Nova and Keystone.
 
-Nova 34 with Placement from PyPI in an environment of its own (451 MB), which `make nova` makes. Keystone is a
-double, as are Neutron and Glance: those of Nova's own functional tests.
+Nova 34 with Placement, and Keystone 30, from PyPI in an environment of their own (451 MB), which `make nova`
+makes. Neutron and Glance are doubles: those of Nova's own functional tests.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.providers.openstack.client import OpenstackClient
+from trainmaster.providers.openstack.login import read_login
 from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports, kill_group
 
 #: Below the cache of the user; another version is another directory.
 DIRECTORY: Final = "nova-34"
-PROJECT: Final = "6f70656e737461636b20342065766572"
 
 
 class NoNovaError(Exception):
@@ -36,30 +39,32 @@ def installed(cache: Path) -> Path:
         NoNovaError: it was not installed.
     """
     python = cache / DIRECTORY / "bin" / "python"
-    if not python.exists():
+    if not python.with_name("keystone-manage").exists():
         raise NoNovaError(f"Nova is not installed in {cache}; `make nova` does that")
     return python
 
 
 class PrivateNova(PrivateServer):
-    """A Nova on the loopback; it ends with its context.
+    """A Nova, on the loopback unless said otherwise; it ends with its context.
 
     Args:
         python: as `installed` gives it.
         program: that runs in it: ``tests/contract/nova_process.py``.
+        address: that it answers at.
         hook: address that boots machines, and ends them; empty for none that are real.
 
     Attributes:
         url: of Keystone.
     """
 
-    def __init__(self, python: Path, program: Path, hook: str = "") -> None:
-        self._command = [str(python), "-W", "ignore", str(program)]
-        self._hook = hook
+    def __init__(self, python: Path, program: Path, hook: str = "", address: str = "127.0.0.1") -> None:
+        self._python, self._program, self._hook = python, program, hook
         self._directory = Path(tempfile.mkdtemp(prefix="tm-nova-"))
-        (self._port,) = free_ports(1)
-        self._process: subprocess.Popen[bytes] | None = None
-        self.url = f"http://127.0.0.1:{self._port}/v3"
+        self._port, self._keystone = free_ports(2)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._address = address
+        self._cloud = f"http://{address}:{self._port}"
+        self.url = f"http://{address}:{self._keystone}/v3"
 
     def start(self) -> None:
         """Starts it and waits until it answers.
@@ -67,30 +72,37 @@ class PrivateNova(PrivateServer):
         Raises:
             NoNovaError: it does not.
         """
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._command, str(self._port), self._hook],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._directory,
-                env={"HOME": str(self._directory), "PATH": "/usr/bin:/bin", "TMPDIR": str(self._directory)},
-                start_new_session=True,
-            )
+        keystone = self._program.with_name("keystone_process.py")
+        self._launch("keystone", keystone, self._address, str(self._keystone), self._cloud)
+        self._launch("nova", self._program, self._address, str(self._port), self.url, self._hook)
         deadline = time.monotonic() + START_TIMEOUT_S
-        while b"\nready\n" not in b"\n" + self._log.read_bytes():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise NoNovaError(f"Nova does not start:\n{self._log.read_text()[-3000:]}")
-            time.sleep(0.1)
+        for process, name in zip(self._processes, ("keystone", "nova"), strict=True):
+            log = self._directory / name / "log"
+            while b"\nready\n" not in b"\n" + log.read_bytes():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise NoNovaError(f"{name} does not start:\n{log.read_text()[-3000:]}")
+                time.sleep(0.1)
+
+    def _launch(self, name: str, program: Path, *arguments: str) -> None:
+        (directory := self._directory / name).mkdir()
+        with (directory / "log").open("ab") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    [str(self._python), "-W", "ignore", str(program), *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=directory,
+                    env={"HOME": str(directory), "PATH": "/usr/bin:/bin", "TMPDIR": str(directory)},
+                    start_new_session=True,
+                )
+            )
 
     def close(self) -> None:
         """See `PrivateServer`."""
-        kill_group(self._process)
+        for process in self._processes:
+            kill_group(process)
         shutil.rmtree(self._directory, ignore_errors=True)
-
-    @property
-    def _log(self) -> Path:
-        return self._directory / "log"
 
     def environ(self, user: str = "me") -> dict[str, str]:
         """Variables of a login; ``viewer`` may only look."""
@@ -103,8 +115,8 @@ class PrivateNova(PrivateServer):
 
     def asked(self, method: str, path: str, body: object = None, *, user: str = "admin") -> dict[str, Any]:
         """What it answers, past the provider."""
-        address = self.url.removesuffix("/v3") + path
-        headers = {"X-Auth-Token": f"{user}:{PROJECT}", "Content-Type": "application/json"}
+        address = self._cloud + path
+        headers = {"X-Auth-Token": f"{user}:", "Content-Type": "application/json"}
         headers["OpenStack-API-Version"] = "compute 2.67"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(address, data, headers, method=method)  # noqa: S310 - the loopback
@@ -124,6 +136,28 @@ class PrivateNova(PrivateServer):
             *(each["name"] for each in groups if each["name"].startswith("tm-")),
             *(each["floating_ip_address"] for each in floating),
         ]
+
+    def credentials(self) -> list[str]:
+        """Names of the user's application credentials, and paths of their access rules."""
+        client = OpenstackClient(read_login("", self.environ()))
+        mine = f"/users/{client.said['user']['id']}"
+        made = client.get("identity", f"{mine}/application_credentials")["application_credentials"]
+        rules = client.get("identity", f"{mine}/access_rules")["access_rules"]
+        return [*(each["name"] for each in made), *(each["path"] for each in rules)]
+
+    @contextlib.contextmanager
+    def restricted(self) -> Iterator[dict[str, str]]:
+        """Variables of a login that may make no credentials of its own."""
+        client = OpenstackClient(read_login("", self.environ()))
+        path = f"/users/{client.said['user']['id']}/application_credentials"
+        asked = {"application_credential": {"name": "restricted"}}
+        made = client.call("POST", "identity", path, asked)["application_credential"]
+        yield {
+            "OS_AUTH_URL": self.url,
+            "OS_APPLICATION_CREDENTIAL_ID": made["id"],
+            "OS_APPLICATION_CREDENTIAL_SECRET": made["secret"],
+        }
+        client.call("DELETE", "identity", f"{path}/{made['id']}")
 
     def close_hosts(self, *, closed: bool) -> None:
         """Have the scheduler find no host, or find one again."""

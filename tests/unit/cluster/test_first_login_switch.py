@@ -60,3 +60,37 @@ def test_without_sudo_it_is_no_node() -> None:
     with pytest.raises(ProviderError, match="cannot be started: sudo: a password is required") as caught:
         provisioner(at_boot=False)._bring_switch(cast("Any", Login(may=False)), node())
     assert "cloudadm" in caught.value.hint
+
+
+class Root:
+    """A connection to a machine on whose disk root may write; it has what deletes it, or gets it."""
+
+    def __init__(self, *, may: bool = True) -> None:
+        self.may, self.brought = may, list[bytes]()
+
+    def run(self, command: str, *, data: bytes = b"", timeout_s: float | None = None) -> Result:
+        if "test -x" in command:
+            return Result(0 if self.brought else 1, "", "")
+        if self.may:
+            self.brought.append(data)
+        return Result(0 if self.may else 1, "", "" if self.may else "sudo: a password is required")
+
+
+def test_what_deletes_a_machine_is_brought_once() -> None:
+    nodes = provisioner(at_boot=True)
+    nodes._ending = lambda of: f"delete {of.id}"
+    login = Root()
+    for _ in range(2):
+        nodes._bring_ending(cast("Any", login), node())
+    nodes._bring_ending(cast("Any", Root()), node(is_rented=False))
+    assert login.brought == [b"delete m-1"]
+    nodes._ending = lambda _: ""
+    nodes._bring_ending(cast("Any", other := Root()), node())
+    assert other.brought == []
+
+
+def test_what_deletes_a_machine_needs_sudo() -> None:
+    nodes = provisioner(at_boot=True)
+    nodes._ending = lambda of: of.id
+    with pytest.raises(ProviderError, match="cannot be brought: sudo: a password is required"):
+        nodes._bring_ending(cast("Any", Root(may=False)), node())

@@ -17,7 +17,12 @@ from trainmaster.lab.user_data import plan_boot
 from trainmaster.providers.aws.requests import Renter, host_key_answers, resolved
 from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.base import NodeRequest
-from trainmaster.providers.dead_man_switch import deadman_script, end_command, renewal_command
+from trainmaster.providers.dead_man_switch import (
+    deadman_script,
+    end_command,
+    ending_commands,
+    renewal_command,
+)
 from trainmaster.testing.waits import until
 
 USER = "root" if os.geteuid() == 0 else os.environ.get("USER", "nobody")
@@ -128,6 +133,25 @@ def test_nobody_renews(machine: Machine, shell: str) -> None:
     machine.until(machine.asked)
     assert machine.asked() == ["shutdown -h now"]
     assert "nobody has renewed" in (machine.root / "var/lib/trainmaster/deadman.log").read_text()
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_what_was_brought_deletes_it_first(machine: Machine, code: int) -> None:
+    """It is off in any case afterwards."""
+    machine.boot(30)
+    machine.until(machine.is_watched)
+    is_there, bring = (
+        each.replace("sudo -n ", "").replace("/var/lib", f"{machine.root}/var/lib")
+        for each in ending_commands()
+    )
+    assert machine.shell(is_there).returncode
+    script = f"#!/bin/sh\necho deleted >> {machine.calls}; exit {code}"
+    subprocess.run(bring, shell=True, input=script.encode(), check=True)
+    assert not machine.shell(is_there).returncode
+    assert (machine.root / "var/lib/trainmaster/ending").stat().st_mode & 0o777 == 0o700
+    machine.at(131)
+    machine.until(lambda: len(machine.asked()) > 1)
+    assert machine.asked() == ["deleted", "shutdown -h now"]
 
 
 def test_a_renewal_counts_from_when_it_is_made(machine: Machine) -> None:

@@ -1,10 +1,11 @@
 """What an OpenStack says, and what is said to it: logins, requests that are sent again, servers, flavors."""
 
 import json
+from urllib.parse import urlsplit
 
 import pytest
 
-from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
+from trainmaster.providers.base import Node, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
 from trainmaster.providers.openstack.answers import (
     CLUSTER,
@@ -220,16 +221,84 @@ def provider(tmp_path):
     return made
 
 
-def test_what_may_be_left_over_has_to_be_known(provider):
-    for ask in (
-        lambda: provider().check_settings(),
-        lambda: provider().preflight([]),
-        lambda: provider().acquire("one", NodeRequest("worker", 1)),
-    ):
-        with pytest.raises(UsageError, match="cannot delete themselves") as caught:
-            ask()
-        assert "ends_only_from_here: true" in caught.value.hint
-    provider("ends_only_from_here: true\n").check_settings()
+class Keystone:
+    """One that makes credentials, with a Nova that lets them in.
+
+    Attributes:
+        token: what it says of each. rules, makes, takes: status of what is asked for access rules, of what
+            makes a credential, and of Nova's for it. asked: what was changed, with its body.
+    """
+
+    def __init__(self, **token):
+        self.token = {"catalog": CATALOG, "roles": [{"name": "member"}], "user": {"id": "ada"}} | token
+        self.rules, self.makes, self.takes, self.asked = 200, 201, 404, []
+        self.kept = [{"id": "1", "method": "DELETE"}]
+
+    def send(self, method, address, headers, body, timeout_s):
+        path = urlsplit(address).path
+        if path.endswith("/auth/tokens"):
+            return HttpAnswer(201, json.dumps({"token": self.token}), {"x-subject-token": "token"})
+        if method == "GET":
+            if path.endswith("/access_rules"):
+                return HttpAnswer(self.rules, json.dumps({"error": {"message": "no such thing"}}))
+            return HttpAnswer(200, json.dumps({"application_credentials": [], "limits": {}}))
+        self.asked.append((method, address, json.loads(body or b"{}")))
+        if method == "DELETE":
+            return HttpAnswer(self.takes if "/servers/" in path else 204, "")
+        made = {"id": "c", "secret": "hidden", "access_rules": self.kept}
+        said = {"application_credential": made} if self.makes == 201 else {"error": {"message": "not here"}}
+        return HttpAnswer(self.makes, json.dumps(said))
+
+
+def test_a_credential_is_for_one_request_only(provider):
+    keystone = Keystone()
+    machine = Node("s-1", "c", "worker", NodeState.READY)
+    script = provider(cloud=keystone).ending(machine)
+    *trial, (method, address, body) = keystone.asked
+    assert [each[0] for each in trial] == ["POST", "DELETE", "DELETE", "DELETE"]
+    assert (method, address) == ("POST", f"{KEYSTONE}/users/ada/application_credentials")
+    asked = body["application_credential"]
+    assert asked["name"] == f"{base_name('home', 'c')} s-1"
+    assert asked["unrestricted"] is False
+    assert asked["roles"] == [{"name": "member"}]
+    assert asked["access_rules"] == [{"service": "compute", "method": "DELETE", "path": "/servers/s-1"}]
+    assert asked["expires_at"] > trial[0][2]["application_credential"]["expires_at"]
+    assert "'https://compute.example.org/servers/s-1'" in script
+    provider(cloud=keystone).ending(machine)
+    assert [each[0] for each in keystone.asked[5:]] == ["POST"], "it was tried out a moment ago"
+
+
+def test_a_service_below_a_path_may_see_it_whole_or_in_part(provider):
+    compute = {"type": "compute", "endpoints": [{"interface": "public", "url": "https://a.org/compute/v2.1"}]}
+    provider(cloud=(keystone := Keystone(catalog=[compute]))).ending(Node("s", "c", "w", NodeState.READY))
+    rules = keystone.asked[-1][2]["application_credential"]["access_rules"]
+    assert [each["path"] for each in rules] == ["/compute/v2.1/servers/s", "/v2.1/servers/s"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "why", "hint"),
+    [
+        ("restricted", "may make no others", "--unrestricted"),
+        ("old", "lets no access rules be made .*no such thing", "Ask your site"),
+        ("forbidden", "makes no such credential .*not here", "Ask your site"),
+        ("ignored", "makes no such credential .*knows no access rules", "Ask your site"),
+        ("not let in", "Nova does not take credentials", "service_type = compute"),
+    ],
+)
+def test_what_may_be_left_over_has_to_be_known(provider, kind, why, hint):
+    keystone = Keystone(**({"application_credential": {"restricted": True}} if kind == "restricted" else {}))
+    keystone.rules = 404 if kind == "old" else 200
+    keystone.makes = 403 if kind == "forbidden" else 201
+    keystone.kept = [] if kind == "ignored" else keystone.kept
+    keystone.takes = 401 if kind == "not let in" else 404
+    with pytest.raises(UsageError, match=f"cannot delete themselves: .*{why}") as caught:
+        provider(cloud=keystone).acquire("one", NodeRequest("worker", 1))
+    assert hint in caught.value.hint
+    assert "ends_only_from_here: true" in caught.value.hint
+    made = [method for method, address, _ in keystone.asked if "/servers/" not in address]
+    assert made in ([], ["POST"], ["POST", "DELETE"], ["POST", "DELETE", "DELETE"])
+    known = provider("ends_only_from_here: true\n", keystone)
+    assert not known.ending(Node("s-1", "c", "worker", NodeState.READY))
 
 
 def test_a_machine_boots_from_a_volume_where_its_flavor_has_no_room(provider):
@@ -293,13 +362,17 @@ class Nova:
     def send(self, method, address, headers, body, timeout_s):
         path = address.partition("example.org")[2].partition("?")[0]
         if path.endswith("/auth/tokens"):
-            said = {"token": {"catalog": CATALOG, "roles": []}}
+            said = {"token": {"catalog": CATALOG, "roles": [], "user": {"id": "ada"}}}
             return HttpAnswer(201, json.dumps(said), {"x-subject-token": "token"})
         if method != "GET":
             self.told.append(f"{method} {path}")
             self.servers.pop(path.rpartition("/")[2], None)
             return HttpAnswer(200, "{}")
-        said = {"servers": list(self.servers.values()), "security_groups": [GROUP]}
+        said = {
+            "servers": list(self.servers.values()),
+            "security_groups": [GROUP],
+            "application_credentials": [],
+        }
         if path.endswith("/servers/detail"):
             then, self.at_first = self.at_first, lambda: None
             then()

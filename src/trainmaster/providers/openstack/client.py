@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -26,12 +27,8 @@ from trainmaster.transport.http_calls import (
 _TIMEOUT_S: Final = 60.0
 #: Of Stein (2019): flavors and their properties in one answer, types of volumes.
 _NOVA: Final = "2.67"
-#: What a service is called in catalogues, and what its address must end with.
-_SERVICES: Final = {
-    "compute": (("compute",), ""),
-    "network": (("network",), "/v2.0"),
-    "image": (("image",), "/v2"),
-}
+#: What the address of a service must end with.
+_SERVICES: Final = {"compute": "", "network": "/v2.0", "image": "/v2"}
 #: A request that is one too many is sent again so often, and waits so long at most.
 _TRIES: Final = 6
 _MOST_WAIT_S: Final = 60.0
@@ -76,10 +73,19 @@ class OpenstackClient:
         self._token = ""
         self._said: dict[str, Any] = {}
 
+    @property
+    def said(self) -> Mapping[str, Any]:
+        """What Keystone says of the token: whose it is, and what is there."""
+        self._signed_in("")
+        return self._said
+
     def roles(self) -> list[str]:
         """What this login may be in its project."""
-        self._signed_in("")
-        return [str(each.get("name", "")) for each in self._said.get("roles", ())]
+        return [str(each.get("name", "")) for each in self.said.get("roles", ())]
+
+    def of(self, body: Mapping[str, Any]) -> OpenstackClient:
+        """Another login, by what it asks for a token with."""
+        return OpenstackClient(replace(self._login, body=body), self._send, self._sleep)
 
     def get(self, service: str, path: str, **query: str) -> dict[str, Any]:
         """What there is."""
@@ -120,7 +126,7 @@ class OpenstackClient:
                     "OpenStack-API-Version": f"compute {_NOVA}",
                     "X-OpenStack-Nova-API-Version": "2.67",
                 }
-            answer = self._sent(method, self._endpoint(service) + path, headers, data)
+            answer = self._sent(method, self.address(service) + path, headers, data)
             if answer.status == 401 and not attempt:
                 continue
             waits_s = None if is_last else _waits_s(answer, attempt)
@@ -171,6 +177,8 @@ class OpenstackClient:
                 if waits_s is None:
                     break
                 self._sleep(waits_s)
+            if answer.status == 404:  # a credential that was deleted
+                answer = replace(answer, status=401)
             said = self._read(answer, "POST /auth/tokens").get("token")
             self._token = answer.headers.get("x-subject-token", "")
             if not self._token or not isinstance(said, dict):
@@ -180,11 +188,13 @@ class OpenstackClient:
             self._said = said
             return self._token
 
-    def _endpoint(self, service: str) -> str:
-        """Where a service is."""
-        names, end = _SERVICES[service]
-        for entry in self._said.get("catalog", ()):
-            if entry.get("type") not in names:
+    def address(self, service: str) -> str:
+        """Where a service is; Keystone is where the login says."""
+        if service == "identity":
+            return self._login.url
+        end = _SERVICES[service]
+        for entry in self.said.get("catalog", ()):
+            if entry.get("type") != service:
                 continue
             for each in entry.get("endpoints", ()):
                 region = each.get("region_id") or each.get("region") or ""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 from trainmaster.providers.openstack.answers import Flavor, Server, flavor_of
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
+from trainmaster.providers.openstack.self_deletion import SelfDeletion
 from trainmaster.providers.openstack.settings import OpenstackSettings
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.private_files import short_digest
@@ -48,6 +49,7 @@ class OpenstackProject:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.client, self._settings, self._sleep = client, settings, sleep
+        self.self_deletion = SelfDeletion(client)
         self._known: dict[tuple[str, str], str] = {}
         self._flavors: dict[str, Flavor] = {}
 
@@ -193,13 +195,18 @@ class OpenstackProject:
         made = self.client.call("POST", "network", "/floatingips", {"floatingip": body})
         return str(made["floatingip"]["floating_ip_address"])
 
-    def give_addresses_back(self, base: str, servers: list[str] | None = None) -> None:
-        """Those of some machines, or of all of a cluster."""
+    def give_back(self, base: str, servers: Collection[str] | None = None) -> None:
+        """Floating addresses and credentials of some machines, or of all of a cluster."""
+
+        def is_its(words: str) -> bool:
+            of, _, server = words.partition(" ")
+            return of == base and (servers is None or server in servers)
+
+        self.self_deletion.remove(is_its)
         if not self._settings.floating:
             return
         for each in self.client.get("network", "/floatingips").get("floatingips", []):
-            of, _, server = str(each.get("description") or "").partition(" ")
-            if of == base and (servers is None or server in servers):
+            if is_its(str(each.get("description") or "")):
                 self.delete("network", f"/floatingips/{each['id']}")
 
     def tidy(self, base: str) -> None:
@@ -208,7 +215,7 @@ class OpenstackProject:
         Raises:
             ProviderError: something still holds it.
         """
-        self.give_addresses_back(base)
+        self.give_back(base)
         self.delete("compute", f"/os-keypairs/{base}")
         if self._settings.security_group:
             return

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from trainmaster.providers.base import (
     CLOCKS_DIFFER_S,
@@ -38,6 +38,7 @@ from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 from trainmaster.transport.http_calls import Send, gone_is_fine
 
+T = TypeVar("T")
 #: How often servers whose answer was lost are looked for before they are believed not to be there.
 _LOOKS: Final = 3
 #: As often it is looked whether they can be had, and whether they are gone: two minutes at most.
@@ -46,6 +47,8 @@ _GIB: Final = 2**30
 _HINT: Final = "Look with `openstack server list` what there is, delete what is unused, and remove the file."
 #: Flavors are asked for again after so long, seconds.
 _FLAVORS_OLD_S: Final = 600.0
+#: And it is tried again whether machines can delete themselves.
+_TRIED_OLD_S: Final = 86400.0
 
 
 def openstack_provider(place: ProviderPlace) -> OpenstackProvider:
@@ -107,10 +110,7 @@ class OpenstackProvider(LedgerProvider):
         self._settings, self._login, self._sleep = settings, login, sleep
         self._client = OpenstackClient(login, send, sleep)
         self._project = OpenstackProject(self._client, settings, sleep)
-
-    def check_settings(self) -> None:
-        """Refuse to rent what may be left over, as long as the user has not said that this is known."""
-        self._settings.require_flag()
+        self._self_deletion = self._project.self_deletion
 
     def check_up(self) -> None:
         """Refuse what does not answer, or does not take the login."""
@@ -120,12 +120,12 @@ class OpenstackProvider(LedgerProvider):
 
     def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
         """See `Provider`: roles, flavors, images, networks and quotas."""
-        self._settings.require_flag()
         if (roles := self._client.roles()) and set(roles) <= {"reader"}:
             raise UsageError(
                 f"OpenStack: {self._login.name} may only look (its role is `reader`)",
                 "Ask for the role `member` in the project.",
             )
+        self._unless_known(self._self_deletion.check)
         wanted = []
         check_requests(self.name, requests)
         for request in requests:
@@ -154,8 +154,59 @@ class OpenstackProvider(LedgerProvider):
                 look()
             except TrainmasterError as error:
                 found.append(refused("network", error))
-        found.append(clock_finding(-self._client.ahead_s, "OpenStack"))
+        found += [self._end_finding(), clock_finding(-self._client.ahead_s, "OpenStack")]
         return found + unseen_drivers(builds)
+
+    def _end_finding(self) -> Finding:
+        """Whether machines can delete themselves; what was known before is no fault."""
+        try:
+            self._self_deletion.check()
+        except UsageError as error:
+            return replace(refused("lost machines", error), ok=self._settings.ends_only_from_here)
+        return Finding("lost machines", "delete themselves, each by a credential of its own")
+
+    def _unless_known(self, ask: Callable[[], T]) -> T | None:
+        """What is found; None if machines cannot delete themselves, which the user has said is known.
+
+        Args:
+            ask: raises if they cannot.
+
+        Raises:
+            UsageError: it is not known; says what would happen, and what to do.
+        """
+        try:
+            return ask()
+        except UsageError as error:
+            if self._settings.ends_only_from_here:
+                return None
+            raise UsageError(
+                f"machines of this OpenStack cannot delete themselves: {Exception.__str__(error)}. If this "
+                "computer dies, they switch off when their lease is over, but stay in your quota until the "
+                "next run of this home deletes them",
+                f"{error.hint}. Or, if that will do, write `ends_only_from_here: true` into "
+                f"{self._settings.file}.",
+            ) from None
+
+    def _try_out(self) -> None:
+        """See that machines can delete themselves, once a day."""
+
+        def ask() -> list[str]:
+            self._self_deletion.try_out(prefix(self._home))
+            return []
+
+        self._self_deletion.check()
+        who = f"{self._login.url} {self._client.said['user']['id']}"
+        kept_answer(self._memory.directory / "self-deletion.json", list[str], who, _TRIED_OLD_S, ask)
+
+    def ending(self, node: Node) -> str:
+        """See `BringsEnding`."""
+
+        def ask() -> str:
+            self._try_out()
+            name = f"{base_name(self._home, node.cluster)} {node.id}"
+            return self._self_deletion.program(name, node.id, self._login.authorities)
+
+        return self._unless_known(ask) or ""
 
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
         """See `Provider`."""
@@ -219,7 +270,7 @@ class OpenstackProvider(LedgerProvider):
 
     def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
         """See `Provider`. It waits until Nova has decided whether they can be had."""
-        self._settings.require_flag()
+        self._unless_known(self._try_out)
         return super().acquire(cluster, request)
 
     def _make(self, known: KnownCluster, request: NodeRequest) -> None:
@@ -317,7 +368,7 @@ class OpenstackProvider(LedgerProvider):
             # A list lacks what is in a cell that does not answer now.
             seen[id], machine = self._seen(base, machine, by_id.get(id) or self._server(id))
             if machine.ended_at:
-                self._project.give_addresses_back(base, [id])
+                self._project.give_back(base, [id])
             known = known.with_machine(asked.token, id, machine)
         taken = {id for _, id, _ in known.machines}
         answered = {asked.token for asked in known.asked.values() if asked.is_made}
@@ -382,7 +433,7 @@ class OpenstackProvider(LedgerProvider):
         """See `LedgerProvider`."""
         for id in ids:
             self._project.delete("compute", f"/servers/{id}")
-        self._project.give_addresses_back(base_name(self._home, known.cluster), list(ids))
+        self._project.give_back(base_name(self._home, known.cluster), list(ids))
 
     def _end(self, known: KnownCluster) -> None:
         """See `LedgerProvider`."""
@@ -419,7 +470,21 @@ class OpenstackProvider(LedgerProvider):
         bases |= set(self._project.groups_over(self._home, before))
         for base in sorted(bases - {base_name(self._home, cluster) for cluster in known}):
             self._tidy_lapsed(base, before)
+        self._remove_credentials()
         return ended
+
+    def _remove_credentials(self) -> None:
+        """Of servers that are not there any more; a trial's, once it is over."""
+        mine = {
+            name: over
+            for name, over in self._self_deletion.names().items()
+            if name.startswith(prefix(self._home))
+        }
+        there = {each.id for each in self._servers()} if mine else set()
+        for name, is_over in mine.items():
+            server = name.partition(" ")[2]
+            if is_over or (server and server not in there and self._server(server) is None):
+                self._self_deletion.remove(name.__eq__)
 
     def _lapsed(self, cluster: str, before: float) -> list[str]:
         """End what is wanted no more of a cluster. It is looked again: its run may go on by now.

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from trainmaster.providers.own_settings import SettingsKind, check_ssh_from
-from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import YamlNode
 from trainmaster.spec.reading import (
     Key,
@@ -25,7 +24,7 @@ from trainmaster.spec.reading import (
 )
 from trainmaster.spec.reading import Path as KeyPath
 
-_EXAMPLE: Final = "cloud: ours\nimage: Ubuntu 24.04\nfloating: public\nends_only_from_here: true"
+_EXAMPLE: Final = "cloud: ours\nimage: Ubuntu 24.04\nfloating: public"
 _NAMED: Final = text("write a name or an id, as `openstack` lists it")
 
 
@@ -60,7 +59,7 @@ class OpenstackSettings(Noun):
         volume_type: of it; empty for the site's default.
         disk_bytes: of it, where a recipe does not say.
         flavors: those that may be asked for; none: all that there are.
-        ends_only_from_here: the user knows that a machine cannot delete itself.
+        ends_only_from_here: the user knows that machines may not be able to delete themselves there.
         file: where they are from.
     """
 
@@ -99,19 +98,6 @@ class OpenstackSettings(Noun):
     def check(cls, values: dict[str, Any], node: YamlNode, path: KeyPath, problems: Problems) -> None:
         """Refuse what is no address block."""
         check_ssh_from(values, node, path, problems)
-
-    def require_flag(self) -> None:
-        """Refuse to rent as long as the user has not said that what may be left over is known.
-
-        Raises:
-            UsageError: what would happen, and what to write.
-        """
-        if not self.ends_only_from_here:
-            raise UsageError(
-                "machines of OpenStack cannot delete themselves: if this computer dies, they switch off when "
-                "their lease is over, but stay in your quota until the next run of this home deletes them",
-                f"If that will do, write `ends_only_from_here: true` into {self.file}.",
-            )
 
 
 OPENSTACK: Final = SettingsKind("openstack", "OpenStack", "cloud, image", _EXAMPLE, OpenstackSettings)

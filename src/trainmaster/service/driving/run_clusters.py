@@ -24,7 +24,7 @@ from trainmaster.control.decide.budget import USUAL_LEASE_S
 from trainmaster.control.task.layout import Home, seconds_of
 from trainmaster.db import queries
 from trainmaster.db.leases import is_alive
-from trainmaster.providers.base import Provider, ProviderPlace, root_on_nodes
+from trainmaster.providers.base import BringsEnding, Provider, ProviderPlace, root_on_nodes
 from trainmaster.providers.capabilities import capabilities_of, get_transport
 from trainmaster.providers.finding import get_provider
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
@@ -296,6 +296,8 @@ class RunClusters:
 
     def _renter(self, name: str, code: Path, environ: dict[str, str]) -> _Renter:
         can, transport = capabilities_of(name), get_transport(name, self._home.root)
+        place = ProviderPlace(self._home.root, self._home.identity(), environ, self._saved)
+        provider = get_provider(name, place)
         provisioner = NodeProvisioner(
             self._home,
             self._lease.run,
@@ -305,10 +307,10 @@ class RunClusters:
             self._report,
             has_switch=can.ends_itself,
             switch_at_boot=can.switch_at_boot,
+            ending=provider.ending if isinstance(provider, BringsEnding) else None,
             saved=self._saved,
         )
-        place = ProviderPlace(self._home.root, self._home.identity(), environ, self._saved)
-        return _Renter(get_provider(name, place), transport, provisioner)
+        return _Renter(provider, transport, provisioner)
 
     def _records(self) -> Sequence[ClusterRecord]:
         """The run's clusters; those that are planned take over warm ones that fit."""

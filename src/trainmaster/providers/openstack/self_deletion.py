@@ -1,0 +1,169 @@
+"""`SelfDeletion`: application credentials by which servers delete themselves, and can do nothing else.
+
+Each server has one of its own, called after its cluster and its id. It can send one request: ``DELETE`` of
+this very server. Keystone has such access rules from Train (2019) on; a service whose middleware does not
+know what kind of service it is lets none of these credentials in.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
+from trainmaster.spec.errors import UsageError
+from trainmaster.transport.http_calls import gone_is_fine
+
+#: After so long a server can only switch itself off. Credentials cannot be made to last longer later.
+LASTS: Final = timedelta(days=90)
+_TRIAL_LASTS: Final = timedelta(hours=1)
+#: No server has this id: who may delete it is told that it is not there.
+_NOBODY: Final = "00000000-0000-0000-0000-000000000000"
+_ASK: Final = "Ask your site for application credentials with access rules"
+
+
+class SelfDeletion:
+    """Threads may share it.
+
+    Args:
+        client: of the project.
+    """
+
+    def __init__(self, client: OpenstackClient) -> None:
+        self._client = client
+
+    def check(self) -> None:
+        """Refuse where no such credential can be made, as far as it can be seen without making one.
+
+        Raises:
+            UsageError: why not, and what to do.
+        """
+        if self._client.said.get("application_credential", {}).get("restricted"):
+            raise UsageError(
+                "the login is an application credential that may make no others",
+                "Make it with `--unrestricted`, or log in with a password",
+            )
+        try:
+            self._client.get("identity", f"{self._user}/access_rules")
+        except (RefusedError, UsageError) as error:
+            raise UsageError(f"Keystone lets no access rules be made ({_words(error)})", _ASK) from None
+
+    def try_out(self, prefix: str) -> None:
+        """Make one for a server that nobody has, use it, and remove it.
+
+        Args:
+            prefix: what everything of the home is called first.
+
+        Raises:
+            UsageError: why it does not work, and what to do.
+        """
+        name = f"{prefix}trial-{secrets.token_hex(4)}"
+        try:
+            made = self._make(name, _NOBODY, _TRIAL_LASTS)
+        except (RefusedError, UsageError) as error:
+            raise UsageError(f"Keystone makes no such credential ({_words(error)})", _ASK) from None
+        try:
+            with gone_is_fine():
+                self._client.of(_identity(made)).call("DELETE", "compute", f"/servers/{_NOBODY}")
+        except (RefusedError, UsageError) as error:
+            raise UsageError(
+                f"Nova does not take credentials with access rules ({_words(error)})",
+                "Ask your site to set `service_type = compute` in Nova's [keystone_authtoken]",
+            ) from None
+        finally:
+            self._remove(made)
+
+    def program(self, name: str, server: str, authorities: str) -> str:
+        """For a shell on a server: it deletes that server. What it had before for this is of no use then.
+
+        Args:
+            name: of its credential.
+            server: its id.
+            authorities: file with certificates, as in `OpenstackLogin`.
+        """
+        self.remove(lambda each: each == name)
+        made = self._make(name, server, LASTS)
+        values = (
+            self._client.address("identity"),
+            made["id"],
+            made["secret"],
+            f"{self._client.address('compute')}/servers/{server}",
+            Path(authorities).read_text() if authorities else "",
+        )
+        source = (resources.files("trainmaster.providers.openstack") / "delete_itself.py").read_text("utf-8")
+        call = f"delete_itself({', '.join(map(repr, values))})"
+        return f"#!/bin/sh\nexec python3 - <<'END'\n{source}\n\n{call}\nEND\n"
+
+    def names(self) -> dict[str, bool]:
+        """What there is of this login's, and whether it is over."""
+        now = datetime.now(UTC).isoformat()
+        return {str(each["name"]): str(each.get("expires_at") or "9") < now for each in self._all()}
+
+    def remove(self, is_wanted_no_more: Callable[[str], bool]) -> None:
+        """Remove credentials by their names, with their rules."""
+        for each in self._all():
+            if is_wanted_no_more(str(each["name"])):
+                self._remove(each)
+
+    @property
+    def _user(self) -> str:
+        return f"/users/{self._client.said['user']['id']}"
+
+    @property
+    def _path(self) -> str:
+        return f"{self._user}/application_credentials"
+
+    def _all(self) -> Collection[dict[str, Any]]:
+        with suppress(RefusedError, UsageError):  # then there are none
+            found: list[dict[str, Any]] = self._client.get("identity", self._path)["application_credentials"]
+            return found
+        return ()
+
+    def _make(self, name: str, server: str, lasts: timedelta) -> dict[str, Any]:
+        path = urlsplit(self._client.address("compute")).path
+        # Nova may see the whole of the path, or what comes after the place that the site has given it.
+        paths = {path, path[max(path.find("/v2"), 0) :]}
+        rules = [
+            {"service": "compute", "method": "DELETE", "path": f"{each}/servers/{server}"}
+            for each in sorted(paths)
+        ]
+        asked: dict[str, Any] = {
+            "name": name,
+            "description": "lets one server delete itself",
+            "expires_at": (datetime.now(UTC) + lasts).strftime("%Y-%m-%dT%H:%M:%S.%f"),
+            "unrestricted": False,
+            "access_rules": rules,
+        }
+        if "member" in self._client.roles():
+            asked["roles"] = [{"name": "member"}]
+        body = {"application_credential": asked}
+        made: dict[str, Any] = self._client.call("POST", "identity", self._path, body)[
+            "application_credential"
+        ]
+        if not made.get("access_rules"):  # older ones ignore what they do not know: it could do anything
+            self._remove(made)
+            raise UsageError("it knows no access rules")
+        return made
+
+    def _remove(self, made: dict[str, Any]) -> None:
+        with gone_is_fine():
+            self._client.call("DELETE", "identity", f"{self._path}/{made['id']}")
+        for rule in made.get("access_rules") or ():
+            with gone_is_fine(), suppress(UsageError):  # another credential has it, too
+                self._client.call("DELETE", "identity", f"{self._user}/access_rules/{rule['id']}")
+
+
+def _identity(made: dict[str, Any]) -> dict[str, Any]:
+    """What asks for a token with a credential."""
+    told = {"id": made["id"], "secret": made["secret"]}
+    return {"auth": {"identity": {"methods": ["application_credential"], "application_credential": told}}}
+
+
+def _words(error: Exception) -> str:
+    return error.words if isinstance(error, RefusedError) else Exception.__str__(error)
