@@ -19,6 +19,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent.parent / "places"))
 
+from killed_drivers import MOMENTS_S, Place, kill_twice
 from place_runs import (
     PATIENCE_S,
     RECIPE,
@@ -240,6 +241,12 @@ def test_a_driver_that_is_killed_finds_its_servers(user: Renter, cloud: Cloud) -
     again.kill()
     third = user.start("resume", run, "--json")
     assert third.end(timeout_s=PATIENCE_S)["state"] == "DONE"
+
+
+@pytest.mark.parametrize("number", range(len(MOMENTS_S)))
+def test_a_driver_is_killed_at_any_moment(user: Renter, cloud: Cloud, number: int) -> None:
+    """Then killed once more, and resumed: servers are found, and nothing stays; `user` looks for that."""
+    kill_twice(user, Place("openstack", "m1.tiny", cloud.servers, 2, list, user.lab), number)
 
 
 def test_a_server_is_deleted_below_a_run(user: Renter, cloud: Cloud) -> None:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
-import sqlite3
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 pytest.importorskip("websockets", reason="websockets is not installed")
@@ -21,8 +15,9 @@ pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
 import kubernetes_places
 import place_runs
+from killed_drivers import MOMENTS_S, Place, kill_after, kill_twice, moments_s, programs, runs_of
 from place_runs import gang, until
-from renter import Renter, Renting
+from renter import Renter
 
 from trainmaster.testing.kubernetes_double import KubernetesDouble
 from trainmaster.testing.private_slurm import PrivateSlurm
@@ -37,31 +32,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.places,
 ]
-#: Seconds after a driver has written its run down at which it is killed, more or less. What is killed before
-#: that is in `test_cli_kill.py`.
-MOMENTS_S = (0.1, 0.4, 1.0, 2.0, 4.0, 8.0)
-#: Others are tried with another one.
-SEED = os.environ.get("TRAINMASTER_TESTS_SEED", "1")
 LEASE = {"TRAINMASTER_NODE_LEASE": "30s"}
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where somebody may run.
-
-    Attributes:
-        name: of the provider. machine: a small one of its settings.
-        held: jobs or pods that there are now. most: of these a gang of two has.
-        check_clean: fails unless soon there is nothing of ours.
-        account: of the one who may.
-    """
-
-    name: str
-    machine: str
-    held: Callable[[], list[str]]
-    most: int
-    check_clean: Callable[[], None]
-    account: Any
 
 
 @pytest.fixture(scope="module")
@@ -97,40 +68,6 @@ def driven(place: Place, tmp_path: Path) -> Iterator[Renter]:
     renter.kill_all()
 
 
-def moments_s(place: Place, *about: str) -> list[float]:
-    """The same ones each time."""
-    chance = random.Random(" ".join([SEED, place.name, *about]))
-    return [each * chance.uniform(0.7, 1.4) for each in MOMENTS_S]
-
-
-def runs_of(place: Place) -> list[str]:
-    """Ids of the runs that there are, in their order."""
-    with (
-        contextlib.suppress(sqlite3.OperationalError),  # it has not got so far
-        contextlib.closing(sqlite3.connect(place.account.home / "trainmaster.db")) as connection,
-    ):
-        return [row[0] for row in connection.execute("SELECT id FROM run ORDER BY rowid")]
-    return []
-
-
-def kill_after(going: Renting, place: Place, runs: int, moment_s: float) -> str:
-    """Kill a driver so long after it has written down the last of so many runs; its id."""
-    found = going.until(lambda: len(them := runs_of(place)) == runs and them, "its run")
-    time.sleep(moment_s)
-    going.kill()
-    return str(found[-1])
-
-
-def programs(place: Place) -> list[str]:
-    """What runs on this machine for a home."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("TRAINMASTER_HOME") == str(place.account.home):
-                found.append(" ".join(process.cmdline()))
-    return found
-
-
 def check_all_clean(place: Place) -> None:
     """Neither there nor here."""
     place.check_clean()
@@ -140,20 +77,7 @@ def check_all_clean(place: Place) -> None:
 @pytest.mark.parametrize("number", range(len(MOMENTS_S)))
 def test_it_is_resumed(driven: Renter, place: Place, number: int) -> None:
     """Then killed once more, and resumed: what was had is found, and never had twice."""
-    first_s, second_s = moments_s(place, "first")[number], moments_s(place, "second")[-1 - number]
-    going = driven.run(gang(driven, 2, 30, place.machine), provider=place.name)
-    run = kill_after(going, place, 1, first_s)
-    most = len(place.held())
-    again = driven.start("resume", run, "--json")
-    assert again.run == run
-    time.sleep(second_s)
-    again.kill()
-    again = driven.start("resume", run, "--json")
-    while again.process.poll() is None:
-        most = max(most, len(place.held()))
-        time.sleep(0.5)
-    assert again.end()["state"] == "DONE", (first_s, second_s, again.text)
-    assert most <= place.most, (first_s, second_s)
+    kill_twice(driven, place, number)
     check_all_clean(place)
 
 
