@@ -157,8 +157,8 @@ CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 SIZES = {"phone": (390, 844), "desk": (1280, 800)}
 
 
-@pytest.fixture
-def browser():
+@pytest.fixture(scope="module")
+def chromium():
     needs("playwright", "axe_playwright_python")
     if CHROMIUM is None:
         pytest.skip("there is no Chromium: apt-get install chromium-headless-shell")
@@ -168,6 +168,14 @@ def browser():
         found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield found
         found.close()
+
+
+@pytest.fixture
+def browser(chromium):
+    """The one of this module, without the pages of other tests: they would ask servers that are gone."""
+    yield chromium
+    for context in chromium.contexts:
+        context.close()
 
 
 @pytest.mark.browser
