@@ -17,7 +17,7 @@ from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Interval
-    from trainmaster.control.loop.run_state import ExperimentState, RunState
+    from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.db import Database
 
@@ -138,8 +138,9 @@ class PhaseWatch:
         traces = [each.trace for each in found if each.trace is not None]
         has_ended = bool(experiment.ended)
         has_machines = has_ended or self._has_machines(name)
-        # Until there is room for one of them beside what else runs there.
-        is_queued = has_machines and bool(tasks) and all(task.state in _QUEUED for task in tasks)
+        # Until there is room for one of them beside what else runs there. What begins again waits for another
+        # machine: the interruption takes that long.
+        is_queued = has_machines and bool(tasks) and all(_is_queued(task) for task in tasks)
         return ObservedExperiment(
             waits=run_state.queue_wait.is_told or experiment.state is State.WAITING or is_queued,
             has_machines=has_machines,
@@ -192,3 +193,7 @@ class PhaseWatch:
         data = {"courses": courses, "ends": self._ends, "late": sorted(self._told), "load": self._load}
         with suppress(StoreError):  # the run matters more
             self._database.put_forecast(self._run, json.dumps(data))
+
+
+def _is_queued(task: Task) -> bool:
+    return task.state in _QUEUED and task.attempt < 2

@@ -110,6 +110,16 @@ def test_a_machine_that_is_lost_is_a_phase_of_its_own():
     assert world.course.now == "interruptions"
 
 
+def test_the_wait_for_another_machine_is_part_of_an_interruption():
+    world = World()
+    world.has_machines = True  # one of two is left
+    world.step(3)
+    world.look(4)
+    world.task.state, world.task.attempt = State.ACQUIRING, 2
+    assert world.look(5) == world.look(30) == []
+    assert world.course.now == "interruptions"
+
+
 def test_what_is_saved_at_the_first_look_has_made_its_steps_before():
     world = World()
     world.has_machines = True
