@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -200,12 +201,45 @@ for step in range(1, steps + 1):
         with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
             file.write(json.dumps({"step": step, "loss": loss, "at": time.time()}) + "\\n")
 """
+#: Each file of a volume is read once, so that the network of its machine decides; members share them out.
+STREAM = """
+import json, os, pathlib, sys, time
+files = sorted(f for f in pathlib.Path(os.environ["TRAINMASTER_DATA_SET"]).rglob("*") if f.is_file())
+rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+for step in range(1, int(sys.argv[1]) + 1):
+    with open(files[((step - 1) * world + rank) % len(files)], "rb") as file:
+        while file.read(1 << 20):
+            pass
+    if rank == 0:
+        with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+            file.write(json.dumps({"step": step, "at": time.time()}) + "\\n")
+"""
+#: Words of a text of its own are counted again and again; each step is a job of Spark's.
+COUNT = """
+import json, os, random, sys, time
+from pyspark.sql import SparkSession
+context = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate().sparkContext
+chance = random.Random(0)
+lines = [" ".join(f"w{chance.randrange(3000)}" for _ in range(10)) for _ in range(int(sys.argv[2]))]
+text = context.parallelize(lines, 2).cache()
+for step in range(1, int(sys.argv[1]) + 1):
+    text.flatMap(str.split).map(lambda word: (word, 1)).reduceByKey(lambda a, b: a + b).count()
+    with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+        file.write(json.dumps({"step": step, "at": time.time()}) + "\\n")
+context.stop()
+"""
+#: A folder with code of its own: Java goes there, as machines of the lab have none. Beside the code of all
+#: jobs its headers would make strangers of two versions of one.
+WITH_JAVA = "../with-java"
 SCRIPTS = {
     "steps.py": STEPS, "ddp.py": DDP, "mpi.py": MPI, "whole.py": WHOLE, "read.py": READ, "shared.py": SHARED,
-    "async.py": ASYNC, "curve.py": CURVE,
+    "async.py": ASYNC, "curve.py": CURVE, "stream.py": STREAM, "count.py": COUNT,
+    f"{WITH_JAVA}/count.py": COUNT,
 }  # fmt: skip
 #: What is pushed as a volume of that name before the first run.
 VOLUME = "quotes-kept-set"
+#: The same for machines of the lab: 64 files of 4 MiB, in a store that they reach by their network.
+LAB_VOLUME = "quotes-kept-large"
 
 
 @dataclass(frozen=True)
@@ -217,12 +251,16 @@ class Kind:
         draws: what each may be.
         provider: ``local`` or ``lab``.
         fault: what goes wrong: ``lost``, ``interrupted`` or ``slow``; empty for nothing.
+        fault_after_s: so long after its first step.
+        folder: with its code, from the one of all recipes.
     """
 
     recipe: str
     draws: dict[str, Sequence[Any]] = field(default_factory=dict)
     provider: str = "local"
     fault: str = ""
+    fault_after_s: float = 4.0
+    folder: str = "."
 
 
 def gang(command: str, *more: str) -> str:
@@ -244,6 +282,10 @@ LENGTH = "steps: {steps}"
 BATCH, EACH = "batch: {{global: 12}}", "batch: {{per_worker: 4}}"
 TENSORFLOW = "framework: tensorflow"
 TYPE = "hardware: {{instance: {instance}}}"
+MOUNTED = f"data: {{{{set: {{{{volume: {LAB_VOLUME}}}}}}}}}"
+COUNTED_WORDS = "python count.py {{{{steps}}}} {lines}"
+#: Half of the processor time of a JVM that ends soon is that of its second compiler.
+QUICK_JAVA = 'JDK_JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"'
 TYPES = ["t2.small", "m4.large", "m4.xlarge"]
 KINDS = {
     "here-single": Kind(single(STEPPED, LENGTH), {"steps": [200, 400, 800], "pause": [0.03, 0.06]}),
@@ -360,6 +402,50 @@ KINDS = {
     "here-mount": Kind(
         single("python3 read.py {{{{steps}}}}", LENGTH, f"data: {{{{set: {{{{volume: {VOLUME}}}}}}}}}"),
         {"steps": [600, 1200]},
+    ),
+    "lab-mount": Kind(
+        single("python3 stream.py {{{{steps}}}}", LENGTH, TYPE, MOUNTED),
+        {"steps": [40, 64], "instance": ["m4.large"]},
+        "lab",
+    ),
+    "lab-mount-gang": Kind(
+        gang("python3 stream.py {{{{steps}}}}", LENGTH, TYPE, "framework: torch", MOUNTED),
+        {"steps": [20, 32], "instance": ["m4.large"], "workers": [2]},
+        "lab",
+    ),
+    "here-spark": Kind(
+        gang(COUNTED_WORDS, LENGTH, "framework: spark", f"env: {{{{{QUICK_JAVA}}}}}"),
+        {"steps": [20, 40], "lines": [20_000], "workers": [2]},
+    ),
+    "lab-spark": Kind(
+        gang(
+            COUNTED_WORDS,
+            LENGTH,
+            TYPE,
+            "framework: spark",
+            f"env: {{{{JAVA_HOME: /tmp/java, {QUICK_JAVA}}}}}",
+            "setup:",
+            '  - ln -sfn "$PWD/java" /tmp/java',
+            "  - python -c 'import site; print(site.getsitepackages()[0])' > place",
+            f"  - echo {sysconfig.get_path('purelib')} > $(cat place)/here.pth",
+        ),
+        {"steps": [20, 40], "lines": [20_000], "instance": ["m4.xlarge"], "workers": [2]},
+        "lab",
+        folder=WITH_JAVA,
+    ),
+    # five to ten minutes that are waited, so that several may run beside each other
+    "here-long": Kind(single(STEPPED, LENGTH), {"steps": [300, 420], "pause": [1.0, 1.25]}),
+    "lab-long": Kind(
+        gang(STEPPED, LENGTH, TYPE, "framework: plain"),
+        {"steps": [300, 420], "pause": [1.0, 1.2], "instance": ["m4.large"], "workers": [2]},
+        "lab",
+    ),
+    "lab-long-lost": Kind(
+        gang(STEPPED, LENGTH, TYPE, "framework: plain", "checkpoint: {{every: 15s}}"),
+        {"steps": [300, 360], "pause": [1.0], "instance": ["m4.large"], "workers": [2]},
+        "lab",
+        "lost",
+        fault_after_s=150.0,
     ),
     "here-target": Kind(
         single(

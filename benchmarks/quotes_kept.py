@@ -16,26 +16,30 @@ much longer the picked one took than the best, or how much more it cost.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import itertools
 import json
 import math
 import os
 import random
 import re
+import shutil
 import sqlite3
 import subprocess
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
 from common import OUT, TRAINMASTER, machine, options, report
-from quote_jobs import KINDS, SCRIPTS, SUBSET, VOLUME
+from quote_jobs import KINDS, LAB_VOLUME, SCRIPTS, SUBSET, VOLUME, WITH_JAVA, Kind
 
 from trainmaster.service.quotes.score import binomial_interval
+from trainmaster.testing.counting_proxy import CountingProxy
+from trainmaster.testing.private_s3 import PrivateS3
 
 #: Of all sessions and machines.
 ROWS = Path(__file__).resolve().parent / "data" / "quotes_kept.jsonl"
@@ -65,17 +69,24 @@ class Bench:
         self.root, self.home, self.work = root, root / "home", root / "work"
         self.work.mkdir(parents=True, exist_ok=True)
         for name, text in SCRIPTS.items():
+            (self.work / name).parent.mkdir(exist_ok=True)
             (self.work / name).write_text(text)
-        (self.work / "set").mkdir(exist_ok=True)
-        for number in range(64):  # the same in each session: it is part of what the jobs are known by
-            (self.work / "set" / f"{number}.bin").write_bytes(random.Random(number).randbytes(1 << 19))
+        write_set(
+            self.work / "set", 1 << 19
+        )  # the same in each session: it is part of what jobs are known by
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("TRAINMASTER_", "AWS_"))}
         self.env = {**kept, "TRAINMASTER_HOME": str(self.home), "COLUMNS": "200"}
+        #: Where machines of the lab find a store; nothing, if no kind asks for one.
+        self.reached: dict[str, str] = {}
 
-    def call(self, *arguments: object, must: bool = True) -> str:
+    def call(self, *arguments: object, must: bool = True, env: Mapping[str, str] | None = None) -> str:
         """``trainmaster ...``; its output."""
         done = subprocess.run(
-            [TRAINMASTER, *map(str, arguments)], env=self.env, capture_output=True, text=True, cwd=self.work
+            [TRAINMASTER, *map(str, arguments)],
+            env={**self.env, **(env or {})},
+            capture_output=True,
+            text=True,
+            cwd=self.work,
         )
         if done.returncode and must:
             raise SystemExit(f"{arguments}: {done.stderr}")
@@ -89,11 +100,22 @@ class Bench:
             self.call("lab", "down", must=False)
             scale = ["--cpu-scale", "0.25", "--memory-scale", "0.25", "--network-scale", "0.125"]
             self.call("lab", "up", *scale)
-        try:
-            yield
-        finally:
+        with contextlib.ExitStack() as left:
             if needed:
-                self.call("lab", "down", must=False)
+                left.callback(self.call, "lab", "down", must=False)
+            if any(LAB_VOLUME in KINDS[name].recipe for name in kinds):
+                self.reached = left.enter_context(self._store())
+            yield
+
+    @contextlib.contextmanager
+    def _store(self) -> Iterator[dict[str, str]]:
+        """A store that machines of the lab reach, with the volume that they mount."""
+        network = ipaddress.ip_network(json.loads(self.call("lab", "status", "--json"))["network"])
+        write_set(self.root / "large", 4 << 20)
+        with PrivateS3() as server, CountingProxy(server.url, str(network[2])) as line:
+            env = server.environment(line.url) | {"TRAINMASTER_STORE": f"s3://{server.new_bucket()}/store"}
+            self.call("volume", "push", self.root / "large", LAB_VOLUME, env=env)
+            yield env
 
     def brute(self, name: str, number: int) -> Iterator[dict[str, Any]]:
         """Which cluster a job's quote takes if it may take any: before it ran on each, and after."""
@@ -138,9 +160,11 @@ class Bench:
         engine = "engine: ssh\n" if kind.provider == "lab" else ""
         if VOLUME in kind.recipe and not (self.home / "store" / "volumes" / VOLUME).exists():
             self.call("volume", "push", self.work / "set", VOLUME)
+        if kind.folder == WITH_JAVA and not (self.work / WITH_JAVA / "java").exists():
+            take_java_along(self.work / WITH_JAVA)
         seed = f"seed: {drawn['seed']}\n" if "seed" in drawn else ""
         text = f"name: {name}\n{engine}{seed}experiments:\n  train:\n" + kind.recipe.format(**drawn, n=number)
-        path = self.work / f"{name}.yaml"
+        path = (self.work / kind.folder / f"{name}.yaml").resolve()
         path.write_text(text + "\n")
         return path, drawn
 
@@ -152,18 +176,19 @@ class Bench:
         command = [TRAINMASTER, "run", str(path), "--provider", kind.provider, "--yes", "--json"]
         log = self.root / "last.log"
         with log.open("wb") as out:
-            process = subprocess.Popen(command, env=self.env, cwd=self.work, stdout=out, stderr=out)
+            env = {**self.env, **(self.reached if LAB_VOLUME in kind.recipe else {})}
+            process = subprocess.Popen(command, env=env, cwd=self.work, stdout=out, stderr=out)
+            hurt = ""
             try:
                 if kind.fault:
-                    self._hurt(kind.fault, process, log)
+                    hurt = self._hurt(kind, process, lambda: started(name, log))
                 process.wait(MOST_S)
             except subprocess.TimeoutExpired:
                 process.terminate()
                 process.wait(60)
         if kind.fault == "slow":
             self.call("lab", "delay", "all", "all", "none", must=False)
-        said = log.read_text()
-        found = re.search(rf"^({name}-\w+): started", said, re.MULTILINE)
+        found = started(name, log)
         record = {
             "kind": name,
             "number": number,
@@ -171,26 +196,36 @@ class Bench:
             "load": [round(before, 2), round(os.getloadavg()[0], 2)],
             "drawn": drawn,
             "wall_s": round(time.time() - began, 2),
+            **({"hurt": hurt} if kind.fault else {}),
         }
         return record | (
-            self._truth(found.group(1)) if found else {"reason": "NOT STARTED", "said": said[-500:]}
+            self._truth(found) if found else {"reason": "NOT STARTED", "said": log.read_text()[-500:]}
         )
 
-    def _hurt(self, fault: str, process: subprocess.Popen[bytes], log: Path) -> None:
-        """Once it trains."""
-        end = time.monotonic() + 120
-        while process.poll() is None and time.monotonic() < end and "step" not in log.read_text():
+    def _hurt(self, kind: Kind, process: subprocess.Popen[bytes], run: Callable[[], str]) -> str:
+        """Once it trains; which machine, or nothing if it was over before."""
+        end = time.monotonic() + 240
+        while process.poll() is None and time.monotonic() < end and not self._has_stepped(run()):
             time.sleep(0.5)
-        time.sleep(4)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(kind.fault_after_s)
         if process.poll() is not None:
-            return
-        ids = re.findall(r"\bi-[0-9a-f]+", self.call("lab", "status", must=False))
-        if fault == "slow":
-            self.call("lab", "delay", "all", "all", 5, must=False)
-        elif ids and fault == "lost":
-            self.call("lab", "terminate", ids[0], must=False)
-        elif ids:
-            self.call("lab", "interrupt", ids[0], "--notice", 5, must=False)
+            return ""
+        hosts = json.loads(self.call("lab", "status", "--json"))["hosts"]
+        ids = [host["id"] for host in hosts if host["state"] == "running"]  # it lists what is gone, too
+        hurt = "all" if kind.fault == "slow" else ids[-1]
+        command = {
+            "slow": ("delay", hurt, hurt, 5),
+            "lost": ("terminate", hurt),
+            "interrupted": ("interrupt", hurt, "--notice", 5),
+        }
+        self.call("lab", *command[kind.fault])
+        return hurt
+
+    def _has_stepped(self, run: str) -> bool:
+        """Whether a member has told a step."""
+        told = (self.home / "runs" / run / "tasks").glob("*/*/*/*.metrics.jsonl") if run else ()
+        return any(file.stat().st_size for file in told)
 
     def _truth(self, run: str) -> dict[str, Any]:
         with contextlib.closing(sqlite3.connect(self.home / "trainmaster.db")) as connection:
@@ -224,6 +259,32 @@ class Bench:
             "quotes": quotes,
             "told": status.get("quote"),
         }
+
+
+def started(name: str, log: Path) -> str:
+    """The run of that name that has begun, by its words; empty before."""
+    found = re.search(rf"^({name}-\w+): started", log.read_text(), re.MULTILINE)
+    return found.group(1) if found else ""
+
+
+def is_disturbed(record: dict[str, Any]) -> bool:
+    """Whether something was done to it; rows that do not say it were made when only delays came about."""
+    return bool(record.get("hurt", KINDS[record["kind"]].fault == "slow"))
+
+
+def write_set(place: Path, file_bytes: int) -> None:
+    """Files whose contents are chance, but the same each time."""
+    place.mkdir(exist_ok=True)
+    for number in range(64):
+        (place / f"{number}.bin").write_bytes(random.Random(number).randbytes(file_bytes))
+
+
+def take_java_along(place: Path) -> None:
+    """What runs programs, without what compiles them: a third of 160 MB."""
+    jlink = Path(os.path.realpath(shutil.which("java") or "")).with_name("jlink")
+    modules = "java.se,jdk.unsupported,jdk.incubator.vector,jdk.security.auth"
+    command = [jlink, "--add-modules", modules, "--strip-debug", "--compress=2", "--output", place / "java"]
+    subprocess.run(command, check=True)
 
 
 def untrue(record: dict[str, Any]) -> list[str]:
@@ -363,8 +424,8 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What the file says."""
     groups: dict[str, Callable[[dict[str, Any]], bool]] = {
         "all": lambda _: True,
-        "undisturbed": lambda each: not KINDS[each["kind"]].fault,
-        "disturbed": lambda each: bool(KINDS[each["kind"]].fault),
+        "undisturbed": lambda each: not is_disturbed(each),
+        "disturbed": is_disturbed,
     }
     groups |= {name: lambda each, name=name: each["kind"] == name for name in KINDS}
     told, made = {}, [each for each in records if "picked" not in each]

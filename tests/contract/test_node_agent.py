@@ -107,6 +107,21 @@ def test_handed_over_anew_in_the_same_breath(bench):
     bench.wait("again", Phase.EXITED)
 
 
+@pytest.mark.timeout(60)
+def test_what_was_written_before_it_is_followed(bench, monkeypatch):
+    """It has woken an earlier poll already: nothing more would wake the next one."""
+    monkeypatch.setattr("trainmaster.executors.gangs.agent._FOLLOW_S", 3600.0)
+    bench.submit(bench.gang("says", f"echo begun; {LONG}"))
+    bench.wait("says", Phase.RUNNING)
+    log = bench.directory / "says" / "worker-0.log"
+    until(lambda: log.exists() and log.read_bytes(), "it has said something")
+    until(lambda: not bench.agent.poll("t1", 0.2, {})[1], "that was told")
+    _, _, pieces, _ = bench.agent.poll("t1", 3600.0, {"says": (str(log.parent), ("worker-0",), {})})
+    assert any(name.startswith("worker-0.log") for _, (name, *_) in pieces)
+    Path(bench.directory / "go").touch()
+    bench.wait("says", Phase.EXITED)
+
+
 def test_what_waits_is_dropped_for_the_next_driver(bench):
     bench.submit(bench.gang("runs", LONG), bench.gang("waits", "touch never"))
     bench.submit(bench.gang("held", "touch never", node_queue="other", hold=True))

@@ -79,7 +79,8 @@ def kill_twice(driven: Renter, place: Place, number: int) -> None:
     """A run is killed at a moment, resumed, killed at another, and resumed: it never has too much."""
     first_s, second_s = moments_s(place, "first")[number], moments_s(place, "second")[-1 - number]
     before = len(runs_of(place))
-    going = driven.run(gang(driven, 2, 30, place.machine), provider=place.name)
+    # Else it is over before the last of these moments where the machine is quick.
+    going = driven.run(gang(driven, 2, 90, place.machine), provider=place.name)
     run = kill_after(going, place, before + 1, first_s)
     most = len(place.held())
     again = driven.start("resume", run, "--json")

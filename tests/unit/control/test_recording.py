@@ -11,7 +11,7 @@ import pytest
 from trainmaster.control.decide.task import Effect, EffectKind, Job, PhaseDuration, Policy
 from trainmaster.control.loop.recording import MOST_DURATIONS, MOST_PHASES, MOST_TRACES, Recorder, Where
 from trainmaster.control.loop.run_state import Task
-from trainmaster.control.measure.measuring import held_share, trace_of
+from trainmaster.control.measure.measuring import held_share, measurement_of, trace_of, wanted_cores
 from trainmaster.control.measure.progress import TaskProgress
 from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
@@ -212,3 +212,24 @@ def test_what_other_work_has_held(waited, used, by_all, stolen, is_here, held):
                   stolen_seconds=stolen)  # fmt: skip
     assert held_share([usage], 2, is_here=is_here) == pytest.approx(held, abs=1e-3)
     assert held_share([replace(usage, machine_cpu_seconds=None)], 2, is_here=is_here) is None
+
+
+def test_what_members_wanted_of_processors_is_told_of_all_together():
+    one = Usage(10.0, 1.0, 0.1, 1, cpu_wait_seconds=2.0)
+    assert wanted_cores([one, replace(one, cpu_share=0.3)]) == pytest.approx(0.8)
+    assert wanted_cores([one, replace(one, cpu_wait_seconds=None)]) is None
+    assert wanted_cores([]) is None
+
+
+def test_steps_in_bursts_leave_a_doubt_that_a_quote_can_be_made_of(bench):
+    """A volume comes in large parts over a network: most steps wait for nothing, and some for all others."""
+    experiment = bench.recipe.experiments["main"]
+    trace = trace_of(experiment, 0.5)
+    at = BEGAN
+    long = {3: 10.0, 9: 5.0, 16: 3.3}
+    for step in range(1, 21):
+        at += long.get(step, 0.02)
+        trace.add(at, step)
+    place = bench.place(0).directory
+    found = measurement_of(experiment, trace, place, started_at=BEGAN, ended_at=at, now=at, cores=2)
+    assert 0.5 < found.step_spread < 3.0

@@ -15,7 +15,7 @@ import pytest
 
 from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.providers.ray.guest.proxy_program import Guest, _connect
+from trainmaster.providers.ray.guest.proxy_program import Guest, Keeper, Seat, _actor, _connect
 from trainmaster.providers.ray.provider import RayProvider, look_findings
 from trainmaster.providers.ray.proxy import _BOOT, GoneError, RayProxy, said_by
 from trainmaster.providers.ray.settings import RAY, RaySettings
@@ -206,28 +206,47 @@ def test_what_is_said_when_it_cannot_begin(
 def test_what_speaks_with_a_ray_begins_early_and_ends_when_nobody_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Machines that are held are called at once; one process has both, and the next question a new one."""
+    """The next question begins a new one."""
     (tmp_path / "ray.py").write_text("__version__ = '9'\ndef init(*_, **__):\n    pass\n")
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\necho >> {tmp_path}/begun\nPYTHONPATH={tmp_path} exec python3 "$@"\n')
     python.chmod(0o755)
     text = SETTINGS.replace("ray://head:10001", "auto") + f"python: {python}\n"
-    provider(tmp_path, Proxy(), text).acquire("c", NodeRequest("worker", 2, "small", token="t"))
-    proxy, called = RayProxy(RAY.read(tmp_path, {}), tmp_path), list[object]()
-    begin = proxy.begin
-    monkeypatch.setattr(proxy, "begin", lambda *words: (called.append(words[0]), begin(*words))[1])
+    (tmp_path / "ray.yaml").write_text(text)
+    proxy = RayProxy(RAY.read(tmp_path, {}), tmp_path)
     provider(tmp_path, proxy, text).check_up()
-    assert called == ["versions", "call", "call"]
     assert (tmp_path / "begun").read_text() == "\n"
     monkeypatch.setattr("trainmaster.providers.ray.proxy._IDLE_S", 0.02)
     line = proxy._line
     assert line is not None
-    until(lambda: line.idle_s > 0, "answers to those calls")
+    until(lambda: line.idle_s > 0, "an answer")
     proxy._end_idle(line)
     assert line.is_over
     assert proxy.ask("versions")[0] == "9"
     assert (tmp_path / "begun").read_text() == "\n\n"
     proxy.close()
+
+
+def test_a_client_starts_no_task_to_ask_which_methods_an_actor_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are known by its name: a machine's or a keeper's."""
+
+    class ClientActorHandle:
+        def __init__(self, actor_ref: str, actor_class: Any = None) -> None:
+            self.actor_ref, self.actor_class = actor_ref, actor_class
+
+    ray, common = MagicMock(), ModuleType("ray.util.client.common")
+    ray.get_actor.return_value = ClientActorHandle("ref")
+    common.ClientActorHandle = ClientActorHandle  # type: ignore[attr-defined]
+    for name in ("ray", "ray.util", "ray.util.client"):
+        monkeypatch.setitem(sys.modules, name, ray)
+    monkeypatch.setitem(sys.modules, "ray.util.client.common", common)
+    found = [_actor("n", name) for name in ("home-r-5f3a9c-1a2b3c.0", "home-r.2-5f3a9c")]
+    assert [(each.actor_ref, each.actor_class.actor_cls) for each in found] == [
+        ("ref", Seat),
+        ("ref", Keeper),
+    ]
+    ray.get_actor.return_value = other = object()
+    assert _actor("n", "home-r-5f3a9c") is other
 
 
 def test_a_run_lends_what_speaks_with_its_ray(tmp_path: Path) -> None:

@@ -181,6 +181,7 @@ class Measurement:
         curve: of the metric of its target.
         held: share of its time for which other work held the processors that it was ready for, or its
             machine was not given them; None if unknown. `step_spread` counts it.
+        wanted: cores that all its members together kept busy, or were ready for and had not; None if unknown.
         startup_doubt: about the start at the load of now, where it was seen at another; see `LoadCorrection`.
         as_seen: this, before it was told for another load; None if it was not.
     """
@@ -209,6 +210,7 @@ class Measurement:
     numbers: Mapping[str, float] | None = None
     curve: SeenCurve | None = None
     held: float | None = None
+    wanted: float | None = None
     startup_doubt: float = 0.0
     as_seen: Measurement | None = field(default=None, compare=False, repr=False)
 
@@ -290,6 +292,7 @@ class Measurement:
             values["numbers"],
             values["curve"],
             values["startup_doubt"],
+            values["wanted"],
             values["as_seen"],
         )
         return {name: value for name, value in {**point, **values}.items() if value is not None}

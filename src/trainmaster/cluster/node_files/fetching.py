@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.bootstrap.guest.answering import explain
-from trainmaster.cluster.node_files.files import AT_ONCE, NodeFiles
+from trainmaster.cluster.node_files.files import NodeFiles, each
 from trainmaster.cluster.node_files.merging import Tree, merge_trees
 from trainmaster.cluster.node_files.trees import FILE, LINK, TreeDraft, TreeEntry, TreeError, Unpacker
 from trainmaster.cluster.node_files.worker_client import NodeWorker, OrderError
@@ -178,8 +177,7 @@ def look(of: WorkerOf, sources: Sequence[tuple[NodeAccess, str]]) -> list[Tree]:
         NodeGoneError: a node has lost what it had, with all around it.
         ProviderError: one cannot be reached.
     """
-    with ThreadPoolExecutor(min(AT_ONCE, len(sources)), "look") as pool:
-        found = list(pool.map(lambda source: of(source[0]).look(source[1]), sources))
+    found = each(sources, lambda source: of(source[0]).look(source[1]))
     trees = [tree for tree, _ in found]
     for (access, directory), (_, is_placed) in zip(sources, found, strict=True):
         # It may be empty, or removed by a script: what it lies in is there.
@@ -214,10 +212,7 @@ def carry(
 
 def _take(parts: Sequence[NodePart], take: Carry, *, frozen: bool = False) -> bool:
     wanted = [part for part in parts if part.entries]
-    if not wanted:
-        return True
-    with ThreadPoolExecutor(min(AT_ONCE, len(wanted)), "take") as pool:
-        return all(list(pool.map(lambda part: take(part, part.frozen if frozen else part.directory), wanted)))
+    return all(each(wanted, lambda part: take(part, part.frozen if frozen else part.directory)))
 
 
 def _frozen(of: WorkerOf, parts: Sequence[NodePart], trees: Sequence[Tree], take: Carry) -> bool | None:
@@ -235,16 +230,15 @@ def _frozen(of: WorkerOf, parts: Sequence[NodePart], trees: Sequence[Tree], take
         left = of(part.access).thaw(part.frozen)
         return [entry for entry in left if entry.kind == FILE] == sorted(part.entries)
 
-    with ThreadPoolExecutor(min(AT_ONCE, len(parts)), "freeze") as pool:
-        try:
-            frozen = list(pool.map(freeze, parts))
-            # All was seen before the first is frozen, and is the same after: so it was there at one moment.
-            is_taken = frozen == trees and _take(parts, take, frozen=True)
-        except ProviderError:  # the next caller thaws: what cannot be reached is not waited for here
-            raise
-        except BaseException:
-            with contextlib.suppress(TrainmasterError):  # else the next one does so
-                list(pool.map(is_as_it_was, parts))
-            raise
-        is_same = all(list(pool.map(is_as_it_was, parts)))
+    try:
+        frozen = each(parts, freeze)
+        # All was seen before the first is frozen, and is the same after: so it was there at one moment.
+        is_taken = frozen == trees and _take(parts, take, frozen=True)
+    except ProviderError:  # the next caller thaws: what cannot be reached is not waited for here
+        raise
+    except BaseException:
+        with contextlib.suppress(TrainmasterError):  # else the next one does so
+            each(parts, is_as_it_was)
+        raise
+    is_same = all(each(parts, is_as_it_was))
     return None if None in frozen else is_taken and is_same

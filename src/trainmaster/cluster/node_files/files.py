@@ -96,6 +96,7 @@ class NodeProbe:
         return [str(number) not in full for number in range(len(asked))]
 
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 #: Nodes that are talked to at the same time.
@@ -104,7 +105,7 @@ _TIMEOUT_S: Final = 120.0
 _REMOVED_S: Final = 600.0
 
 
-def each(nodes: Sequence[NodeAccess], work: Callable[[NodeAccess], T]) -> list[T]:
+def each(nodes: Sequence[S], work: Callable[[S], T]) -> list[T]:
     """Do something to several nodes at the same time; results in their order, or the first error."""
     if len(nodes) <= 1:
         return [work(node) for node in nodes]

@@ -7,7 +7,6 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -425,9 +424,9 @@ class RemoteSite:
             is_known = context.place.system_log(machine).exists()  # it was asked for before
             return "" if is_known else f"{machine} does not answer, and {why}\n"
 
-        with ThreadPoolExecutor(_MACHINES_ASKED, "system logs") as pool:
-            for machine, text in zip(lost_first, pool.map(said, lost_first[:_MACHINES_ASKED]), strict=False):
-                write_system_log(context, machine, text)
+        asked = lost_first[:_MACHINES_ASKED]
+        for machine, text in zip(asked, each(asked, said), strict=True):
+            write_system_log(context, machine, text)
 
     def where(self, context: TaskContext) -> str:
         """Where what an attempt left lies, in words; see `Site.where`."""

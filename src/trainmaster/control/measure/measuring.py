@@ -131,7 +131,19 @@ def measurement_of(
         epochs_done=trace.epoch if trace is not None else None,
         curve=curve_of(experiment, aimed, trace.steps_done if trace is not None else 0.0) if aimed else None,
         held=held,
+        wanted=wanted_cores(list(counted)),
     )
+
+
+def wanted_cores(members: Sequence[Usage]) -> float | None:
+    """Cores that members kept busy, or were ready for and had not, all together.
+
+    One may wait for another, so that only the sum tells how much of the time somebody computed.
+    """
+    told = [each for each in members if each.seconds >= _LOOK_S / 2 and each.cpu_wait_seconds is not None]
+    if not told or len(told) < len(members):
+        return None
+    return round(sum(each.cpu_share + (each.cpu_wait_seconds or 0.0) / each.seconds for each in told), 4)
 
 
 def held_share(members: Sequence[Usage], cores: int, *, is_here: bool) -> float | None:
@@ -223,10 +235,14 @@ def _bytes_below(directory: Path) -> float | None:
 
 
 def _spread(found: Steady, resolution_s: float) -> float:
-    """Of the logarithm of the step time in the next minutes: its error now, and half of what it drifted."""
+    """Of the logarithm of the step time in the next minutes: its error now, and half of what it drifted.
+
+    Where steps come in bursts the error is several times the step: as a logarithm that is much less.
+    """
     if not math.isfinite(found.half_width_s):  # of so few blocks only the moments of both ends are known
         return math.hypot(_SHORT_SPREAD, resolution_s / found.seconds, found.drift / 2)
-    return math.hypot(found.half_width_s / found.step_time_s / 1.96, found.drift / 2)
+    share = math.hypot(found.half_width_s / found.step_time_s / 1.96, found.drift / 2)
+    return math.sqrt(math.log1p(share**2))
 
 
 def _point(

@@ -9,8 +9,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BufferedIOBase
 
@@ -109,20 +109,8 @@ class ContainerEngine:
         Raises:
             UsageError: it cannot be had.
         """
-        process = subprocess.Popen(
-            [self.program, "pull", name],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=dict(self.settings),
-            start_new_session=True,  # Ctrl-C is for us: we end it
-        )
-        children.add(process.pid)
-        try:
+        with self._client("pull", name, children=children) as process:
             said = _listen(process, CONNECT_S if connect_s is None else connect_s)
-        finally:
-            _end(process)
-            children.discard(process.pid)
         if process.returncode:
             raise UsageError(
                 f"the image {name} is not on this machine and cannot be pulled: {last_words(said)}",
@@ -140,31 +128,39 @@ class ContainerEngine:
         Raises:
             UsageError: it is not taken.
         """
-        process = subprocess.Popen(
-            [self.program, "load"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=dict(self.settings),
-            start_new_session=True,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        children.add(process.pid)
-        try:
-            with suppress(BrokenPipeError), process.stdin as pipe:  # it says why
-                shutil.copyfileobj(archive, pipe, _PIECE_BYTES)
-            said = process.stdout.read().decode("utf-8", "replace")
-            process.wait()
-        finally:
-            _end(process)
-            process.stdout.close()
-            children.discard(process.pid)
+        with self._client("load", children=children, stdin=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with process.stdout:
+                with suppress(BrokenPipeError), process.stdin as pipe:  # it says why
+                    shutil.copyfileobj(archive, pipe, _PIECE_BYTES)
+                said = process.stdout.read().decode("utf-8", "replace")
+                process.wait()
         if process.returncode:
             raise UsageError(f"{self.kind} does not take the image {name}: {last_words(said)}")
         loaded = _LOADED.findall(said)
         if loaded and self.image(name) is None:
             self.ask("tag", loaded[-1], name)
+
+    @contextmanager
+    def _client(
+        self, *arguments: str, children: set[int], stdin: int = subprocess.DEVNULL
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """The client at what may take long; it ends with the body."""
+        process = subprocess.Popen(
+            [self.program, *arguments],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(self.settings),
+            start_new_session=True,  # Ctrl-C is for us: we end it
+        )
+        children.add(process.pid)
+        try:
+            yield process
+        finally:
+            _end(process)
+            children.discard(process.pid)
 
     def save(self, name: str, target: str) -> None:
         """Write an image to a file.

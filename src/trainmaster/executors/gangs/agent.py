@@ -69,6 +69,7 @@ class Agent:
         self._client: LocalExecutor | None = None
         self._news: dict[str, GangStatus] = {}
         self._output: dict[tuple[str, str], None] = {}
+        self._followed = frozenset[str]()
         self._queued: set[str] = set()
         self._unrecorded: dict[str, str] = {}
         self._asked_at = time.monotonic()
@@ -248,6 +249,9 @@ class Agent:
         deadline = time.monotonic() + (min(timeout_s, _FOLLOW_S) if follow else timeout_s)
         with self._lock:
             self._serving(token)
+            if not self._followed.issuperset(follow):  # what it wrote before has woken an earlier poll
+                deadline = 0.0
+            self._followed = frozenset(follow)
             self._asked_at = time.monotonic()
             while token == self._token and not self._error:
                 now = time.monotonic()

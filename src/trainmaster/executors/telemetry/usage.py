@@ -19,18 +19,17 @@ _NODE: Final = "@"
 #: Of a file that an attempt of days has written, so much of its end is read unless all is asked for.
 TAIL_BYTES = 32 << 10
 _REQUIRED: Final = ("seconds", "cpu_seconds", "peak_rss_bytes")
-_OPTIONAL: Final = (
+#: What only grows while a member lives.
+_GROWING: Final = (
     "bytes_sent",
     "bytes_received",
-    "gpu_utilisation",
-    "gpu_memory_bytes",
-    "round_trip_ms",
     "cpu_wait_seconds",
     "machine_cpu_seconds",
     "stolen_seconds",
     "send_busy_seconds",
     "io_wait_seconds",
 )
+_OPTIONAL: Final = (*_GROWING, "gpu_utilisation", "gpu_memory_bytes", "round_trip_ms")
 _Number = TypeVar("_Number", int, float)
 
 
@@ -252,20 +251,14 @@ def _usage(rows: list[dict[str, Any]], since_s: float) -> Usage:
         cpu_seconds=cpu_seconds,
         cpu_share=cpu_seconds / seconds if seconds else 0.0,
         peak_rss_bytes=max(row["peak_rss_bytes"] for row in rows),
-        bytes_sent=_difference(first, last, "bytes_sent"),
-        bytes_received=_difference(first, last, "bytes_received"),
         gpu_utilisation=sum(utilisations) / len(utilisations) if utilisations else None,
         gpu_memory_bytes=max(memories, default=None),
         round_trip_ms=next((trip for row in reversed(rows) if (trip := row.get("round_trip_ms"))), None),
-        cpu_wait_seconds=_difference(first, last, "cpu_wait_seconds"),
-        machine_cpu_seconds=_difference(first, last, "machine_cpu_seconds"),
-        stolen_seconds=_difference(first, last, "stolen_seconds"),
-        send_busy_seconds=_difference(first, last, "send_busy_seconds"),
-        io_wait_seconds=_difference(first, last, "io_wait_seconds"),
+        **{name: _difference(first, last, name) for name in _GROWING},
     )
 
 
-def _difference(first: Mapping[str, Any], last: Mapping[str, _Number], name: str) -> _Number | None:
+def _difference(first: Mapping[str, Any], last: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - int or float
     value = last.get(name)
     return None if value is None else max(type(value)(0), value - type(value)(first.get(name) or 0))
 

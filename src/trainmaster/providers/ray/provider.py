@@ -32,7 +32,7 @@ from trainmaster.providers.ray.settings import RAY, RaySettings
 from trainmaster.providers.ray.transport import namespace_of
 from trainmaster.providers.slurm.scripts import KEPT_VARIABLES
 from trainmaster.spec.clocks import steady_s
-from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import short_digest
 from trainmaster.transport.base import Result
 
@@ -87,8 +87,6 @@ class RayProvider(LedgerProvider):
         """Refuse a Ray that does not answer, or is of another version."""
         self._proxy.go_alone()
         self._proxy.ask("versions")
-        with contextlib.suppress(ProviderError):  # a ledger that is damaged is told where it is needed
-            self._proxy.warm(self._namespace, [id for it in self._memory.all() for _, id, _ in it.left])
 
     # --- before anything is asked for ----------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -114,17 +113,6 @@ class RayProxy:
                 atexit.register(self._lending.close)
             self._lending.offer()
 
-    def warm(self, namespace: str, actors: Iterable[str]) -> None:
-        """Have each actor's first call made meanwhile: a client's takes .7 s, and once is enough."""
-        for actor in actors:
-            with self._lock:
-                known = self._line is not None and actor in self._line.warmed
-            if not known:
-                self.begin("call", namespace, actor, "about")
-                with self._lock:
-                    if self._line is not None:
-                        self._line.warmed.add(actor)
-
     def close(self) -> None:
         """Let it go; it is started again if it is asked again."""
         with self._lock:
@@ -200,7 +188,6 @@ class _Line:
         self._waiting: dict[int, concurrent.futures.Future[Any]] = {}
         self._numbers = itertools.count()
         self._used_at = time.monotonic()
-        self.warmed: set[str] = set()
         self.is_over, self.is_borrowed = False, not lead
         self._heard = self._stream.makefile("rb")
         try:

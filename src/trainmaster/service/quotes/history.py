@@ -206,7 +206,7 @@ def _at_load(
     """Fingerprints and measurements as they would be at this load, which starts and steps follow apart."""
 
     def shifts(
-        seconds: Callable[[Measurement], float | None], busy: float | None = None
+        seconds: Callable[[Measurement], float | None], busy: Mapping[str, float] | None = None
     ) -> list[LoadCorrection]:
         times = [
             PastDuration((row["fingerprint"], shape_of(m)), row["run_id"], seconds(m) or 0.0, m.offer)
@@ -217,8 +217,14 @@ def _at_load(
     from trainmaster.advisor.model.knowledge import shape_of
 
     starts = shifts(lambda m: m.startup_s + m.warmup_s)
-    wants = [m.cores + (m.held or 0.0) for _, m in told if m.cores is not None and m.offer == "local"]
-    busy = min(median(wants), 1.0) if wants else None
+    wants: dict[str, list[float]] = {}
+    for _, m in told:
+        place = m.offer.partition(":")[0]
+        alone = m.cores + (m.held or 0.0) if m.cores is not None and place == "local" else None
+        # Machines of a lab have shares of a core, and members there wait for each other's.
+        if (wanted := m.wanted if alone is None else alone) is not None:
+            wants.setdefault(place, []).append(wanted)
+    busy = {place: min(median(seen), 1.0) for place, seen in wants.items()}
     works = shifts(lambda m: m.point.step_time_s if m.point is not None else m.duration_s, busy)
     return [
         (row["fingerprint"], m.shifted(start, work))

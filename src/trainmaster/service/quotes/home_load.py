@@ -75,15 +75,14 @@ class HomeLoad:
         return self if is_here else HomeLoad(0.0)
 
     def shifts(
-        self, database: Database, seen: Sequence[PastDuration], busy: float | None = None
+        self, database: Database, seen: Sequence[PastDuration], busy: Mapping[str, float] | None = None
     ) -> list[LoadCorrection]:
         """What each time would be at this load; one of other machines stays what it is.
 
         Args:
             database: has the loads at which the runs began.
             seen: of one phase, or of one job: what this machine does and what a lab's do is learnt apart.
-            busy: share of the time for which it wants a core here; None if unknown. A lab's machines have a
-                share of a core: what keeps that busy is not known by what it uses.
+            busy: share of the time for which it wants a core, by place, as far as it is known.
         """
         from trainmaster.advisor.market.load import LoadCorrection, LoadEffect
 
@@ -97,7 +96,7 @@ class HomeLoad:
         for each, load in zip(seen, then, strict=True):
             places.setdefault(each.place, []).append((each.kind, load, each.seconds))
         effects = {
-            place: LoadEffect.learnt(points, cores, busy if place == "local" else None)
+            place: LoadEffect.learnt(points, cores, (busy or {}).get(place))
             for place, points in places.items()
         }
         shifts = zip(seen, then, strict=True)

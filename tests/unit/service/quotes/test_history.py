@@ -73,6 +73,19 @@ def test_a_team_is_told_what_its_own_runs_have_measured(database, home, recipe):
     }
 
 
+def test_what_a_lab_has_measured_follows_the_load_as_far_as_somebody_computed(database, home, recipe):
+    """The home of the runs was calm; now its load is 50."""
+    database.put_forecast(OWNER, json.dumps({"load": 0.0}))
+    key = histories(database, home, recipe)["main"].fingerprint
+    point = Point(Strategy.ALLREDUCE, 2, nodes=2, step_time_s=1.0)
+    for at, wanted in enumerate((None, 0.01)):
+        data = Measurement(point, offer="lab:m4.large", wanted=wanted).to_json()
+        database.add_measurement(NewMeasurement(f"{at}", key.exact, key.similar, "main", OWNER, data, at))
+        (newest, *_) = histories(database, home, recipe, load=HomeLoad(50.0))["main"].same
+        longer = newest.point.step_time_s - 1
+        assert longer < 0.02 if wanted else longer > 0.5
+
+
 def test_the_curves_of_a_target_are_those_of_the_teams_own_runs(database, home, recipe):
     main = recipe.experiments["main"].model_copy(update={"target": MetricTarget(metric="acc", at_least=0.9)})
     recipe = recipe.model_copy(update={"experiments": {"main": main}})

@@ -52,6 +52,14 @@ def test_machines_elsewhere_do_not_follow_the_load_of_this_one(database):
     assert lab.factor > 1
 
 
+def test_a_gang_of_a_lab_that_mostly_waits_follows_the_load_less(database):
+    there = [seen("calm", "lab:m4.large")]
+    (unknown,) = HomeLoad(50.0).shifts(database, there)
+    (waiting,) = HomeLoad(50.0).shifts(database, there, {"lab": 0.01, "local": 1.0})
+    assert waiting.factor < 1.03 < unknown.factor
+    assert waiting.doubt < unknown.doubt / 2
+
+
 def test_the_load_of_a_run_is_asked_for_once(database, monkeypatch):
     asked = []
     forecasts = database.forecasts
