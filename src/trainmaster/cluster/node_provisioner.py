@@ -203,7 +203,7 @@ class NodeProvisioner:
         """
         if not (node.is_rented and self._ending):
             return
-        is_there, bring = ending_commands()
+        is_there, bring = ending_commands(node.id)
         if connection.run(is_there, timeout_s=_RENEW_TIMEOUT_S).code == 0:
             return
         if not (script := self._ending(node)):

@@ -73,8 +73,10 @@ while [ -z "$why" ]; do
 done
 message="trainmaster: this machine ends itself: $why"
 { echo "$message" >> @STATE@/deadman.log; echo "$message" > @CONSOLE@; } 2>/dev/null
-# Where a machine that is off is still there, what was brought deletes it.
-[ ! -x @STATE@/ending ] || timeout -k 5 @FORCE@ @STATE@/ending >> @STATE@/deadman.log 2>&1
+# Where a machine that is off is still there, what was brought deletes it: also one whose disk takes no word.
+said=@STATE@/deadman.log
+{ true >> "$said"; } 2>/dev/null || said=/dev/null
+[ ! -x @STATE@/ending ] || timeout -k 5 @FORCE@ @STATE@/ending >> "$said" 2>&1
 # Asked more than once: a shutdown may be refused (a logged-in user's inhibitor) or hang in a service.
 shutdown -h now
 sleep @FORCE@
@@ -185,14 +187,17 @@ def renewal_command(lease_s: float, directory: str = DIRECTORY, machine: str = "
     return f"sh -c {shlex.quote(script)}"
 
 
-def ending_commands() -> tuple[str, str]:
+def ending_commands(machine: str) -> tuple[str, str]:
     """What to run over SSH, as a user who may use sudo: is there what deletes the machine; and, bring it.
 
-    The latter has it on its standard input.
+    The latter has it on its standard input. An image made of another machine has that one's: no use here.
+
+    Args:
+        machine: its id, which is in what deletes it.
     """
     ending = f"{_STATE}/ending"
     brought = f"umask 077 && cat > {ending}.new && chmod 700 {ending}.new && mv -f {ending}.new {ending}"
-    return f"sudo -n test -x {ending}", f"sudo -n sh -c {shlex.quote(brought)}"
+    return f"sudo -n grep -qsF -e {shlex.quote(machine)} {ending}", f"sudo -n sh -c {shlex.quote(brought)}"
 
 
 def end_command(directory: str = DIRECTORY) -> str:

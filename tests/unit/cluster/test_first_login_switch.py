@@ -69,8 +69,8 @@ class Root:
         self.may, self.brought = may, list[bytes]()
 
     def run(self, command: str, *, data: bytes = b"", timeout_s: float | None = None) -> Result:
-        if "test -x" in command:
-            return Result(0 if self.brought else 1, "", "")
+        if "grep" in command:
+            return Result(0 if any(b"m-1" in each for each in self.brought) else 1, "", "")
         if self.may:
             self.brought.append(data)
         return Result(0 if self.may else 1, "", "" if self.may else "sudo: a password is required")

@@ -142,10 +142,10 @@ def test_what_was_brought_deletes_it_first(machine: Machine, code: int) -> None:
     machine.until(machine.is_watched)
     is_there, bring = (
         each.replace("sudo -n ", "").replace("/var/lib", f"{machine.root}/var/lib")
-        for each in ending_commands()
+        for each in ending_commands("s-1")
     )
     assert machine.shell(is_there).returncode
-    script = f"#!/bin/sh\necho deleted >> {machine.calls}; exit {code}"
+    script = f"#!/bin/sh\n# s-1\necho deleted >> {machine.calls}; exit {code}"
     subprocess.run(bring, shell=True, input=script.encode(), check=True)
     assert not machine.shell(is_there).returncode
     assert (machine.root / "var/lib/trainmaster/ending").stat().st_mode & 0o777 == 0o700

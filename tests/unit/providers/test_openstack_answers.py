@@ -1,5 +1,6 @@
 """What an OpenStack says, and what is said to it: logins, requests that are sent again, servers, flavors."""
 
+import ast
 import json
 from urllib.parse import urlsplit
 
@@ -266,6 +267,21 @@ def test_a_credential_is_for_one_request_only(provider):
     assert "'https://compute.example.org/servers/s-1'" in script
     provider(cloud=keystone).ending(machine)
     assert [each[0] for each in keystone.asked[5:]] == ["POST"], "it was tried out a moment ago"
+
+
+@pytest.mark.parametrize("status", [500, 409])
+def test_what_keystone_does_not_say_now_is_asked_again(provider, status):
+    keystone = Keystone()
+    keystone.makes = status
+    with pytest.raises(RefusedError, match="not here"):
+        provider(cloud=keystone).acquire("one", NodeRequest("worker", 1))
+
+
+def test_what_deletes_a_machine_runs_under_old_pythons(provider):
+    script = provider(cloud=Keystone()).ending(Node("s-1", "c", "worker", NodeState.READY))
+    assert script.startswith("#!/usr/bin/env python3\n")
+    ast.parse(script, feature_version=(3, 6))
+    assert "import annotations" not in script.partition('"""\n\n')[2]
 
 
 def test_a_service_below_a_path_may_see_it_whole_or_in_part(provider):

@@ -177,7 +177,7 @@ class OpenstackClient:
                 if waits_s is None:
                     break
                 self._sleep(waits_s)
-            if answer.status == 404:  # a credential that was deleted
+            if answer.status == 404 and "credential" in words_of(answer.text).lower():  # one that was deleted
                 answer = replace(answer, status=401)
             said = self._read(answer, "POST /auth/tokens").get("token")
             self._token = answer.headers.get("x-subject-token", "")

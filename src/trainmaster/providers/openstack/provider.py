@@ -173,12 +173,16 @@ class OpenstackProvider(LedgerProvider):
 
         Raises:
             UsageError: it is not known; says what would happen, and what to do.
+            ProviderError: OpenStack does not say now.
         """
+        self._client.roles()  # a login that is not taken is another matter
         try:
             return ask()
-        except UsageError as error:
+        except (RefusedError, UsageError) as error:
             if self._settings.ends_only_from_here:
                 return None
+            if isinstance(error, RefusedError):
+                raise
             raise UsageError(
                 f"machines of this OpenStack cannot delete themselves: {Exception.__str__(error)}. If this "
                 "computer dies, they switch off when their lease is over, but stay in your quota until the "

@@ -52,7 +52,7 @@ class SelfDeletion:
         try:
             self._client.get("identity", f"{self._user}/access_rules")
         except (RefusedError, UsageError) as error:
-            raise UsageError(f"Keystone lets no access rules be made ({_words(error)})", _ASK) from None
+            raise _refusal(error, "Keystone lets no access rules be made", _ASK) from None
 
     def try_out(self, prefix: str) -> None:
         """Make one for a server that nobody has, use it, and remove it.
@@ -67,20 +67,21 @@ class SelfDeletion:
         try:
             made = self._make(name, _NOBODY, _TRIAL_LASTS)
         except (RefusedError, UsageError) as error:
-            raise UsageError(f"Keystone makes no such credential ({_words(error)})", _ASK) from None
+            raise _refusal(error, "Keystone makes no such credential", _ASK) from None
         try:
             with gone_is_fine():
                 self._client.of(_identity(made)).call("DELETE", "compute", f"/servers/{_NOBODY}")
         except (RefusedError, UsageError) as error:
-            raise UsageError(
-                f"Nova does not take credentials with access rules ({_words(error)})",
+            raise _refusal(
+                error,
+                "Nova does not take credentials with access rules",
                 "Ask your site to set `service_type = compute` in Nova's [keystone_authtoken]",
             ) from None
         finally:
             self._remove(made)
 
     def program(self, name: str, server: str, authorities: str) -> str:
-        """For a shell on a server: it deletes that server. What it had before for this is of no use then.
+        """For the Python of a server: it deletes that server. What it had before for this is of no use then.
 
         Args:
             name: of its credential.
@@ -98,7 +99,8 @@ class SelfDeletion:
         )
         source = (resources.files("trainmaster.providers.openstack") / "delete_itself.py").read_text("utf-8")
         call = f"delete_itself({', '.join(map(repr, values))})"
-        return f"#!/bin/sh\nexec python3 - <<'END'\n{source}\n\n{call}\nEND\n"
+        # No text for a shell's `<<`: some write that to a disk first, which may be full.
+        return f"#!/usr/bin/env python3\n{source}\n\n{call}\n"
 
     def names(self) -> dict[str, bool]:
         """What there is of this login's, and whether it is over."""
@@ -119,10 +121,20 @@ class SelfDeletion:
     def _path(self) -> str:
         return f"{self._user}/application_credentials"
 
+    @property
+    def _about(self) -> str:
+        """What is written on those of this Nova: another region or project of the user's has others."""
+        return f"lets one server of {self._client.address('compute')} delete itself"
+
     def _all(self) -> Collection[dict[str, Any]]:
+        project = self._client.said.get("project", {}).get("id")
         with suppress(RefusedError, UsageError):  # then there are none
             found: list[dict[str, Any]] = self._client.get("identity", self._path)["application_credentials"]
-            return found
+            return [
+                each
+                for each in found
+                if each.get("description") == self._about and each.get("project_id") in (None, project)
+            ]
         return ()
 
     def _make(self, name: str, server: str, lasts: timedelta) -> dict[str, Any]:
@@ -135,7 +147,7 @@ class SelfDeletion:
         ]
         asked: dict[str, Any] = {
             "name": name,
-            "description": "lets one server delete itself",
+            "description": self._about,
             "expires_at": (datetime.now(UTC) + lasts).strftime("%Y-%m-%dT%H:%M:%S.%f"),
             "unrestricted": False,
             "access_rules": rules,
@@ -152,7 +164,8 @@ class SelfDeletion:
         return made
 
     def _remove(self, made: dict[str, Any]) -> None:
-        with gone_is_fine():
+        # A login that may not: what is left is of no use without its server, and ends by itself.
+        with gone_is_fine(), suppress(UsageError):
             self._client.call("DELETE", "identity", f"{self._path}/{made['id']}")
         for rule in made.get("access_rules") or ():
             with gone_is_fine(), suppress(UsageError):  # another credential has it, too
@@ -165,5 +178,10 @@ def _identity(made: dict[str, Any]) -> dict[str, Any]:
     return {"auth": {"identity": {"methods": ["application_credential"], "application_credential": told}}}
 
 
-def _words(error: Exception) -> str:
-    return error.words if isinstance(error, RefusedError) else Exception.__str__(error)
+def _refusal(error: RefusedError | UsageError, what: str, hint: str) -> RefusedError | UsageError:
+    """What is no answer yet stays what it is: it is asked again."""
+    if isinstance(error, RefusedError):
+        if error.status >= 500 or error.status in (409, 429):
+            return error
+        return UsageError(f"{what} ({error.words})", hint)
+    return UsageError(f"{what} ({Exception.__str__(error)})", hint)
