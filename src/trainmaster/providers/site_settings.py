@@ -113,9 +113,10 @@ class LoginSettings(SiteSettings[M], Generic[M]):
         """The private key for the login."""
         if not self.key:
             return None
-        here = self.file.parent / Path(self.key).expanduser()
+        key = Path(self.key).expanduser()
+        here = self.file.parent / key
         # Another server's home of a run leads to the settings by a link.
-        return here if here.exists() else self.file.resolve().parent / Path(self.key)
+        return here if here.exists() else self.file.resolve().parent / key
 
 
 def machines_key(machine: type[SiteMachine]) -> Key:

@@ -44,11 +44,12 @@ def sent_to_machine(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> 
     found = driver_environment(environ, recipe.provider, store_url)
     key = found.get("AWS_ACCESS_KEY_ID", "")
     store = f"what this machine uses {store_url} with" + (f" (access key {key})" if key else "")
-    if profile := environ.get(PROFILE_VARIABLE):
+    sent = sent_by(recipe.provider, environ)
+    if (profile := environ.get(PROFILE_VARIABLE)) and (sent is None or store_url.startswith("s3://")):
         store = f"the keys of the AWS profile {profile} (access key {key}), also for {store_url}"
     opens = "the key that opens the machines of this home: onto its disk, for its user only, until its end"
     lines = [f"{store}, as wide as they are", opens]
-    if (sent := sent_by(recipe.provider, environ)) is not None:
+    if sent is not None:
         lines[1:1] = sent.words
     elif capabilities_of(recipe.provider).offers is OfferSource.LAB:
         lines.insert(0, "the access key of the lab: it rents there without a limit")
@@ -79,10 +80,10 @@ def check_narrow(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> Non
     if capabilities_of(recipe.provider).offers is OfferSource.LAB:
         return
     sent = sent_by(recipe.provider, environ)
-    if environ.get(PROFILE_VARIABLE) and not (sent and sent.is_wide):
-        return
     store_url = Home.from_environment(environ).store_url
     is_amazons = store_url.startswith("s3://")
+    if environ.get(PROFILE_VARIABLE) and (sent is None or (is_amazons and not sent.is_wide)):
+        return
     if sent is None and environ.get(ROLE_VARIABLE) and is_amazons:
         return
     if sent is not None:

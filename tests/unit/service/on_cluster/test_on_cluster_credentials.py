@@ -38,6 +38,18 @@ def test_a_login_is_named_and_not_sent_unasked(environ: dict[str, str]) -> None:
         check_narrow(RECIPE, {**environ, "TRAINMASTER_DRIVER_PROFILE": "narrow"})
 
 
+def test_a_profile_of_aws_makes_keys_of_another_store_no_narrower(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """Where no login is sent, either."""
+    (tmp_path / "slurm.yaml").write_text(MACHINES)
+    environ["TRAINMASTER_DRIVER_PROFILE"] = "narrow"
+    with pytest.raises(UsageError, match=r"your keys of gs://bucket/store"):
+        check_narrow(RECIPE, environ)
+    assert not any("narrow" in line for line in sent_to_machine(RECIPE, environ))
+    check_narrow(RECIPE, {**environ, "TRAINMASTER_STORE": "s3://bucket/store"})
+
+
 def test_keys_of_a_cloud_that_is_not_used_stay_here(environ: dict[str, str]) -> None:
     """The store is another one's, and the place none of AWS."""
     assert "AWS_ACCESS_KEY_ID" not in driver_environment(environ, "slurm", "gs://bucket/store")
