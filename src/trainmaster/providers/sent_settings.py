@@ -93,4 +93,11 @@ def sent_settings(provider: str, place: ProviderPlace) -> SentSettings | None:
         UsageError: what is missing in the settings, or cannot be sent.
     """
     found: Callable[[ProviderPlace], SentSettings] | None = PROVIDERS.stated(provider, "sent_settings")
-    return None if found is None else found(place)
+    try:
+        return None if found is None else found(place)
+    except (OSError, ValueError) as error:  # a key, or a certificate, that a login names
+        why = getattr(error, "strerror", None) or str(error)
+        where = getattr(error, "filename", None) or f"what the login of {provider} names"
+        raise UsageError(
+            f"{where} cannot be read: {why}", f"Correct it, or its name in {provider}.yaml or your login."
+        ) from None

@@ -50,6 +50,15 @@ def test_a_login_by_an_agent_is_refused(tmp_path: Path) -> None:
     assert "`key`" in caught.value.hint
 
 
+def test_a_key_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """By its whole path, also where it begins with a tilde."""
+    for key in ("none", "~/.trainmaster-none"):
+        with pytest.raises(UsageError, match="cannot be read: No such file") as caught:
+            sent(tmp_path, "slurm", f"login: ada@hpc\nkey: {key}\n{MACHINES}")
+        assert "~" not in str(caught.value)
+        assert "slurm.yaml" in caught.value.hint
+
+
 def test_pods_get_a_login_or_use_their_own(tmp_path: Path) -> None:
     """The latter is no secret."""
     config = {
