@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -294,7 +295,9 @@ class RunReplicas:
         for name in ("lab", f"{row['provider']}.yaml"):
             own = self._home.root / name
             if own.exists() and not (root / name).is_symlink():
-                (root / name).symlink_to(own)
+                # A home may be moved, or restored elsewhere; a cache may lie behind a link.
+                is_below = root.is_relative_to(self._home.root)
+                (root / name).symlink_to(os.path.relpath(own, root) if is_below else own)
 
 
 def pull(database: Database, run: str, directory: Path, after: int = 0) -> int:
