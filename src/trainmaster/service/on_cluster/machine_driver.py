@@ -48,7 +48,7 @@ from trainmaster.service.on_cluster.driver_watchdog import (
 from trainmaster.service.on_cluster.publication import Publication
 from trainmaster.service.quotes.history import DEVICE_FILE
 from trainmaster.service.service import Service
-from trainmaster.spec.errors import LeaseLostError, ProviderError, TrainmasterError, one_line
+from trainmaster.spec.errors import LeaseLostError, NotFoundError, ProviderError, TrainmasterError, one_line
 from trainmaster.spec.private_files import write_private
 from trainmaster.spec.states import State
 
@@ -103,7 +103,8 @@ class MachineDriver:
             packages_of_nodes(home, record.plan.engine)
         place = ProviderPlace(home.root, row["home_id"], self._environ)
         with closing(get_provider(row["provider"], place)) as provider:
-            if self._assignment.files:  # its home may reach it by another way, or with other rights
+            # Its home may reach it by another way, or with other rights. One that has begun goes on without.
+            if self._assignment.files and not self._has_begun():
                 _check_usable(provider)
             with suppress(ProviderError):  # the run goes on while its API is away
                 provider.nodes(self._assignment.own_cluster)
@@ -165,6 +166,12 @@ class MachineDriver:
         self._give_back(publication)
 
     # --- private ------------------------------------------------------------------------------------
+
+    def _has_begun(self) -> bool:
+        """Whether an earlier driver here was given the run."""
+        with suppress(NotFoundError):
+            return bool(self._service.database.run_row(self._assignment.run))
+        return False
 
     def _publication(self, lease: Lease) -> Publication:
         given, row = self._assignment, self._service.database.run_row(self._assignment.run)
