@@ -13,6 +13,7 @@ from trainmaster.providers.capabilities import HOST, capabilities_of, measured_n
 if TYPE_CHECKING:
     from trainmaster.advisor.market.phases import Waited
     from trainmaster.advisor.quote.forecast import Overhead
+    from trainmaster.cluster.renting.plan import Rental
     from trainmaster.service.quotes.phase_records import ExperimentPhases
 
 
@@ -30,6 +31,7 @@ class ClusterFacts:
         phases: what is no training, by experiment.
         gpus: that each of its workers' machines has.
         machines: how many it has in all.
+        billed: how each of its machines is billed, and since when; None of one that is not there yet.
     """
 
     experiments: tuple[str, ...]
@@ -44,6 +46,23 @@ class ClusterFacts:
     phases: Mapping[str, ExperimentPhases] = field(default_factory=dict)
     gpus: int = 0
     machines: int = 1
+    billed: tuple[tuple[Rental, float | None], ...] = ()
+
+    def paid_s(self, now: float) -> float:
+        """Seconds from now on that are paid already, or will be at least: by the prices of its machines."""
+        usd = sum(rental.usd_per_hour for rental, _ in self.billed)
+        if not usd:
+            return 0.0
+        ahead = 0.0
+        for rental, since in self.billed:
+            had_s = 0.0 if since is None else max(now - since, 0.0)
+            ahead += rental.usd_per_hour * (rental.billed_s(had_s) - had_s)
+        return ahead / usd
+
+    @property
+    def quantum_s(self) -> float:
+        """The pieces of time in which its machines are billed: the longest of them."""
+        return max((rental.quantum_s for rental, _ in self.billed), default=0.0)
 
     def beside(self) -> dict[str, Overhead]:
         """What is no training there, by experiment."""
@@ -181,4 +200,12 @@ def _facts(record: ClusterRecord, phases: Mapping[str, ExperimentPhases]) -> Clu
         phases,
         rental.gpus,
         sum(role.count for role in plan.roles),
+        _billed(record, is_there),
     )
+
+
+def _billed(record: ClusterRecord, is_there: bool) -> tuple[tuple[Rental, float | None], ...]:
+    """As in `ClusterFacts.billed`: the machines of its price."""
+    if is_there:
+        return tuple((m.rental, m.started_at) for m in record.machines if m.started_at and m.ended_at is None)
+    return tuple((role.rentals[0], None) for role in record.plan.roles for _ in range(role.count))

@@ -110,6 +110,35 @@ def test_a_rented_run_costs_what_it_has_and_what_is_left():
     assert time_s.p5 < time_s.p50 < time_s.p95
 
 
+def test_time_that_is_paid_already_is_not_paid_again():
+    """Of a machine with a minimum of a minute that began 10 s ago the next 50 s are on the bill."""
+    short = {"a": seconds(20)}
+    ahead = [RentedPart(("a",), 3600.0, is_there=True, paid_s=50.0)]
+    _, cost = forecast_rented(10.0, 60.0, short, {}, ahead, "lab")
+    assert cost.p50 == pytest.approx(60)
+    _, cost = forecast_rented(10.0, 60.0, {"a": seconds(200)}, {}, ahead, "lab")
+    assert cost.p50 == pytest.approx(10 + 204, rel=0.03)
+    to_come = [RentedPart(("b",), 3600.0, is_there=False, paid_s=6000.0)]
+    _, cost = forecast_rented(0.0, 0.0, {"b": seconds(20)}, {}, to_come, "lab")
+    assert cost.p50 == pytest.approx(6000)
+    hours = [RentedPart(("a",), 1.0, is_there=True, paid_s=50.0, quantum_s=3600.0)]
+    _, cost = forecast_rented(0.0, 1.0, {"a": seconds(4000)}, {}, hours, "lab")
+    assert cost.p50 == pytest.approx(3)
+
+
+def test_until_when_a_cluster_is_paid_follows_from_when_each_machine_began():
+    minute = replace(LARGE, minimum_s=60.0)
+    costs = RecordedClusterCosts("lab", lambda: [record(rental=minute), record("b", up=False, rental=minute)])
+    main, to_come = costs.clusters()
+    seen = main.paid_s(BEGAN + 10), main.paid_s(BEGAN + 70), to_come.paid_s(BEGAN)
+    assert seen == pytest.approx((50, 0, 60))
+    assert costs.spent_usd(BEGAN + 10) == costs.spent_usd(BEGAN + 10 + main.paid_s(BEGAN + 10))
+    hours = [record(rental=replace(LARGE, quantum_s=3600.0))]
+    (hourly,) = RecordedClusterCosts("lab", lambda: hours).clusters()
+    assert (hourly.paid_s(BEGAN + 4000), hourly.quantum_s) == (pytest.approx(3200), 3600.0)
+    assert replace(main, billed=()).paid_s(BEGAN) == 0.0
+
+
 def test_a_cluster_is_paid_from_its_first_experiment_to_its_last():
     left = {"a": seconds(100), "b": seconds(1000), "c": seconds(100)}
     after = {"b": ["a"], "c": ["b"]}

@@ -155,6 +155,9 @@ class RentedPart:
         is_there: it is paid for already; else only from when the first of its experiments begins.
         machine: what its workers' machines are called in measurements.
         machines: how many it has.
+        paid_s: for so long from now on it is paid: what is billed is rounded up. Of one that is not there all
+            that it is billed for at least.
+        quantum_s: beyond that it is billed in such pieces.
     """
 
     experiments: tuple[str, ...]
@@ -162,6 +165,21 @@ class RentedPart:
     is_there: bool
     machine: str = ""
     machines: int = 1
+    paid_s: float = 0.0
+    quantum_s: float = 0.0
+
+    def usd(self, seconds: Floats) -> Floats:
+        """(DRAWS,) what so much more time costs.
+
+        >>> part = RentedPart(("main",), 3600.0, is_there=True, paid_s=50.0)
+        >>> part.usd(np.array([20.0, 80.0])).tolist()
+        [0.0, 30.0]
+        """
+        more = np.maximum(seconds - self.paid_s, 0.0)
+        if self.quantum_s:
+            more = np.ceil(more / self.quantum_s) * self.quantum_s
+        least = 0.0 if self.is_there else self.paid_s
+        return np.asarray(self.usd_per_hour / 3600 * (more + least), dtype=float)
 
 
 def forecast_rented(
@@ -180,7 +198,7 @@ def forecast_rented(
 
     Args:
         elapsed_s: since its start.
-        spent_usd: until now.
+        spent_usd: until now, rounded up as it is billed: see `RentedPart.paid_s`.
         left: (DRAWS,) of each experiment that has not ended, once its machines are there.
         after: which experiments each waits for.
         parts: the clusters.
@@ -212,7 +230,7 @@ def forecast_rented(
             continue
         until = np.max([ends[name] for name in mine], axis=0)
         since = 0.0 if part.is_there else np.min([begins[name] for name in mine], axis=0)
-        cost = cost + part.usd_per_hour / 3600 * (until - since + ending)
+        cost = cost + part.usd(until - since + ending)
     time_s = elapsed_s + rest + ending + giving_back
     return interval(time_s), interval(cost)
 

@@ -111,10 +111,16 @@ class Rental:
         >>> round(Rental(usd_per_hour=3.6, minimum_s=60).billed_usd(10), 6)
         0.06
         """
-        seconds = max(seconds, self.minimum_s)
-        rounds = -(-seconds // self.quantum_s)
         usd_per_hour = max(self.usd_per_hour, self.most_usd_per_hour) if at_most else self.usd_per_hour
-        return rounds * self.quantum_s * usd_per_hour / 3600
+        return self.billed_s(seconds) * usd_per_hour / 3600
+
+    def billed_s(self, seconds: float) -> float:
+        """For how long it is billed if it is had for so long.
+
+        >>> Rental(minimum_s=60).billed_s(10), Rental(quantum_s=3600.0).billed_s(4000)
+        (60.0, 7200.0)
+        """
+        return -(-max(seconds, self.minimum_s) // self.quantum_s) * self.quantum_s
 
 
 @dataclass(frozen=True, slots=True)

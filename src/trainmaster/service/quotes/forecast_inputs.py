@@ -236,7 +236,15 @@ def forecast_inputs(
         both = forecast(elapsed_s, left, after, 0.0, load)
         return Forecast(*both, points, training, left_s, sizes)
     parts = [
-        RentedPart(each.experiments, each.usd_per_hour, each.is_there, each.machine, each.machines)
+        RentedPart(
+            each.experiments,
+            each.usd_per_hour,
+            each.is_there,
+            each.machine,
+            each.machines,
+            each.paid_s(now),
+            each.quantum_s,
+        )
         for each in rented.clusters
     ]
     time_s, cost_usd = forecast_rented(
