@@ -1,12 +1,13 @@
 """What a measured point carries beside its step time, and what becomes of it."""
 
+import json
 from dataclasses import replace
 
 import pytest
 from quote_world import knowledge, market, measured, offer, training, workload
 
 from trainmaster.advisor.model.knowledge import prepared
-from trainmaster.advisor.model.measurement import Measurement, TimeShares
+from trainmaster.advisor.model.measurement import MOST_STEP_DOUBT, Measurement, TimeShares
 from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.quoting import Subject, make_quote
 from trainmaster.spec import Strategy
@@ -26,6 +27,20 @@ def test_all_of_it_survives_the_database():
     assert Measurement.from_json(one.to_json()) == one
     old = replace(one, time_shares=None)
     assert Measurement.from_json(old.to_json()) == old
+
+
+def test_steps_in_bursts_are_known_by_their_mean():
+    """A row of an earlier version: most steps took 20 ms, and all together a second each."""
+    point = replace(measured(1, 64).point, step_time_s=0.02)
+    row = json.loads(Measurement(point, rare_share=49.0, step_spread=4.1).to_json())
+    found = Measurement.from_json(json.dumps(row))
+    assert found.point.step_time_s == pytest.approx(1.0)
+    assert (found.rare_share, found.step_spread) == (0.0, MOST_STEP_DOUBT)
+    assert knowledge(found).extra_spread < 1
+    held = Measurement.from_json(json.dumps(row | {"held": 0.6}))
+    assert MOST_STEP_DOUBT < held.step_spread < 1, "what others held may be more than that"
+    calm = Measurement(point, rare_share=0.1, step_spread=0.3)
+    assert Measurement.from_json(calm.to_json()) == calm
 
 
 @pytest.mark.parametrize(

@@ -394,3 +394,25 @@ def test_memory_is_bounded_where_every_interval_ends_an_epoch():
         trace.add(0.1 * step, step, None, step)
     assert len(trace._intervals.all()) <= 2 * MOST
     assert trace.steady().step_time_s == pytest.approx(0.1)
+
+
+def test_the_mean_of_steps_in_bursts_is_known_better_than_their_median():
+    """A volume comes in large parts over a network: most steps wait for nothing, and some for all others."""
+    trace, at, long = StepTrace(0.5), 1000.0, {3: 10.0, 9: 5.0, 16: 3.3}
+    for step in range(1, 21):
+        at += long.get(step, 0.02)
+        trace.add(at, step)
+    found = trace.steady()
+    assert found is not None
+    by_mean = found.by_mean()
+    assert found.step_time_s == pytest.approx(0.02)
+    assert by_mean.step_time_s == pytest.approx(18.62 / 19, rel=0.01)
+    assert by_mean.half_width_s == pytest.approx(1.96 * found.mean_error * found.mean_s)
+    assert 0.4 < found.mean_error <= 1
+    assert abs(found.drift) > 10 > by_mean.drift == 0
+
+
+def test_steps_that_are_regular_stay_what_they_are():
+    found = traced(Job(noise=0.2)).steady()
+    assert found is not None
+    assert found.by_mean() is found

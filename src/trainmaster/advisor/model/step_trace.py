@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainmaster.advisor.model.intervals import Intervals, StepInterval, median
 from trainmaster.advisor.model.step_counter import StepCounter
@@ -37,6 +37,8 @@ _START_S = 1.0
 #: Less than this share of the time outside of epochs' ends: then the ends cannot be told from the rest.
 _MIN_SHARE = 0.3
 
+#: Steps whose median is in so much doubt, relative to it, came in bursts.
+_BURSTS = 0.5
 #: No clock shows more.
 _LAST_TIME_S = 1e12
 
@@ -57,6 +59,7 @@ class Steady:
         warmup_s: what the steps before took beyond what steady ones take.
         pause_s: per epoch, what came at its end beyond its steps; None if no epoch was seen to end.
         examples_per_step: as reported, None if they are not counted.
+        mean_error: standard error of the blocks' mean, relative to it; at most 1.
     """
 
     step_time_s: float
@@ -71,6 +74,15 @@ class Steady:
     warmup_s: float
     pause_s: float | None
     examples_per_step: float | None
+    mean_error: float = 0.0
+
+    def by_mean(self) -> Steady:
+        """The same by the mean of all steps, where these come in bursts so that their median says little."""
+        error = self.half_width_s / self.step_time_s / _NORMAL_95 if math.isfinite(self.half_width_s) else 0.0
+        if max(error, abs(self.drift) / 2) <= max(_BURSTS, self.mean_error):
+            return self
+        half_width_s = _NORMAL_95 * self.mean_error * self.mean_s
+        return replace(self, step_time_s=self.mean_s, half_width_s=half_width_s, drift=0.0)
 
 
 class StepTrace:
@@ -292,6 +304,7 @@ class StepTrace:
             examples_per_step=(
                 sum(i.examples or 0.0 for i in counted) / sum(i.steps for i in counted) if counted else None
             ),
+            mean_error=_mean_error(blocks),
         )
 
     def _sorted(self, every: Sequence[StepInterval]) -> tuple[list[StepInterval], list[StepInterval]]:
@@ -386,15 +399,33 @@ def _half_width(blocks: Sequence[float], middle: float, resolution_s: float, sec
         _MAD_TO_SIGMA * median([abs(value - middle) for value in blocks]),
         0.5 * math.sqrt(_power(drawn) / (count - 1)),
     )
-    mean = sum(drawn) / count
     power = _power(drawn)
-    pairs = itertools.pairwise(drawn)
-    shared = sum((first - mean) * (second - mean) for first, second in pairs) / power if power > 0 else 0.0
-    shared = min(0.9, max(0.0, shared))
+    shared = _shared(drawn, power) if power > 0 else 0.0
     independent = max(2.0, count * (1 - shared) / (1 + shared))
     error = _MEDIAN_FACTOR * spread / math.sqrt(independent)
     small_sample = 1 + 2.5 / independent  # about Student's t over the normal quantile
     return math.hypot(_NORMAL_95 * small_sample * error, middle * resolution_s / seconds)
+
+
+def _mean_error(blocks: Sequence[float]) -> float:
+    """Standard error of their mean, relative to it; what neighbours share counts only once.
+
+    >>> _mean_error([1.0, 1.0]), round(_mean_error([0.0, 0.0, 6.0]), 6)
+    (0.0, 1.0)
+    """
+    count, power = len(blocks), _power(blocks)
+    if count < 2 or power <= 0:
+        return 0.0
+    shared = _shared(blocks, power)
+    error = math.sqrt(power * count / (count - 1) * (1 + shared) / (1 - shared)) / sum(blocks)
+    return min(error, 1.0)
+
+
+def _shared(values: Sequence[float], power: float) -> float:
+    """Correlation of neighbours, as far as it is believed."""
+    mean = sum(values) / len(values)
+    shared = sum((first - mean) * (second - mean) for first, second in itertools.pairwise(values)) / power
+    return min(0.9, max(0.0, shared))
 
 
 def _drift(blocks: Sequence[float], middle: float) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.advisor.model.measurement import HELD, Measurement, Point, SeenCurve, TimeShares
+from trainmaster.advisor.model.measurement import Measurement, Point, SeenCurve, TimeShares, held_doubt
 from trainmaster.control.task.gangs import member_names
 from trainmaster.executors.telemetry.usage import Usage, read_usage
 from trainmaster.spec import Experiment, Strategy
@@ -28,8 +28,7 @@ _LOOK_S = 1.0
 #: many steps; that the next one has the same is less sure (log).
 _FEW_STEPS = 3
 _SHORT_SPREAD = 0.1
-#: Alone, a step may be quicker by all that others held: that is p5 then. No more of it is believed.
-_P5_SIGMA = 1.645
+#: No more of what others held is believed.
 _MOST_HELD = 0.9
 #: So many points of a curve are kept; and as many steps for each that it counts are epochs, not steps.
 _MOST_POINTS = 256
@@ -87,6 +86,7 @@ def measurement_of(
         aimed: what it reported of the metric of its target.
     """
     found = trace.steady() if trace is not None else None
+    found = None if found is None else found.by_mean()
     if found is not None and found.blocks < min_blocks and not (ended_at is not None and _is_whole(found)):
         found = None
     duration_s = None if ended_at is None else max(0.0, ended_at - started_at)
@@ -123,7 +123,7 @@ def measurement_of(
         rare_share=max(0.0, found.mean_s / found.step_time_s - 1) if found is not None else 0.0,
         step_spread=math.hypot(
             _spread(found, trace.resolution_s) if found is not None and trace is not None else 0.0,
-            -math.log(1.0 - max((held or 0.0) - HELD, 0.0)) / _P5_SIGMA,
+            held_doubt(held),
         ),
         time_shares=_shares(experiment, point, workers) if point is not None else None,
         offer=offer,
