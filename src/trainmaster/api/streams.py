@@ -80,7 +80,8 @@ class RunInterrupts:
             return 0
         self._waiting.append(None)
         self._pass_on()
-        return max((controller.interrupts for controller in self._controllers), default=1)
+        # The thread of a controller that has just begun may have taken it, and not have asked yet.
+        return max((1, *(controller.interrupts for controller in self._controllers)))
 
     def _pass_on(self) -> None:
         # Both threads may be here, that of signals in the middle of anything: each takes what the other left.

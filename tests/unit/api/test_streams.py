@@ -94,3 +94,18 @@ def test_a_run_is_asked_to_end_as_soon_as_it_has_a_controller():
     assert (first.interrupts, second.interrupts) == (2, 0)
     assert interrupts.ask() == 3
     assert second.interrupts == 1
+
+
+def test_what_another_thread_is_about_to_pass_on_ends_in_order():
+    """Ctrl-C, as the controller begins: its thread takes it, and has not asked yet."""
+    interrupts, controller = RunInterrupts(), CountingController()
+    interrupts._waiting = Taken()
+    interrupts._controllers.append(controller)
+    assert interrupts.ask() == 1
+
+
+class Taken(list):
+    """All that is put in is taken by another thread at once."""
+
+    def append(self, _):
+        pass
