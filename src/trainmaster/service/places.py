@@ -272,18 +272,24 @@ class _Asking:
             for place, seen in rooms.items()
             if seen.is_in_time
         }
+        if not parts:
+            return {}  # none begins in time, which each has said
         waits_s = {place: rooms[place].waits_s for place in parts}
+        whys: dict[str, str] = {}
 
         def quote(part: Recipe) -> Quote | None:
             try:
                 made = quote_now(self.service, part, self.environ)
-            except TrainmasterError:
+            except TrainmasterError as error:
+                whys[part.provider] = str(error.args[0]).partition("\n")[0]
                 return None
             return None if made.is_unknown or name not in made.experiments else made
 
         best = best_spread(self.recipe, name, parts, waits_s, wanted, quote)
         if best is None:
-            self.say(f"{name}: nothing is known of it yet, so the order of its places decides")
+            said = "; ".join(f"{place}: {why}" for place, why in whys.items())
+            why = f"there is no quote ({said})" if said else "nothing is known of it yet"
+            self.say(f"{name}: {why}, so the order of its places decides")
             return {}
         self.best[name] = best
         self.sizes |= sizes_of(self.recipe, name, best)

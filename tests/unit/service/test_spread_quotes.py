@@ -37,8 +37,10 @@ def have_quotes(monkeypatch: pytest.MonkeyPatch, known: dict[str, tuple[float, f
     asked = []
 
     def quote(_service: object, recipe: Recipe, *_: object) -> Any:
+        if not known:
+            return SimpleNamespace(is_unknown=True, experiments={})
         if recipe.provider not in known:
-            raise UsageError("nothing is known of it", "")
+            raise UsageError("no length", "")
         each = recipe.experiments["train"]
         asked.append((recipe.provider, each.distributed and each.distributed.workers))
         task_s, usd, instance = known[recipe.provider]
@@ -98,6 +100,19 @@ def test_without_a_quote_their_order_decides(service: Service, monkeypatch: pyte
     found = settled_place(service, Recipe.from_text(text), {}, told.append)
     assert found.experiments["train"].shares == {"hosts": 1, "slurm": 5}
     assert "train: nothing is known of it yet, so the order of its places decides" in told
+
+
+def test_what_is_known_and_cannot_be_quoted_is_said(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that nothing is known."""
+    have_places(monkeypatch, {"hosts": 0.0, "slurm": 0.0})
+    have_quotes(monkeypatch, {"elsewhere": (1.0, 0.0, "big")})
+    told: list[str] = []
+    text = SWEEP.format(places="hosts, slurm", workers=6) + "objective: fastest\n"
+    settled_place(service, Recipe.from_text(text), {}, told.append)
+    why = "there is no quote (hosts: no length; slurm: no length)"
+    assert f"train: {why}, so the order of its places decides" in told
 
 
 def test_all_gangs_of_a_sweep_have_the_size_that_is_best_for_all(
