@@ -208,10 +208,10 @@ def test_a_region_that_does_not_exist_is_told_at_once(monkeypatch: pytest.Monkey
     assert len(waits) == 2
 
 
-def test_without_boto3(bench: AwsBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_botocore(bench: AwsBench, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("boto3", "botocore"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingPartError, match="boto3") as caught:
+    with pytest.raises(MissingPartError, match="botocore, which is not installed") as caught:
         bench.provider().preflight([bench.request()])
     assert "trainmaster[aws]" in caught.value.hint
 
