@@ -157,7 +157,7 @@ def test_a_run_that_its_own_machine_drives_has_its_whole_cap_set_aside(home, mon
 
 def test_it_gets_a_cap_before_it_goes_there(home, monkeypatch):
     started = []
-    monkeypatch.setattr(hand_over, "check_moves", lambda *_: None)
+    monkeypatch.setattr(hand_over, "check_moves", lambda *_, **__: None)
     monkeypatch.setattr(renting, "check_with_provider", lambda *_: [])
     session = SimpleNamespace(run="job-1", notes=[])
     monkeypatch.setattr(Service, "start", lambda _, recipe, *__, **___: started.append(recipe) or session)

@@ -68,7 +68,7 @@ def test_nobody_waits_for_machines_of_a_run_that_is_over(monkeypatch):
 @pytest.fixture
 def rented(tmp_path, monkeypatch):
     """A service whose run has a machine."""
-    node = SimpleNamespace(id="node-1", cluster="c", address="192.0.2.1", jump="")
+    node = SimpleNamespace(id="node-1", cluster="c", address="192.0.2.1", jump="", way="")
     target = SimpleNamespace(pin="node-1", host_key="ssh-ed25519 AAAA", port=22, login="ubuntu", key=None)
     place = SimpleNamespace(root=tmp_path, identity="home")
     monkeypatch.setattr(shells, "_node", lambda *_: (place, node))
@@ -113,7 +113,9 @@ def two_places(tmp_path, monkeypatch):
         found.asked.append(provider)
         if provider == "hosts":
             raise ProviderError("gpu1 does not answer", "")
-        node = SimpleNamespace(id="i-1", cluster="run.train", state=NodeState.READY, address="a", way="")
+        node = SimpleNamespace(
+            id="i-1", cluster="run.train", state=NodeState.READY, address="a", jump="", way=""
+        )
         return SimpleNamespace(nodes=lambda _: [node])
 
     monkeypatch.setattr(ClusterRecord, "of_row", lambda row: row)
@@ -156,7 +158,7 @@ def test_the_client_is_that_of_the_machines_place_and_not_of_the_first(two_place
     two_places.service.database.clusters_of = lambda _: [
         {"id": "run.train", "provider": "kubernetes"},
     ]
-    node = SimpleNamespace(id="pod", cluster="run.train", address="a", way="w")
+    node = SimpleNamespace(id="pod", cluster="run.train", address="a", jump="", way="w")
     place = two_places.service.access_to()
     monkeypatch.setattr(shells, "_node", lambda *_: (place, node))
     monkeypatch.setattr(shells.shutil, "which", lambda _: None)  # no OpenSSH, which only hosts need
