@@ -39,6 +39,7 @@ def test_the_first_machine_was_lost_meanwhile(renter: Renter) -> None:
     assert not (renter.lab.home / "clusters" / f"{run}.train").exists(), "its keys are gone with it"
 
 
+@pytest.mark.crossings  # to wait is what `test_lab_leases.py` does, and to be interrupted is as elsewhere
 def test_who_cannot_wait_until_it_is_found_is_let_go(renter: Renter) -> None:
     """There is nobody who could be asked what became of the gang, and Ctrl-C ends the wait."""
     before = renter.lab.alive()

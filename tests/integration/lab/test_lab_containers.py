@@ -40,7 +40,7 @@ experiments:
 
 
 def test_a_gang_in_containers_stops_saves_and_goes_on(renter: Renter, lab: Any) -> None:
-    images = renter.work.parent / "images"
+    before, images = lab.alive(), renter.work.parent / "images"
     (images / "deep").mkdir(parents=True)
     (images / "deep/a").write_text("of the volume\n")
     try:
@@ -55,6 +55,7 @@ def test_a_gang_in_containers_stops_saves_and_goes_on(renter: Renter, lab: Any) 
         first.until(lambda: all("ready" in text_of(log) for log in logs), "both members work")
         first.interrupt()
         first.end(130)
+        assert lab.alive() == before, "whoever interrupts it has everything given back"
         for log in logs:
             assert "image yes, part staple, of the volume\n" in log.read_text()
             assert "left process is asked" in log.read_text()
