@@ -140,7 +140,7 @@ crossings: install
 	@$(BIN)/python -m pytest -v -m crossings tests/integration/lab tests/integration/volumes
 	@$(BIN)/python -m pytest -v -m crossings tests/integration/test_cli_torch.py tests/integration/test_example*.py tests/integration/test_server.py
 
-# Twelve kinds of runs, here and in a lab, of which each says of its quote what is so: ten minutes. `make test` has four.
+# Twelve kinds of runs, here and in a lab, of which each says of its quote what is so: ten minutes. `make test` has two.
 kept: install
 	@$(BIN)/python benchmarks/quotes_kept.py --subset 1
 

@@ -45,6 +45,22 @@ def pretend(tm):
 
 
 @pytest.mark.torch
+def test_two_processes_train_on_what_was_fetched(pretend):
+    """A few steps of it: to cancel it, go on and learn takes half a minute of a processor."""
+    needs("torch")
+    small = ("--set", "experiments.train.steps=8", "--set", "experiments.train.batch.global=32")
+    summary = pretend.run("recipe.yaml", "--yes", *SMALL, *small, timeout_s=300)
+    assert summary["reason"] == "SUCCEEDED"
+    fetched, trained = summary["models"]
+    assert fetched["experiment"] == "fetch"
+    assert trained["metrics"]["step"] == 8
+    assert trained["metrics"]["examples"] == 8 * 32
+    assert 0 <= trained["metrics"]["accuracy"] <= 1
+    pretend.until_quiet()
+
+
+@pytest.mark.torch
+@pytest.mark.crossings
 def test_two_processes_are_cancelled_go_on_and_learn(pretend):
     needs("torch")
     call = pretend.start(

@@ -20,9 +20,10 @@ def test_shards_are_written_and_read_back(tm):
 def test_folders_are_inferred_with_the_trained_model(tm):
     pytest.importorskip("sklearn")
     pytest.importorskip("PIL")
-    summary = tm.run(EXAMPLES / "folders" / RECIPE, "--yes", code=0)
+    fewer = ("--set", "experiments.infer.parameters.folder=[0, 3, 7]")
+    summary = tm.run(EXAMPLES / "folders" / RECIPE, "--yes", *fewer, code=0)
     found = [model["metrics"]["accuracy"] for model in summary["models"] if model["experiment"] == "infer"]
-    assert len(found) == 8
+    assert len(found) == 3
     assert min(found) > 0.8
 
 
@@ -35,15 +36,18 @@ def test_digits_are_learnt_by_two_processes(tm):
 
 def test_boosting_is_tuned_three_ways(tm):
     needs("sklearn", "optuna")
-    fewer = ("grid.parameters.lr=[0.2]", "grid.parameters.l2=[0]", "random.samples=2", "tpe.samples=6")
+    fewer = (
+        *("grid.parameters.lr=[0.2]", "grid.parameters.l2=[0]", "grid.parameters.leaves=[31]"),
+        *("random.samples=1", "tpe.samples=4"),
+    )
     options = [word for each in fewer for word in ("--set", f"experiments.{each}")]
     summary = tm.run(EXAMPLES / "gbm-sweep" / RECIPE, "--yes", *options, timeout_s=300)
     counted = {name: each["tasks"] for name, each in summary["experiments"].items()}
-    assert {name: each["total"] for name, each in counted.items()} == {"grid": 4, "random": 2, "tpe": 6}
+    assert {name: each["total"] for name, each in counted.items()} == {"grid": 2, "random": 1, "tpe": 4}
     assert all(each["succeeded"] + each["pruned"] == each["total"] for each in counted.values())
     assert len(summary["models"]) == sum(each["succeeded"] for each in counted.values())
     best = summary["experiments"]["tpe"]["best"]
-    assert best["value"] < 0.2  # 0.66 would be what a coin knows
+    assert best["value"] < 0.4  # 0.66 would be what a coin knows
     assert best["parameters"].keys() == {"lr", "leaves", "depth", "l2"}
 
 
