@@ -63,7 +63,9 @@ def needs_tensorflow():
 def test_parameter_server_example_is_cancelled_and_goes_on(tm):
     """The chief saves on SIGTERM what the parameter server holds, which must still be there."""
     shutil.copytree(EXAMPLE, tm.work, dirs_exist_ok=True, ignore=shutil.ignore_patterns("output"))
-    call = tm.start("run", "recipe.yaml", "--set", "experiments.train.steps=1200", "--json")
+    # One worker: each process of TensorFlow takes six seconds of a core to begin, and all of them begin twice.
+    fewer = ("--set", "experiments.train.steps=1200", "--set", "experiments.train.distributed.workers=1")
+    call = tm.start("run", "recipe.yaml", *fewer, "--json")
     run = call.run_id()
     tm.until(lambda: call.over or "step  100" in tm.logs(run), "100 steps", patience_s=90)
     assert tm.summary(tm.call("cancel", run, "--json"))["reason"] == "CANCELLED"
@@ -82,6 +84,7 @@ def test_parameter_server_example_is_cancelled_and_goes_on(tm):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.crossings  # TensorFlow finds its peers in the test above, too
 def test_mirrored_workers(tm):
     tm.write("train.py", MIRRORED)
     gang = {"strategy": "allreduce", "workers": 2}
