@@ -138,7 +138,7 @@ real-aws: install
 # minute of a hand-over, and frameworks that take a minute to be imported, but for those that `make test` has: hours.
 crossings: install
 	@$(BIN)/python -m pytest -v -m crossings tests/integration/lab tests/integration/volumes
-	@$(BIN)/python -m pytest -v -m crossings tests/integration/test_cli_torch.py tests/integration/test_example*.py tests/integration/test_server.py
+	@$(BIN)/python -m pytest -v -m crossings tests/contract tests/integration/test_*.py
 
 # Twelve kinds of runs, here and in a lab, of which each says of its quote what is so: ten minutes. `make test` has two.
 kept: install

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from engine_bench import fields, lose_conductor, only_ray, processes_of
 
 from trainmaster.executors.base import GangRequest, MemberRequest, Phase
@@ -72,7 +73,7 @@ def test_packed_without_per_node(bench):
 
 def test_short_tasks_behind_long_ones(bench):
     """Short ones queue up on the nodes; when a long one is in front, they do not wait for it."""
-    short = [bench.gang(f"short-{index}", "true", per_node=0) for index in range(60)]
+    short = [bench.gang(f"short-{index}", "true", per_node=0) for index in range(24)]
     bench.executor.submit(short)
     for gang in short:
         assert bench.wait(gang).members[0].exit_code == 0
@@ -292,6 +293,7 @@ def pumped(executor, look):
 
 
 @only_ray
+@pytest.mark.crossings  # to start another Ray takes some seconds of a core
 def test_users_own_ray(bench, tmp_path):
     """A member may start a Ray of its own: nothing of ours points it to another one."""
     code = (

@@ -190,6 +190,7 @@ def short_lived(make_node):
 
 
 @only_ray
+@pytest.mark.crossings  # on machines of the lab the first one ends: `test_lab_runs.py`
 def test_head_lost(short_lived, tmp_path, engine):
     """The cluster is lost once somebody confirms it; what runs elsewhere is ended; a new cluster works."""
     gone = set()

@@ -34,6 +34,7 @@ def two(make_node):
         shutil.rmtree(place, ignore_errors=True)
 
 
+@pytest.mark.crossings  # `test_lab_direct_store.py` listens to machines of the lab
 @pytest.mark.skipif(not may_listen(), reason="only root may listen to others")
 def test_who_listens_learns_nothing(two, tmp_path):
     addresses = {node.address for node in two.nodes}

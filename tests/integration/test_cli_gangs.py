@@ -186,7 +186,9 @@ def test_plain_members_get_no_rendezvous_of_a_framework(tm):
 
 @pytest.mark.torch
 def test_ddp_with_pytorch(tm):
+    """Also where the caller is itself inside a torchrun: what that has set does not win."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
+    tm.env |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "RANK": "7", "WORLD_SIZE": "9"}
     tm.write(
         "train.py",
         """
