@@ -63,7 +63,7 @@ def needs_tensorflow():
 def test_parameter_server_example_is_cancelled_and_goes_on(tm):
     """The chief saves on SIGTERM what the parameter server holds, which must still be there."""
     shutil.copytree(EXAMPLE, tm.work, dirs_exist_ok=True, ignore=shutil.ignore_patterns("output"))
-    # One worker: each process of TensorFlow takes six seconds of a core to begin, and all of them begin twice.
+    # One worker: a process of TensorFlow takes six seconds of a core to begin, and all of them begin twice.
     fewer = ("--set", "experiments.train.steps=1200", "--set", "experiments.train.distributed.workers=1")
     call = tm.start("run", "recipe.yaml", *fewer, "--json")
     run = call.run_id()

@@ -108,7 +108,8 @@ def out_of_reach(tm):
                 os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+#: Rows are restored into PostgreSQL in `test_kill_9_leaves_nothing_or_the_whole`, and saved by the same SQL.
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.crossings)])
 def test_what_a_busy_server_has_is_there_again(tm, other, request, kind):
     if kind == "postgresql":
         postgres = request.getfixturevalue("postgres")

@@ -185,7 +185,7 @@ def receiver():
     found.close()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.crossings), "postgresql"])
 def server(request, tm):
     if request.param == "postgresql":
         tm.env["TRAINMASTER_DATABASE"] = request.getfixturevalue("postgres").new_url()

@@ -156,6 +156,12 @@ def shared(request, tm):
         tm.until(lambda: not engine.containers(), "no container is left")
 
 
+#: As a user they go on as any run does, and have a control group of the same kind.
+IN_CONTAINERS = pytest.mark.parametrize(
+    "shared", [pytest.param("user", marks=pytest.mark.crossings), "container"], indirect=True
+)
+
+
 def kill_drivers(tm):
     for pid, what in tm.processes().items():
         if "_driver" in what:
@@ -220,6 +226,7 @@ def test_a_script_sees_nothing_of_the_server_or_of_another_team(shared, tm):
     assert shared.end(running)["reason"] == "CANCELLED"
 
 
+@IN_CONTAINERS
 def test_two_members_meet_and_go_on_when_the_driver_is_killed(shared, tm):
     run = shared.run(
         shared.red,
@@ -240,6 +247,7 @@ def test_two_members_meet_and_go_on_when_the_driver_is_killed(shared, tm):
     assert not (shared.attempt(run).parent / "2").exists()
 
 
+@IN_CONTAINERS
 def test_a_task_that_takes_more_memory_than_its_own_is_killed_and_told_so(shared, tm):
     hungry = "x = bytearray(1 << 30)\nprint('all of it')"
     run = shared.run(shared.red, hungry, hardware={"memory": "300MB"})
