@@ -56,13 +56,13 @@ lint: install
 	@$(BIN)/python scripts/import_circles.py
 
 # What to run before every commit: linters, types, and all unit tests but the long simulations, which `make test` has too.
-# Hypothesis makes up 20 examples, `make test` has 25, and a test that is called alone 100, where it names no number.
+# Hypothesis makes up 12 examples, as in `make test`, and 100 in a test that is called alone, where it names no number.
 check: install
 	@$(MAKE) --no-print-directory -j 2 lint unit
 
 # One thread for NumPy's sums in each process: on two cores a second one costs half as much CPU again and gives nothing.
 # In a new checkout one process compiles for all three, beside the linters: each would do it itself, with 15 s of CPU.
-unit: export TRAINMASTER_EXAMPLES ?= 20
+unit: export TRAINMASTER_EXAMPLES ?= 12
 # Files of tests lie in memory where there is room, so that nothing waits for a disk; only those of what fails are left.
 unit: export PYTEST_DEBUG_TEMPROOT ?= $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 2>/dev/null && echo /dev/shm)
 unit: UNIT ?= -n 3 --dist worksteal -m 'not simulation' src tests/unit
