@@ -71,6 +71,12 @@ def used(engine, tm):
             engine.client("rm", "--force", name)
 
 
+#: What the two do with signals and containers that are left is said by the same calls.
+IN_DOCKER = pytest.mark.parametrize(
+    "engine", ["docker", pytest.param("podman", marks=pytest.mark.crossings)], indirect=True
+)
+
+
 def task(tm, command, **keys):
     return tm.task(command, container=IMAGE, **keys)
 
@@ -121,6 +127,7 @@ def test_a_task_finds_the_same_inside(tm, engine):
     assert (code / "in-the-working-directory").exists()
 
 
+@IN_DOCKER
 def test_how_a_script_ends(tm, engine):
     """Exit codes are the script's; what it leaves behind gets SIGTERM, as without a container."""
     ends = {
@@ -205,6 +212,7 @@ def test_stopped_while_its_container_starts(tm, dock):
         assert dock.containers() == []
 
 
+@IN_DOCKER
 def test_ignoring_sigterm_ends_with_the_grace(tm, engine):
     recipe = task(tm, "trap '' TERM; echo ready; while :; do sleep 600 || :; done", grace="1s")
     call = tm.start("run", recipe, "--json")
@@ -216,6 +224,7 @@ def test_ignoring_sigterm_ends_with_the_grace(tm, engine):
     tm.until_quiet()
 
 
+@IN_DOCKER
 def test_the_supervisor_is_killed(tm, engine):
     """Its successor ends what it left, and the task is tried again."""
     recipe = task(

@@ -31,6 +31,7 @@ def parameters(tm, run):
     return found
 
 
+@pytest.mark.crossings  # 216 tasks; unit tests of samplers have it without any
 def test_tpe_beats_random_search_on_average(tm):
     pytest.importorskip("optuna")
     best = {"tpe": [], "random": []}
@@ -70,7 +71,7 @@ def test_other_samplers(tm, sampler):
     assert "x=" in shown
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
+@pytest.mark.parametrize("sampler", ["tpe", pytest.param("cmaes", marks=pytest.mark.crossings)])
 def test_killed_and_resumed_no_trial_is_lost_or_repeated_with_other_parameters(tm, sampler):
     pytest.importorskip("optuna")
     chance = random.Random(3)
@@ -181,7 +182,7 @@ def test_a_metric_that_never_appears(tm):
     assert summary["models"] == []
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe"])
+@pytest.mark.parametrize("sampler", [pytest.param("random", marks=pytest.mark.crossings), "tpe"])
 def test_nan_is_the_worst_there_is(tm, sampler):
     pytest.importorskip("optuna")
     command = r"""
