@@ -113,7 +113,7 @@ def test_a_machine_that_is_taken_back_has_time_to_save(renter: Renter) -> None:
     assert "PREEMPTED" not in renting.text, "that line says all"
 
 
-@pytest.mark.crossings  # over SSH, a longer one and a killed driver are in `test_lab_engine_ssh.py`
+@pytest.mark.crossings  # over SSH: `test_lab_engine_ssh.py`; to a Ray: `remote/test_ray_over_ssh.py`
 def test_a_short_cut_changes_nothing_nor_does_a_driver_that_is_killed(renter: Renter) -> None:
     renting = renter.run(renter.gang(steps=200, engine="ray"))
     run = begun(renter, renting)

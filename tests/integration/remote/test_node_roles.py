@@ -96,7 +96,7 @@ def test_a_role_has_its_variables_and_comes_again_when_they_change(
 def test_a_role_that_hangs_is_ended_and_a_collection_that_is_missing_is_named(
     tmp_path: Path, new_host: Callable[..., SshHost], ssh: Ssh
 ) -> None:
-    cluster, _ = start(tmp_path, new_host, ssh)
+    cluster, _ = start(tmp_path, new_host, ssh, count=1)
     try:
         lacks = cluster.write("lacks", "- some.thing.needed:\n    state: present\n")
         with pytest.raises(

@@ -152,6 +152,7 @@ def test_names_that_are_no_text(home, place):
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.crossings  # programs that read files see local ones: above
 def test_tensorflow_reads_it(served, pictures):
     if find_spec("tensorflow") is None:
         pytest.skip("needs TensorFlow")
