@@ -137,7 +137,7 @@ real-aws: install
 # What is marked `crossings`: every framework x machine x fault x driver, what a run has in it x who drives it, and the
 # minute of a hand-over, and frameworks that take a minute to be imported, but for those that `make test` has: hours.
 crossings: install
-	@$(BIN)/python -m pytest -v -m crossings tests/integration/lab tests/integration/volumes
+	@$(BIN)/python -m pytest -v -m crossings tests/integration/lab tests/integration/volumes tests/integration/remote
 	@$(BIN)/python -m pytest -v -m crossings tests/contract tests/integration/test_*.py
 
 # Twelve kinds of runs, here and in a lab, of which each says of its quote what is so: ten minutes. `make test` has two.

@@ -113,6 +113,7 @@ def test_the_image_goes_there_and_a_task_finds_the_same_inside(user: Containers)
     assert IMAGE in user.theirs.client("images", "--format", "{{.Repository}}:{{.Tag}}")
 
 
+@pytest.mark.crossings  # `test_lab_containers.py` has a gang that does
 def test_it_is_stopped_saves_and_goes_on(user: Containers) -> None:
     tm = user.tm
     recipe = user.recipe(

@@ -116,7 +116,7 @@ def test_killed_in_the_midst_of_an_upload(nodes: Hosts, line: CountingProxy) -> 
     assert saving.checkpoint(context).progressed is False, "nothing new"
 
 
-@pytest.mark.parametrize("moment", [BEFORE, AFTER])
+@pytest.mark.parametrize("moment", [BEFORE, pytest.param(AFTER, marks=pytest.mark.crossings)])
 def test_killed_beside_the_commit(nodes: Hosts, line: CountingProxy, moment: str) -> None:  # noqa: F811
     context = with_a_checkpoint(nodes)
     with driver(nodes, "checkpoint", moment) as first:
@@ -158,7 +158,7 @@ def test_killed_and_the_attempt_is_over(nodes: Hosts, line: CountingProxy) -> No
     assert series.manifest(2) is None, "nobody can commit there any more"
 
 
-@pytest.mark.parametrize("moment", [BEFORE, AFTER])
+@pytest.mark.parametrize("moment", [pytest.param(BEFORE, marks=pytest.mark.crossings), AFTER])
 def test_killed_with_a_model(nodes: Hosts, line: CountingProxy, moment: str) -> None:  # noqa: F811
     context = nodes.context()
     assert staging.stage(context, {}).error == ""
