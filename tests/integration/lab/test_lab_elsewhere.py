@@ -404,6 +404,7 @@ def test_a_run_is_the_same_wherever_it_is_driven(
     assert lab.alive() == before
 
 
+@pytest.mark.crossings  # what is rented for a run that its cluster drives is listed in the table, too
 def test_machines_of_a_run_that_was_cancelled_are_listed_until_they_are_gone(
     lab: Any, renter: Renter, store: Any
 ) -> None:

@@ -33,6 +33,10 @@ def engines() -> Iterator[dict[str, PrivateEngine]]:
         pytest.skip(str(error))
 
 
+#: To begin, a node of Ray's takes some seconds of a core more; containers are the same.
+SSH = ("--set", "engine=ssh")
+
+
 class Containers:
     """A user with one host, where containers are to run."""
 
@@ -54,10 +58,12 @@ class Containers:
         return self.tm.task(command, container=IMAGE, **keys)
 
     def run(self, recipe: Path, code: int = 0) -> Any:
-        return self.tm.call("run", recipe, "--provider", "hosts", "--yes", "--json", code=code, timeout_s=150)
+        return self.tm.call(
+            "run", recipe, "--provider", "hosts", "--yes", "--json", *SSH, code=code, timeout_s=150
+        )
 
     def start(self, recipe: Path) -> Any:
-        return self.tm.start("run", recipe, "--provider", "hosts", "--yes", "--json")
+        return self.tm.start("run", recipe, "--provider", "hosts", "--yes", "--json", *SSH)
 
 
 @pytest.fixture

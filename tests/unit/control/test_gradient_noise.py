@@ -4,13 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from trainmaster import library
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="there is no PyTorch")
 NOISE = Path(library.__file__).parent / "noise"
 #: Of 50 numbers, each .1 in the mean with noise of 1: tr(Sigma) / |G|^2 is 100 examples.
 SCRIPT = """
