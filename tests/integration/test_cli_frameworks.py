@@ -44,7 +44,6 @@ JAX = """
 
 MPI = """
     import os
-    import sys
 
     import numpy as np
     from mpi4py import MPI
@@ -67,9 +66,17 @@ MPI = """
     places = world.gather((world.rank, os.environ["TRAINMASTER_INDEX"]))
     if world.rank == 0:
         print("ranks", places)
-    if len(sys.argv) > 1 and world.rank == 1:
-        os._exit(int(sys.argv[1]))
     world.Barrier()
+"""
+
+MPI_EXITS = """
+    import os
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Barrier()
+    if MPI.COMM_WORLD.rank == 1:
+        os._exit(7)
+    MPI.COMM_WORLD.Barrier()
 """
 
 SPARK = """
@@ -140,7 +147,8 @@ def test_mpi(tm, mpi):
 
 @pytest.mark.mpi
 def test_the_exit_code_of_an_mpi_rank_is_told(tm, mpi):
-    summary = tm.run(tm.task("python train.py 7", framework="mpi", distributed=PAIR), code=1)
+    tm.write("exits.py", MPI_EXITS)
+    summary = tm.run(tm.task("python exits.py", framework="mpi", distributed=PAIR), code=1)
     assert summary["reason"] == "USER_ERROR"
     assert "worker-0: exit code 7" in summary["experiments"]["main"]["message"]
     tm.until_quiet()

@@ -106,6 +106,7 @@ def needs_torch():
 
 
 @pytest.mark.torch
+@pytest.mark.crossings  # it asks the same variables as plain DDP, which `test_cli_gangs.py` has
 def test_accelerate_without_its_launcher(tm):
     needs("accelerate", "sklearn")
     tm.write("train.py", ACCELERATE)
