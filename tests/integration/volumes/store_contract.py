@@ -251,7 +251,7 @@ class StoreContract(ObjectStoreContract):
         get(open_volume(f"{url}/v", tmp_path / "cache"), tmp_path / "out")
         assert contents(tmp_path / "out") == contents(source)
 
-    @pytest.mark.parametrize("puts", [3, 6])
+    @pytest.mark.parametrize("puts", [3, pytest.param(6, marks=pytest.mark.crossings)])
     def test_a_checkpoint_that_is_killed_is_none(self, faulty, tmp_path, puts):
         """Once among small files, once within a large one."""
         proxy, url = faulty

@@ -98,7 +98,7 @@ def same(first: Path, second: Path) -> bool:
 
 def test_publishing(source, tmp_path):
     killed = 0
-    for number, delay_s in enumerate(delays(12, PUBLISH, source, tmp_path / "first")):
+    for number, delay_s in enumerate(delays(6, PUBLISH, source, tmp_path / "first")):
         uri = str(tmp_path / f"store/{number}")
         killed += kill_after(PUBLISH, delay_s, source, uri)
         before = artifacts.read_manifest(uri)
@@ -116,7 +116,7 @@ def test_publishing(source, tmp_path):
 def test_a_series(source, tmp_path):
     series = artifacts.CheckpointSeries(str(tmp_path / "store"))
     newest = 0
-    for number, delay_s in enumerate(random.Random(0).uniform(0, 0.3) for _ in range(8)):
+    for number, delay_s in enumerate(random.Random(0).uniform(0, 0.3) for _ in range(5)):
         assert kill_after(SERIES, delay_s, source, tmp_path / "store")
         now = series.newest() or 0
         assert now >= newest, "what was published does not disappear"
@@ -135,7 +135,7 @@ def test_fetching(source, tmp_path):
     target = tmp_path / "fetched/back"
     target.mkdir(parents=True)
     (target / "old").write_text("old")
-    for delay_s in delays(10, FETCH, tmp_path / "first", uri):
+    for delay_s in delays(6, FETCH, tmp_path / "first", uri):
         kill_after(FETCH, delay_s, target, uri)
         assert {entry.name for entry in target.iterdir()} in ({"old"}, {"sub"}), "the old or the new, whole"
     artifacts.fetch(uri, target, overwrite=True)
@@ -144,7 +144,7 @@ def test_fetching(source, tmp_path):
 
 
 def test_snapshots(source, tmp_path):
-    for number, delay_s in enumerate(delays(10, SNAPSHOT, source, tmp_path / "first")):
+    for number, delay_s in enumerate(delays(6, SNAPSHOT, source, tmp_path / "first")):
         root = tmp_path / f"snapshots-{number}"
         kill_after(SNAPSHOT, delay_s, source, root)
         for path in root.glob("[0-9a-f]*"):
