@@ -12,6 +12,13 @@ def supervisor_pid(node) -> int:
     return int((Path(node.home) / "supervisor" / "lock").read_text())
 
 
+#: What differs between engines is in `test_cluster_gangs.py` and `test_cluster_nodes.py`, with both.
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param("ray", marks=pytest.mark.ray), pytest.param("ssh", marks=pytest.mark.crossings)],
+    indirect=True,
+    scope="session",
+)
 class TestNodesExecutor(ExecutorContract):
     @pytest.fixture
     def connect(self, connect, cluster):
