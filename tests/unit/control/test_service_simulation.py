@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
 
@@ -24,6 +25,9 @@ from trainmaster.testing.simulated_node import Ending, SimulatedNode
 from trainmaster.testing.simulated_plan import SchedulePlan, SimulatedExperiment
 from trainmaster.testing.simulated_store import SimulatedStore
 from trainmaster.testing.simulated_world import Killed, World
+
+#: Half of the seeds, where fewer examples are asked for than a test has that is called alone.
+PART = 2 if int(os.environ.get("TRAINMASTER_EXAMPLES", "100")) >= 100 else 1
 
 RUN, REPLICAS = "sim-0000", 2
 NEW = {name: getattr(Replica(0), name) for name in Replica.__slots__ if name != "number"}
@@ -184,7 +188,7 @@ class Simulation:
         assert not [gang for gang in self.node.gangs.values() if gang.phase is Phase.RUNNING]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3 * PART))
 def test_a_driver_that_is_killed_between_any_two_steps_loses_no_ready_replica(seed):
     simulation = Simulation(seed)
     simulation.until_steps(600)
@@ -196,7 +200,7 @@ def test_a_driver_that_is_killed_between_any_two_steps_loses_no_ready_replica(se
     simulation.end()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4 * PART))
 def test_whatever_befalls_nodes_and_replicas_two_answer_at_last(seed):
     simulation = Simulation(seed)
     node = simulation.node
@@ -218,7 +222,7 @@ def test_whatever_befalls_nodes_and_replicas_two_answer_at_last(seed):
         assert simulation.store.experiments["api"]["reason"] is not EndReason.CANCELLED
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2 * PART))
 def test_a_switch_goes_on_whoever_drives_it_and_a_sick_version_does_not_take_over(seed):
     simulation = Simulation(seed)
     simulation.until_steps(500)
@@ -234,7 +238,7 @@ def test_a_switch_goes_on_whoever_drives_it_and_a_sick_version_does_not_take_ove
     simulation.end()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2 * PART))
 def test_a_service_needs_no_machine_until_it_is_asked_and_none_after_that_whoever_is_killed(seed):
     simulation = Simulation(
         seed, replicas=Replicas(fewest=0, most=2), scale=Scale(in_flight=8, down_after_s=20.0), model=None
@@ -253,7 +257,7 @@ def test_a_service_needs_no_machine_until_it_is_asked_and_none_after_that_whoeve
     simulation.end()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2 * PART))
 def test_a_service_whose_budget_is_used_ends_below_its_cap_whoever_is_killed(seed):
     simulation = Simulation(seed)
     began, usd_per_s = simulation.world.now, 3.0 / 3600

@@ -154,7 +154,7 @@ class Dying:
         self._maybe()
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(10))
 def test_wherever_drivers_die_all_is_told_with_the_same_id(world, seed):
     rng = random.Random(seed)
     dying = Dying(world, rng, 0.15)
