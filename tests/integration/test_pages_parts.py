@@ -196,7 +196,7 @@ DRAWN = """() => {
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("size", ["desk", "phone"])
+@pytest.mark.parametrize("size", ["phone", *["desk"] * IS_ALL])
 def test_a_long_curve_is_true_in_every_column_of_pixels(browser, site, size):  # noqa: F811
     """R17, of 10,000 reports, or of a million: at the first look, and when it has grown while it is seen."""
     page = opened(browser, site, size)

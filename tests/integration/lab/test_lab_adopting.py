@@ -27,7 +27,7 @@ def killed(renter: Renter, renting: Renting) -> str:
 def test_the_first_machine_was_lost_meanwhile(renter: Renter) -> None:
     """What it left on the others is ended before another cluster is formed there."""
     before = renter.lab.alive()
-    run = killed(renter, renter.run(renter.gang(steps=200, every=2, engine="ray")))
+    run = killed(renter, renter.run(renter.gang(steps=200, every=4, engine="ray")))
     renter.lab.call("terminate", renter.machines(run)["worker-0"])
     time.sleep(2)
     again = renter.start("resume", run, "--json")

@@ -48,7 +48,7 @@ experiments:
     distributed: {{strategy: {strategy}, workers: {workers}{more}}}
     hardware: {{instance: m4.xlarge{spot}}}
     env: {{TF_CPP_MIN_LOG_LEVEL: 2, WORKERS: {workers}, JAVA_HOME: /tmp/java, JDK_JAVA_OPTIONS: "{java}"}}
-    checkpoint: {{every: 4s}}
+    checkpoint: {{every: 8s}}
     grace: 5s
     command: {command}
 """

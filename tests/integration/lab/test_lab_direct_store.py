@@ -51,7 +51,7 @@ experiments:
     distributed: {strategy: allreduce, workers: 2}
     framework: plain
     hardware: {instance: m4.xlarge}
-    checkpoint: {every: 1s}
+    checkpoint: {every: 2s}
     grace: 5s
     command: python3 direct.py 60
 """

@@ -66,7 +66,7 @@ def test_a_member_fails_and_is_tried_again(renter: Renter) -> None:
 
 def test_a_machine_that_is_cut_off_for_long_is_replaced(renter: Renter) -> None:
     before = renter.lab.alive()
-    renting = renter.run(renter.gang(steps=80, every=2), TRAINMASTER_NODE_PATIENCE="10s")
+    renting = renter.run(renter.gang(steps=120, every=4), TRAINMASTER_NODE_PATIENCE="10s")
     run = saved(renter, renting)
     lost = renter.machines(run)["worker-1"]
     renter.lab.call("cut", lost)

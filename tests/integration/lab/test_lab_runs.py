@@ -75,7 +75,7 @@ def test_a_machine_that_ends_is_replaced_and_the_gang_goes_on_from_its_checkpoin
     The one that replaces it has its address, and nothing of what was saved.
     """
     renting = renter.run(
-        renter.gang(steps=240, every=2, engine=engine)
+        renter.gang(steps=240, every=4, engine=engine)
     )  # it must still train when its machine ends
     run = saved(renter, renting, 0, 1)
     lost = renter.machines(run)[seat]

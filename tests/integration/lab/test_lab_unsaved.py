@@ -26,7 +26,7 @@ def test_when_the_money_for_waiting_is_used_the_model_is_fetched_and_named(
 ) -> None:
     text = (
         "budget: {saving: $0.002}\n"
-        + GANG.format(workers=2, steps=STEPS, pause=0.15, every=2, more="").lstrip()
+        + GANG.format(workers=2, steps=STEPS, pause=0.15, every=4, more="").lstrip()
     )
     renting = renter.run(renter.recipe(text))
     run = renting.run
