@@ -135,7 +135,8 @@ real-aws: install
 	@$(BIN)/python scripts/real_aws.py --cap $(CAP)
 
 # What is marked `crossings`: every framework x machine x fault x driver, what a run has in it x who drives it, and the
-# minute of a hand-over, and frameworks that take a minute to be imported, but for those that `make test` has: hours.
+# minute of a hand-over, frameworks that take a minute to be imported, and second seeds, engines and databases, but for
+# those that `make test` has: hours.
 crossings: install
 	@$(BIN)/python -m pytest -v -m crossings tests/integration/lab tests/integration/volumes tests/integration/remote
 	@$(BIN)/python -m pytest -v -m crossings tests/contract tests/integration/test_*.py
