@@ -75,7 +75,11 @@ def test_raylet_killed(bench, three):
 
 
 @only_ray
-@pytest.mark.parametrize("is_switched_off", [False, True], ids=["lost", "switched off"])
+@pytest.mark.parametrize(
+    "is_switched_off",
+    [False, pytest.param(True, marks=pytest.mark.crossings)],
+    ids=["lost", "switched off"],
+)
 def test_a_gang_goes_on_without_a_dispensable_member(bench, three, is_switched_off):
     """A machine that is switched off ends its processes first, and its supervisor may still tell so."""
     script = "until [ -e go ]; do sleep 0.02; done"
