@@ -94,7 +94,7 @@ def test_a_full_home(tm):
 def test_a_home_that_fills_up_while_it_runs(tm):
     with small_disk(tm.home, "24m"):
         tm.run(tm.task("true"))
-        command = "seq 100000; head -c 100000000 /dev/zero | tr '\\0' x | fold -w 99; echo end"
+        command = "seq 100000; head -c 40000000 /dev/zero | tr '\\0' x | fold -w 99; echo end"
         result = tm.call("run", tm.task(command), "--json", code=None, timeout_s=170)
         assert result.code in (0, 1), result
         if result.code:

@@ -52,6 +52,7 @@ def offered(request, tm):
         assert not done.stderr, done.stderr
         return done.stdout
 
+    ask.shell = request.param
     return ask
 
 
@@ -59,8 +60,9 @@ def test_verbs_options_and_runs(tm, offered):
     assert "status" in offered("trainmaster sta")
     assert not tm.home.exists(), "Tab makes nothing"
     assert "--since" in offered("trainmaster logs --si")
-    assert "versions" in offered("trainmaster volume ver")
-    assert "fsck" in offered("trainmaster models fs")
     run = tm.run(tm.task("true"))["run"]
-    assert run in offered("trainmaster logs jo")
+    if offered.shell == "bash":  # each question starts two processes, and what is answered is the same
+        assert "versions" in offered("trainmaster volume ver")
+        assert "fsck" in offered("trainmaster models fs")
+        assert run in offered("trainmaster logs jo")
     assert run in offered("trainmaster status ")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from learning import needs
 
 DUMP = (
     "python -c 'import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], \"w\"))' $NOTES/env.json"
@@ -243,7 +244,7 @@ except ImportError as error:
 
 
 def test_a_setup_with_the_packages_can_read_volumes(tm):
-    pytest.importorskip("torch")
+    needs("torch")
     packages = Path(pytest.__file__).parents[1]
     tm.write("train.py", "import trainmaster\nprint(trainmaster.VolumeLoader.__name__, trainmaster.__file__)")
     setup = f'echo {packages} > "$(python -c "import site; print(site.getsitepackages()[0])")/all.pth"'

@@ -91,7 +91,7 @@ test $TRAINMASTER_ATTEMPT = 2 || exit 3
 """
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.crossings)])
 def test_a_secret_is_nowhere(tm, request, database):
     url = ""
     if database == "postgresql":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 SLOW = """
     echo $$ >> $NOTES/setups
     if [ ! -e $NOTES/go ]; then sleep 600 & setsid sleep 600 & wait; fi
@@ -32,6 +34,7 @@ def test_killed_and_then_interrupted_while_setup_runs(tm):
     tm.until_quiet()
 
 
+@pytest.mark.crossings  # to be interrupted, above, ends a setup in the same way
 def test_cancel_while_setup_runs(tm):
     call, run = begin(tm)
     assert tm.call("cancel", run, "--json").json["reason"] == "CANCELLED"

@@ -51,7 +51,7 @@ def test_it_is_told_and_saved_when_the_store_answers_again(tm, server):
     assert tm.marks("ran") == ["run"], "trained once"
 
 
-@pytest.mark.parametrize("interrupts", [1, 2])
+@pytest.mark.parametrize("interrupts", [pytest.param(1, marks=pytest.mark.crossings), 2])
 def test_ctrl_c_ends_and_the_model_is_kept(tm, server, interrupts):
     call = trained_beside_silence(tm, server)
     for _ in range(interrupts):
