@@ -56,13 +56,13 @@ lint: install
 	@$(BIN)/python scripts/import_circles.py
 
 # What to run before every commit: linters, types, and all unit tests but the long simulations, which `make test` has too.
-# Hypothesis makes up 12 examples, as in `make test`, and 100 in a test that is called alone, where it names no number.
+# Hypothesis makes up 20 examples, as in `make test`, and 100 in a test that is called alone, where it names no number.
 check: install
 	@$(MAKE) --no-print-directory -j 2 lint unit
 
 # One thread for NumPy's sums in each process: on two cores a second one costs half as much CPU again and gives nothing.
 # In a new checkout one process compiles for all three, beside the linters: each would do it itself, with 15 s of CPU.
-unit: export TRAINMASTER_EXAMPLES ?= 12
+unit: export TRAINMASTER_EXAMPLES ?= 20
 # Files of tests lie in memory where there is room, so that nothing waits for a disk; only those of what fails are left.
 unit: export PYTEST_DEBUG_TEMPROOT ?= $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 2>/dev/null && echo /dev/shm)
 unit: UNIT ?= -n 3 --dist worksteal -m 'not simulation' src tests/unit
@@ -141,7 +141,7 @@ crossings: install
 	@$(BIN)/python -m pytest -v -m crossings tests/integration/lab tests/integration/volumes tests/integration/remote
 	@$(BIN)/python -m pytest -v -m crossings tests/contract tests/integration/test_*.py
 
-# Twelve kinds of runs, here and in a lab, of which each says of its quote what is so: ten minutes. `make test` has two.
+# Twelve kinds of runs, here and in a lab, of which each says of its quote what is so: ten minutes. `make test` has four.
 kept: install
 	@$(BIN)/python benchmarks/quotes_kept.py --subset 1
 
