@@ -321,26 +321,27 @@ def is_asked(record: dict[str, Any], when: str) -> bool:
 def regrets(records: Sequence[dict[str, Any]]) -> list[float]:
     """How much longer the picked cluster of each job took than its best one, or more it cost: 0.05 is 5 %.
 
-    Held against each other are runs of one round of one version: those of other rounds had another load.
+    Held against each other are runs of one round of one version: those of other rounds had another load. The
+    newest round of a job stands for it: what an earlier version picked may have been mended since.
     """
 
     def job(record: dict[str, Any]) -> tuple[object, ...]:
         drawn = {key: value for key, value in record["drawn"].items() if key not in CLUSTER}
-        own = (record[key] for key in ("kind", "number", "commit"))
-        return *own, json.dumps(drawn, sort_keys=True)
+        return json.dumps(drawn, sort_keys=True), *(record[key] for key in ("kind", "number", "commit"))
 
     took: dict[tuple[object, ...], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for each in records:
         if each.get("reason") == "SUCCEEDED":
             cluster = {key: each["drawn"][key] for key in CLUSTER if key in each["drawn"]}
             took[job(each)][json.dumps(cluster, sort_keys=True)].append(each)
+    asked = [each for each in records if "picked" in each]
+    newest = {job(each)[:2]: job(each) for each in sorted(asked, key=lambda each: each.get("at", 0))}
     found = []
-    for each in records:
+    for each in asked:
+        if newest[job(each)[:2]] != job(each):
+            continue
         counted = COUNTED[each.get("objective", "fastest")]
-        middles = {
-            cluster: median(run[counted] for run in runs)
-            for cluster, runs in (took[job(each)].items() if "picked" in each else ())
-        }
+        middles = {cluster: median(run[counted] for run in runs) for cluster, runs in took[job(each)].items()}
         picked = middles.get(json.dumps(each.get("picked"), sort_keys=True))
         if picked is not None:
             found.append(picked / min(middles.values()) - 1)

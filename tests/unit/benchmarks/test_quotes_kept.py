@@ -70,6 +70,9 @@ def test_the_regret_is_of_the_same_job_on_all_of_its_clusters(bench):
     assert bench.regrets([*ran_on, picked("huge"), picked("small", steps=50)]) == []
     elsewhere = [ran("small", 1.0) | {"number": 7}, ran("small", 1.0) | {"commit": "631aa542"}]
     assert bench.regrets([*ran_on, *elsewhere, picked("large")]) == [0.0]
+    again = [each | {"commit": "2e4b27f4"} for each in [*ran_on, picked("large")]]
+    rounds = [*ran_on, picked("small"), *again]
+    assert bench.regrets(rounds) == [0.0], "the newest round of a job stands for it"
     paid = [run | {"cost_usd": usd} for run, usd in zip(ran_on, (0.1, 0.2, 0.2, 0.0), strict=True)]
     assert bench.regrets([*paid, picked("large") | {"objective": "cheapest"}]) == [pytest.approx(1.0)]
 
