@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Other work that holds the processors for more of the time has disturbed what is measured.
 HELD: Final = 0.1
-#: Doubt (log) of the mean of a few times that are never negative: its standard error is no more than itself.
+#: Doubt (log) of the mean of a few times that are never negative: its standard error is at most itself.
 MOST_STEP_DOUBT: Final = math.sqrt(math.log(2))
 #: From the median to the 5th percentile, in spreads.
 _P5_SIGMA: Final = 1.645

@@ -198,7 +198,7 @@ def forecast_rented(
 
     Args:
         elapsed_s: since its start.
-        spent_usd: until now, rounded up as it is billed: see `RentedPart.paid_s`.
+        spent_usd: until now, as billed (rounded up): see `RentedPart.paid_s`.
         left: (DRAWS,) of each experiment that has not ended, once its machines are there.
         after: which experiments each waits for.
         parts: the clusters.
