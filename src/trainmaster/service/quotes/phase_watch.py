@@ -138,8 +138,8 @@ class PhaseWatch:
         traces = [each.trace for each in found if each.trace is not None]
         has_ended = bool(experiment.ended)
         has_machines = has_ended or self._has_machines(name)
-        # Until there is room for one of them beside what else runs there. What begins again waits for another
-        # machine: the interruption takes that long.
+        # Until there is room for one of them beside what else runs there. A task whose machine was lost waits
+        # for another one: the interruption takes that long.
         is_queued = has_machines and bool(tasks) and all(_is_queued(task) for task in tasks)
         return ObservedExperiment(
             waits=run_state.queue_wait.is_told or experiment.state is State.WAITING or is_queued,
@@ -196,4 +196,4 @@ class PhaseWatch:
 
 
 def _is_queued(task: Task) -> bool:
-    return task.state in _QUEUED and task.attempt < 2
+    return task.state in _QUEUED and not task.free_restarts

@@ -115,9 +115,20 @@ def test_the_wait_for_another_machine_is_part_of_an_interruption():
     world.has_machines = True  # one of two is left
     world.step(3)
     world.look(4)
-    world.task.state, world.task.attempt = State.ACQUIRING, 2
+    world.task.state, world.task.attempt, world.task.free_restarts = State.ACQUIRING, 2, 1
     assert world.look(5) == world.look(30) == []
     assert world.course.now == "interruptions"
+
+
+def test_a_retry_that_waits_for_room_is_no_interruption():
+    """Nor is a run that was resumed: no machine was lost."""
+    world = World()
+    world.has_machines = True
+    world.step(3)
+    world.look(4)
+    world.task.state, world.task.attempt, world.task.retries_used = State.ACQUIRING, 2, 1
+    assert world.look(5) == world.look(30) == []
+    assert world.course.now == ""
 
 
 def test_what_is_saved_at_the_first_look_has_made_its_steps_before():
