@@ -264,6 +264,7 @@ class _Asking:
 
     def _by_quotes(self, name: str, places: tuple[str, ...], wanted: int) -> dict[str, int]:
         """As many nodes of each place as are best by the objective; nothing where no quote is known."""
+        from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
         from trainmaster.service.spread_quotes import best_spread, sizes_of
 
         rooms = {place: self._room(name, place, wanted)[1][-1] for place in places}
@@ -281,7 +282,9 @@ class _Asking:
             try:
                 made = quote_now(self.service, part, self.environ)
             except TrainmasterError as error:
-                whys[part.provider] = str(error.args[0]).partition("\n")[0]
+                whys.setdefault(part.provider, str(error.args[0]).partition("\n")[0])
+                if isinstance(error, NoFeasibleQuote):
+                    raise
                 return None
             return None if made.is_unknown or name not in made.experiments else made
 

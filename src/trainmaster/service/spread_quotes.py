@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.spreading import Room, Spread, spread
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.worker_counts import with_workers
@@ -48,7 +50,10 @@ def best_spread(
     most_nodes: int,
     quote: Callable[[Recipe], Quote | None],
 ) -> QuotedSpread | None:
-    """The best by the objective of the recipe, within its limits; None where no quote is known.
+    """The best by the objective of the recipe, within its limits.
+
+    A place that alone does not keep them may do so with another one. None where no quote is known, or where
+    such places do not keep them together either.
 
     All gangs of a sweep have one size, as a checkpoint may need it: the best of those that the quotes of its
     places take.
@@ -59,38 +64,44 @@ def best_spread(
         parts: what is in each place that begins in time, with the machines that it would give.
         waits_s: until it could begin there.
         most_nodes: that the sweep spreads over.
-        quote: of a part; None where there is none.
+        quote: of a part; None where there is none. Raises `NoFeasibleQuote` where that keeps no limits.
     """
     shaped = recipe.experiments[name].distributed
-    made = {place: found for place, part in parts.items() if (found := quote(part)) is not None}
-    sizes = {one.experiments[name].cluster.workers for one in made.values()}
+    made = {place: found for place, part in parts.items() if (found := _quoted(part, quote)) is not None}
+    sizes = {one.experiments[name].cluster.workers for one, _ in made.values()}
     choices = list[tuple[Spread, int, dict[str, str]]]()
     tasks = len(recipe.experiments[name].tasks(recipe.seed))
     for size in sorted(sizes):
         if len(sizes) > 1 and shaped is not None and shaped.is_flexible:
             sized = {place: with_workers(parts[place], {name: size}) for place in made}
-            these = {place: found for place, part in sized.items() if (found := quote(part)) is not None}
+            all_made = {place: _quoted(part, quote) for place, part in sized.items()}
+            these = {place: found for place, found in all_made.items() if found is not None}
         else:
             these = made
-        all_rooms = [_room(place, one, name, parts[place], waits_s[place]) for place, one in these.items()]
+        all_rooms = [
+            _room(place, one, name, parts[place], waits_s[place], keeps)
+            for place, (one, keeps) in these.items()
+        ]
         rooms = [
             room for room in all_rooms if room is not None and room.tasks > 0 and room.nodes <= most_nodes
         ]
         if rooms:
             best = spread(rooms, tasks, most_nodes, recipe.objective, **_limits(recipe))
-            choices.append((best, size, {place: _pick(these[place], name, place) for place in best.nodes}))
+            choices.append((best, size, {place: _pick(these[place][0], name, place) for place in best.nodes}))
     if not choices:
         return None
     weights = recipe.objective
     best, size, picks = min(
         choices,
         key=lambda each: (
-            not _keeps(recipe, each[0]),
+            each[0].misses > 0,
             weights.time * each[0].time_s + weights.cost * each[0].cost_usd,
             each[0].cost_usd,
             each[1],
         ),
     )
+    if best.misses and not all(keeps for _, keeps in made.values()):
+        return None
     return QuotedSpread(best, size, {place: type for place, type in picks.items() if type})
 
 
@@ -100,7 +111,19 @@ def sizes_of(recipe: Recipe, name: str, best: QuotedSpread) -> dict[str, int]:
     return {name: best.workers} if shaped is not None and shaped.is_flexible else {}
 
 
-def _room(place: str, quoted: Quote, name: str, part: Recipe, wait_s: float) -> Room | None:
+def _quoted(part: Recipe, quote: Callable[[Recipe], Quote | None]) -> tuple[Quote, bool] | None:
+    """The quote of a part, and whether it keeps the limits alone."""
+    with suppress(NoFeasibleQuote):
+        found = quote(part)
+        return None if found is None else (found, True)
+    budget = part.budget and part.budget.model_copy(update={"total_usd": None, "deadline_s": None})
+    with suppress(NoFeasibleQuote):  # by the hour it costs too much
+        found = quote(part.model_copy(update={"budget": budget}))
+        return None if found is None else (found, False)
+    return None
+
+
+def _room(place: str, quoted: Quote, name: str, part: Recipe, wait_s: float, keeps: bool) -> Room | None:
     """Of a quote of all tasks in one place, where they run in rounds."""
     one, each = quoted.experiments[name], part.experiments[name]
     if one.time_s is None or one.cost_usd is None:
@@ -109,7 +132,7 @@ def _room(place: str, quoted: Quote, name: str, part: Recipe, wait_s: float) -> 
     at_once = max(min(cluster.at_once, tasks), 1)
     nodes, on_node = max(cluster.worker.count // at_once, 1), max(at_once // max(cluster.worker.count, 1), 1)
     task_s = one.time_s.p50 / math.ceil(tasks / at_once) / on_node
-    return Room(place, (each.workers or 1) // nodes, task_s, one.cost_usd.p50 / tasks, wait_s, nodes)
+    return Room(place, (each.workers or 1) // nodes, task_s, one.cost_usd.p50 / tasks, wait_s, nodes, keeps)
 
 
 def _pick(made: Quote, name: str, place: str) -> str:
@@ -125,8 +148,3 @@ def _limits(recipe: Recipe) -> dict[str, float]:
         "budget_usd": math.inf if usd is None else usd,
         "deadline_s": math.inf if time_s is None else time_s,
     }
-
-
-def _keeps(recipe: Recipe, found: Spread) -> bool:
-    limits = _limits(recipe)
-    return found.cost_usd <= limits["budget_usd"] and found.time_s <= limits["deadline_s"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from trainmaster.advisor.quote.spreading import Room, spread
@@ -35,6 +37,14 @@ def test_the_best_by_an_objective_within_its_limits(
     """Of six tasks over at most six machines."""
     assert spread(rooms, 6, 6, objective, **limits).nodes == nodes
     assert spread(rooms[::-1], 6, 6, objective, **limits).nodes == nodes, "in whatever order they are named"
+
+
+def test_a_place_that_alone_does_not_keep_a_limit_helps_another_one() -> None:
+    """Its quote is of all tasks, and surer than their usual time."""
+    hosts = replace(HOSTS, keeps=False)
+    found = spread([hosts, AWS], 6, 6, CHEAPEST, deadline_s=200.0)
+    assert (found.nodes, found.misses) == ({"hosts": 2, "aws": 4}, 0)
+    assert spread([hosts], 6, 6, CHEAPEST, deadline_s=200.0).misses == 1
 
 
 def test_what_gets_no_task_is_not_asked_for() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fake_places import SWEEP, have_places, open_places
 
+from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.service import renting
 from trainmaster.service.places import settled_place
 from trainmaster.service.service import Service
@@ -52,10 +53,13 @@ def have_quotes(monkeypatch: pytest.MonkeyPatch, known: dict[str, tuple[float, f
         at_once = max((each.workers or 1) // workers, 1)
         tasks = len(each.tasks(recipe.seed))
         worker = SimpleNamespace(instance=instance, count=at_once * workers)
+        time_s, cost_usd, budget = task_s * -(-tasks // at_once), usd * tasks, recipe.budget
+        if budget and (time_s > (budget.deadline_s or 1e9) or cost_usd > (budget.total_usd or 1e9)):
+            raise NoFeasibleQuote("no cluster keeps it", "")
         one = SimpleNamespace(
             cluster=SimpleNamespace(worker=worker, workers=workers, at_once=at_once),
-            time_s=SimpleNamespace(p50=task_s * -(-tasks // at_once)),
-            cost_usd=SimpleNamespace(p50=usd * tasks),
+            time_s=SimpleNamespace(p50=time_s),
+            cost_usd=SimpleNamespace(p50=cost_usd),
         )
         return SimpleNamespace(is_unknown=False, experiments={"train": one})
 
@@ -75,7 +79,10 @@ def have_quotes(monkeypatch: pytest.MonkeyPatch, known: dict[str, tuple[float, f
 def test_each_place_gives_the_machines_that_its_quote_says(
     service: Service, monkeypatch: pytest.MonkeyPatch, more: str, places: dict[str, int], nodes: Any
 ) -> None:
-    """As many of them as are best for the whole sweep, and of the type that is quoted."""
+    """As many of them as are best for the whole sweep, and of the type that is quoted.
+
+    Of the last two rows one place alone does not keep the limit, which both do together.
+    """
     have_places(monkeypatch, {"hosts": 0.0, "slurm": 0.0})
     have_quotes(monkeypatch, {"hosts": (200.0, 0.0, "host"), "slurm": (30.0, 0.2, "big")})
     told: list[str] = []
@@ -100,6 +107,16 @@ def test_without_a_quote_their_order_decides(service: Service, monkeypatch: pyte
     found = settled_place(service, Recipe.from_text(text), {}, told.append)
     assert found.experiments["train"].shares == {"hosts": 1, "slurm": 5}
     assert "train: nothing is known of it yet, so the order of its places decides" in told
+
+
+def test_what_no_places_keep_together_is_said(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    have_places(monkeypatch, {"hosts": 0.0, "slurm": 0.0})
+    have_quotes(monkeypatch, {"hosts": (200.0, 0.0, "host"), "slurm": (30.0, 0.2, "big")})
+    told: list[str] = []
+    text = SWEEP.format(places="hosts, slurm", workers=6) + "objective: cheapest\nbudget: {deadline: 10s}\n"
+    settled_place(service, Recipe.from_text(text), {}, told.append)
+    why = "there is no quote (hosts: no cluster keeps it; slurm: no cluster keeps it)"
+    assert f"train: {why}, so the order of its places decides" in told
 
 
 def test_what_is_known_and_cannot_be_quoted_is_said(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ class Room:
         task_s: that one takes there. task_usd: that it costs.
         wait_s: until the first could begin.
         nodes: machines that one task fills.
+        keeps: its quote keeps the limits with all tasks there.
     """
 
     place: str
@@ -30,6 +31,7 @@ class Room:
     task_usd: float
     wait_s: float = 0.0
     nodes: int = 1
+    keeps: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,13 @@ class Spread:
     Attributes:
         nodes: machines in each place, those first that are filled first.
         time_s: until all tasks have ended. cost_usd: of all of them.
+        misses: how many limits it exceeds.
     """
 
     nodes: Mapping[str, int]
     time_s: float
     cost_usd: float
+    misses: int = field(default=0, repr=False)
 
 
 def spread(
@@ -77,13 +81,18 @@ def spread(
     >>> spread(rooms, 6, 6, Objective(time=0, cost=1), deadline_s=100).nodes
     {'hosts': 2, 'aws': 4}
     """
+    late = {room.place for room in rooms if not room.keeps}
+
+    def judged(each: Spread) -> Spread:
+        misses = (each.cost_usd > budget_usd) + (each.time_s > deadline_s)
+        is_alone = len(each.nodes) == 1 and each.nodes.keys() <= late
+        return replace(each, misses=max(misses, int(is_alone)))
 
     def badness(each: Spread) -> tuple[float, ...]:
-        misses = (each.cost_usd > budget_usd) + (each.time_s > deadline_s)
         value = objective.time * each.time_s + objective.cost * each.cost_usd
-        return misses, value, each.cost_usd, each.time_s
+        return each.misses, value, each.cost_usd, each.time_s
 
-    return min(_choices(rooms, tasks, most_nodes), key=badness)
+    return min(map(judged, _choices(rooms, tasks, most_nodes)), key=badness)
 
 
 def _choices(rooms: Sequence[Room], tasks: int, most_nodes: int) -> Iterator[Spread]:
