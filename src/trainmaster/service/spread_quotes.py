@@ -69,7 +69,7 @@ def best_spread(
     shaped = recipe.experiments[name].distributed
     made = {place: found for place, part in parts.items() if (found := _quoted(part, quote)) is not None}
     sizes = {one.experiments[name].cluster.workers for one, _ in made.values()}
-    choices = list[tuple[Spread, int, dict[str, str]]]()
+    choices, limits = list[tuple[Spread, int, dict[str, str]]](), _limits(recipe)
     tasks = len(recipe.experiments[name].tasks(recipe.seed))
     for size in sorted(sizes):
         if len(sizes) > 1 and shaped is not None and shaped.is_flexible:
@@ -83,10 +83,15 @@ def best_spread(
             for place, (one, keeps) in these.items()
         ]
         rooms = [
-            room for room in all_rooms if room is not None and room.tasks > 0 and room.nodes <= most_nodes
+            room
+            for room in all_rooms
+            if room is not None
+            and room.tasks > 0
+            and room.nodes <= most_nodes
+            and room.usd_per_hour <= limits["usd_per_hour"] * (1 + 1e-9)
         ]
         if rooms:
-            best = spread(rooms, tasks, most_nodes, recipe.objective, **_limits(recipe))
+            best = spread(rooms, tasks, most_nodes, recipe.objective, **limits)
             choices.append((best, size, {place: _pick(these[place][0], name, place) for place in best.nodes}))
     if not choices:
         return None
@@ -132,7 +137,8 @@ def _room(place: str, quoted: Quote, name: str, part: Recipe, wait_s: float, kee
     at_once = max(min(cluster.at_once, tasks), 1)
     nodes, on_node = max(cluster.worker.count // at_once, 1), max(at_once // max(cluster.worker.count, 1), 1)
     task_s = one.time_s.p50 / math.ceil(tasks / at_once) / on_node
-    return Room(place, (each.workers or 1) // nodes, task_s, one.cost_usd.p50 / tasks, wait_s, nodes, keeps)
+    usd, usd_per_hour = one.cost_usd.p50 / tasks, cluster.usd_per_hour / max(cluster.worker.count, 1) * nodes
+    return Room(place, (each.workers or 1) // nodes, task_s, usd, wait_s, nodes, keeps, usd_per_hour)
 
 
 def _pick(made: Quote, name: str, place: str) -> str:
@@ -144,7 +150,9 @@ def _limits(recipe: Recipe) -> dict[str, float]:
     budget = recipe.budget
     usd = None if budget is None else budget.total_usd
     time_s = None if budget is None else budget.deadline_s
+    usd_per_hour = None if budget is None else budget.usd_per_hour
     return {
         "budget_usd": math.inf if usd is None else usd,
         "deadline_s": math.inf if time_s is None else time_s,
+        "usd_per_hour": math.inf if usd_per_hour is None else usd_per_hour,
     }

@@ -28,6 +28,13 @@ AWS = Room("aws", 8, 30.0, 0.1)
         ([AWS, Room("lab", 8, 90.0, 0.05)], Objective(time=0.1, cost=1.0), {}, {"aws": 6}),
         ([Room("slurm", 2, 50.0, 0.0, nodes=2), AWS], FASTEST, {}, {"aws": 6}),
         ([Room("slurm", 3, 50.0, 0.0, nodes=2), AWS], CHEAPEST, {}, {"slurm": 6}),
+        ([replace(AWS, usd_per_hour=1.0)], FASTEST, {"usd_per_hour": 4.0}, {"aws": 4}),
+        (
+            [replace(AWS, usd_per_hour=0.1), Room("lab", 2, 90.0, 0.05, usd_per_hour=0.1)],
+            CHEAPEST,
+            {"usd_per_hour": 0.3, "deadline_s": 200.0},
+            {"lab": 2, "aws": 1},
+        ),
         ([Room("slow", 1, 1000.0, 0.0), Room("aws", 2, 30.0, 0.1)], FASTEST, {}, {"aws": 2}),
     ],
 )

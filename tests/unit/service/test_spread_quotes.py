@@ -57,7 +57,7 @@ def have_quotes(monkeypatch: pytest.MonkeyPatch, known: dict[str, tuple[float, f
         if budget and (time_s > (budget.deadline_s or 1e9) or cost_usd > (budget.total_usd or 1e9)):
             raise NoFeasibleQuote("no cluster keeps it", "")
         one = SimpleNamespace(
-            cluster=SimpleNamespace(worker=worker, workers=workers, at_once=at_once),
+            cluster=SimpleNamespace(worker=worker, workers=workers, at_once=at_once, usd_per_hour=0.0),
             time_s=SimpleNamespace(p50=time_s),
             cost_usd=SimpleNamespace(p50=cost_usd),
         )

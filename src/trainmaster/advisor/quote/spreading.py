@@ -23,6 +23,7 @@ class Room:
         wait_s: until the first could begin.
         nodes: machines that one task fills.
         keeps: its quote keeps the limits with all tasks there.
+        usd_per_hour: of the machines that one task fills.
     """
 
     place: str
@@ -32,6 +33,7 @@ class Room:
     wait_s: float = 0.0
     nodes: int = 1
     keeps: bool = True
+    usd_per_hour: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ def spread(
     *,
     budget_usd: float = math.inf,
     deadline_s: float = math.inf,
+    usd_per_hour: float = math.inf,
 ) -> Spread:
     """The best by an objective; if nothing keeps the limits, the best of what exceeds the fewest.
 
@@ -65,12 +68,13 @@ def spread(
     the objective, the cheaper one is taken, then the faster one.
 
     Args:
-        rooms: of the places; at least one has room for a task.
+        rooms: of the places; at least one has room for a task, and each could have one below the cap.
         tasks: of the sweep.
         most_nodes: that its tasks spread over, in all places together.
         objective: weighs time and cost.
         budget_usd: of all tasks.
         deadline_s: until the last one has ended.
+        usd_per_hour: a cap on all machines together.
 
     >>> from trainmaster.spec.objective import Objective
     >>> rooms = [Room("hosts", 2, 60.0, 0.0), Room("aws", 9, 30.0, 0.1)]
@@ -92,25 +96,29 @@ def spread(
         value = objective.time * each.time_s + objective.cost * each.cost_usd
         return each.misses, value, each.cost_usd, each.time_s
 
-    return min(map(judged, _choices(rooms, tasks, most_nodes)), key=badness)
+    return min(map(judged, _choices(rooms, tasks, most_nodes, usd_per_hour)), key=badness)
 
 
-def _choices(rooms: Sequence[Room], tasks: int, most_nodes: int) -> Iterator[Spread]:
+def _choices(rooms: Sequence[Room], tasks: int, most_nodes: int, usd_per_hour: float) -> Iterator[Spread]:
     cheapest = sorted(rooms, key=lambda each: (each.task_usd, each.wait_s + each.task_s))
     fastest = sorted(rooms, key=lambda each: (each.wait_s + each.task_s, each.task_usd))
     for ranked in (cheapest, fastest):
         for count in range(1, len(ranked) + 1):
-            filled = _filled(ranked[:count], tasks, most_nodes)
+            filled = _filled(ranked[:count], tasks, most_nodes, usd_per_hour)
             if any(filled.values()):
                 yield _played(ranked[:count], filled, tasks)
 
 
-def _filled(rooms: Sequence[Room], tasks: int, most_nodes: int) -> dict[str, int]:
+def _filled(rooms: Sequence[Room], tasks: int, most_nodes: int, usd_per_hour: float) -> dict[str, int]:
     """Tasks at a time in each place: the first ones first."""
     found = dict[str, int]()
     for each in rooms:
         found[each.place] = min(each.tasks, tasks - sum(found.values()), most_nodes // each.nodes)
+        if each.usd_per_hour and math.isfinite(usd_per_hour):  # 3 x $0.10 is $0.30
+            most = math.floor(max(usd_per_hour, 0.0) / each.usd_per_hour * (1 + 1e-9))
+            found[each.place] = min(found[each.place], most)
         most_nodes -= found[each.place] * each.nodes
+        usd_per_hour -= found[each.place] * each.usd_per_hour
     return found
 
 
