@@ -269,10 +269,10 @@ def _left_out_of_parts(recipe: Recipe) -> list[str]:
     """What is said in a recipe and chooses nothing, as its experiments are in several places."""
     if len(parted(recipe)) < 2:
         return []
-    is_chosen = all(each.picks for each in recipe.experiments.values() if each.shares)
-    found = [f"objective: {recipe.objective.name}: {_ONE_PLACE}"]
-    if recipe.objective == Objective() or (is_chosen and any(e.shares for e in recipe.experiments.values())):
-        found.clear()
+    found, left = list[str](), [name for name, each in recipe.experiments.items() if not each.picks]
+    if recipe.objective != Objective() and left:
+        who = f"{', '.join(left)}: " if len(left) < len(recipe.experiments) else ""
+        found.append(f"{who}objective: {recipe.objective.name}: {_ONE_PLACE}")
     for name, experiment in with_fewest(recipe).experiments.items():
         before, now = recipe.experiments[name].distributed, experiment.distributed
         if before is not None and now is not None and before.is_flexible:

@@ -24,7 +24,8 @@ class QuotedSpread:
     """A choice for a sweep.
 
     Attributes:
-        spread: of its tasks. workers: of each task. picks: types of machines, by place.
+        spread: of its tasks. workers: of each task. picks: types of machines, by place; empty for own
+            hosts.
     """
 
     spread: Spread
@@ -107,7 +108,7 @@ def best_spread(
     )
     if best.misses and not all(keeps for _, keeps in made.values()):
         return None
-    return QuotedSpread(best, size, {place: type for place, type in picks.items() if type})
+    return QuotedSpread(best, size, picks)
 
 
 def sizes_of(recipe: Recipe, name: str, best: QuotedSpread) -> dict[str, int]:

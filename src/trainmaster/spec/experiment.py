@@ -157,7 +157,7 @@ class Experiment(Noun):
         container: image to run in; ``auto`` becomes that of its framework when the recipe is read.
         chooses_image: it said ``auto``.
         shares: nodes in each place that its tasks spread over, once that is chosen; empty where it is in one.
-        picks: types of machines in each of these, where quotes have chosen them.
+        picks: types of machines in each of these, where quotes have chosen them; empty for own hosts.
         hardware: what each node must have.
         provider: places that its machines come from; empty: the recipe's. Of several one is chosen for each
             gang.

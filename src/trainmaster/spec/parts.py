@@ -49,7 +49,7 @@ def part_of(recipe: Recipe, place: str, names: Mapping[str, int | None]) -> Reci
         one = recipe.experiments[name]
         data = {key: source for key, source in one.data.items() if source.experiment is None}
         update: dict[str, Any] = {"provider": (), "shares": {}, "picks": {}, "after": (), "data": data}
-        if place in one.picks:
+        if one.picks.get(place):  # own hosts have no types
             update["hardware"] = one.hardware.model_copy(update={"instance": (one.picks[place],)})
         experiments[name] = one.model_copy(update=update | ({} if nodes is None else {"workers": nodes}))
     return recipe.model_copy(update={"provider": place, "places": (), "experiments": experiments})

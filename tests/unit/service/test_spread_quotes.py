@@ -99,6 +99,24 @@ def test_each_place_gives_the_machines_that_its_quote_says(
         assert any("by the quotes of its places: about" in line for line in told)
 
 
+def test_an_objective_is_said_to_choose_nothing_only_for_what_it_has_not_chosen() -> None:
+    """Own hosts have no types of machines, and quotes have chosen them."""
+    more = '  other:\n    command: "true"\nobjective: fastest\n'
+    recipe = Recipe.from_text(SWEEP.format(places="hosts, slurm", workers=6) + more)
+    sweep, other = recipe.experiments["train"], recipe.experiments["other"]
+    for picks, told in (({}, "objective: fastest: "), ({"hosts": ""}, "other: objective: fastest: ")):
+        experiments = {
+            "train": sweep.model_copy(update={"provider": ("hosts",), "picks": picks}),
+            "other": other.model_copy(update={"provider": ("slurm",)}),
+        }
+        placed = recipe.model_copy(update={"places": (), "provider": "hosts", "experiments": experiments})
+        (line,) = renting._left_out_of_parts(placed)
+        assert line.startswith(told)
+        assert not any(
+            each.hardware.instance for part in parted(placed) for each in part.experiments.values()
+        )
+
+
 def test_without_a_quote_their_order_decides(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     have_places(monkeypatch, {"hosts": 0.0, "slurm": 0.0})
     have_quotes(monkeypatch, {})
