@@ -267,9 +267,10 @@ class _Asking:
         from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
         from trainmaster.service.spread_quotes import best_spread, sizes_of
 
+        recipe = self._unspent()
         rooms = {place: self._room(name, place, wanted)[1][-1] for place in places}
         parts = {
-            place: part_of(self.recipe, place, {name: seen.nodes or wanted})
+            place: part_of(recipe, place, {name: seen.nodes or wanted})
             for place, seen in rooms.items()
             if seen.is_in_time
         }
@@ -288,7 +289,7 @@ class _Asking:
                 return None
             return None if made.is_unknown or name not in made.experiments else made
 
-        best = best_spread(self.recipe, name, parts, waits_s, wanted, quote)
+        best = best_spread(recipe, name, parts, waits_s, wanted, quote)
         if best is None:
             said = "; ".join(f"{place}: {why}" for place, why in whys.items())
             why = f"there is no quote ({said})" if said else "nothing is known of it yet"
@@ -299,6 +300,14 @@ class _Asking:
         if len(best.nodes) == 1 and sum(best.nodes.values()) < wanted:
             self.fewer[name] = sum(best.nodes.values())
         return dict(best.nodes)
+
+    def _unspent(self) -> Recipe:
+        """With what the sweeps before leave of ``budget.total``."""
+        budget, usd = self.recipe.budget, sum(each.spread.cost_usd for each in self.best.values())
+        if budget is None or budget.total_usd is None or not usd:
+            return self.recipe
+        budget = budget.model_copy(update={"total_usd": max(budget.total_usd - usd, 0.0)})
+        return self.recipe.model_copy(update={"budget": budget})
 
     def _takes_none(self, name: str, place: str) -> bool:
         """Whether a place would not give a single node either."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -42,7 +43,7 @@ def have_quotes(monkeypatch: pytest.MonkeyPatch, known: dict[str, tuple[float, f
             return SimpleNamespace(is_unknown=True, experiments={})
         if recipe.provider not in known:
             raise UsageError("no length", "")
-        each = recipe.experiments["train"]
+        name, each = next(iter(recipe.experiments.items()))
         asked.append((recipe.provider, each.distributed and each.distributed.workers))
         task_s, usd, instance = known[recipe.provider]
         workers = 1
@@ -54,17 +55,21 @@ def have_quotes(monkeypatch: pytest.MonkeyPatch, known: dict[str, tuple[float, f
         tasks = len(each.tasks(recipe.seed))
         worker = SimpleNamespace(instance=instance, count=at_once * workers)
         time_s, cost_usd, budget = task_s * -(-tasks // at_once), usd * tasks, recipe.budget
-        if budget and (time_s > (budget.deadline_s or 1e9) or cost_usd > (budget.total_usd or 1e9)):
+        if budget and (time_s > _or(budget.deadline_s) or cost_usd > _or(budget.total_usd)):
             raise NoFeasibleQuote("no cluster keeps it", "")
         one = SimpleNamespace(
             cluster=SimpleNamespace(worker=worker, workers=workers, at_once=at_once, usd_per_hour=0.0),
             time_s=SimpleNamespace(p50=time_s),
             cost_usd=SimpleNamespace(p50=cost_usd),
         )
-        return SimpleNamespace(is_unknown=False, experiments={"train": one})
+        return SimpleNamespace(is_unknown=False, experiments={name: one})
 
     monkeypatch.setattr("trainmaster.service.place_table._quote", quote)
     return asked
+
+
+def _or(limit: float | None) -> float:
+    return math.inf if limit is None else limit
 
 
 @pytest.mark.parametrize(
@@ -125,6 +130,20 @@ def test_without_a_quote_their_order_decides(service: Service, monkeypatch: pyte
     found = settled_place(service, Recipe.from_text(text), {}, told.append)
     assert found.experiments["train"].shares == {"hosts": 1, "slurm": 5}
     assert "train: nothing is known of it yet, so the order of its places decides" in told
+
+
+def test_a_second_sweep_has_what_the_first_one_leaves_of_a_total(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have_places(monkeypatch, {"hosts": 0.0, "slurm": 0.0})
+    have_quotes(monkeypatch, {"hosts": (200.0, 0.0, "host"), "slurm": (30.0, 0.2, "big")})
+    first, sweep = SWEEP.format(places="hosts, slurm", workers=6).split("  train:\n")
+    text = f"{first}  train:\n{sweep}  again:\n{sweep}objective: fastest\nbudget: {{total: $1.30}}\n"
+    found = settled_place(service, Recipe.from_text(text), {}, lambda _: None)
+    assert {name: each.provider for name, each in found.experiments.items()} == {
+        "train": ("slurm",),
+        "again": ("hosts",),
+    }
 
 
 def test_what_no_places_keep_together_is_said(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
