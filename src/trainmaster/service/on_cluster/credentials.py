@@ -45,8 +45,11 @@ def sent_to_machine(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> 
     key = found.get("AWS_ACCESS_KEY_ID", "")
     store = f"what this machine uses {store_url} with" + (f" (access key {key})" if key else "")
     sent = sent_by(recipe.provider, environ)
-    if (profile := environ.get(PROFILE_VARIABLE)) and (sent is None or store_url.startswith("s3://")):
+    if (profile := environ.get(PROFILE_VARIABLE)) and store_url.startswith("s3://"):
         store = f"the keys of the AWS profile {profile} (access key {key}), also for {store_url}"
+    elif profile and sent is None:
+        profiles = f"the keys of the AWS profile {profile} (access key {key})"
+        store = f"{profiles}, and what this machine uses {store_url} with"
     opens = "the key that opens the machines of this home: onto its disk, for its user only, until its end"
     lines = [f"{store}, as wide as they are", opens]
     if sent is not None:
@@ -82,7 +85,7 @@ def check_narrow(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> Non
     sent = sent_by(recipe.provider, environ)
     store_url = Home.from_environment(environ).store_url
     is_amazons = store_url.startswith("s3://")
-    if environ.get(PROFILE_VARIABLE) and (sent is None or (is_amazons and not sent.is_wide)):
+    if environ.get(PROFILE_VARIABLE) and is_amazons and not (sent and sent.is_wide):
         return
     if sent is None and environ.get(ROLE_VARIABLE) and is_amazons:
         return
@@ -93,7 +96,8 @@ def check_narrow(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> Non
             "Nothing was started. `--send-keys` sends that; without `--yes`, at a terminal, you are asked. "
             f"{PROFILE_VARIABLE} names an AWS profile whose keys are narrower than yours.",
         )
-    what = "your keys" if not environ.get(ROLE_VARIABLE) else f"your keys of {store_url}"
+    is_narrow = environ.get(ROLE_VARIABLE) or environ.get(PROFILE_VARIABLE)  # for renting
+    what = f"your keys of {store_url}" if is_narrow else "your keys"
     narrower = (
         f"Make a role for it and name it in {ROLE_VARIABLE} (docs/aws/permissions.md): its keys are narrowed "
         f"to this run. Or name a narrower AWS profile in {PROFILE_VARIABLE}. "

@@ -480,6 +480,11 @@ def test_what_is_sent_is_told_before(tmp_path):
         ("aws", {"TRAINMASTER_DRIVER_ROLE": ROLE}, None),
         ("aws", {"TRAINMASTER_DRIVER_PROFILE": "narrow"}, None),
         ("aws", {"TRAINMASTER_STORE": "gs://b", "TRAINMASTER_DRIVER_ROLE": ROLE}, "your keys of gs://b"),
+        (
+            "aws",
+            {"TRAINMASTER_STORE": "gs://b", "TRAINMASTER_DRIVER_PROFILE": "narrow"},
+            "your keys of gs://b",
+        ),
         ("lab", {}, None),
     ],
 )
