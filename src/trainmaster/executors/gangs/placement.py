@@ -156,7 +156,7 @@ def lacking(request: Message, nodes: Sequence[LiveNode]) -> str:
     >>> node = LiveNode("a", "1", "10.0.0.1", 4, 0, {})
     >>> worker = {"name": "worker-0", "gpus": 1}
     >>> lacking({"members": [worker], "slots": 1, "per_node": 0}, [node])
-    'a node with 1 GPU; the most that one of the 1 nodes has are 0'
+    'a node with 1 GPU; the only node has 0'
     """
     if plan_gang(request, nodes) is not None or not request["members"]:
         return ""
@@ -175,13 +175,16 @@ def lacking(request: Message, nodes: Sequence[LiveNode]) -> str:
             return f"a node{words}; there is none among {len(nodes)}"
         gpus, slots = max(each.gpus for each in alike), max(each.slots for each in alike)
         among = f"the most that one of the {len(there)} nodes{words} has are"
+        if len(there) == 1:
+            among = f"the only node{words} has"
         if gpus > (most := max(node.gpus for node in there)):
             return f"a node with {gpus} GPU{'s' * (gpus > 1)}; {among} {most}"
         if slots > (room := max(node.slots for node in there)) and not per_node:
             return f"a node with {slots:g} slots; {among} {room:g}"
         if per_node and len(alike) > len(there):
             each = "each" if per_node == 1 else f"every {per_node}"
-            return f"{len(alike)} nodes{words}, one for {each} of its members; there are {len(there)}"
+            verb = "is" if len(there) == 1 else "are"
+            return f"{len(alike)} nodes{words}, one for {each} of its members; there {verb} {len(there)}"
     slots = sum(bundle.slots for bundle in bundles)
     gpus = sum(bundle.gpus for bundle in bundles)
     wanted = f"{slots:g} slots" + (f" and {gpus} GPUs" if gpus else "")

@@ -139,3 +139,12 @@ def test_what_a_gang_lacks_is_named(request_, why):
     nodes = [LiveNode(f"n{n}", str(n), f"10.0.0.{n}", 4, 0, {"role": "worker"}) for n in range(2)]
     assert plan_gang({"per_node": 0, **request_}, nodes) is None
     assert why in lacking({"per_node": 0, **request_}, nodes)
+
+
+def test_one_node_is_spoken_of_as_one():
+    node = LiveNode("n0", "0", "10.0.0.1", 4, 0, {})
+    two = [{"name": f"worker-{n}", "gpus": 0} for n in range(2)]
+    apart = lacking({"members": two, "slots": 2, "per_node": 1}, [node])
+    assert apart == "2 nodes, one for each of its members; there is 1"
+    large = lacking({"members": two[:1], "slots": 8, "per_node": 0}, [node])
+    assert large == "a node with 8 slots; the only node has 4"
