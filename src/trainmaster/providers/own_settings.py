@@ -46,11 +46,16 @@ class SettingsKind(Generic[N]):
             RecipeError: with all mistakes that were found.
             UsageError: there are none.
         """
-        return self.read_file(self.file(root, environ))
+        return self.read_file(self.file(root, environ), environ.get(shown_variable(self.provider), ""))
 
-    def read_file(self, file: Path) -> N:
-        """See `read`."""
-        shown, problems = os.fspath(file), Problems()
+    def read_file(self, file: Path, shown: str = "") -> N:
+        """See `read`.
+
+        Args:
+            file: that is read.
+            shown: where its user has it, if that is another place; messages name this one.
+        """
+        shown, problems = shown or os.fspath(file), Problems()
         what = f"settings of {self.place}"
         wording = Wording(what, what, f"a mapping with the keys {self.keys}")
         root = compose(self._text(file, shown), shown, wording)
@@ -60,7 +65,7 @@ class SettingsKind(Generic[N]):
             found = None
         if problems.mistakes or found is None:
             raise RecipeError(shown, problems.in_order())
-        return found.model_copy(update={"file": file.absolute()})
+        return found.model_copy(update={"file": Path(shown).absolute()})
 
     def _text(self, file: Path, shown: str) -> str:
         try:
@@ -74,6 +79,11 @@ class SettingsKind(Generic[N]):
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "it is not UTF-8"
             raise UsageError(f"{shown} cannot be read: {why}", f"Such as:\n{self.example}") from None
+
+
+def shown_variable(provider: str) -> str:
+    """Names the variable with the path of a provider's settings in the home that has sent them."""
+    return f"TRAINMASTER_{provider.upper()}_SHOWN"
 
 
 def check_ssh_from(values: Mapping[str, Any], node: YamlNode, path: KeyPath, problems: Problems) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.providers.finding import PROVIDERS
+from trainmaster.providers.own_settings import shown_variable
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def sent_of_site(settings: LoginSettings[Any], provider: str, environ: Mapping[s
         UsageError: its machines have no key for the login.
     """
     variable, text = f"TRAINMASTER_{provider.upper()}", settings.file.read_text()
+    environ = {**environ, shown_variable(provider): str(settings.file)}
     if not settings.login:
         return SentSettings({variable: text}, environ, is_wide=False)
     if settings.key_file is None:

@@ -10,7 +10,7 @@ import pytest
 from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.sent_settings import SentSettings, path_mark, sent_settings
 from trainmaster.providers.slurm.settings import SLURM
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import RecipeError, UsageError
 from trainmaster.spec.private_files import short_digest
 
 MACHINES = "machines:\n  node: {cpus: 2, memory: 900MB}\n"
@@ -27,7 +27,8 @@ def test_a_slurm_on_this_machine_needs_no_login(tmp_path: Path) -> None:
     found = sent(tmp_path, "slurm", MACHINES, SLURM_CONF="/etc/s.conf", SECRET="x")
     assert found is not None
     assert (found.files, found.is_wide) == ({"TRAINMASTER_SLURM": MACHINES}, False)
-    assert found.environ == {"SLURM_CONF": "/etc/s.conf"}
+    assert found.environ["SLURM_CONF"] == "/etc/s.conf"
+    assert "SECRET" not in found.environ
 
 
 def test_the_key_of_a_login_goes_with_it(tmp_path: Path) -> None:
@@ -41,6 +42,22 @@ def test_the_key_of_a_login_goes_with_it(tmp_path: Path) -> None:
     text = found.files["TRAINMASTER_SLURM"].replace(path_mark("TRAINMASTER_SLURM_KEY"), "/proc/self/fd/9")
     (there := tmp_path / "there.yaml").write_text(text)
     assert SLURM.read_file(there).key_file == Path("/proc/self/fd/9")
+
+
+def test_messages_there_name_the_settings_of_the_home(tmp_path: Path) -> None:
+    """And not the file that they are in there, which nobody can mend; mistakes as well as what is missing."""
+    found = sent(tmp_path, "slurm", MACHINES)
+    assert found is not None
+    (there := tmp_path / "there.yaml").write_text(MACHINES)
+    environ = {**found.environ, "TRAINMASTER_SLURM": str(there)}
+    with pytest.raises(UsageError, match="has no machine 'large'") as missing:
+        SLURM.read(tmp_path / "elsewhere", environ).machine("large")
+    there.write_text("machines: {}\n")
+    with pytest.raises(RecipeError) as wrong:
+        SLURM.read(tmp_path / "elsewhere", environ)
+    for caught in (missing, wrong):
+        assert str(tmp_path / "slurm.yaml") in str(caught.value)
+        assert str(there) not in str(caught.value)
 
 
 def test_a_login_by_an_agent_is_refused(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from trainmaster.providers.kubernetes import answers, manifests
 from trainmaster.providers.kubernetes.answers import Pod
 from trainmaster.providers.kubernetes.settings import KUBERNETES, KubernetesSettings
 from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, check_requests
+from trainmaster.providers.own_settings import shown_variable
 from trainmaster.providers.sent_settings import SentSettings
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
@@ -80,7 +81,8 @@ def sent_settings(place: ProviderPlace) -> SentSettings:
     if account:
         words = f"nothing of your login to {login.place}: the service account {account} of its pods is used"
     sent = {"TRAINMASTER_KUBERNETES": text, "KUBECONFIG": login_for_pod(login, is_its_own=bool(account))}
-    return SentSettings(sent, {}, (words,), is_wide=not account, packages=("trainmaster[kubernetes]",))
+    shown = {shown_variable(KUBERNETES.provider): str(settings.file)}
+    return SentSettings(sent, shown, (words,), is_wide=not account, packages=("trainmaster[kubernetes]",))
 
 
 class KubernetesProvider(LedgerProvider):
