@@ -16,6 +16,8 @@ from trainmaster.providers.own_settings import shown_variable
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trainmaster.providers.base import ProviderPlace
     from trainmaster.providers.site_settings import LoginSettings
 
@@ -39,17 +41,23 @@ class SentSettings:
     packages: tuple[str, ...] = ()
 
 
-def sent_of_site(settings: LoginSettings[Any], provider: str, environ: Mapping[str, str]) -> SentSettings:
+def sent_of_site(
+    settings: LoginSettings[Any], provider: str, environ: Mapping[str, str], root: Path
+) -> SentSettings:
     """What is sent of a site that is used on its nodes as here, or through a machine that one logs in to.
 
     Args:
         settings: of the home.
         provider: its name.
         environ: variables that its commands need.
+        root: of the home, which has pinned the login's host key.
 
     Raises:
         UsageError: its machines have no key for the login.
     """
+    from trainmaster.providers.hosts_over_ssh import jump_target
+    from trainmaster.transport.host_keys import FILE_NAME, HostKeys
+
     variable, text = f"TRAINMASTER_{provider.upper()}", settings.file.read_text()
     environ = {**environ, shown_variable(provider): str(settings.file)}
     if not settings.login:
@@ -59,9 +67,18 @@ def sent_of_site(settings: LoginSettings[Any], provider: str, environ: Mapping[s
             f"its machines cannot log in to {settings.login} by your agent or usual keys, as this one does",
             f"Name the file of a private key as `key` in {settings.file}: it is sent to them.",
         )
+    login = jump_target(settings.login, settings.key_file)
+    pins = [] if login is None else HostKeys(root / FILE_NAME).pins(login)
+    if pins:  # else the machine trusts whoever answers first there
+        environ = {**environ, host_key_variable(provider): pins[0].key}
     key = f"{variable}_KEY"
     files = {variable: with_key(text, path_mark(key)), key: settings.key_file.read_text()}
     return SentSettings(files, environ, (f"the key {settings.key_file}, which opens {settings.login}",))
+
+
+def host_key_variable(provider: str) -> str:
+    """Names the variable with the host key, ``type base64``, that the login of a site had for its home."""
+    return f"TRAINMASTER_{provider.upper()}_HOST_KEY"
 
 
 def path_mark(variable: str) -> str:

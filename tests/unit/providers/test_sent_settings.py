@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from trainmaster.providers.base import ProviderPlace
+from trainmaster.providers.hosts_over_ssh import jump_target
 from trainmaster.providers.sent_settings import SentSettings, path_mark, sent_settings
 from trainmaster.providers.slurm.settings import SLURM
+from trainmaster.providers.slurm.shell import SlurmShell
 from trainmaster.spec.errors import RecipeError, UsageError
 from trainmaster.spec.private_files import short_digest
+from trainmaster.transport.host_keys import FILE_NAME, HostKeys
 
 MACHINES = "machines:\n  node: {cpus: 2, memory: 900MB}\n"
 
@@ -42,6 +45,24 @@ def test_the_key_of_a_login_goes_with_it(tmp_path: Path) -> None:
     text = found.files["TRAINMASTER_SLURM"].replace(path_mark("TRAINMASTER_SLURM_KEY"), "/proc/self/fd/9")
     (there := tmp_path / "there.yaml").write_text(text)
     assert SLURM.read_file(there).key_file == Path("/proc/self/fd/9")
+
+
+def test_the_login_is_known_there_by_the_key_that_it_had_here(tmp_path: Path) -> None:
+    """Whoever answers first there is not trusted; what that machine has pinned before stays."""
+    key, other = "ssh-ed25519 AAAA", "ssh-ed25519 BBBB"
+    (tmp_path / "id").write_text("PRIVATE")
+    (tmp_path / FILE_NAME).write_text(f"gate ssh-ed25519 CCCC\n[hpc]:2200 {key}\n")
+    found = sent(tmp_path, "slurm", f"login: ada@hpc:2200\nkey: id\n{MACHINES}")
+    assert found is not None
+    login = jump_target("ada@hpc:2200", None)
+    assert login is not None
+    settings = SLURM.read(tmp_path, {})
+    for name, pinned, known in (("new", "", key), ("old", f"[hpc]:2200 {other}\n", other)):
+        (there := tmp_path / name).mkdir()
+        if pinned:
+            (there / FILE_NAME).write_text(pinned)
+        SlurmShell(settings, ProviderPlace(there, "h", found.environ)).close()
+        assert [pin.key for pin in HostKeys(there / FILE_NAME).pins(login)] == [known]
 
 
 def test_messages_there_name_the_settings_of_the_home(tmp_path: Path) -> None:

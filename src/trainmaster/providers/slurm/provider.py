@@ -89,7 +89,7 @@ def sent_settings(place: ProviderPlace) -> SentSettings:
         UsageError: there are no settings, or the login needs an agent.
     """
     conf = {name: place.environ[name] for name in ("SLURM_CONF",) if name in place.environ}
-    return sent_of_site(SLURM.read(place.root, place.environ), SLURM.provider, conf)
+    return sent_of_site(SLURM.read(place.root, place.environ), SLURM.provider, conf, place.root)
 
 
 def catalogue_of(

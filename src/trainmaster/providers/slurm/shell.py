@@ -11,8 +11,10 @@ from typing import Final
 
 from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.hosts_over_ssh import jump_target
-from trainmaster.providers.slurm.settings import SlurmSettings
+from trainmaster.providers.sent_settings import host_key_variable
+from trainmaster.providers.slurm.settings import SLURM, SlurmSettings
 from trainmaster.transport.base import Result, Target, Transport
+from trainmaster.transport.host_keys import FILE_NAME, HostKeys
 from trainmaster.transport.local import Local
 from trainmaster.transport.pool import ConnectionPool
 from trainmaster.transport.ssh import ssh_transport
@@ -42,6 +44,9 @@ class SlurmShell:
         }
         words = ["env", "-i", *(f"{name}={value}" for name, value in self.environ.items())]
         login = jump_target(settings.login, settings.key_file)
+        sent = place.environ.get(host_key_variable(SLURM.provider), "")
+        if login is not None and sent and not (keys := HostKeys(place.root / FILE_NAME)).pins(login):
+            keys.accept(login, sent)  # as the home that has sent its settings knows it
         transport: Transport = Local(lambda _: words) if login is None else ssh_transport(place.root)
         self._target = login or Target("Slurm on this machine", "localhost")
         self._pool = ConnectionPool(transport)
