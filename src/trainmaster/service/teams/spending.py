@@ -197,16 +197,25 @@ def _key(by: str, row: Mapping[Any, Any]) -> str | None:
 def _parts(
     by: str, row: Mapping[Any, Any], clusters: Sequence[RowMapping], now: float
 ) -> dict[str | None, float]:
-    """The groups of a run, with what part of its bill is of each: several if it was in several places."""
+    """The groups of a run, with what part of its bill is of each: several if it was in several places.
+
+    A place of which only a damaged record tells has a group, too: what it has cost is unknown, not nothing.
+    """
     from trainmaster.cluster.record import readable
 
     spent: dict[str | None, float] = {}
+    damaged: list[str | None] = []
     if by == "provider":
-        for record in readable(clusters, lambda _: None):
+        records = readable(clusters, lambda _: None)
+        for record in records:
             for provider, usd in record.spent_by_provider(now).items():
                 spent[provider] = spent.get(provider, 0.0) + usd
+        known = {record.id for record in records}
+        damaged = [each["provider"] for each in clusters if each["id"] not in known]
     total = sum(spent.values())
-    return {place: usd / total for place, usd in spent.items() if usd} if total else {_key(by, row): 1.0}
+    if not total:
+        return {_key(by, row): 1.0}
+    return {**dict.fromkeys(damaged, 0.0), **{place: usd / total for place, usd in spent.items() if usd}}
 
 
 def _place(by: str, key: str | None, cost: Cost) -> tuple[Any, ...]:

@@ -185,6 +185,18 @@ def test_what_is_not_known_is_unknown_and_never_nothing(office):
     assert lines[2].startswith("bad,1,unknown,0.0,unknown,1,0")
 
 
+def test_a_place_of_which_only_a_damaged_record_tells_is_unknown_and_not_left_out(office):
+    there = [cluster("both", ClusterState.ENDED, 1, each, ended_at=NOW) for each in ("aws", "lab")]
+    office.run("both", 0, 0.8, clusters=there)
+    lost = t.cluster.c.provider == "lab"
+    office.database.write(lambda to, _: to.execute(t.cluster.update().where(lost).values(data="{")))
+    found = cost_report(office.database, ALL_RUNS, "provider")
+    assert [(row["key"], row["usd"], row["storage_usd"], row["unknown_runs"]) for row in found["rows"]] == [
+        ("aws", 0.8, 0.1, 1), ("lab", None, None, 1)
+    ]  # fmt: skip
+    assert found["total"]["usd"] == 0.8
+
+
 def test_a_label_is_no_formula_of_a_spreadsheet(office):
     office.run("one", 0, labels={"a": "=1+1"})
     assert as_csv(cost_report(office.database, ALL_RUNS, "label:a")).splitlines()[1].startswith("'=1+1,1,")
