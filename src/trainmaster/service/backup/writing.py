@@ -55,8 +55,8 @@ _LEFT_OUT: Final = re.compile(
 )
 _HEAD: Final = re.compile(r"store/(?:.*/heads/[^/]*|.*/manifest\.json)")
 _PARTS: Final = re.compile(r"store/.*/manifests/[^/]*")
-#: So many kinds of files there are: see `order`.
-ORDERS: Final = 3
+#: So often it is looked for what has come in the place of what was pruned meanwhile.
+_ROUNDS: Final = 3
 
 
 def is_kept(path: str) -> bool:
@@ -65,7 +65,7 @@ def is_kept(path: str) -> bool:
 
 
 def order(path: str) -> int:
-    """Which files are read first: what refers to others, as what it refers to was written before it.
+    """Which files are listed first: what refers to others, as what it refers to was written before it.
 
     >>> order("store/volumes/pets/heads/000001.json"), order("store/volumes/pets/chunks/81/81c4")
     (0, 2)
@@ -207,11 +207,23 @@ def _there(file: Path) -> UsageError:
 
 
 def _add_home(archive: _BackupArchive, root: Path) -> None:
-    """All files, those that refer to others first; each kind is listed again, as others may have come."""
-    for kind in range(ORDERS):
-        for path, place in _walk(root, archive if kind == 0 else None):
-            if order(path) == kind:
-                archive.add(f"{HOME}/{path}", place)
+    """All files. What refers to others is listed before these, and put in after them if it is still there.
+
+    A checkpoint that is pruned loses its manifest first, so that one which is still there at the end has all
+    its files in the backup. Each kind is listed again, as others may have come.
+    """
+    for number in range(_ROUNDS):
+        heads = [each for each in _walk(root, None if number else archive) if order(each[0]) == 0]
+        for kind in (1, 2):
+            for path, place in _walk(root, None):
+                name = f"{HOME}/{path}"
+                is_new = name not in archive.files and name not in archive.unreadable
+                if order(path) == kind and (number == 0 or (path.startswith("store/") and is_new)):
+                    archive.add(name, place)
+        if all(os.path.lexists(place) for _, place in heads):
+            break
+    for path, place in heads:
+        archive.add(f"{HOME}/{path}", place)
 
 
 def _walk(root: Path, notes: _BackupArchive | None) -> Iterator[tuple[str, Path]]:

@@ -257,6 +257,34 @@ def test_a_file_that_grows_shrinks_or_goes_while_it_is_read(tmp_path, monkeypatc
         assert tar.extractfile(tar.getmembers()[-1]).read() == b"a" * 40
 
 
+def test_a_checkpoint_that_is_pruned_meanwhile_is_left_out_and_the_newer_one_is_there(
+    home, tmp_path, monkeypatch
+):
+    series = home.root / "store/checkpoints/j"
+
+    def publish(number):
+        (series / number).mkdir(parents=True)
+        (series / number / "x").write_text(number)
+        (series / number / "manifest.json").write_text("{}")
+
+    def add(archive, name, path):
+        real(archive, name, path)
+        if name.startswith("home/") and not (series / "000002").exists():
+            publish("000002")
+            (series / "000001/manifest.json").unlink()
+            (series / "000001/x").unlink()
+
+    publish("000001")
+    real = _BackupArchive.add
+    monkeypatch.setattr(_BackupArchive, "add", add)
+    database = Database(home.database_url)
+    back_up(home, database, tmp_path / "b.tar.gz", {})
+    database.close()
+    with tarfile.open(tmp_path / "b.tar.gz") as tar:
+        found = {name.rpartition("/j/")[2] for name in tar.getnames() if "/checkpoints/" in name}
+    assert found == {"000002/x", "000002/manifest.json"}
+
+
 def test_paths_with_odd_characters_are_found_in_all_their_forms(tmp_path):
     before, now = Path('/h/50% "ä"'), Path("/n")
     forms = copies._forms(before, now)

@@ -34,7 +34,7 @@ def test_what_is_of_the_machine_or_made_again_is_not(path):
     assert not is_kept(path)
 
 
-def test_what_refers_to_others_is_read_first():
+def test_what_refers_to_others_is_listed_first():
     paths = [
         "store/volumes/pets/chunks/81/81c4",
         "store/volumes/pets/manifests/9f.parquet",
