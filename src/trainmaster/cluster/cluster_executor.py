@@ -240,6 +240,7 @@ class ClusterExecutor:
             TrainmasterError: a cluster cannot be had, whatever is tried.
         """
         notes: list[Note] = []
+        idle: list[ClusterConnection] = []
         held, waits = run_state.held_by_people(), run_state.awaited_approval() is not None
         has_nodes = self._has_nodes
         for connection in self._all:
@@ -268,14 +269,17 @@ class ClusterExecutor:
                 notes += [Note(words)] if had and not is_known else []
                 self._leave(connection, now)
                 continue
-            if over and not stays and connection.loop.record.id != self.own_cluster:
-                connection.loop.end()
+            if over and connection.loop.record.id != self.own_cluster:
+                if not stays:
+                    connection.loop.end()
+                elif not self.holds:
+                    idle.append(connection)
         if meter is not None:
             saving = sum(task.state in _WITH_OUTPUT for task in run_state.live_tasks())
             meter.publishing.rounds = max(math.ceil(saving / THREADS), 1)
             self.costs.pay_by(meter, now)
             if run_state.state not in (State.STOPPING, State.DONE):
-                notes += map(Note, self._spread.without_dear(self.costs, meter, now))
+                notes += map(Note, self._spread.without_dear(self.costs, meter, now, idle))
         self.costs.keep_written(now)
         return notes
 

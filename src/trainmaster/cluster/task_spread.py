@@ -8,7 +8,7 @@ those that come late, or never, hold nothing up.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainmaster.control.decide.budget import SOON_S
@@ -150,10 +150,13 @@ class TaskSpread:
         """See `RunCosts.why_unpaid`; empty also where nothing else goes on: the cap ends the run then."""
         return costs.why_unpaid(connection.loop, record) if self._is_dispensable(connection) else ""
 
-    def without_dear(self, costs: RunCosts, meter: Meter, now: float) -> Iterator[str]:
+    def without_dear(
+        self, costs: RunCosts, meter: Meter, now: float, idle: Collection[ClusterConnection] = ()
+    ) -> Iterator[str]:
         """Give back what costs, before the cap ends a run that may go on where it costs nothing.
 
-        The dearest first, and no more than is needed.
+        The dearest first, and no more than is needed; before them what is ``idle``: its experiments are over,
+        and it would only be kept warm.
         """
         # What is over costs no more, and cannot be given back.
         every = dict.fromkeys(
@@ -163,15 +166,20 @@ class TaskSpread:
             if connection.loop.leaves_at < math.inf:
                 costs.leave(connection.loop, now)
         growth = {each: costs.grows_usd(each.loop, now) for each in every}
-        may_leave = [each for each in every if self._is_dispensable(each)]
+        may_leave = [each for each in every if each in idle or self._is_dispensable(each)]
         meter.saves_nothing = False
-        for connection in sorted(may_leave, key=lambda each: -growth[each]):
+        for connection in sorted(may_leave, key=lambda each: (each not in idle, -growth[each])):
             if not meter.must_end(now + SOON_S):
                 return
             if growth[connection] > 0 and connection.loop.leaves_at == math.inf:
                 why = UsageError(meter.why_over(now + SOON_S))
                 costs.leave(connection.loop, now)
-                yield from self.without(connection, why, "gives back the machines of")
+                how, record = "gives back the machines of", connection.loop.record
+                if connection in idle:  # nothing need go elsewhere
+                    self._left.append(connection)
+                    yield f"{record.plan.name} {how} {record.provider}: {one_line(why)}"
+                else:
+                    yield from self.without(connection, why, how)
         left = {each for each in every if each.loop.leaves_at < math.inf}
         meter.saves_nothing = left.union(may_leave) == set(every)
 

@@ -399,6 +399,28 @@ def test_the_dearest_is_given_back_first_and_its_provider_has_one_lease(
     assert loop.leaves_at < math.inf
 
 
+def test_what_is_only_kept_warm_is_given_back_before_the_cap_ends_a_run_that_goes_on_elsewhere(
+    loop: Loop, clock: Clock
+) -> None:
+    rented(loop, PRICED, leased_until=9000.0)
+    plan = ClusterPlan("more", ("more",), "hosts", (RolePlan("worker", 1, (OWN,)),))
+    own = Loop(replace(new_record("run", plan, "home"), state=ClusterState.ACTIVE))
+    loops = {"train": cast("Any", loop), "more": cast("Any", own)}
+    places = cast("MemberPlaces", SimpleNamespace())
+    clusters = ClusterExecutor(loops, cast("Any", None), lambda _: None, places, clock)
+    done = SimpleNamespace(**{**vars(RUNS), "state": State.DONE})
+    more = SimpleNamespace(**{**vars(RUNS), "name": "more"})
+    running: Any = SimpleNamespace(**{**vars(RUNNING), "experiments": {"train": done, "more": more}})
+    meter = Meter(cap_usd=1.0, usual_lease_s=900.0)
+    assert not clusters.look(running, meter, 1600.0)
+    assert not loop.is_over
+    (line,) = (note.message for note in clusters.look(running, meter, 1725.0))
+    assert line.startswith("train gives back the machines of lab: it may cost $1.00")
+    assert not meter.must_end(1725.0)
+    clusters.look(running, meter, 1730.0)
+    assert loop.is_over
+
+
 def test_saves_that_have_to_wait_for_each_other_are_set_aside(clusters: ClusterExecutor, loop: Loop) -> None:
     rented(loop, PRICED)
     meter = Meter(cap_usd=100.0)
