@@ -356,6 +356,7 @@ def _fill_seats(
     if decision.fatal:
         return
     wanted: list[tuple[RolePlan, Rental, str]] = []
+    least: set[str] = set()
     for role in decision.record.plan.roles:
         held = {m.seat for m in decision.record.live if m.holds_seat}
         free = [seat for seat, of in decision.record.seats if of is role and seat not in held]
@@ -366,6 +367,9 @@ def _fill_seats(
         free = free[: max(missing, 0)]
         if free and (rental := _rental(decision, role, free, now, patience)) is not None:
             wanted += [(role, rental, seat) for seat in free]
+            least.update(free[: max(role.needed - _count(decision.record, role), 0)])
+    # First what nothing goes on without: one more worker is of no use before there is a parameter server.
+    wanted.sort(key=lambda each: each[2] not in least)
     paid = _paid(decision, wanted, seen, now, why_unpaid)
     for role in decision.record.plan.roles:
         if mine := [(rental, seat) for of, rental, seat in paid if of is role]:

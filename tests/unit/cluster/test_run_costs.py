@@ -252,8 +252,11 @@ def test_as_many_are_asked_for_as_can_be_paid_if_they_are_enough() -> None:
     one = new_record("run", ClusterPlan("train", ("train",), "lab", roles[:1]), "home")
     both = new_record("run", ClusterPlan("train", ("train",), "lab", roles), "home")
     assert len(seats(wanting(one, 2, is_formed=False).record)) == 2
-    decision = wanting(both, 3, is_formed=False)
+    decision = wanting(both, 1, is_formed=False)
     assert (seats(decision.record), decision.actions) == ([], []), "nothing could run without the other role"
+    found = wanting(both, 3, is_formed=False)
+    assert seats(found.record) == ["worker-0", "worker-1", "ps-0"], "rather than a third worker"
+    assert "1 x m4.large (node-3) not asked for: too much" in found.unpaid
     assert len(seats(wanting(both, 4, is_formed=False).record)) == 4
 
 
