@@ -47,7 +47,7 @@ _LEFT_OUT: Final = re.compile(
     r"|trainmaster\.db(?:-.*)?"
     r"|(?:.*/)?[^/]*\.lock"
     r"|(?:.*/)?\.[^/]*in-the-making-[^/]*(?:/.*)?"
-    r"|(?:[^/]+/)?\.[^/]+\.[0-9a-f]{16}"  # a draft of `write_private`
+    r"|(?:[^/]+/|(?:clusters|providers)/[^/]+/)?\.[^/]+\.[0-9a-f]{16}"  # a draft of `write_private`
     r"|(?:taken/[^/]+/)?lab"
     # Data that are mounted or fetched again, /tmp of members.
     r"|(?:taken/[^/]+/)?runs/[^/]+/inputs/(?![^/]*\.json$).*"

@@ -28,6 +28,7 @@ def test_what_is_of_the_home_is_kept(path):
         "runs/job-1/inputs/volume-0a", "runs/job-1/inputs/volume-0a.lock", "taken/a/runs/a/inputs/model-x",
         "runs/job-1/tasks/main/0/1/tmp", "runs/job-1/tasks/main/0/1/staging.lock",
         ".identity.0123456789abcdef", "providers/.x.json.0123456789abcdef",
+        "providers/slurm/.x.json.0123456789abcdef", "clusters/c-1/.database.0123456789abcdef",
     ],
 )  # fmt: skip
 def test_what_is_of_the_machine_or_made_again_is_not(path):
