@@ -146,5 +146,5 @@ def test_one_node_is_spoken_of_as_one():
     two = [{"name": f"worker-{n}", "gpus": 0} for n in range(2)]
     apart = lacking({"members": two, "slots": 2, "per_node": 1}, [node])
     assert apart == "2 nodes, one for each of its members; there is 1"
-    large = lacking({"members": two[:1], "slots": 8, "per_node": 0}, [node])
-    assert large == "a node with 8 slots; the only node has 4"
+    large = lacking({"members": [{"name": "worker-0", "gpus": 2}], "slots": 1, "per_node": 0}, [node])
+    assert large == "a node with 2 GPUs; the only node has 0"
