@@ -7,6 +7,7 @@ goes that is in one place when that has no machines later. What each would give 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -73,7 +74,7 @@ def settled_place(
     has_local = any(capabilities_of(name).is_here for name in recipe.places)
     if not has_own and not asking.spreads and (is_settled or has_local or len(asking.groups()) == 1):
         return _at(recipe, whole, tell, asking.refusals)
-    found = {name: shares for group in asking.groups() for name, shares in asking.shares(group).items()}
+    found = asking.all_shares()
     places = {place for shares in found.values() for place in shares}
     if not has_own and not all(found.values()):
         return _at(recipe, whole, tell, asking.refusals)
@@ -152,6 +153,7 @@ class _Asking:
         fewer: over how many nodes sweeps spread that one place alone begins in time, and not with all.
         by_objective: quotes have chosen the place of the whole.
         answers: what places have said last, the best of each.
+        placed: how many nodes experiments have in each place.
         best: of sweeps, by their quotes. sizes: workers of their gangs, where the recipe leaves a choice.
     """
 
@@ -164,6 +166,7 @@ class _Asking:
     fewer: dict[str, int] = field(default_factory=dict)
     by_objective: bool = False
     answers: dict[str, Place] = field(default_factory=dict)
+    placed: dict[str, dict[str, int]] = field(default_factory=dict)
     best: dict[str, QuotedSpread] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
@@ -212,7 +215,16 @@ class _Asking:
             found.setdefault(key, []).append(name)
         return list(found.values())
 
-    def shares(self, group: list[str]) -> dict[str, dict[str, int]]:
+    def all_shares(self) -> dict[str, dict[str, int]]:
+        """Where each experiment is, see `_shares`. Sweeps come last: the others leave them what they cost."""
+        experiments = self.recipe.experiments
+        for group in sorted(
+            self.groups(), key=lambda group: spreads_over_places(self.recipe, experiments[group[0]])
+        ):
+            self.placed |= self._shares(group)
+        return {name: self.placed[name] for name in experiments}
+
+    def _shares(self, group: list[str]) -> dict[str, dict[str, int]]:
         """Where each experiment of a group is: a place, or how many nodes in each of some."""
         first, places = self.recipe.experiments[group[0]], self._places(group[0])
         if spreads_over_places(self.recipe, first) and first.workers is not None and len(places) > 1:
@@ -302,12 +314,23 @@ class _Asking:
         return dict(best.nodes)
 
     def _unspent(self) -> Recipe:
-        """With what the sweeps before leave of ``budget.total``."""
-        budget, usd = self.recipe.budget, sum(each.spread.cost_usd for each in self.best.values())
-        if budget is None or budget.total_usd is None or not usd:
+        """With what the experiments that have their places leave of ``budget.total``."""
+        budget = self.recipe.budget
+        if budget is None or budget.total_usd is None:
             return self.recipe
-        budget = budget.model_copy(update={"total_usd": max(budget.total_usd - usd, 0.0)})
-        return self.recipe.model_copy(update={"budget": budget})
+        usd = sum(self._cost_usd(name, shares) for name, shares in self.placed.items())
+        return _with_total(self.recipe, max(budget.total_usd - usd, 0.0)) if usd else self.recipe
+
+    def _cost_usd(self, name: str, shares: Mapping[str, int]) -> float:
+        """Of an experiment in its place: what was chosen for it, else the median of its quote; 0 unknown."""
+        if name in self.best:
+            return self.best[name].spread.cost_usd
+        made: Quote | None = None
+        if len(shares) == 1:
+            with suppress(TrainmasterError):
+                part = part_of(self.recipe, next(iter(shares)), {name: None})
+                made = quote_now(self.service, _with_total(part, None), self.environ)
+        return made.cost_usd.p50 if made is not None and made.cost_usd and not made.is_unknown else 0.0
 
     def _takes_none(self, name: str, place: str) -> bool:
         """Whether a place would not give a single node either."""
@@ -334,6 +357,11 @@ class _Asking:
 
     def _places(self, name: str) -> tuple[str, ...]:
         return places_of(self.recipe, self.recipe.experiments[name])
+
+
+def _with_total(recipe: Recipe, total_usd: float | None) -> Recipe:
+    budget = recipe.budget and recipe.budget.model_copy(update={"total_usd": total_usd})
+    return recipe.model_copy(update={"budget": budget})
 
 
 def next_place(

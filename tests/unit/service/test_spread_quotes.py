@@ -62,7 +62,7 @@ def have_quotes(monkeypatch: pytest.MonkeyPatch, known: dict[str, tuple[float, f
             time_s=SimpleNamespace(p50=time_s),
             cost_usd=SimpleNamespace(p50=cost_usd),
         )
-        return SimpleNamespace(is_unknown=False, experiments={name: one})
+        return SimpleNamespace(is_unknown=False, experiments={name: one}, cost_usd=one.cost_usd)
 
     monkeypatch.setattr("trainmaster.service.place_table._quote", quote)
     return asked
@@ -144,6 +144,22 @@ def test_a_second_sweep_has_what_the_first_one_leaves_of_a_total(
         "train": ("slurm",),
         "again": ("hosts",),
     }
+
+
+def test_a_sweep_has_what_the_other_experiments_leave_of_a_total(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that come later in the recipe: $0.20 of $1.30 are for it, as in the rows above."""
+    have_places(monkeypatch, {"hosts": 0.0, "slurm": 0.0})
+    have_quotes(monkeypatch, {"hosts": (200.0, 0.0, "host"), "slurm": (30.0, 0.2, "big")})
+    text = SWEEP.format(places="hosts, slurm", workers=6) + "objective: fastest\nbudget: {total: $1.30}\n"
+    other = '  other:\n    provider: slurm\n    command: "true"\n'
+    before, after = text.split("objective")
+    for more, shares in ((other, {"hosts": 1, "slurm": 5}), ("", {})):
+        found = settled_place(
+            service, Recipe.from_text(f"{before}{more}objective{after}"), {}, lambda _: None
+        )
+        assert found.experiments["train"].shares == shares
 
 
 def test_what_no_places_keep_together_is_said(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
