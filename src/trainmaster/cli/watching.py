@@ -32,6 +32,8 @@ SAME_EVERY_S = 60.0
 #: once; and so long after that attempts still end with it, as one that is taken back has time to save.
 LOSS_HELD_S = 10.0
 LOSS_TOLD_S = 180.0
+#: On the way there, as while it saves, the reason of an attempt is known already.
+_ENDED = (State.RECOVERING, State.DONE)
 
 
 class PlainDisplay:
@@ -142,7 +144,10 @@ def told_events(events: Iterable[Event], losses: Losses) -> list[str]:
     now = time.monotonic()
     lines = []
     for event in events:
-        why = f": {event.message}" if event.message else ""
+        if event.kind == "experiment" and event.after is State.STOPPING:
+            continue  # told once, when it has ended
+        message = event.message.removeprefix(f"{event.reason.lower()} ") if event.reason else event.message
+        why = f": {message}" if message else ""
         if event.kind == "experiment":
             lines.append(f"{event.experiment}: {event.reason or event.after}{why}")
         elif event.kind == "note":
@@ -150,7 +155,7 @@ def told_events(events: Iterable[Event], losses: Losses) -> list[str]:
             lines.append(about + event.message)
             if event.reason is EndReason.NODE_LOST:
                 losses.machine(now)
-        elif event.kind == "task" and event.reason not in (None, *FINISHED):
+        elif event.kind == "task" and event.after in _ENDED and event.reason not in (None, *FINISHED):
             line = f"{event.experiment}/{event.task}: attempt {event.attempt} {event.reason}{why}"
             is_lost = event.reason in LOST and event.after is State.RECOVERING
             lines += losses.attempt(line, now) if is_lost else [line]

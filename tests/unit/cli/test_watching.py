@@ -2,7 +2,16 @@ from dataclasses import replace
 
 import pytest
 
-from trainmaster.cli.watching import Losses, PlainDisplay, fresh, goes_on_text, progress_lines, told
+from trainmaster.api import Event
+from trainmaster.cli.watching import (
+    Losses,
+    PlainDisplay,
+    fresh,
+    goes_on_text,
+    progress_lines,
+    told,
+    told_events,
+)
 from trainmaster.service import Note
 from trainmaster.service.driving.run_watcher import (
     AttemptEnded,
@@ -106,3 +115,22 @@ def test_the_very_same_line_is_said_once_a_minute():
     assert list(fresh(["1/4 done", "loss 2"], said, 20.0)) == ["loss 2"]
     assert list(fresh(["1/4 done", "loss 2"], said, 70.0)) == ["1/4 done"]
     assert set(said) == {"1/4 done", "loss 2"}
+
+
+def test_an_end_that_is_on_its_way_is_told_once():
+    def event(kind, after, reason, message=""):
+        row = {"experiment": "train", "task": 0, "attempt": 1, "kind": kind, "after": after}
+        return Event.of(
+            {"id": 1, "at": 1.0, "before": "RUNNING", **row, "reason": reason, "message": message}
+        )
+
+    stopped = [
+        event("experiment", "STOPPING", "CANCELLED"),
+        event("task", "STOPPING", "CANCELLED"),
+        event("task", "DONE", "CANCELLED"),
+        event("experiment", "DONE", "CANCELLED"),
+    ]
+    failed = [event("experiment", "DONE", "USER_ERROR", "user_error exit code 1")]
+    losses = Losses(waits=False)
+    assert told_events(stopped, losses) == ["train/0: attempt 1 CANCELLED", "train: CANCELLED"]
+    assert told_events(failed, losses) == ["train: USER_ERROR: exit code 1"]

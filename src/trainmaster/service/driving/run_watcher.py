@@ -36,6 +36,7 @@ from trainmaster.service.driving.run_news import (
 )
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.units import format_bytes
 
 if TYPE_CHECKING:
     from trainmaster.control.measure.progress import TaskProgress
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 _TOLD_EVERY_S = 1.0
 #: Of what a task has written while nothing drove it, so much is shown at most.
 _MOST_UNSEEN_BYTES = 64 << 10
+#: So much is shown at its end of what a task has written faster than it was shown; of more, the last of it.
+_MOST_LAST_BYTES = 1 << 20
 #: How many of the best tasks are shown.
 SHOWN_BEST = 5
 #: The best are looked for at most that often, and never for more than a hundredth of the time.
@@ -219,9 +222,10 @@ class Echo:
             return []
         key = (experiment, task, attempt)
         place = self._home.attempt(self._run, experiment, task, attempt)
-        data, self._offsets[key], _ = read_log(
-            place.directory, self._first[experiment], self._offsets.get(key, 0)
-        )
+        left_out = self._skip(key, place.directory) if final else ""
+        data = self._read(key, place.directory)
+        while final and (more := self._read(key, place.directory)):  # a log is in several files
+            data += more
         *whole, rest = (self._partial.pop(key, b"") + data).split(b"\n")
         if data:
             with suppress(OSError):  # another driver may go on with it
@@ -232,7 +236,23 @@ class Echo:
             self._partial[key] = rest
         prefix = f"{experiment}/{task} | " if self._prefixed else ""
         # A progress bar rewrites its line with carriage returns: its last state is what counts.
-        return [prefix + line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2] for line in whole]
+        shown = [prefix + line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2] for line in whole]
+        return [left_out, *shown] if left_out else shown
+
+    def _read(self, key: tuple[str, int, int], directory: Path) -> bytes:
+        data, self._offsets[key], _ = read_log(directory, self._first[key[0]], self._offsets.get(key, 0))
+        return data
+
+    def _skip(self, key: tuple[str, int, int], directory: Path) -> str:
+        """If a task that has ended has far more to show: go on at the last of it; the line that says so."""
+        log = directory, self._first[key[0]]
+        end, seen = log_end(*log), self._offsets.get(key, 0)
+        if end - seen <= _MOST_LAST_BYTES:
+            return ""
+        self._offsets[key] = line_start(*log, end - _MOST_UNSEEN_BYTES)
+        self._partial.pop(key, None)
+        left_out = format_bytes(self._offsets[key] - seen)
+        return f"... {left_out} of output are left out here: `trainmaster logs {self._run}` shows them"
 
     def newly_staged(self, turn: Turn) -> Iterator[SetupBegun]:
         """Experiments whose ``setup`` begins with this turn."""

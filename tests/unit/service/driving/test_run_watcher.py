@@ -135,3 +135,18 @@ def test_what_was_written_while_nothing_drove_it_is_shown(tmp_path, known, shown
         log.write("four\nfi")
     assert Echo(service, session).lines("main", 0, 1) == (["four"] if shown else [])
     assert Echo(service, session).lines("main", 0, 1) == []
+
+
+def test_the_end_of_a_long_output_is_shown_and_what_is_left_out_before_it_is_told(tmp_path):
+    place = AttemptPlace(tmp_path / "main" / "0" / "1")
+    place.directory.mkdir(parents=True)
+    place.log("worker-0").write_text("a line\n" * 400_000 + "the end")
+    recipe = Recipe.from_dict({"name": "r", "experiments": {"main": {"command": "true"}}})
+    session = SimpleNamespace(run="r", recipe=recipe, lease=SimpleNamespace(token=1))
+    service = SimpleNamespace(home_of=lambda _: SimpleNamespace(attempt=lambda *_: place))
+    echo = Echo(service, session)
+    assert len(echo.lines("main", 0, 1)) == (1 << 20) // 7
+    told, *lines, last = echo.lines("main", 0, 1, final=True)
+    assert told == "... 1.7 MB of output are left out here: `trainmaster logs r` shows them"
+    assert (set(lines), last) == ({"a line"}, "the end")
+    assert echo.lines("main", 0, 1, final=True) == []
