@@ -180,6 +180,21 @@ def test_each_attempt_of_a_sweep_over_several_places_is_kept_with_its_own_machin
     assert [each.measurement.offer for each in bench.kept] == ["host", "aws:g4dn.xlarge"]
 
 
+def test_a_place_whose_tasks_come_last_is_measured_too(bench):
+    """However many others ran before: each kind of machine has its own first ones."""
+    phases = []
+    bench.recorder.keep_phases = phases.extend
+    setup = {EffectKind.STAGE: Job(True, took=(PhaseDuration("setup", "pip", 3.0),))}
+    for place in ("host", "m4.large"):
+        bench.recorder.where = lambda _, place=place: Where(place, 2)
+        for number in range(MOST_DURATIONS + 1):
+            bench.recorder.took(Effect(EffectKind.FORGET, "main", number, 1), setup, BEGAN)
+            bench.end(number, 1.5)
+    each = {"host": MOST_DURATIONS, "m4.large": MOST_DURATIONS}
+    assert Counter(found.measurement.offer for found in bench.kept) == each
+    assert [found.offer for found in phases] == ["host", "m4.large"]
+
+
 def test_how_long_what_comes_once_took_is_kept_of_the_first_attempts_only(tmp_path):
     bench, kept = Bench(tmp_path), []
     bench.recorder.keep_phases = kept.extend

@@ -7,12 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from trainmaster.advisor.model.devices import Device, Ratio, speed_ratio
+from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.infeasible import no_feasible
 from trainmaster.db import Database
 from trainmaster.providers import Catalogue
-from trainmaster.service.quotes.candidate_offers import told_by
+from trainmaster.service.quotes.candidate_offers import told_by, told_elsewhere
+from trainmaster.service.quotes.job_knowledge import is_elsewhere
 from trainmaster.service.quotes.quote_service import Quoter
 from trainmaster.service.quotes.worker_counts import allowed_workers, with_fewest
 from trainmaster.spec import read_recipe
@@ -36,6 +39,18 @@ def test_what_was_measured_there_counts_before_what_was_measured_here():
     assert told_by([here, small], offers("m4.large")) == [here]
     (found,) = told_by([here, there, small], offers("m4.large", provider="lab"))
     assert (found.offer, found.duration_s) == ("m4.large", 8.0)
+
+
+def test_what_was_measured_in_another_place_only_says_little_of_how_fast_this_one_is():
+    """But that is more than nothing: its machines can be compared with those that are known."""
+    measured = [Measurement(None, duration_s=9.0, offer="m4.large")]
+    lab = offers("m4.large", provider="lab")
+    found = told_elsewhere(measured, lab)
+    assert (found[0].offer, found[0].duration_s) == ("elsewhere:m4.large", 9.0)
+    assert told_elsewhere(measured, offers("laptop", provider="local")) == []
+    known = Knowledge.of(found, [], {}, {})
+    assert is_elsewhere(known)
+    assert speed_ratio(Device("", 64.0, "m4.large"), known.measured) == Ratio(0.0, 1.0)
 
 
 @pytest.fixture

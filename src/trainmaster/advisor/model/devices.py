@@ -45,6 +45,10 @@ _BETWEEN_CPUS: Final = 0.3
 _PER_FOLD: Final = 0.1
 _CPU_TO_GPU: Final = 1.0
 _UNKNOWN_GPU: Final = 1.0
+#: What was measured on machines of another place, which this one's catalogue does not have, is named so; and
+#: what is not known of how fast they are (log).
+ELSEWHERE: Final = "elsewhere:"
+_ELSEWHERE: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ def speed_ratio(device: Device, measured: Device) -> Ratio:
     """
     if device == measured and device.offer:
         return Ratio(0.0, 0.0)
+    if measured.offer.startswith(ELSEWHERE):
+        return Ratio(0.0, _ELSEWHERE)
     if not device.accelerator and not measured.accelerator:
         log = _log_speed(device.cores) - _log_speed(measured.cores)
         return Ratio(log, _BETWEEN_CPUS + _PER_FOLD * abs(log))

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.spec import Recipe
 
-#: Per experiment and control process: tasks without steps whose duration is kept, attempts with steps, and
-#: how often a phase of the same content.
+#: Per experiment, kind of machine and control process: tasks without steps whose duration is kept, attempts
+#: with steps, and how often a phase of the same content.
 MOST_DURATIONS = 20
 MOST_TRACES = 100
 MOST_PHASES = 3
@@ -114,9 +114,9 @@ class Recorder:
     facts: RunFacts = field(default_factory=RunFacts)
     _followed: dict[str, _Followed] = field(default_factory=dict, init=False)
     _durations: list[tuple[Effect, GangStatus, Where]] = field(default_factory=list, init=False)
-    _short: Counter[str] = field(default_factory=Counter, init=False)
-    _traced: Counter[str] = field(default_factory=Counter, init=False)
-    _phases: Counter[tuple[str, str, str]] = field(default_factory=Counter, init=False)
+    _short: Counter[tuple[str, str]] = field(default_factory=Counter, init=False)
+    _traced: Counter[tuple[str, str]] = field(default_factory=Counter, init=False)
+    _phases: Counter[tuple[str, str, str, str]] = field(default_factory=Counter, init=False)
 
     def look(self, task: Task, progress: TaskProgress, gang: GangStatus | None, now: float) -> None:
         """A task runs, and this is what it has told so far; what a service does is no measure of anything."""
@@ -130,8 +130,8 @@ class Recorder:
             self._followed[attempt] = _Followed(progress, now, late)
         elif now - known.kept_at >= KEEP_EVERY_S:
             known.kept_at = now
-            if gang is not None and self._traced[task.experiment] < MOST_TRACES:
-                where = self.where(attempt)
+            where = self.where(attempt)
+            if gang is not None and self._traced[task.experiment, where.offer] < MOST_TRACES:
                 found = self._measure(task, known, progress.directory, gang, where, None, now)
                 if found is not None:
                     self.keep([Recorded(attempt, task.experiment, found)])
@@ -139,15 +139,15 @@ class Recorder:
     def took(self, effect: Effect, jobs: Mapping[EffectKind, Job], now: float) -> None:
         """An attempt is over: how long what was done for it took.
 
-        What is brought to a machine is there for those that come later: the first one counts.
+        What is brought to a machine is there for those that come later: the first one of each kind counts.
         """
         attempt = attempt_id(self.run, effect.experiment, effect.task, effect.attempt)
         found = []
         for each in (each for job in jobs.values() for each in job.took):
-            key, most = (effect.experiment, each.phase, each.content), 1 if each.content else MOST_PHASES
+            offer, most = self.where(attempt).offer, 1 if each.content else MOST_PHASES
+            key = effect.experiment, offer, each.phase, each.content
             if self._phases[key] < most:
                 self._phases[key] += 1
-                offer = self.where(attempt).offer
                 found.append(RecordedPhase(attempt, effect.experiment, each, offer, now))
         if found:
             self.keep_phases(found)
@@ -160,23 +160,24 @@ class Recorder:
         known = self._followed.pop(attempt, None)
         if gang is None or gang.phase is not Phase.EXITED or gang.started_at is None or gang.ended_at is None:
             return
-        known = known or self._unseen(effect, now)
-        if known is not None and self._traced[effect.experiment] < MOST_TRACES:
+        known, where = known or self._unseen(effect, now), self.where(attempt)
+        kind = effect.experiment, where.offer
+        if known is not None and self._traced[kind] < MOST_TRACES:
             for _ in range(_LAST_READS):
                 if not known.progress.update(gang.ended_at):
                     break
             # What was stopped as it had come to its target is whole, whatever its script made of that.
             end = gang.ended_at if known.progress.reached else self._end_of(effect, gang)
-            where, directory = self.where(attempt), known.progress.directory
+            directory = known.progress.directory
             found = self._measure(effect, known, directory, gang, where, end, now)
             if found is not None and (found.point is not None or found.curve is not None):
-                self._traced[effect.experiment] += 1
+                self._traced[kind] += 1
                 self.keep([Recorded(attempt, effect.experiment, found)])
                 return
-        if self._short[effect.experiment] < MOST_DURATIONS and self._end_of(effect, gang) is not None:
-            self._short[effect.experiment] += 1
-            self._durations.append((effect, gang, self.where(attempt)))
-            if self._short[effect.experiment] == MOST_DURATIONS:
+        if self._short[kind] < MOST_DURATIONS and self._end_of(effect, gang) is not None:
+            self._short[kind] += 1
+            self._durations.append((effect, gang, where))
+            if self._short[kind] == MOST_DURATIONS:
                 self.flush(now)
 
     def _unseen(self, effect: Effect, now: float) -> _Followed | None:

@@ -178,6 +178,14 @@ def told_by(found: list[Measurement], catalogue: Catalogue) -> list[Measurement]
     return [replace(each, offer=types[each.offer]) for each in found if each.offer in types] or here
 
 
+def told_elsewhere(found: list[Measurement], catalogue: Catalogue) -> list[Measurement]:
+    """What was measured in other places, where nothing else is known; names of machines say so."""
+    from trainmaster.advisor.model.devices import ELSEWHERE
+
+    own = catalogue_is_own(catalogue)
+    return [] if own else [replace(each, offer=f"{ELSEWHERE}{each.offer}") for each in found]
+
+
 def _lab(home: Home, today: date) -> CandidateOffers:
     from trainmaster.advisor.market.memory_floor import RUNTIME_CORES, Shares
     from trainmaster.providers import load_catalogue

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.service.quotes.candidate_offers import told_by
+from trainmaster.service.quotes.candidate_offers import told_by, told_elsewhere
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
 from trainmaster.spec.errors import UsageError, one_line
@@ -52,6 +52,13 @@ def _helps_again(known: Knowledge) -> bool:
 
     shapes = list(map(shape_of, known.seen))
     return known.held > HELD and known.measured.offer == "local" and len(set(shapes)) == len(shapes)
+
+
+def is_elsewhere(known: Knowledge) -> bool:
+    """Whether it was measured in other places only, whose machines are not those that are asked for."""
+    from trainmaster.advisor.model.devices import ELSEWHERE
+
+    return known.measured.offer.startswith(ELSEWHERE)
 
 
 class JobKnowledge:
@@ -105,6 +112,8 @@ class JobKnowledge:
 
         self.plays[name] = history.plays
         same, similar = (told_by(list(found), builder.catalogue) for found in (history.same, history.similar))
+        if not same and not similar:
+            same = told_elsewhere(history.same, builder.catalogue)
         experience = experience_of(self._service.database, history.fingerprint.exact, team=history.team)
         known = builder.knowledge(recipe.experiments[name], same, similar, experience)
         return known and replace(known, fingerprint=history.fingerprint.exact)
@@ -144,7 +153,7 @@ class JobKnowledge:
         if not options.fresh:
             for name in (name for name in names if name not in found):
                 known = self.known(recipe, name, builder)
-                if known is None or known.similar:
+                if known is None or known.similar or (is_elsewhere(known) and measures):
                     continue
                 points = known.all_points
                 many = "1 measurement" if points == 1 else f"{points} measurements"
@@ -174,6 +183,9 @@ class JobKnowledge:
                 if known.similar:
                     missing.pop(name, None)
         for name, known in found.items():
+            if is_elsewhere(known):
+                machine = known.measured.offer.partition(":")[2]
+                self.notes.append(f"{name}: it ran on {machine} only; how fast other machines are is unknown")
             if known.held > HELD:
                 self.notes.append(f"{name}: {_held(known)}: the interval is as much wider")
         ordered = {name: found[name] for name in names if name in found}

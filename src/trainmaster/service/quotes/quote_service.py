@@ -20,7 +20,7 @@ from trainmaster.service.quotes.candidate_offers import (
     told_by,
 )
 from trainmaster.service.quotes.home_load import HomeLoad
-from trainmaster.service.quotes.job_knowledge import NO_END, JobKnowledge
+from trainmaster.service.quotes.job_knowledge import NO_END, JobKnowledge, is_elsewhere
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.quotes.other_jobs import other_jobs_s
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
@@ -243,7 +243,7 @@ class Quoter:
         found = {}
         for name, experiment in recipe.experiments.items():
             known = self._jobs.known(recipe, name, builder)
-            if known is None or known.similar:
+            if known is None or known.similar or is_elsewhere(known):
                 continue
             from trainmaster.advisor.market.memory_floor import Memory
             from trainmaster.advisor.market.workload import Workload
