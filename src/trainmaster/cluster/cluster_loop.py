@@ -13,7 +13,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -44,6 +44,9 @@ _TICK_S: Final = 0.25
 _LOOK_S: Final = 2.0
 #: While a machine boots: its time is paid for.
 BOOT_LOOK_S: Final = 1.0
+#: While all that is missing waits in a queue that others use, too: this part of how long it has waited.
+_QUEUE_SHARE: Final = 0.1
+_QUEUE_LOOK_S: Final = 30.0
 #: One that has not answered for a while is asked more rarely.
 _LOOK_AGAIN_S: Final = 10.0
 _CLOSE_S: Final = 10.0
@@ -118,7 +121,7 @@ class ClusterLoop:
         self._grown: dict[str, RolePlan] = {}
         self._slow: queue.SimpleQueue[Callable[[ClusterRecord], ClusterRecord]] = queue.SimpleQueue()
         self._outage = ProviderOutage(record.plan.name, record.provider)
-        self._look_at = float("-inf")
+        self._look_at = self._queued_at = float("-inf")
         self._is_look_stale = False
         self._decide_at = 0.0
         self._thread: threading.Thread | None = None
@@ -448,6 +451,8 @@ class ClusterLoop:
             self._decide_at = 0.0
         was_away = self._observed.away_since is not None
         self._observed.take(self.record.id, name, result, now)
+        if name.startswith(("rent ", "back ")):  # what is known of its machines is not true any more
+            self._look_at = min(self._look_at, now + BOOT_LOOK_S)
         if name != "look":
             return
         away_since = self._observed.away_since
@@ -509,11 +514,28 @@ class ClusterLoop:
         if self.record.state is ClusterState.PLANNED:
             return
         if now >= self._look_at and not self._tasks.is_running("look"):
-            is_booting = any(node.state is NodeState.STARTING for node in self._observed.nodes.values())
-            self._look_at = now + (BOOT_LOOK_S if is_booting else _LOOK_S)
+            nodes = self._observed.nodes.values()
+            if not any(node.is_queued for node in nodes):
+                self._queued_at = now
+            self._look_at = now + look_pause_s(nodes, now - self._queued_at)
             self._tasks.start("look", partial(self._provider.nodes, self.record.id))
         if self.record.state is not ClusterState.ENDING:
             self.leases.probe(self.record, now)
+
+
+def look_pause_s(nodes: Collection[Node], queued_s: float) -> float:
+    """How long until a provider is asked again for its machines.
+
+    Args:
+        nodes: as it told last.
+        queued_s: for how long some have waited in its queue, which others ask, too.
+    """
+    queue_s = min(max(_QUEUE_SHARE * queued_s, BOOT_LOOK_S), _QUEUE_LOOK_S)
+    pauses = {NodeState.STARTING: BOOT_LOOK_S}
+    there = (node for node in nodes if node.state is not NodeState.GONE)
+    return min(
+        (queue_s if each.is_queued else pauses.get(each.state, _LOOK_S) for each in there), default=_LOOK_S
+    )
 
 
 def _taken(lines: queue.SimpleQueue[str]) -> list[str]:

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from trainmaster.control.task.layout import RunFiles
     from trainmaster.providers.base import Node, ProviderPlace
     from trainmaster.service.service import Service
+    from trainmaster.transport.base import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +410,7 @@ def _options(place: ProviderPlace, node: Node) -> list[str]:
     from trainmaster.providers.hosts_over_ssh import target_of
 
     target = target_of(node)
-    known = place.root / "known_hosts"
+    known = met = place.root / "known_hosts"
     if target.host_key:  # vouched for by the provider: no need to have met it
         known = place.root / "clusters" / node.cluster / f"known-{node.id}"  # removed with its cluster
         line = f"{target.pin} {target.host_key}\n"
@@ -427,6 +428,16 @@ def _options(place: ProviderPlace, node: Node) -> list[str]:
     options += ["-p", str(target.port), "-l", target.login]
     if target.key is not None:
         options += ["-i", str(target.key), "-o", "IdentitiesOnly=yes"]
-    if node.jump:
+    if target.jump is not None and target.jump.key is not None:
+        options += ["-o", f"ProxyCommand={shlex.join(_way_through(target.jump, target.jump.key, met))}"]
+    elif node.jump:
         options += ["-J", node.jump]
     return options
+
+
+def _way_through(jump: Target, key: Path, met: Path) -> list[str]:
+    """To a host that this key opens; this home has met it, or its owner, whose settings say all else."""
+    words = ["ssh", "-o", f'UserKnownHostsFile="{met}" ~/.ssh/known_hosts', "-i", str(key)]
+    words += ["-o", "IdentitiesOnly=yes", *(["-l", jump.user] if jump.user else [])]
+    words += [] if jump.port == 22 else ["-p", str(jump.port)]
+    return [*words, "-W", "%h:%p", jump.address]

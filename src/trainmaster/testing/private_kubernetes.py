@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
@@ -44,6 +45,13 @@ RULES: Final = [
     {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create", "get"]},
     {"apiGroups": [""], "resources": ["pods/log", "events", "resourcequotas"], "verbs": ["get", "list"]},
 ]
+#: May do the same, and its token is in the pods that name it.
+SERVICE_ACCOUNT: Final = "trainmaster"
+#: This machine, as nodes and pods reach it.
+ADDRESS: Final = "10.84.0.254"
+#: The API server, as pods are told where it is: nothing here leads the service's address elsewhere.
+_SERVER: Final = "10.86.0.1"
+_SERVER_PORT: Final = 443
 _RBAC: Final = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
 
 
@@ -74,7 +82,7 @@ class PrivateKubernetes(PrivateServer):
         # Images and layers lie on a disk: /run has little room.
         self._disk = Path(tempfile.mkdtemp(prefix="tm-k8s-", dir="/var/tmp"))
         self._names = [f"n{number}" for number in range(1, nodes + 1)]
-        self._etcd, self._peer, self._port, self._health, self._other = free_ports(5)
+        self._etcd, self._peer, self._health, self._other = free_ports(4)
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self._tokens = {name: secrets.token_hex(16) for name in ("admin", "alice")}
         self.kubeconfig, self.admin = self._place / "alice.conf", self._place / "admin.conf"
@@ -106,7 +114,8 @@ class PrivateKubernetes(PrivateServer):
         fcntl.flock(self._held, fcntl.LOCK_EX)  # another one has the network
         self._sweep()
         _run("ip", "link", "add", "tmk8s", "type", "bridge")
-        _run("ip", "addr", "add", "10.84.0.254/24", "dev", "tmk8s")
+        for address in (f"{ADDRESS}/24", f"{_SERVER}/32"):
+            _run("ip", "addr", "add", address, "dev", "tmk8s")
         _run("ip", "link", "set", "tmk8s", "up")
         for number, name in enumerate(self._names, 1):
             space = f"tmk8s-{name}"
@@ -118,7 +127,8 @@ class PrivateKubernetes(PrivateServer):
             _run("ip", "-n", space, "addr", "add", f"10.84.0.{number}/24", "dev", "eth0")
             for device in ("eth0", "lo"):
                 _run("ip", "-n", space, "link", "set", device, "up")
-            _run("ip", "-n", space, "route", "add", "default", "via", "10.84.0.254")
+            _run("ip", "-n", space, "route", "add", "default", "via", ADDRESS)
+            _run("ip", "route", "add", f"10.85.{number}.0/24", "via", f"10.84.0.{number}")
             for other in range(1, len(self._names) + 1):
                 if other != number:
                     _run("ip", "-n", space, "route", "add", f"10.85.{other}.0/24", "via", f"10.84.0.{other}")
@@ -144,7 +154,8 @@ class PrivateKubernetes(PrivateServer):
         conf = f"--kubeconfig={self.admin}"
         self._spawn(
             "controllers", str(self._binaries / "kube-controller-manager"), conf, "--leader-elect=false",
-            f"--service-account-private-key-file={self._place}/sa.key", "--node-monitor-period=1s",
+            f"--service-account-private-key-file={self._place}/sa.key",
+            f"--root-ca-file={self._place}/certs/apiserver.crt", "--node-monitor-period=1s",
             "--node-monitor-grace-period=20s", f"--secure-port={self._health}", "--port=0",
             f"--cert-dir={self._place}/ccerts",
         )  # fmt: skip
@@ -157,6 +168,9 @@ class PrivateKubernetes(PrivateServer):
         self._until(lambda: len(self.ready()) == len(self._names), "kubelet")
         self.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         self.api.call("POST", f"{_RBAC}/roles", {"metadata": {"name": "trainmaster"}, "rules": RULES})
+        self.api.call("POST", "serviceaccounts", {"metadata": {"name": SERVICE_ACCOUNT}})
+        for name in ("default", SERVICE_ACCOUNT):  # pods are refused until it has a token
+            self._until(partial(self._has_token, name), f"service account {name}")
         self._bind()
 
     def close(self) -> None:
@@ -180,21 +194,20 @@ class PrivateKubernetes(PrivateServer):
 
     def start_server(self) -> None:
         """The API server is there, with all that it knew."""
-        address = "10.84.0.254"
         self._spawn(
             "apiserver", str(self._binaries / "kube-apiserver"),
             f"--etcd-servers=http://127.0.0.1:{self._etcd}", f"--cert-dir={self._place}/certs",
-            f"--bind-address={address}", f"--secure-port={self._port}",
+            f"--bind-address={_SERVER}", f"--secure-port={_SERVER_PORT}",
             f"--token-auth-file={self._place}/tokens.csv", "--authorization-mode=RBAC",
             "--service-account-issuer=https://lab", f"--service-account-key-file={self._place}/sa.key",
             f"--service-account-signing-key-file={self._place}/sa.key",
             "--kubelet-preferred-address-types=InternalIP", "--service-cluster-ip-range=10.86.0.0/24",
-            "--disable-admission-plugins=ServiceAccount", "--allow-privileged=true",
+            "--allow-privileged=true",
         )  # fmt: skip
         authority = self._place / "certs" / "apiserver.crt"
         self._until(authority.exists, "apiserver")
         for name, file in (("admin", self.admin), ("alice", self.kubeconfig)):
-            cluster = {"server": f"https://{address}:{self._port}", "certificate-authority": str(authority)}
+            cluster = {"server": f"https://{_SERVER}:{_SERVER_PORT}", "certificate-authority": str(authority)}
             context = {"cluster": "l", "user": name, "namespace": NAMESPACE}
             told = {
                 "apiVersion": "v1", "kind": "Config", "current-context": "lab",
@@ -326,11 +339,17 @@ class PrivateKubernetes(PrivateServer):
 
     def _bind(self) -> None:
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "trainmaster"}
-        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "alice"}
-        body = {"metadata": {"name": "trainmaster"}, "roleRef": role, "subjects": [subject]}
+        subjects = [
+            {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "alice"},
+            {"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, "namespace": NAMESPACE},
+        ]
+        body = {"metadata": {"name": "trainmaster"}, "roleRef": role, "subjects": subjects}
         self.api.call("POST", f"{_RBAC}/rolebindings", body)
         user = KubeApi(read_login("", {"KUBECONFIG": str(self.kubeconfig)}), NAMESPACE)
         self._until(lambda: user.may("create", "pods"), "the role")
+
+    def _has_token(self, account: str) -> bool:
+        return bool(self.api.call("GET", f"serviceaccounts/{account}").get("secrets"))
 
     def _answers(self) -> bool:
         with contextlib.suppress(Exception):

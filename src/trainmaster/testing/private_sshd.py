@@ -1,4 +1,4 @@
-"""Hosts for tests: an OpenSSH server each, on a free port of the loopback, with a home and a key."""
+"""Hosts for tests: an OpenSSH server each, on a free port, usually of the loopback, with a home and a key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 #: What hosts run our runtime on: the Python under the venv that runs the tests, so that libraries fit.
 PYTHON = str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())
 _CONFIG = """\
-ListenAddress 127.0.0.1
+ListenAddress {address}
 Port {port}
 HostKey {place}/host_key
 PidFile none
@@ -50,9 +50,16 @@ class SshHost:
     """One host. Its processes are those whose HOME is its home."""
 
     def __init__(
-        self, place: Path, name: str, key: Path, path: str = PATH, home: Path | None = None, **env: str
+        self,
+        place: Path,
+        name: str,
+        key: Path,
+        path: str = PATH,
+        home: Path | None = None,
+        address: str = "127.0.0.1",
+        **env: str,
     ) -> None:
-        self.place, self.name, self.key = place, name, key
+        self.place, self.name, self.key, self.address = place, name, key, address
         self.home = home or place / "home"
         self.path, self.env = path, env
         self.python = PYTHON
@@ -68,7 +75,7 @@ class SshHost:
         """As the inventory has it."""
         return InventoryHost(
             name=self.name,
-            address="127.0.0.1",
+            address=self.address,
             port=self.port,
             user=getpass.getuser(),
             key=self.key,
@@ -96,10 +103,12 @@ class SshHost:
         """It listens, on the port that it had before."""
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", self.port))
+            probe.bind((self.address, self.port))
             self.port = probe.getsockname()[1]
         env = " ".join(f"{name}={value}" for name, value in self.env.items())
-        config = _CONFIG.format(place=self.place, home=self.home, port=self.port, path=self.path, env=env)
+        config = _CONFIG.format(
+            address=self.address, place=self.place, home=self.home, port=self.port, path=self.path, env=env
+        )
         (self.place / "sshd_config").write_text(config)
         if os.geteuid() == 0:  # where it goes before a login
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
@@ -110,7 +119,7 @@ class SshHost:
             )
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 1):
                 return
             assert self._server.poll() is None, (self.place / "log").read_text()
             time.sleep(0.01)

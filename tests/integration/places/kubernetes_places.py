@@ -18,6 +18,7 @@ wait: {wait}
 volumes: {{/usr: "/usr:ro"}}
 machines:
   node: {{cpus: 0.1, memory: 300MB}}
+  driving: {{cpus: 0.7, memory: 600MB}}
   wide: {{cpus: 64, memory: 300MB}}
 """
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,14 @@ from renter import Renter, Renting
 
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.kubernetes_double import KubernetesDouble
+from trainmaster.testing.private_kubernetes import (
+    ADDRESS,
+    SERVICE_ACCOUNT,
+    NoKubernetesError,
+    PrivateKubernetes,
+)
 from trainmaster.testing.private_s3 import PrivateS3
+from trainmaster.testing.private_sshd import SshHost, make_key
 
 if TYPE_CHECKING:  # another folder's conftest.py may have the name by then
     from conftest import Account
@@ -66,22 +74,37 @@ def moved(user: Renter, provider: str, recipe: Path) -> tuple[Renting, int]:
 
 
 @pytest.fixture
-def in_pods(s3: PrivateS3, tmp_path: Path) -> Iterator[tuple[Renter, KubernetesAccount]]:
-    """Who may use a namespace, and a store that pods reach."""
-    with KubernetesDouble() as double:
-        account = account_of(double, tmp_path)
+def in_pods(
+    s3: PrivateS3, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[tuple[Renter, KubernetesAccount]]:
+    """Who may use a namespace, and a store that pods reach; the real ones have a service account."""
+    with ExitStack() as stack:
+        if getattr(request, "param", "double") == "double":
+            kubernetes, url = stack.enter_context(KubernetesDouble()), s3.url
+        else:
+            try:
+                kubernetes = stack.enter_context(PrivateKubernetes.installed())
+            except NoKubernetesError as error:
+                pytest.skip(str(error))
+            url = stack.enter_context(CountingProxy(s3.url, ADDRESS)).url
+        account = account_of(kubernetes, tmp_path)
+        if url != s3.url:
+            settings = account.home / "kubernetes.yaml"
+            text = settings.read_text().replace("volumes: {", f"volumes: {{{tmp_path}: {tmp_path}, ")
+            settings.write_text(f"service_account: {SERVICE_ACCOUNT}\n{text}")
         for user in renter_of(account, tmp_path):
-            user.env |= {**s3.environment(), "TRAINMASTER_STORE": f"s3://{s3.new_bucket()}/store"}
+            user.env |= {**s3.environment(url), "TRAINMASTER_STORE": f"s3://{s3.new_bucket()}/store"}
             yield user, account
 
 
+@pytest.mark.parametrize("in_pods", ["double", "real"], indirect=True)
 def test_pods_drive_while_their_home_is_off(
     in_pods: tuple[Renter, KubernetesAccount], tmp_path: Path
 ) -> None:
     """The driver is killed and started again, and the home sees the end; nothing of it stays."""
     user, account = in_pods
     go = tmp_path / "go"
-    going, driver = moved(user, "kubernetes", user.recipe(COUNTED.format(machine="node", go=go, steps=60)))
+    going, driver = moved(user, "kubernetes", user.recipe(COUNTED.format(machine="driving", go=go, steps=60)))
     run = going.run
     pods = set(account.kubernetes.left())
     going.kill()
@@ -96,11 +119,29 @@ def test_pods_drive_while_their_home_is_off(
     check_clean(account)
 
 
+@pytest.fixture
+def login(account: Account, user: Renter, tmp_path: Path) -> Iterator[SshHost]:
+    """A login node, and a user who has Slurm's commands there only."""
+    key, folder = tmp_path / "id", tmp_path / "login"
+    make_key(key)
+    folder.mkdir()
+    conf = user.env.pop("SLURM_CONF")
+    host = SshHost(folder, "login", key, address=account.slurm.address, SLURM_CONF=conf)
+    host.start()
+    settings = account.home / "slurm.yaml"
+    settings.write_text(f"login: root@{host.address}:{host.port}\nkey: {key}\n{settings.read_text()}")
+    yield host
+    host.stop()
+
+
+@pytest.mark.parametrize("asks", ["Slurm itself", "by a login node"])
 def test_a_job_of_slurm_drives_while_its_home_is_off(
-    account: Account, user: Renter, s3: PrivateS3, tmp_path: Path
+    account: Account, user: Renter, s3: PrivateS3, tmp_path: Path, request: pytest.FixtureRequest, asks: str
 ) -> None:
-    """The node asks Slurm itself, and gives its own job back last; `cancel` at home is heard there."""
+    """The node asks Slurm, and gives its own job back last; `cancel` at home is heard there."""
     go = tmp_path / "go"
+    if asks == "by a login node":
+        request.getfixturevalue("login")
     with CountingProxy(s3.url, account.slurm.address) as line:
         user.env |= {**s3.environment(line.url), "TRAINMASTER_STORE": f"s3://{s3.new_bucket()}/store"}
         going, driver = moved(user, "slurm", user.recipe(COUNTED.format(machine="half", go=go, steps=4000)))

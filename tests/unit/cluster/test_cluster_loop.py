@@ -10,7 +10,7 @@ import pytest
 from cluster_bench import NOW, WORKER, Bench, assert_alive, let, record
 
 from trainmaster.cluster.actuator import Threads
-from trainmaster.cluster.cluster_loop import ClusterLoop
+from trainmaster.cluster.cluster_loop import ClusterLoop, look_pause_s
 from trainmaster.cluster.observed import Observed
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.cluster.renting.plan import Rental, RolePlan
@@ -416,3 +416,19 @@ def test_what_is_not_paid_is_told_once_until_more_is_asked_for(bench: Bench) -> 
     let(bench, 30.0)
     (line,) = [note for note in bench.loop.notes() if "not asked for" in note]
     assert line.startswith("train goes on with 1 of its machines: 1 x m4.large (node-2)")
+
+
+def test_a_queue_that_others_use_is_asked_more_rarely_the_longer_a_run_waits() -> None:
+    """Unless something of it is there, or comes."""
+    queued, booting, ready, gone = (
+        Node("i", "c", "worker", state, is_queued=is_queued)
+        for state, is_queued in (
+            (NodeState.STARTING, True),
+            (NodeState.STARTING, False),
+            (NodeState.READY, False),
+            (NodeState.GONE, False),
+        )
+    )
+    assert [look_pause_s([queued, gone], waited) for waited in (0, 100, 86_400)] == [1, 10, 30]
+    assert [look_pause_s([queued, each], 86_400) for each in (booting, ready)] == [1, 2]
+    assert [look_pause_s(nodes, 0) for nodes in ([], [gone], [ready], [ready, booting])] == [2, 2, 2, 1]

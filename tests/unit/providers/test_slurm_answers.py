@@ -333,13 +333,14 @@ def test_a_component_that_was_given_back_while_it_waited_holds_no_nodes(tmp_path
         provider._noted("c", requests)
     provider.release("c", [f"{given_back}.0", f"{given_back}.1"])
     assert not [script for script in shell.told if "scancel" in script]
-    shell.said = {"squeue": Result(0, "\n".join(["now=0", *map(told, "34")]), "")}
+    shell.said = {"show job": Result(0, "\n".join(["now=0", *map(told, "34")]), "")}
     for _ in range(2):
         states = [node.state for node in provider.nodes("c")]
         assert sorted(states) == [NodeState.GONE] * 2 + [NodeState.READY] * 2
     (ends,) = [script for script in shell.told if "scancel" in script or "update" in script]
     assert words in ends
     assert never not in ends
+    assert "squeue" not in shell.told[-1], "which reads all jobs"
 
 
 def test_nothing_of_a_script_goes_on_when_time_is_up(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from trainmaster.cluster.member_places import PLACES
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.control.task.layout import RunFiles
 from trainmaster.providers.base import NodeState
+from trainmaster.providers.hosts_over_ssh import jump_target
 from trainmaster.service import shells
 from trainmaster.service.runs.known_nodes import KnownNodes
 from trainmaster.service.runs.member_commands import Terminal
@@ -69,7 +71,9 @@ def test_nobody_waits_for_machines_of_a_run_that_is_over(monkeypatch):
 def rented(tmp_path, monkeypatch):
     """A service whose run has a machine."""
     node = SimpleNamespace(id="node-1", cluster="c", address="192.0.2.1", jump="", way="")
-    target = SimpleNamespace(pin="node-1", host_key="ssh-ed25519 AAAA", port=22, login="ubuntu", key=None)
+    target = SimpleNamespace(
+        pin="node-1", host_key="ssh-ed25519 AAAA", port=22, login="ubuntu", key=None, jump=None
+    )
     place = SimpleNamespace(root=tmp_path, identity="home")
     monkeypatch.setattr(shells, "_node", lambda *_: (place, node))
     monkeypatch.setattr(shells, "is_driven", lambda *_: True)
@@ -77,7 +81,7 @@ def rented(tmp_path, monkeypatch):
     database = SimpleNamespace(
         run_row=lambda _: {"provider": "aws"}, clock_s=lambda: 0.0, clusters_of=lambda _: []
     )
-    return SimpleNamespace(home_if_here=lambda _: place, database=database, node=node)
+    return SimpleNamespace(home_if_here=lambda _: place, database=database, node=node, target=target)
 
 
 def test_a_machine_of_a_driver_elsewhere_that_lets_nobody_in_is_told_at_once(rented, monkeypatch):
@@ -188,6 +192,18 @@ def test_a_client_for_somebody_else_does_nothing_on_this_machine(rented):
     words = shells.find_way(rented, "run", None, {}, is_for_others=True).command
     assert options_of(words) >= CLOSED
     assert "/dev/null" not in options_of(words)
+
+
+def test_a_host_to_go_through_is_opened_by_its_key(rented, tmp_path):
+    """Of the settings of a site; its host key is the one that this home has met, or the user."""
+    rented.node.jump = "me@gate:2222"
+    rented.target.jump = jump_target(rented.node.jump, tmp_path / "id")
+    options = options_of(shells.find_way(rented, "run", None, {}).command)
+    (way,) = [each for each in options if each.startswith("ProxyCommand=")]
+    words = shlex.split(way.removeprefix("ProxyCommand="))
+    assert f'UserKnownHostsFile="{tmp_path}/known_hosts" ~/.ssh/known_hosts' in words
+    assert words[words.index("-i") + 1] == str(tmp_path / "id")
+    assert words[-7:] == ["-l", "me", "-p", "2222", "-W", "%h:%p", "gate"]
 
 
 def test_ones_own_client_reads_ones_own_settings(rented):

@@ -66,6 +66,9 @@ def test_a_pod_with_an_account_of_its_own_gets_no_secret(tmp_path: Path) -> None
     there = sent(tmp_path, login(tmp_path, "{exec: {command: aws}}"), is_its_own=True)
     assert (there.server, there.place) == ("https://kubernetes.default.svc", "https://k")
     assert there.user["tokenFile"] == "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    found = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
+    inside = read_login("", {"KUBECONFIG": str(tmp_path / "sent"), **found})
+    assert (inside.server, inside.place) == ("https://10.0.0.1:6443", "https://k"), "without a DNS"
 
 
 @pytest.mark.parametrize("user", ["{exec: {command: aws}}", "{tokenFile: its-token}"])

@@ -332,9 +332,11 @@ class SlurmProvider(LedgerProvider):
     def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, SeenMachine]]:
         """See `LedgerProvider`. A job that Slurm has forgotten has ended."""
         seen = dict[str, SeenMachine]()
-        if not known.asked:
+        asked_of = known.asked.values()
+        ids = sorted({each.about["job"] for each in asked_of if each.left or not _has_begun(each)})
+        if not ids:
             return known, seen
-        there, listed = answers.parse_jobs(self._answer(scripts.look_script(self._name(known.cluster))))
+        there, listed = answers.parse_jobs(self._answer(scripts.shown_script(ids)))
         by_id = {job.id: job for job in listed}
         lost = sorted({asked.about["job"] for asked, _, _ in known.left} - by_id.keys())
         if lost:
@@ -367,7 +369,7 @@ class SlurmProvider(LedgerProvider):
             return asked.with_machines({key: each.ended(ended_at, why) for key, each in left.items()})
         if not job.nodes:
             return asked
-        if any(each.where for each in asked.machines.values()):
+        if _has_begun(asked):
             why = f"job {id}: %s is down, and Slurm has taken it out of the job"
             lost = {key: each for key, each in left.items() if each.where not in job.nodes}
             return asked.with_machines(
@@ -451,8 +453,7 @@ class SlurmProvider(LedgerProvider):
             each.about["leader"] == leader and each.token != asked.token and each.left
             for each in known.asked.values()
         )
-        has_begun = any(each.where for each in asked.machines.values())
-        if left.left or (others and (not has_begun or job == leader)):
+        if left.left or (others and (not _has_begun(asked) or job == leader)):
             # A job that waits cannot be had in parts, and with its first component all of it goes.
             self._shrink(left, gone)
         else:
@@ -530,4 +531,9 @@ class SlurmProvider(LedgerProvider):
 def _is_held_for_nothing(asked: AskedMachines, job: SlurmJob | None) -> bool:
     """Whether all of its machines were given back while it waited, and it has nodes now."""
     runs = job is not None and job.phase is JobPhase.RUNS
-    return runs and not asked.left and not any(each.where for each in asked.machines.values())
+    return runs and not asked.left and not _has_begun(asked)
+
+
+def _has_begun(asked: AskedMachines) -> bool:
+    """Whether its job has had nodes, as far as is known."""
+    return any(each.where for each in asked.machines.values())

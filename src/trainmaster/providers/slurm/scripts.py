@@ -300,22 +300,29 @@ def with_path(settings: SlurmSettings, script: str) -> str:
     return f"{path}SLURM_TIME_FORMAT=%s; export SLURM_TIME_FORMAT\nexport LC_ALL=C\n{script}"
 
 
+_SHOWN: Final = (
+    "date +now=%s\n"
+    'for id in $(echo $ids | tr " " "\\n" | sort -un); do\n'
+    '  said=$(scontrol -o show job "$id" 2>&1) || case $said in\n'
+    "    *[Ii]nvalid\\ [Jj]ob\\ [Ii][Dd]*) continue ;;\n"  # all else is silence, no end
+    f'    *) echo "$said" >&2; exit {NO_ANSWER} ;;\n'
+    '  esac\n  echo "$said"\n'
+    "done\n"
+)
+
+
 def _listed(name: str) -> str:
     return f'squeue -h -a -t all -u "$(id -un)" --name={shlex.quote(name)} -o %A'
 
 
 def look_script(name: str) -> str:
-    """Every job of a name, as ``scontrol`` tells it; first the time of that machine."""
-    return (
-        "date +now=%s\n"
-        f"ids=$({_listed(name)}) || exit {NO_ANSWER}\n"
-        'for id in $(echo "$ids" | sort -un); do\n'
-        '  said=$(scontrol -o show job "$id" 2>&1) || case $said in\n'
-        "    *[Ii]nvalid\\ [Jj]ob\\ [Ii][Dd]*) continue ;;\n"  # all else is silence, no end
-        f'    *) echo "$said" >&2; exit {NO_ANSWER} ;;\n'
-        '  esac\n  echo "$said"\n'
-        "done\n"
-    )
+    """Every job of a name, as `shown_script` has it. Slurm reads all jobs of the user for it."""
+    return f"ids=$({_listed(name)}) || exit {NO_ANSWER}\n{_SHOWN}"
+
+
+def shown_script(ids: Iterable[str]) -> str:
+    """Known jobs, as ``scontrol`` tells them; first the time of that machine. Slurm reads only these."""
+    return f"ids={shlex.quote(' '.join(ids))}\n{_SHOWN}"
 
 
 def past_script(ids: Iterable[str]) -> str:

@@ -77,11 +77,8 @@ def read_login(context: str, environ: Mapping[str, str]) -> KubeLogin:
         UsageError: what is missing; no value is ever told.
     """
     files = [file for file in kube_files(environ) if file.is_file()]
-    if not files and context in ("", _OF_POD) and (host := environ.get("KUBERNETES_SERVICE_HOST")):
+    if not files and context in ("", _OF_POD) and (server := _server_of_pod(environ)):
         space = (_POD / "namespace").read_text().strip() if (_POD / "namespace").exists() else ""
-        server = (
-            f"https://{f'[{host}]' if ':' in host else host}:{environ.get('KUBERNETES_SERVICE_PORT', '443')}"
-        )
         authority, token = {"certificate-authority": "ca.crt"}, {"tokenFile": "token"}
         return KubeLogin(_OF_POD, server, space, authority, token, _POD, environ)
     if not files:
@@ -111,10 +108,11 @@ def read_login(context: str, environ: Mapping[str, str]) -> KubeLogin:
             raise UsageError(f"context {current!r} names the {kind} {name!r}, which is not there", _HINT)
         parts.append(found[f"{kind}s"][name])
     (base, cluster), (_, user) = parts
+    server = str(cluster.get("server") or "").rstrip("/")
     return _checked(
         KubeLogin(
             current,
-            str(cluster.get("server") or "").rstrip("/"),
+            (server == _INSIDE and _server_of_pod(environ)) or server,  # its name takes a DNS
             str(chosen.get("namespace") or ""),
             cluster,
             {**user, "_base": str(parts[1][0])},
@@ -122,6 +120,12 @@ def read_login(context: str, environ: Mapping[str, str]) -> KubeLogin:
             environ,
         )
     )
+
+
+def _server_of_pod(environ: Mapping[str, str]) -> str:
+    """Where a pod is told that its Kubernetes is; empty outside of pods."""
+    host, port = (environ.get(f"KUBERNETES_SERVICE_{each}", "") for each in ("HOST", "PORT"))
+    return f"https://{f'[{host}]' if ':' in host else host}:{port or 443}" if host else ""
 
 
 def login_for_pod(login: KubeLogin, *, is_its_own: bool) -> str:
