@@ -7,7 +7,7 @@ of machines goes with the run's record (`ProviderPlace.files_for`).
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,7 @@ def sent_of_site(
     if pins:  # else the machine trusts whoever answers first there
         environ = {**environ, host_key_variable(provider): pins[0].key}
     key = f"{variable}_KEY"
-    files = {variable: with_key(text, path_mark(key)), key: settings.key_file.read_text()}
+    files = {variable: with_values(text, key=path_mark(key)), key: settings.key_file.read_text()}
     return SentSettings(files, environ, (f"the key {settings.key_file}, which opens {settings.login}",))
 
 
@@ -82,21 +82,23 @@ def host_key_variable(provider: str) -> str:
 
 
 def path_mark(variable: str) -> str:
-    """What stands in a file that is sent for the path of another one, by its variable."""
+    """What stands in a file that is sent for what a variable has there: the path of another one, say."""
     return f"{{{variable}}}"
 
 
-def with_key(text: str, file: str) -> str:
-    r"""Settings with another file in the place of `key`.
+def with_values(text: str, without: Iterable[str] = (), **values: str) -> str:
+    r"""Settings with other values, and without some keys.
 
-    >>> with_key("login: ada@hpc\nkey: ~/.ssh/id\nmachines: {}\n", "k")
-    'login: ada@hpc\nkey: k\nmachines: {}\n'
+    >>> with_values("login: ada@hpc\nkey: ~/.ssh/id\nmachines: {}\n", ["login"], key="k")
+    'key: k\nmachines: {}\n'
     """
     from ruamel.yaml import YAML
 
     yaml, written = YAML(), io.StringIO()
     told = yaml.load(text)
-    told["key"] = file
+    for name in without:
+        told.pop(name, None)
+    told.update(values)
     yaml.dump(told, written)
     return written.getvalue()
 

@@ -58,6 +58,7 @@ class PrivateRay(PrivateServer):
         enter: command that runs what follows it on its head.
         way: what `ray.yaml` has of the way to it: by that command.
         client: the same by Ray Client, from this machine.
+        address: of this machine, as nodes reach it.
         starts: how often all of it was started.
     """
 
@@ -66,6 +67,7 @@ class PrivateRay(PrivateServer):
         self._place = Path(tempfile.mkdtemp(prefix="tm-ray-", dir="/run"))
         self.scratch = self._place / "scratch"
         self._network = PrivateNetwork("ry", 84, self.names)
+        self.address = self._network.address()
         self.starts = 0
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 

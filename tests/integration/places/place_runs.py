@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command_server import TRAINMASTER
 from private_engines import NoEngineError, PrivateEngine, make_image
-from renter import Renter
+from renter import Renter, Renting
 from running_server import RunningServer
 
 if TYPE_CHECKING:  # another folder's conftest.py may have the name by then
@@ -65,6 +66,21 @@ experiments:
 """
 
 
+COUNTED = """
+name: steps
+experiments:
+  train:
+    distributed: {{strategy: allreduce, workers: 2, per_node: 1}}
+    framework: plain
+    hardware: {{instance: {machine}}}
+    checkpoint: {{every: 3s}}
+    grace: 5s
+    command:
+      - 'until [ -e {go} ] || [ "$TRAINMASTER_ATTEMPT" -gt 1 ]; do sleep 0.2; done'
+      - python3 steps.py {steps} 0.2 0.02
+"""
+
+
 @dataclass(frozen=True)
 class Crossing:
     """One row.
@@ -107,6 +123,36 @@ def drivers_of(run: str) -> list[int]:
             if b"trainmaster.service.on_cluster.machine_driver" in words and run.encode() in words[-2]:
                 found.append(int(entry.name))
     return found
+
+
+def moved(user: Renter, provider: str, recipe: Path) -> tuple[Renting, int]:
+    """A run whose first machine drives it."""
+    going = user.run(recipe, "--on-cluster", "--send-keys", provider=provider)
+    going.until_said(r"drives it from now on")
+    (driver,) = drivers_of(going.run)
+    return going, driver
+
+
+def drive_while_home_is_off(
+    user: Renter, provider: str, machine: str, go: Path, let_go: Callable[[str], None]
+) -> None:
+    """The driver on a machine is killed and started again, and the home sees the end.
+
+    Args:
+        user: who runs it.
+        provider, machine: where.
+        go: that its two members wait for on their machines. let_go: makes it for a run.
+    """
+    going, driver = moved(user, provider, user.recipe(COUNTED.format(machine=machine, go=go, steps=60)))
+    run = going.run
+    let_go(run)
+    going.kill()
+    os.kill(driver, signal.SIGKILL)
+    again = user.start("resume", run, "--json")
+    again.until_said("driven by another process")
+    assert again.end()["reason"] == "SUCCEEDED", again.text
+    assert user.attempts(run) == ["SUCCEEDED"]
+    assert user.starts(run) == [(1, 0)]
 
 
 def until_step(user: Renter, run: str) -> None:

@@ -18,9 +18,12 @@ pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from kubernetes_places import KubernetesAccount, account_of, check_clean, renter_of
+from place_runs import COUNTED, drive_while_home_is_off, moved, until
 from place_runs import check_clean as check_slurm_clean
-from place_runs import drivers_of, until
-from renter import Renter, Renting
+from ray_places import account_of as ray_account_of
+from ray_places import renter_of as ray_renter_of
+from ray_places import running_ray
+from renter import Renter
 
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.kubernetes_double import KubernetesDouble
@@ -30,6 +33,7 @@ from trainmaster.testing.private_kubernetes import (
     NoKubernetesError,
     PrivateKubernetes,
 )
+from trainmaster.testing.private_ray import PrivateRay
 from trainmaster.testing.private_s3 import PrivateS3
 from trainmaster.testing.private_sshd import SshHost, make_key
 
@@ -43,34 +47,12 @@ pytestmark = [
     pytest.mark.s3,
 ]
 
-COUNTED = """
-name: steps
-experiments:
-  train:
-    distributed: {{strategy: allreduce, workers: 2, per_node: 1}}
-    framework: plain
-    hardware: {{instance: {machine}}}
-    checkpoint: {{every: 3s}}
-    grace: 5s
-    command:
-      - 'until [ -e {go} ] || [ "$TRAINMASTER_ATTEMPT" -gt 1 ]; do sleep 0.2; done'
-      - python3 steps.py {steps} 0.2 0.02
-"""
-
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[PrivateS3]:
     """A store that every machine of a place on this machine reaches."""
     with PrivateS3() as running:
         yield running
-
-
-def moved(user: Renter, provider: str, recipe: Path) -> tuple[Renting, int]:
-    """A run whose first machine drives it."""
-    going = user.run(recipe, "--on-cluster", "--send-keys", provider=provider)
-    going.until_said(r"drives it from now on")
-    (driver,) = drivers_of(going.run)
-    return going, driver
 
 
 @pytest.fixture
@@ -104,19 +86,38 @@ def test_pods_drive_while_their_home_is_off(
     """The driver is killed and started again, and the home sees the end; nothing of it stays."""
     user, account = in_pods
     go = tmp_path / "go"
-    going, driver = moved(user, "kubernetes", user.recipe(COUNTED.format(machine="driving", go=go, steps=60)))
-    run = going.run
-    pods = set(account.kubernetes.left())
-    going.kill()
-    go.touch()
-    os.kill(driver, signal.SIGKILL)
-    again = user.start("resume", run, "--json")
-    again.until_said("driven by another process")
-    assert again.end()["reason"] == "SUCCEEDED", again.text
-    assert user.attempts(run) == ["SUCCEEDED"]
-    assert user.starts(run) == [(1, 0)]
-    assert len(pods) == 2
+
+    def let_go(_: str) -> None:
+        assert len(set(account.kubernetes.left())) == 2
+        go.touch()
+
+    drive_while_home_is_off(user, "kubernetes", "driving", go, let_go)
     check_clean(account)
+
+
+@pytest.fixture
+def in_ray(s3: PrivateS3, tmp_path: Path) -> Iterator[tuple[Renter, PrivateRay]]:
+    """Who may use a Ray beside others, and a store that its nodes reach."""
+    for ray in running_ray(tmp_path):
+        for user in ray_renter_of(ray, ray_account_of(ray, tmp_path), tmp_path):
+            with CountingProxy(s3.url, ray.address) as line:
+                store = {"TRAINMASTER_STORE": f"s3://{s3.new_bucket()}/store"}
+                user.env |= {**s3.environment(line.url), **store}
+                yield user, ray
+
+
+def test_a_node_of_a_ray_drives_while_its_home_is_off(
+    in_ray: tuple[Renter, PrivateRay], tmp_path: Path
+) -> None:
+    """As a driver in that Ray, by its Python; others' work there goes on, and nothing of ours stays."""
+    user, ray = in_ray
+    go = tmp_path / "go"
+
+    def let_go(_: str) -> None:
+        assert len(ray.others()) == 4, "a keeper, a placement group and two actors"
+        go.touch()
+
+    drive_while_home_is_off(user, "ray", "node", go, let_go)
 
 
 @pytest.fixture

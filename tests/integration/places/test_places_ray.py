@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,48 +23,13 @@ from place_runs import (
     until_step,
 )
 from private_engines import IMAGE
+from ray_places import SETTINGS, TENANT, RayAccount, account_of, renter_of, running_ray
 from renter import Renter
 
-from trainmaster.testing.private_network import NoNetworkError
-from trainmaster.testing.private_ray import PrivateRay, check_installed
+from trainmaster.testing.private_ray import PrivateRay
 from trainmaster.testing.private_sshd import SshHost, make_key
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.places]
-
-#: Half of a node: the other half is for others.
-SETTINGS = """\
-{way}scratch: {scratch}
-machines:
-  node: {{cpus: 1, memory: 500MB, gpus: 1}}
-  rack: {{cpus: 1, memory: 500MB, labels: {{rack: "7"}}, resources: {{scanner: 1}}}}
-  huge: {{cpus: 64, memory: 500MB}}
-  dear: {{cpus: 1, memory: 500MB, usd_per_hour: 3}}
-"""
-#: Counts for ever, with all of what we leave it of the first node.
-TENANT = """
-@ray.remote(num_cpus=1)
-class Counter:
-    def __init__(self):
-        import threading, time
-        self.count = 0
-        def run():
-            while True:
-                time.sleep(0.1)
-                self.count += 1
-        threading.Thread(target=run, daemon=True).start()
-    def seen(self):
-        return self.count
-made = Counter.options(name='counter', lifetime='detached', get_if_exists=True).remote()
-print(ray.get(made.seen.remote()))
-"""
-
-
-@dataclass(frozen=True)
-class Account:
-    """Somebody with a home who may use a Ray. env: of the commands. home: ``TRAINMASTER_HOME``."""
-
-    home: Path
-    env: dict[str, str]
 
 
 @pytest.fixture(scope="module")
@@ -76,41 +41,19 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ray(tools: Path) -> Iterator[PrivateRay]:
     """One for all tests."""
-    try:
-        check_installed()
-    except NoNetworkError as error:
-        pytest.skip(str(error))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-        with PrivateRay(3) as running:
-            yield running
+    yield from running_ray(tools)
 
 
 @pytest.fixture
-def account(ray: PrivateRay, tmp_path: Path) -> Account:
+def account(ray: PrivateRay, tmp_path: Path) -> RayAccount:
     """A new user of it, beside somebody else."""
-    assert ray.said(TENANT)
-    home = tmp_path / "home"
-    home.mkdir()
-    (home / "ray.yaml").write_text(SETTINGS.format(way=ray.way, scratch=ray.scratch))
-    names = ("HOME", "LANG", "PATH", "TRAINMASTER_CACHE")
-    kept = {name: os.environ[name] for name in names if name in os.environ}
-    return Account(home, {**kept, "TRAINMASTER_HOME": str(home)})
+    return account_of(ray, tmp_path)
 
 
 @pytest.fixture
-def user(ray: PrivateRay, account: Account, tmp_path: Path) -> Iterator[Renter]:
-    """They run recipes there; what is left of that is a failure, and so is an end of other work."""
-    work = tmp_path / "work"
-    work.mkdir()
-    renter = Renter(account, work)
-    before, starts = int(ray.said(TENANT)), ray.starts
-    yield renter
-    renter.kill_all()
-    sys.stdout.write(ray.log())  # shown if it fails
-    assert int(ray.said(TENANT)) > (before if ray.starts == starts else 0)
-    until(lambda: not ray.others(), seen=ray.others)
-    until(lambda: not ray.files(), seen=ray.files)
+def user(ray: PrivateRay, account: RayAccount, tmp_path: Path) -> Iterator[Renter]:
+    """They run recipes there."""
+    yield from renter_of(ray, account, tmp_path)
 
 
 def test_a_gang_of_two_beside_others(user: Renter, ray: PrivateRay) -> None:
@@ -148,7 +91,7 @@ def way_there(kind: str, ray: PrivateRay, folder: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", ["port", "kubectl", "login"])
 def test_every_way_there_leads_into_machines(
-    user: Renter, ray: PrivateRay, account: Account, tmp_path: Path, kind: str
+    user: Renter, ray: PrivateRay, account: RayAccount, tmp_path: Path, kind: str
 ) -> None:
     """By shells, commands and files."""
     with way_there(kind, ray, tmp_path) as way:
@@ -206,9 +149,6 @@ ROWS = {
     "sweep": Crossing("echo rate {{rate}}", "rate 2", "node", more="parameters: {rate: [1, 2, 3]}"),
     "cap": Crossing("sleep 600", "the run ends: it may cost", "dear", "{total: $0.6}", code=1),
     "a limit of waiting": Crossing("echo never", "no machines after 5 s", "node", "{wait: 5s}", code=1),
-    "driver on a machine": Crossing(
-        "echo never", "by this home only", "node", options=("--on-cluster",), code=2
-    ),
 }  # fmt: skip
 #: Holds all GPUs that there are.
 HOLD = """

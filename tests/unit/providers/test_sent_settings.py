@@ -9,9 +9,11 @@ import pytest
 
 from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.hosts_over_ssh import jump_target
+from trainmaster.providers.ray.settings import RAY
 from trainmaster.providers.sent_settings import SentSettings, path_mark, sent_settings
 from trainmaster.providers.slurm.settings import SLURM
 from trainmaster.providers.slurm.shell import SlurmShell
+from trainmaster.service.on_cluster.machine_driver import in_memory
 from trainmaster.spec.errors import RecipeError, UsageError
 from trainmaster.spec.private_files import short_digest
 from trainmaster.transport.host_keys import FILE_NAME, HostKeys
@@ -115,7 +117,24 @@ def test_pods_get_a_login_or_use_their_own(tmp_path: Path) -> None:
     assert not any("hush" in text for text in theirs.files.values())
 
 
-@pytest.mark.parametrize("provider", ["aws", "ray", "openstack", "im"])
+def test_a_node_of_a_ray_uses_what_it_says_itself(tmp_path: Path) -> None:
+    """It has that Ray's Python and knows its address: neither a login nor a way there goes."""
+    told = f"address: ray://head:10001\nlogin: ada@head\nkey: ~/.ssh/id\npython: /home/ray/python\n{MACHINES}"
+    found = sent(tmp_path, "ray", told)
+    assert found is not None
+    assert not found.is_wide
+    assert "ray://head:10001" in found.words[0]
+    there = {
+        "TRAINMASTER_RAY_ADDRESS": "10.0.0.1:6379", "TRAINMASTER_RAY_PYTHON": "/opt/python", "HOME": "/root",
+    }  # fmt: skip
+    settings = RAY.read(tmp_path / "elsewhere", {**found.environ, **in_memory(found.files, there)})
+    assert (settings.address, settings.python) == ("10.0.0.1:6379", "/opt/python")
+    assert (settings.login, settings.key, settings.via) == ("", "", "")
+    assert settings.file == tmp_path / "ray.yaml"
+    assert settings.machine("node").cpus == 2
+
+
+@pytest.mark.parametrize("provider", ["aws", "openstack", "im"])
 def test_others_state_nothing(tmp_path: Path, provider: str) -> None:
     """AWS has keys of its own ways; the rest cannot."""
     assert sent_settings(provider, ProviderPlace(tmp_path, "h")) is None

@@ -27,9 +27,11 @@ from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, Kn
 from trainmaster.providers.examining import Finding, clock_finding, unseen_drivers
 from trainmaster.providers.host_probe import MOST_PROBED, probe_findings, probe_script
 from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, check_requests
+from trainmaster.providers.own_settings import shown_variable
 from trainmaster.providers.ray.proxy import GoneError, RayProxy, proxy_of
 from trainmaster.providers.ray.settings import RAY, RaySettings
 from trainmaster.providers.ray.transport import namespace_of
+from trainmaster.providers.sent_settings import SentSettings, path_mark, with_values
 from trainmaster.providers.slurm.scripts import KEPT_VARIABLES
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import UsageError
@@ -53,6 +55,24 @@ def ray_provider(place: ProviderPlace) -> RayProvider:
 
 
 catalogue_of: Final = RAY.catalogue
+
+
+def sent_settings(place: ProviderPlace) -> SentSettings:
+    """See `SentSettings`: a node is in that Ray, and has its Python; no way there is sent, and no login.
+
+    Raises:
+        UsageError: there are no settings, or a mistake in them.
+    """
+    settings = RAY.read(place.root, place.environ)
+    text = with_values(
+        settings.file.read_text(),
+        without=("login", "key", "via"),
+        address=path_mark("TRAINMASTER_RAY_ADDRESS"),  # `guest/node_process.py` says both
+        python=path_mark("TRAINMASTER_RAY_PYTHON"),
+    )
+    words = f"nothing that opens Ray at {settings.address}: the machine is a node of it"
+    shown = {shown_variable(RAY.provider): str(settings.file)}
+    return SentSettings({"TRAINMASTER_RAY": text}, shown, (words,), is_wide=False)
 
 
 class RayProvider(LedgerProvider):

@@ -215,7 +215,7 @@ def _environment(given: Assignment, place: Path) -> dict[str, str]:
         "TRAINMASTER_CACHE": str(place / "cache"),
         "TRAINMASTER_STORE": given.store_url,
         **_network(),
-        **in_memory({**given.files, KEY_FILE_VARIABLE: given.key}),
+        **in_memory({**given.files, KEY_FILE_VARIABLE: given.key}, os.environ),
     }
     if given.lab is not None:
         memory = Path("/dev/shm" if Path("/dev/shm").is_dir() else place) / f"trainmaster-{given.run}"  # noqa: S108
@@ -227,17 +227,19 @@ def _environment(given: Assignment, place: Path) -> dict[str, str]:
     return found
 
 
-def in_memory(texts: Mapping[str, str]) -> dict[str, str]:
+def in_memory(texts: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Files of this process that nobody else can read, by the variable that names each.
 
     Args:
         texts: what is in them; `path_mark` of a variable stands for the path of its file.
+        environ: ours; such a mark stands for what a variable of ours has in it, too.
     """
     files = {variable: os.memfd_create(variable) for variable in texts}
     paths = {variable: f"/proc/self/fd/{file}" for variable, file in files.items()}
+    own = {name: value for name, value in environ.items() if name.startswith("TRAINMASTER_")}
     for variable, text in texts.items():
-        for other, path in paths.items():
-            text = text.replace(path_mark(other), path)
+        for other, value in (own | paths).items():
+            text = text.replace(path_mark(other), value)
         os.fchmod(files[variable], 0o600)
         os.write(files[variable], text.encode())
     return paths

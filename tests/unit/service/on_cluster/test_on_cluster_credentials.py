@@ -57,7 +57,7 @@ def test_keys_of_a_cloud_that_is_not_used_stay_here(environ: dict[str, str]) -> 
 
 def test_what_was_sent_is_on_no_disk() -> None:
     """And what names another file has its path."""
-    paths = in_memory({"SETTINGS": f"key: {path_mark('KEY')}", "KEY": "PRIVATE"})
+    paths = in_memory({"SETTINGS": f"key: {path_mark('KEY')}", "KEY": "PRIVATE"}, {})
     assert Path(paths["SETTINGS"]).read_text() == f"key: {paths['KEY']}"
     assert Path(paths["KEY"]).read_text() == "PRIVATE"
     assert "memfd" in str(Path(paths["KEY"]).readlink())

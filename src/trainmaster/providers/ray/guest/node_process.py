@@ -1,8 +1,8 @@
 """What is ours on a node: sent there, and run by an actor with the Python of Ray (3.9 or newer).
 
 It runs commands, of which all that they start stays below it, and ends with all of that when its actor does,
-or when its lease is over: `python -c SOURCE trainmaster-deadman DIRECTORY LEASE_S KEPT SHARED`. Its standard
-input is the actor's socket: one JSON object per line, answered in any order.
+or when its lease is over: `python -c SOURCE trainmaster-deadman DIRECTORY LEASE_S KEPT SHARED RAY`. Its
+standard input is the actor's socket: one JSON object per line, answered in any order.
 """
 
 from __future__ import annotations
@@ -285,6 +285,7 @@ def main() -> None:
     home = Path("~").expanduser()
     environ = {name: os.environ[name] for name in kept if name in os.environ}
     environ.update(HOME=str(home) if home.is_dir() else "/", TRAINMASTER_HANDED_ON=" ".join(kept))
+    environ.update(TRAINMASTER_RAY_PYTHON=sys.executable, TRAINMASTER_RAY_ADDRESS=sys.argv[6])
     environ.setdefault("LANG", os.environ.get("LANG", "C.UTF-8"))
     node_process = NodeProcess(directory, environ, shared)
     stream = socket.socket(fileno=os.dup(0))

@@ -50,7 +50,7 @@ class Seat:
         if not ray.get_gpu_ids():  # else Ray may not set it, and all of the node's would be seen
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         ours, theirs = socket.socketpair()
-        about = ["trainmaster-deadman", directory, str(lease_s), kept, shared]
+        about = ["trainmaster-deadman", directory, str(lease_s), kept, shared, _gcs_address()]
         command = [sys.executable, "-ISu", "-c", node_process, *about]
         done = subprocess.run(
             command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
@@ -296,6 +296,13 @@ class NodeLook:
             ["/bin/sh", "-c", script], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
         return [done.returncode, done.stdout, done.stderr]
+
+
+def _gcs_address() -> str:
+    """By which another process on this node can be a driver in this Ray."""
+    import ray
+
+    return str(getattr(ray.get_runtime_context(), "gcs_address", ""))
 
 
 def _leaving() -> dict[str, float]:
