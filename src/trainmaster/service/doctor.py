@@ -156,8 +156,12 @@ def _places(home: Home) -> Iterator[Finding]:
 
 def _machine() -> Iterator[Finding]:
     capacity = detect_capacity()
-    gpus = f", {len(capacity.gpus)} GPUs" if capacity.gpus else ", no GPU"
+    count = len(capacity.gpus)
+    gpus = f", {count} GPU{'s' * (count != 1)}" if count else ", no GPU"
     yield Finding("machine", f"{capacity.cores} cores, {capacity.memory_bytes / 2**30:.1f} GiB memory{gpus}")
+    if count and importlib.util.find_spec("pynvml") is None:
+        advice = "pip install 'trainmaster[gpu]' to see how busy they are, and their memory."
+        yield Finding("GPUs", "not installed: nvidia-ml-py", advice=advice)
     yield Finding("python", f"{sys.version.split()[0]} at {sys.executable}")
     tools = (("bash", "every command"), ("git", "code: a git URL"), ("ssh", "`trainmaster ssh`"))
     for tool, needed_for in tools:
@@ -185,7 +189,8 @@ def _database(home: Home) -> Iterator[Finding]:
         yield Finding("database", str(error).splitlines()[0], ok=False, advice=error.hint)
         return
     orphaned = [row["id"] for row in runs if row["state"] != "DONE" and not is_driven(row, now)]
-    yield Finding("database", f"{database.engine.url.render_as_string()}, {len(runs)} runs")
+    many = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+    yield Finding("database", f"{database.engine.url.render_as_string()}, {many}")
     if orphaned:
         yield Finding(
             "runs",

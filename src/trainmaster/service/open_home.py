@@ -97,7 +97,7 @@ class OpenHome:
             lambda: notes.extend(preflight.check_machine(recipe, detect_capacity()) if is_here else ()),
             lambda: self.secrets_of(recipe, environ),
         )
-        return notes + preflight.data_notes(recipe)
+        return notes + preflight.recipe_notes(recipe)
 
     def check_inputs(
         self, recipe: Recipe, environ: Mapping[str, str], *, measures: bool = False

@@ -23,7 +23,7 @@ from trainmaster.control.checks.preflight import (
     check_machine,
     check_parts,
     check_volumes,
-    data_notes,
+    recipe_notes,
 )
 from trainmaster.control.decide.budget import BOOTING_S, SWITCH_OFF_S, USUAL_LEASE_S, Meter, saving_limit_usd
 from trainmaster.executors.capacity import detect_capacity
@@ -338,7 +338,7 @@ def check_run(
             lambda: check_parts(probe),
             lambda: notes.extend(check_machine(probe, detect_capacity())),
         )
-        return [*notes, *data_notes(probe)]
+        return [*notes, *recipe_notes(probe)]
     if capabilities_of(recipe.provider).is_here:
         check_all(*checks, lambda: notes.extend(service.check(probe, environ)))
         return notes
@@ -346,7 +346,7 @@ def check_run(
     offer = _offer_of_parts(service, probe, environ, datetime.now(UTC).date())
     for part in parted(probe):
         check_provider(service.home, part.provider, environ, dials=False)
-    return [*notes, *data_notes(probe), *_left_out_of_parts(recipe), *offer.notes]
+    return [*notes, *recipe_notes(probe), *_left_out_of_parts(recipe), *offer.notes]
 
 
 def planned_requests(

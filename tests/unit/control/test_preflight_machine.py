@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.control.checks.preflight import check_all, check_machine
+from trainmaster.control.checks.preflight import check_all, check_machine, recipe_notes
 from trainmaster.executors.capacity import NodeCapacity
 from trainmaster.executors.containers import command_line
 from trainmaster.spec import Recipe
@@ -30,11 +30,32 @@ def recipe(**experiment: Any) -> Recipe:
         ({"memory": "9GiB"}, 1, "hardware.memory: 9GiB, this machine has 7.5 GiB"),
         ({"gpus": 3}, 3, "hardware.gpus: 1 for each of 3 members, this machine has 2"),
         ({"gpus": 1}, 3, "hardware.gpus: 1 for each of 3 members, this machine has 2"),
+        ({"gpus": 4}, 2, "hardware.gpus: 4, this machine has 2"),
+        ({"gpus": 3}, 1, "hardware.gpus: 3, this machine has 2"),
     ],
 )
 def test_a_gang_that_can_never_fit_is_refused(hardware: dict[str, Any], workers: int, words: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"experiments.train.{words}")):
         check_machine(recipe(hardware=hardware, distributed={"workers": workers}), MACHINE)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "distributed", "said"),
+    [
+        (
+            2,
+            {"workers": 1},
+            "1 of the 2 GPUs of a machine are used, by 1 worker; set `workers: 2` or `per_node: 1`",
+        ),
+        (4, {"workers": 6, "per_node": 3}, "used, by 3 workers; set a `per_node` that divides 4"),
+        (2, {"workers": 1, "per_node": 1}, ""),
+        (2, {"workers": 2}, ""),
+        (8, {"workers": 3}, "used, by 3 workers; set `workers: 8` or a `per_node` that divides 8"),
+    ],
+)
+def test_gpus_that_no_worker_would_use_are_told(gpus: int, distributed: dict[str, Any], said: str) -> None:
+    notes = recipe_notes(recipe(hardware={"gpus": gpus}, distributed=distributed))
+    assert [said in each for each in notes] == [True] * bool(said)
 
 
 def test_a_task_that_can_never_fit_is_refused() -> None:

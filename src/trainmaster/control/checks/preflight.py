@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainmaster.control.task.gangs import gpus_of, member_names, slots_of, slots_per_member
+from trainmaster.control.task.gangs import gpus_of, member_names, slots_of, slots_per_member, workers_per_node
 from trainmaster.executors.capacity import NodeCapacity
 from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
@@ -289,8 +289,32 @@ def check_urls(recipe: Recipe) -> None:
             source.url_with(dict.fromkeys([*experiment.env, *experiment.secrets], ""))
 
 
-def data_notes(recipe: Recipe) -> list[str]:
-    """What the user is to know of data that anybody on the way could change, or that give a secret away."""
+def recipe_notes(recipe: Recipe) -> list[str]:
+    """What the user is to know of a recipe that is right: data that are not safe, and GPUs that stay idle."""
+    return [*_data_notes(recipe), *_idle_gpus(recipe)]
+
+
+def _idle_gpus(recipe: Recipe) -> Iterator[str]:
+    """GPUs of machines that no worker is given: fewer workers than they are shared out among."""
+    for experiment in recipe.experiments.values():
+        distributed, gpus = experiment.distributed, experiment.hardware.gpu_count
+        if distributed is None or not gpus or not isinstance(distributed.workers, int):
+            continue
+        per_node = workers_per_node(experiment)
+        there = min(per_node, distributed.workers)
+        used = there * (gpus // per_node)
+        if used < gpus:
+            ways = [f"`workers: {gpus}`"] * (distributed.per_node is None)
+            ways.append(f"a `per_node` that divides {gpus}" if gpus % there else f"`per_node: {there}`")
+            many = f"{there} worker{'s' * (there != 1)}"
+            yield (
+                f"{experiment.name}: {used} of the {gpus} GPUs of a machine are used, by {many}; "
+                f"set {' or '.join(ways)}"
+            )
+
+
+def _data_notes(recipe: Recipe) -> list[str]:
+    """Of data that anybody on the way could change, or that give a secret away."""
     urls = [(f"{each.name}: data.{key}.url", source) for each, key, source in _sources(recipe) if source.url]
     signed = [
         f"{where} holds a signature or a key, which is written down with the run; "
@@ -439,8 +463,11 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
             said = recipe.written((*where, "memory")) or f"{hardware.memory_bytes / 1e9:.1f} GB"
             unit, unit_bytes = ("GiB", 1 << 30) if "i" in said else ("GB", 10**9)
             wanted["memory"] = f"{said}, this machine has {memory_bytes / unit_bytes:.1f} {unit}"
+        asked = max(each.hardware.gpus or 0 for each in experiment.members())
         if sum(gpus) > len(machine.gpus):
             wanted["gpus"] = f"{max(gpus)}{each}, this machine has {len(machine.gpus)}"
+        elif asked > len(machine.gpus):  # `hardware` is of a machine, however few workers share it
+            wanted["gpus"] = f"{asked}, this machine has {len(machine.gpus)}"
         hint = "Ask for less, or use another provider."
         mistakes += [((*where, key), UsageError(text, hint)) for key, text in wanted.items()]
         if experiment.workers and experiment.workers > cores and len(experiment.tasks(recipe.seed)) > cores:

@@ -62,6 +62,7 @@ class MeasuredNow:
 
     Attributes:
         same, similar, plays: see `History`. live: of this run, by task. curves: of earlier runs.
+        lines: of the code of this run.
     """
 
     same: dict[str, list[Measurement]] = field(default_factory=dict)
@@ -69,6 +70,7 @@ class MeasuredNow:
     live: dict[str, dict[int, Measurement]] = field(default_factory=dict)
     curves: dict[str, tuple[SeenCurve, ...]] = field(default_factory=dict)
     plays: dict[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
+    lines: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def read(self, name: str, history: History, offer: str) -> None:
         """Take in what was measured before on such machines; curves are the same on all of them."""
@@ -78,6 +80,19 @@ class MeasuredNow:
 
         self.curves[name] = curves_of(history.same, history.similar)
         self.plays[name] = history.plays
+        self.lines[name] = history.fingerprint.lines
+
+    def whose(self) -> str:
+        """Of what runs an estimate is, in words."""
+        borrowed = [
+            each.code_lines == self.lines.get(name)
+            for name, similar in self.similar.items()
+            if not self.of(name)[0]
+            for each in similar
+        ]
+        if not borrowed:
+            return "earlier runs"
+        return "this code with other parameters or data" if all(borrowed) else "earlier versions of this code"
 
     def of_all_sizes(self, name: str) -> list[Measurement]:
         """What was measured now, and earlier with other numbers of workers or servers."""

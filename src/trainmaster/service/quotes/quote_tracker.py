@@ -547,9 +547,7 @@ class QuoteTracker:
             score = f"; what it waits for other runs is not counted{score}"
         if found.kind == "estimate":
             many = "1 measurement" if found.measurements == 1 else f"{found.measurements} measurements"
-            borrowed = any(not same and similar for same, similar in map(self._known.of, self._known.similar))
-            whose = "earlier versions of this code" if borrowed else "earlier runs"
-            return [Note(f"estimate: {told(found.time_s)}, from {many} of {whose}{score}")]
+            return [Note(f"estimate: {told(found.time_s)}, from {many} of {self._known.whose()}{score}")]
         self._binding = found
         self._next_at = now + FORECAST_EVERY_S
         within = f"ends within {format_duration(found.time_s.p95)}"

@@ -13,7 +13,8 @@ from trainmaster.advisor.quote.forecast import Overhead
 from trainmaster.advisor.quote.quote import Interval
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.measure.measuring import trace_of
-from trainmaster.service.quotes.history import MeasuredNow
+from trainmaster.service.quotes.fingerprint import Fingerprint
+from trainmaster.service.quotes.history import History, MeasuredNow
 from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_truth
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.service.quotes.steadiness import share_done
@@ -56,6 +57,9 @@ class Store:
 
     def record_truth(self, number, truth):
         self.rows[number] |= {"kept": truth.kept, "time_s": truth.time_s, "cost_usd": truth.cost_usd}
+
+
+NOW = Fingerprint("exact", "similar", (1, 2))
 
 
 class World:
@@ -107,7 +111,7 @@ class World:
 
 
 def history(*same):
-    return lambda: {"main": SimpleNamespace(same=list(same), similar=[], plays=())}
+    return lambda: {"main": History(NOW, list(same))}
 
 
 def promise(kind="binding", p95=100.0):
@@ -166,9 +170,7 @@ def test_nothing_is_bound_by_other_versions_of_the_code_before_its_own_steps(tmp
     """One of two minutes was bound to 36 s while PyTorch was still loaded."""
     point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
     kin = Measurement(point, startup_s=1.0, duration_s=200.0, steps_done=400)
-    world = World(
-        tmp_path, steps=400, histories=lambda: {"main": SimpleNamespace(same=[], similar=[kin], plays=())}
-    )
+    world = World(tmp_path, steps=400, histories=lambda: {"main": History(NOW, [], [kin])})
     assert world.look(30)[0].startswith("estimate: ")
     assert [row["kind"] for row in world.database.rows] == ["estimate"]
 
@@ -176,7 +178,7 @@ def test_nothing_is_bound_by_other_versions_of_the_code_before_its_own_steps(tmp
 def test_a_version_that_no_longer_shows_steps_is_warned_of_and_quoted_by_earlier_ones(tmp_path):
     point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
     kin = Measurement(point, startup_s=20.0, duration_s=220.0, steps_done=400)
-    kins = lambda: {"main": SimpleNamespace(same=[], similar=[kin], plays=())}  # noqa: E731
+    kins = lambda: {"main": History(NOW, [], [kin])}  # noqa: E731
     world = World(tmp_path, steps=400, histories=kins)
     estimate, warning, quote = [line for line in world.look(100) if not line.startswith("main: first step")]
     assert (estimate.split(":")[0], quote.split(":")[0]) == ("estimate", "quote")
@@ -252,6 +254,21 @@ def test_of_many_tasks_the_newest_count():
     assert len(same) == 100
     assert same[-1].measured_at == 499
     assert similar == []
+
+
+@pytest.mark.parametrize(
+    ("same", "lines", "whose"),
+    [
+        (1, [(1, 2)], "earlier runs"),
+        (0, [(1, 2), (1, 2)], "this code with other parameters or data"),
+        (0, [(1, 2), (1, 3)], "earlier versions of this code"),
+    ],
+)
+def test_whose_measurements_an_estimate_is_from(same, lines, whose):
+    point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
+    known, others = MeasuredNow(), [Measurement(point, code_lines=each) for each in lines]
+    known.read("main", History(NOW, [Measurement(point)] * same, others), others[0].offer)
+    assert known.whose() == whose
 
 
 @pytest.mark.parametrize(
