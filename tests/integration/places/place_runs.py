@@ -215,15 +215,17 @@ def podman_with_image(folder: Path) -> Iterator[dict[str, str]]:
         yield engine.env
 
 
-def keep_for_the_next(user: Renter, provider: str, machine: str, held: Callable[[], list[str]]) -> None:
+def keep_for_the_next(
+    user: Renter, provider: str, machine: str, held: Callable[[], list[str]], *options: str
+) -> None:
     """What is kept has the next run; then it is given back."""
     recipe = user.recipe(RECIPE.format(budget="{}", machine=machine, more="", command="hostname"))
-    user.run(recipe, "--keep", "10m", provider=provider).end()
+    user.run(recipe, "--keep", "10m", *options, provider=provider).end()
     before = held()
     assert before
-    user.run(recipe, "--keep", "10m", provider=provider).end()
+    user.run(recipe, "--keep", "10m", *options, provider=provider).end()
     assert held() == before
-    user.run(recipe, provider=provider).end()
+    user.run(recipe, *options, provider=provider).end()
 
 
 def train_as_a_team(user: Renter, provider: str, folder: Path, machine: str = "half", **nowhere: str) -> None:

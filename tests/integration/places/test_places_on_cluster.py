@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from kubernetes_places import KubernetesAccount, account_of, check_clean, renter_of
-from place_runs import COUNTED, drive_while_home_is_off, moved, until
+from place_runs import COUNTED, Crossing, cross, drive_while_home_is_off, keep_for_the_next, moved, until
 from place_runs import check_clean as check_slurm_clean
 from ray_places import account_of as ray_account_of
 from ray_places import renter_of as ray_renter_of
@@ -177,4 +178,49 @@ def test_the_pod_that_drives_is_lost(in_pods: tuple[Renter, KubernetesAccount], 
     assert len(pods & set(account.kubernetes.left())) == 1, "the pod that is left is worked on"
     user.call("cancel", run)
     assert going.end(code=None)["reason"] == "CANCELLED"
+    check_clean(account)
+
+
+ROWS = {
+    "volume": Crossing(
+        'cat "$TRAINMASTER_DATA_IMAGES/deep/a"', "of the volume", more="data: {images: {volume: images}}"
+    ),
+    "sweep": Crossing("echo rate {{rate}}", "rate 2", more="parameters: {rate: [1, 2, 3]}"),
+    "cap": Crossing("sleep 600", "the run ends: it may cost", "dear", "{total: $0.6}", code=1),
+}
+MOVED = ("--on-cluster", "--send-keys")
+DEAR = "  dear: {cpus: 0.7, memory: 300MB, usd_per_hour: 3}\n"
+
+
+def moving(row: Crossing, machine: str) -> Crossing:
+    """The same row, driven by its first machine."""
+    machine = row.machine if row.machine == "dear" else machine
+    return replace(row, machine=machine, options=MOVED)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_crossing_in_pods(in_pods: tuple[Renter, KubernetesAccount], name: str) -> None:
+    """It ends as it does where its home drives."""
+    user, account = in_pods
+    settings = account.home / "kubernetes.yaml"
+    settings.write_text(settings.read_text() + DEAR)
+    cross(user, "kubernetes", moving(ROWS[name], "driving"))
+    check_clean(account)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_crossing_in_slurm(account: Account, user: Renter, s3: PrivateS3, name: str) -> None:
+    """It ends as it does where its home drives."""
+    settings = account.home / "slurm.yaml"
+    settings.write_text(settings.read_text() + DEAR.replace("0.7", "1"))
+    with CountingProxy(s3.url, account.slurm.address) as line:
+        user.env |= {**s3.environment(line.url), "TRAINMASTER_STORE": f"s3://{s3.new_bucket()}/store"}
+        cross(user, "slurm", moving(ROWS[name], "half"))
+        check_slurm_clean(account)
+
+
+def test_pods_that_are_kept_have_the_next_run(in_pods: tuple[Renter, KubernetesAccount]) -> None:
+    """The same pods, which a driver gives to the next one."""
+    user, account = in_pods
+    keep_for_the_next(user, "kubernetes", "driving", lambda: sorted(account.kubernetes.left()), *MOVED)
     check_clean(account)

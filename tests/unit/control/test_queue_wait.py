@@ -52,6 +52,14 @@ def test_who_was_denied_does_not_go_on():
     assert queue.waited_s(99.0) == 12.0
 
 
+def test_who_ends_while_it_waits_does_not_go_on():
+    queue = QueueWait()
+    queue.look(NEXT, 0.0)
+    queue.look(NEXT, 2.0)
+    assert notes(queue.look(None, 12.0, works=False)) == ["waited 12 s"]
+    assert queue.waited_s(99.0) == 12.0
+
+
 def test_taking_turns_is_no_wait():
     queue = QueueWait()
     for second in range(10):

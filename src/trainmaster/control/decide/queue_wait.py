@@ -40,10 +40,16 @@ class QueueWait:
         """How long it has waited in all."""
         return self.earlier_s + (now - self.since if self.is_told else 0.0)
 
-    def look(self, place: Awaited | None, now: float) -> list[Change]:
-        """Take in what it waits for now; what is to be written down and told."""
+    def look(self, place: Awaited | None, now: float, *, works: bool = True) -> list[Change]:
+        """Take in what it waits for now; what is to be written down and told.
+
+        Args:
+            place: None if nothing.
+            now: Unix seconds.
+            works: something of it may run now; else it does not go on.
+        """
         if place is None:
-            return self._end(now)
+            return self._end(now, works=works)
         if self.place is None:
             self.place, self.since = place, now
         if not self.is_told:
@@ -57,7 +63,7 @@ class QueueWait:
         self.place, self._changed_at = place, now
         return [_written(place)]
 
-    def _end(self, now: float) -> list[Change]:
+    def _end(self, now: float, *, works: bool) -> list[Change]:
         was_told, waited_for, self.place, self.is_told = self.is_told, self.place, None, False
         if not was_told:
             return []
@@ -66,7 +72,8 @@ class QueueWait:
         took = format_duration(waited_s)
         if isinstance(waited_for, AwaitedApproval):  # it may have been denied
             return [Note(f"waited {took} for {waited_for.words}"), QueueChange(None, waited_s)]
-        return [Note(f"goes on after waiting {took}"), QueueChange(None, waited_s)]
+        words = "goes on after waiting" if works else "waited"
+        return [Note(f"{words} {took}"), QueueChange(None, waited_s)]
 
 
 def _written(place: Awaited) -> QueueChange:

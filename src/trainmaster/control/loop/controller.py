@@ -335,7 +335,7 @@ class Controller:
         place: Awaited | None = None
         if self.run_state.state is not State.DONE:
             place = self.run_state.awaited_approval() or self.executor.queue_place()
-        return self.run_state.queue_wait.look(place, now)
+        return self.run_state.queue_wait.look(place, now, works=bool(self.run_state.live_tasks()))
 
     def _hear_people(self) -> None:
         """What people have said of experiments that need their approval, once one has asked."""

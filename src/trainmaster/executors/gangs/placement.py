@@ -267,12 +267,13 @@ def _can_hold(node: LiveNode, bundle: Bundle) -> bool:
 
 
 def _matched(bundles: Sequence[Bundle], nodes: Sequence[LiveNode]) -> list[int] | None:
-    """Each bundle has a node of its own (augmenting paths)."""
+    """Each bundle has a node of its own (augmenting paths), in the order of nodes if that will do."""
     holder: dict[int, int] = {}
 
     def place(bundle: int, tried: set[int]) -> bool:
-        for index, node in enumerate(nodes):
-            if index in tried or not _can_hold(node, bundles[bundle]):
+        fitting = [index for index, node in enumerate(nodes) if _can_hold(node, bundles[bundle])]
+        for index in sorted(fitting, key=holder.__contains__):  # free ones first
+            if index in tried:
                 continue
             tried.add(index)
             if index not in holder or place(holder[index], tried):

@@ -10,6 +10,7 @@ from trainmaster.executors.gangs.placement import (
     STRICT_SPREAD,
     Bundle,
     LiveNode,
+    assign,
     fits,
     lacking,
     plan_gang,
@@ -89,6 +90,14 @@ def test_labels_need_a_matching():
     plan = plan_gang(request("chief-0", "worker-0", per_node=1, labels=labels), nodes)
     assert plan is not None
     assert plan.bundles[1].labels == (("market", "spot"),)
+
+
+def test_members_have_nodes_in_their_order():
+    """`worker-0` is on `node-1`, where people look for it."""
+    nodes = [node(number) for number in range(3)]
+    plan = plan_gang(request("worker-0", "worker-1", "worker-2", per_node=1), nodes)
+    assert plan is not None
+    assert assign(plan.bundles, nodes, plan.strategy) == [each.node_id for each in nodes]
 
 
 @pytest.mark.parametrize(("members", "slots", "nodes"), [(1, 9, 1), (2, 9, 1), (2, 100, 3), (5, 13, 3)])
