@@ -23,7 +23,7 @@ _MORE: Final = {
     "run": "#run", "check": "#check", "quote": "quotes.md", "resume": "#resume", "export": "capsule.md",
     "convert": "migrate.md", "examples": "models.md#models-that-come-with-trainmaster", "logs": "#logs",
     "approve": "recipe.md#a-persons-yes", "label": "labels-and-cost.md", "note": "labels-and-cost.md",
-    "views": "labels-and-cost.md#conditions",
+    "views": "labels-and-cost.md#conditions", "compare": "labels-and-cost.md#what-differs-between-two-runs",
     "cost": "labels-and-cost.md#what-did-it-cost", "score": "quotes/kept.md#how-quotes-turned-out",
     "metrics": "#metrics-export",
     "doctor": "how/places-checked.md",

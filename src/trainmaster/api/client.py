@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +117,18 @@ class Client:
             UsageError: one of them is none.
         """
         return self._home.cost(by, since, where)
+
+    def compare(self, runs: Sequence[str]) -> dict[str, Any]:
+        """Runs beside each other: the object of ``trainmaster compare --json``.
+
+        Args:
+            runs: their ids, or beginnings of these, at most eight.
+
+        Raises:
+            NotFoundError: one is not there.
+            UsageError: none, or too many.
+        """
+        return self._home.compare([self._home.resolve(run) for run in runs])
 
     def wallet(self) -> dict[str, Any] | None:
         """What may be spent with the token of a server, if it has a wallet: ``at_most_usd``, ``left_usd``."""

@@ -348,6 +348,12 @@ class EmbeddedClient:
 
         return TeamRuns(self._service, self._owner).metrics(run, keys, points)
 
+    def compare(self, runs: Sequence[str]) -> dict[str, Any]:
+        from trainmaster.service.runs.comparison import compare
+        from trainmaster.service.teams.team_runs import TeamRuns
+
+        return compare(TeamRuns(self._service, self._owner), runs)
+
     def logs(self, run: str, query: LogQuery) -> Iterator[bytes]:
         from trainmaster.service.runs.log_streams import LineChoice, LogStreams
 

@@ -283,6 +283,16 @@ class ClientProtocol(AppsProtocol, Protocol):
             points: of one curve, at most.
         """
 
+    def compare(self, runs: Sequence[str]) -> dict[str, Any]:
+        """Runs beside each other: the object of ``trainmaster compare --json``.
+
+        Args:
+            runs: their ids, at most eight; the recipes of the others are compared with the first one's.
+
+        Raises:
+            UsageError: none, or too many.
+        """
+
     def logs(self, run: str, query: LogQuery) -> Iterator[bytes]:
         """What its tasks wrote, or operating systems said, in pieces."""
 

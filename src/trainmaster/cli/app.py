@@ -120,6 +120,10 @@ _VERBS: Final = {
         "cost.cost",
         "Show what runs have cost: by label, month, provider, user, team or run, beside their quotes.",
     ),
+    "compare": (
+        "compare.compare",
+        "Show runs beside each other: best metrics, parameters, what differs in recipe and code.",
+    ),
     "queue": (
         "budget.queue",
         "Runs that were sent to the server in use, or of this home, and wait for their turn.",
@@ -169,8 +173,8 @@ _VERBS: Final = {
 PANELS: Final = {
     "Run": ("run", "check", "quote", "resume", "cancel", "approve", "export", "convert", "examples"),
     "Look": (
-        "status", "logs", "label", "note", "metrics", "tensorboard", "score", "open", "queue", "budget",
-        "cost", "views",
+        "status", "logs", "compare", "label", "note", "metrics", "tensorboard", "score", "open", "queue",
+        "budget", "cost", "views",
     ),
     "Into a run": ("exec", "ssh", "cp", "port-forward", "notebook", "apps"),
     "Models and services": ("models", "serve", "services"),

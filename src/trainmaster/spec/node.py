@@ -36,6 +36,9 @@ _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
 _DECIMAL = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NON_FINITE = re.compile(r"([-+]?)\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _UNREPRESENTABLE = re.compile("[\0\ud800-\udfff]")
+#: What needs no quotes, and words that do: readers of YAML 1.1 take them for something else.
+_PLAIN: Final = re.compile(r"(?!.*(?:: |:$| #))[A-Za-z/][ -~]*(?<! )")
+_OTHER_WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 _CONSTANTS: Final[dict[str, bool | None]] = {
     "": None,
     "~": None,
@@ -152,16 +155,16 @@ class YamlNode:
 def written(node: YamlNode, indent: str = "") -> str:
     """YAML that is read as the same node; without comments.
 
-    >>> print(written(compose("{a: 3.10, b: [x, {c: 'on: 1'}], d: {}}", "recipe")), end="")
-    "a": 3.10
-    "b":
-      - "x"
-      - "c": "on: 1"
-    "d": {}
+    >>> print(written(compose("{a: 3.10, b: [x y, {c: 'on: 1'}], d: {}}", "recipe")), end="")
+    a: 3.10
+    b:
+      - x y
+      - c: "on: 1"
+    d: {}
     """
     below = indent + "  "
     if node.kind is Kind.MAPPING and node.entries:
-        pairs = ((json.dumps(key, ensure_ascii=False), child) for key, child in node.entries.items())
+        pairs = ((_quoted_if_needed(key), child) for key, child in node.entries.items())
         return "".join(f"{indent}{key}:{_beside(child, below)}" for key, child in pairs)
     if node.kind is Kind.LIST and node.items:
         lines = (written(item, below) for item in node.items)
@@ -169,8 +172,14 @@ def written(node: YamlNode, indent: str = "") -> str:
     if node.kind is not Kind.SCALAR:
         return f"{indent}{'{}' if node.kind is Kind.MAPPING else '[]'}\n"
     value = node.value
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else node.text or "null"
+    text = _quoted_if_needed(value) if isinstance(value, str) else node.text or "null"
     return f"{indent}{text}\n"
+
+
+def _quoted_if_needed(text: str) -> str:
+    """A text without quotes if each reader of YAML reads it as that text; else in quotes."""
+    is_plain = _PLAIN.fullmatch(text) and text.lower() not in _OTHER_WORDS
+    return text if is_plain else json.dumps(text, ensure_ascii=False)
 
 
 def _beside(node: YamlNode, below: str) -> str:

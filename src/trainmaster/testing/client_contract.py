@@ -145,6 +145,9 @@ class ClientContract(ContractHome):
         assert client.wallet() is None
         assert client.curves("job-aaaa000001") == at_home.curves("job-aaaa000001") != []
         assert client.curves("job-aaaa000001", ["nosuch"]) == []
+        assert client.compare(["job-aaaa000001"]) == at_home.compare(["job-aaaa000001"])
+        with pytest.raises(UsageError, match="9 runs to compare"):
+            at_home.compare([f"job-{number}" for number in range(9)])
 
     def test_how_many_machines_is_recommended_as_at_home(
         self, at_home: EmbeddedClient, client: ClientProtocol

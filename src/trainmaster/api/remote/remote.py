@@ -335,6 +335,9 @@ class RemoteClient:
         found = self._to.get(f"/runs/{quoted(run)}/metrics", keys=",".join(keys) or None, points=points)
         return list(found["metrics"])
 
+    def compare(self, runs: Sequence[str]) -> dict[str, Any]:
+        return self._to.get("/compare", run=list(runs))
+
     def logs(self, run: str, query: LogQuery) -> Iterator[bytes]:
         from trainmaster.service.runs.log_streams import LineChoice
 

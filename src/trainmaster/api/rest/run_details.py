@@ -107,5 +107,5 @@ def capsule(run: str, runs: Runs, state: State, transfer: Transfer) -> Streaming
 def comparison(
     runs: Runs, run: Annotated[list[str], Query(min_length=1, max_length=MAX_RUNS)]
 ) -> dict[str, Any]:
-    """Several runs beside each other: best metrics, parameters, and how recipes differ from the first's."""
+    """Several runs beside each other: best metrics, parameters, what differs in recipe and code."""
     return compare(runs, run)

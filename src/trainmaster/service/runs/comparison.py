@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.service.runs.code_changes import code_changes
+from trainmaster.service.runs.stored_recipe import recipe_text, stored_recipe
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.metric_names import in_order
+from trainmaster.spec.node import written
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from sqlalchemy.engine import RowMapping
 
     from trainmaster.service.teams.team_runs import TeamRuns
 
@@ -28,7 +35,8 @@ def compare(found: TeamRuns, runs: Sequence[str]) -> dict[str, Any]:
     Returns:
         ``metrics`` (all names, each with its goal), ``runs``: of each its state, time and cost, ``best`` (of
         each metric the ``value`` and where) and ``tasks`` (parameters and best values), and ``diffs``: how
-        the recipe of each run differs from that of the first one, as ``lines`` of a unified diff.
+        the recipe of each run differs from that of the first one, as ``lines`` of a unified diff, and its
+        code, as `code_changes` tells it; None if it is not here any more.
 
     Raises:
         NotFoundError: one is not there, or not the caller's to see.
@@ -36,18 +44,39 @@ def compare(found: TeamRuns, runs: Sequence[str]) -> dict[str, Any]:
     """
     ids = list(dict.fromkeys(runs))
     if not 1 <= len(ids) <= MAX_RUNS:
-        raise UsageError(f"{len(ids)} runs to compare", f"Mark up to {MAX_RUNS}.")
+        raise UsageError(f"{len(ids)} runs to compare", f"Name, or mark, up to {MAX_RUNS}.")
     compared = [_run(found, run) for run in ids]
-    recipes = [found.recipe(run) for run in ids]
+    rows = [found.row(run) for run in ids]
+    recipes = _recipes(rows)
     goals = {key: goal for each in compared for key, goal in each.pop("goals").items()}
     return {
         "metrics": {key: goals[key] for key in in_order(goals)},
         "runs": compared,
         "diffs": [
-            {"run": run, "lines": recipe_diff(recipes[0], recipe, ids[0], run)}
-            for run, recipe in zip(ids[1:], recipes[1:], strict=True)
+            {
+                "run": run,
+                "lines": recipe_diff(recipes[0], recipe, ids[0], run),
+                "code": _code_changes(rows[0], row),
+            }
+            for run, row, recipe in zip(ids[1:], rows[1:], recipes[1:], strict=True)
         ],
     }
+
+
+def _code_changes(before: RowMapping, after: RowMapping) -> list[dict[str, Any]] | None:
+    """How the code differs, but for the recipes, which are compared by themselves."""
+    old, new = Path(before["code_path"]), Path(after["code_path"])
+    if old.name == new.name:
+        return []
+    recipes = {str(json.loads(row["recipe"]).get("file", "")) for row in (before, after)}
+    return code_changes(old, new, recipes) if old.is_dir() and new.is_dir() else None
+
+
+def _recipes(rows: Sequence[RowMapping]) -> list[str]:
+    """As they were sent; if more was said of one (`--set`), all in one form, so that keys alone differ."""
+    sent = [str(json.loads(row["recipe"]).get("source_text", "")) for row in rows]
+    told = [recipe_text(row) for row in rows]
+    return told if told == sent else [written(stored_recipe(row).tree()) for row in rows]
 
 
 def recipe_diff(before: str, after: str, before_name: str, after_name: str) -> list[str]:

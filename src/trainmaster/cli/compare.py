@@ -1,0 +1,76 @@
+"""``trainmaster compare``: runs beside each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from trainmaster.cli.completing import run_ids
+from trainmaster.cli.output import bill, duration, number, print_json, show, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: So many are shown when none is named; the first are those that say how good a run is.
+_SHOWN_METRICS: Final = 6
+
+
+def compare(
+    runs: Annotated[
+        list[str], typer.Argument(autocompletion=run_ids, help="Up to eight ids, beginnings, or `latest`.")
+    ],
+    metric: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Show this one; may be repeated. Six by default.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Show runs beside each other: best metrics, parameters, what differs in recipe and code."""
+    from trainmaster.cli.opening import open_client
+
+    client = open_client()
+    found = client.compare([client.resolve(run) for run in runs])
+    if as_json:
+        print_json(found)
+        return
+    show("\n".join(compared_lines(found, metric or [])))
+
+
+def compared_lines(found: Mapping[str, Any], chosen: Sequence[str]) -> list[str]:
+    """What was compared, in lines.
+
+    Args:
+        found: what `ClientProtocol.compare` says.
+        chosen: names of metrics; without, the first few.
+    """
+    from trainmaster.service.runs.comparison import varied
+
+    goals = found["metrics"]
+    metrics = list(chosen) or list(goals)[:_SHOWN_METRICS]
+    best = [each["best"].get(metrics[0]) if metrics else None for each in found["runs"]]
+    names = varied([each for each in best if each is not None])
+    rows = []
+    for each, its in zip(found["runs"], best, strict=True):
+        cells = [number(each["best"][key]["value"]) if key in each["best"] else "-" for key in metrics]
+        if names:
+            cells.append(f"{its['experiment']}/{its['task']}" if its else "-")
+        cells += [number(its["parameters"].get(name, "-")) if its else "-" for name in names]
+        took = duration(each["seconds"]), bill(each["cost_usd"])
+        rows.append([each["run"], each["reason"] or each["state"], *took, *cells])
+    heads = [f"{goals[key]} {key}" if key in goals else key for key in metrics]
+    lines = [table(["run", "state", "took", "cost", *heads, *(["best task", *names] if names else [])], rows)]
+    if not chosen and (more := len(goals) - len(metrics)) > 0:
+        lines.append(f"{more} more metrics: `--metric NAME` shows one, --json all")
+    for diff in found["diffs"]:
+        lines += ["", *_differences(found["runs"][0]["run"], diff)]
+    return lines
+
+
+def _differences(first: str, diff: Mapping[str, Any]) -> list[str]:
+    code, is_other = diff["code"], bool(diff["lines"])
+    what = "code that is not here any more" if code is None else "other code" if code else "the same code"
+    lines = [f"beside {first}, {diff['run']} has {'another' if is_other else 'the same'} recipe and {what}"]
+    lines += diff["lines"]
+    for each in code or ():
+        lines += [f"{each['change']}: {each['path']}", *each["lines"]]
+    return lines

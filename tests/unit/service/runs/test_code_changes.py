@@ -1,0 +1,30 @@
+from trainmaster.service.runs.code_changes import code_changes
+
+
+def test_files_that_differ_are_told_and_lines_of_small_texts(tmp_path):
+    for name, files in {
+        "before": {"train.py": b"a = 1\nb = 2\n", "old.py": b"", "same.py": b"x", "w.bin": b"\xff\x00"},
+        "after": {"train.py": b"a = 1\nb = 3\n", "lib/new.py": b"new", "same.py": b"x", "w.bin": b"\xff\x01"},
+    }.items():
+        for path, data in files.items():
+            (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / path).write_bytes(data)
+        (tmp_path / name / "recipe.yaml").write_text(name)
+    assert code_changes(tmp_path / "before", tmp_path / "after", ["recipe.yaml"]) == [
+        {"path": "lib/new.py", "change": "added", "lines": []},
+        {"path": "old.py", "change": "removed", "lines": []},
+        {
+            "path": "train.py",
+            "change": "changed",
+            "lines": ["--- train.py", "+++ train.py", "@@ -1,2 +1,2 @@", " a = 1", "-b = 2", "+b = 3"],
+        },
+        {"path": "w.bin", "change": "changed", "lines": []},
+    ]
+
+
+def test_of_a_long_diff_the_beginning_is_shown(tmp_path):
+    for name in ("before", "after"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text("".join(f"{name} {line}\n" for line in range(1000)))
+    (found,) = code_changes(tmp_path / "before", tmp_path / "after")
+    assert (len(found["lines"]), found["lines"][-1]) == (201, " ... 1803 more lines")
