@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.checks.framework_notes import framework_notes
@@ -13,10 +14,12 @@ from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.worker_counts import with_fewest
 from trainmaster.service.renting import planned_requests
+from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.parts import named_places, parted
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import PlaceRow
+    from trainmaster.service.place_table import PlaceTable
     from trainmaster.service.service import Service
     from trainmaster.spec import Experiment, Recipe
 
@@ -49,7 +52,7 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
         asked = with_versions(service, recipe)
         seen = PlaceTable(service, asked, environ)
         recipe = settled_place(service, asked, environ, told_of_places.append, seen)
-        places = seen.rows([part.provider for part in parted(recipe)])
+        places = _rows(service, recipe, environ, seen)
     probe = with_fewest(recipe)
     check_parts(probe)
     requests: list[dict[str, Any]] = []
@@ -60,6 +63,20 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
     processes = [each for name in probe.order() for each in _processes(probe.experiments[name], probe.seed)]
     table = {"places": [each.as_dict() for each in places]} if places else {}
     return {"requests": requests, "processes": processes, "notes": notes, **table}
+
+
+def _rows(
+    service: Service, settled: Recipe, environ: Mapping[str, str], seen: PlaceTable
+) -> tuple[PlaceRow, ...]:
+    """What each of its places would take; of those where the run is, their part of it."""
+    parts = [part.provider for part in parted(settled)]
+    if len(parts) > 1:
+        from trainmaster.service.places import asked_place
+        from trainmaster.service.quote_in_places import quote_in_places
+
+        with suppress(TrainmasterError):  # planning says it
+            return quote_in_places(service, settled, environ, seen.quote_part, asked_place, seen).places
+    return seen.rows(parts)
 
 
 def _processes(experiment: Experiment, seed: int) -> list[dict[str, Any]]:

@@ -205,6 +205,14 @@ class PlaceTable:
             return self.quote(settled.provider)
         return _quote(self._service, settled, self._environ, self._options)
 
+    def quote_part(self, part: Recipe, options: QuoteOptions) -> Quote:
+        """Of what is in one place of several, see `quote_in_places`.
+
+        Raises:
+            TrainmasterError: there is none.
+        """
+        return _quote(self._service, part, self._environ, replace(options, measures=False, fresh=False))
+
     def with_limits(self, place: Place) -> Place:
         """A place with the limits of the recipe that it would not keep, by what is known of the job now."""
         budget, place = self.recipe.budget, replace(place, misses="")
@@ -277,7 +285,7 @@ class PlaceTable:
         return error
 
     def _row(self, place: Place) -> PlaceRow:
-        plain = PlaceRow(place.provider, place.machines, place.usd_per_hour, wait=_wait_words(place.wait_s))
+        plain = PlaceRow(place.provider, place.machines, place.usd_per_hour, wait=wait_words(place.wait_s))
         if place.refusal:
             return replace(plain, wait="", why_not=place.refusal)
         try:
@@ -349,10 +357,10 @@ def _why_not(recipe: Recipe, each: QuotedPlace, *, is_later: bool, by_objective:
     return "an earlier one begins in time" if is_later else "it has no room for all of the run"
 
 
-def _wait_words(wait_s: float | None) -> str:
+def wait_words(wait_s: float | None) -> str:
     """How long a place lets one wait.
 
-    >>> _wait_words(None), _wait_words(0.0), _wait_words(5400.0)
+    >>> wait_words(None), wait_words(0.0), wait_words(5400.0)
     ('it does not say how long its queue is', '', '1 h 30 min in its queue')
     """
     if wait_s is None:

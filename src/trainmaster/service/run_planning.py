@@ -173,26 +173,46 @@ class RunPlanner:
         recipe = self._with_versions(recipe)  # they are of the fingerprint that the table's quotes look for
         seen = PlaceTable(self._service, recipe, self._environ, options)
         settled = self._settled(recipe, seen)
-        if len(parts := parted(settled)) > 1:
-            for row in seen.rows([part.provider for part in parts]):
-                self._tell("place " + ", ".join(filter(None, row.cells)))
-        check_is_in_one_place(settled)
+        if len(parted(settled)) > 1:
+            return self._quote_parts(settled, path, options, seen)
+        return seen.quote_of(settled, lambda one: self._quote_one(one, path, options))
 
-        def quote(one: Recipe) -> Quote:
-            quoter = self._make_quoter()
-            if options.catalogue is None:
-                quoter.refresh_prices(one, self._environ)
-            return quoter.quote(one, path, self._environ, options)
+    def _quote_one(
+        self, recipe: Recipe, path: Path, options: QuoteOptions, tell: Callable[[str], None] | None = None
+    ) -> Quote:
+        """Of what is in one place."""
+        quoter = self._make_quoter(tell=tell)
+        if options.catalogue is None:
+            quoter.refresh_prices(recipe, self._environ)
+        return quoter.quote(recipe, path, self._environ, options)
 
-        return seen.quote_of(settled, quote)
+    def _quote_parts(
+        self, settled: Recipe, path: Path, options: QuoteOptions, seen: PlaceTable | None = None
+    ) -> Quote:
+        """Of what is in several."""
+        from trainmaster.service.places import asked_place
+        from trainmaster.service.quote_in_places import quote_in_places
+
+        told = set[str]()
+
+        def tell_once(line: str) -> None:
+            if line not in told:
+                self._tell(line)
+            told.add(line)
+
+        def quote(one: Recipe, how: QuoteOptions) -> Quote:
+            return self._quote_one(one, path, how, tell_once)
+
+        return quote_in_places(self._service, settled, self._environ, quote, asked_place, seen, options)
 
     def measured_first(self, recipe: Recipe, path: Path) -> Quote:
         """Measure and quote a recipe that is to be run, whatever is known of it."""
         from trainmaster.service.quotes.quote_options import QuoteOptions
 
         recipe = self._settled(self._with_versions(recipe))
-        check_is_in_one_place(recipe)
         self._service.check(recipe, self._environ)  # what is wrong anyway is said before anything is measured
+        if len(parted(recipe)) > 1:
+            return self._quote_parts(recipe, path, QuoteOptions(fresh=True))
         return self._make_quoter().quote(recipe, path, self._environ, QuoteOptions(fresh=True))
 
     def plan(self, recipe: Recipe, path: Path, *, allow_stale: bool, can_agree: bool) -> PlannedRun:
@@ -255,25 +275,14 @@ class RunPlanner:
             return PlannedRun(error.offer.recipe, path, error.offer, is_settled=False)
         return PlannedRun(offer.recipe, path, offer)
 
-    def _make_quoter(self, candidate_offers: CandidateOffers | None = None) -> Quoter:
+    def _make_quoter(
+        self, candidate_offers: CandidateOffers | None = None, tell: Callable[[str], None] | None = None
+    ) -> Quoter:
         from trainmaster.service.quotes.quote_service import Quoter
 
-        self._quoter = Quoter(self._service, self._tell, self._show, candidate_offers, measures=self.measures)
+        tell = tell or self._tell
+        self._quoter = Quoter(self._service, tell, self._show, candidate_offers, measures=self.measures)
         return self._quoter
-
-
-def check_is_in_one_place(recipe: Recipe) -> None:
-    """Refuse to quote what is in several places.
-
-    Raises:
-        UsageError: naming them.
-    """
-    if len(parts := parted(recipe)) > 1:
-        places = ", ".join(part.provider for part in parts)
-        raise UsageError(
-            f"its machines are in several places ({places}), and a quote is of one",
-            "Choose one with --provider. `trainmaster run` shows all machines and prices before it asks.",
-        )
 
 
 class _UnagreedError(Exception):

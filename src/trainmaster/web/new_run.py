@@ -35,8 +35,8 @@ from trainmaster.service.first_recipe import ScriptOption, scripts_in
 from trainmaster.service.models.starting_models import with_versions
 from trainmaster.service.place_table import PlaceTable
 from trainmaster.service.places import settled_place
+from trainmaster.service.quote_in_places import quote_in_places
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
-from trainmaster.service.run_planning import check_is_in_one_place
 from trainmaster.service.teams.team_budget import OWNER, Budgets
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_volumes import TeamVolumes
@@ -46,6 +46,7 @@ from trainmaster.service.users.caller import Caller
 from trainmaster.spec.configuration import configured_rows
 from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.model_reference import ModelReference
+from trainmaster.spec.parts import parted
 from trainmaster.spec.recipe import own_configuration
 from trainmaster.web.recipe_form import (
     RecipeForm,
@@ -279,9 +280,10 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
         recipe = with_versions(service, recipe)
         seen = PlaceTable(service, recipe, state.environ)
         settled = settled_place(service, recipe, state.environ, lambda _: None, seen, state.places)
-        check_is_in_one_place(settled)
-
-        made = seen.quote_of(settled, seen.quote_settled)
+        if len(parted(settled)) > 1:
+            made = quote_in_places(service, settled, state.environ, seen.quote_part, state.places, seen)
+        else:
+            made = seen.quote_of(settled, seen.quote_settled)
     except RecipeError:  # said where the recipe is
         return Response(status_code=204)
     except TrainmasterError as error:

@@ -298,6 +298,20 @@ def test_tasks_without_steps_are_quoted_by_their_duration():
     assert "tasks" in quote.bottleneck
 
 
+@pytest.mark.parametrize(
+    ("workers", "on_each", "machines", "count", "at_once"),
+    [(1, 2.0, 3, 3, 6), (1, 2.0, 4, 4, 6), (1, 1.0, 2, 2, 2), (2, 1.0, 4, 4, 2), (2, 1.0, 1, 2, 1)],
+)
+def test_a_share_of_a_sweep_has_just_the_machines_that_are_taken(workers, on_each, machines, count, at_once):
+    """And as many tasks at a time as these have room for; a gang needs its own at least."""
+    work = workload("shard", most=2, tasks=6, machines=machines)
+    del work.lengths[3 - workers]
+    found = Machines.of(market(offer("t4", 0.5)).catalogue.columns(), np.array([on_each]))
+    some = Candidates.of(work, found, found[:0], None)
+    assert {(int(n), int(g)) for n, g in zip(some.machines, some.at_once, strict=True)} == {(count, at_once)}
+    assert set(some.price) == {0.5 * count}
+
+
 def test_tasks_that_share_cores_are_not_twice_as_fast():
     found = [Measurement(None, duration_s=10.0, cores=2.0) for _ in range(3)]
     work = workload("shard", most=1, tasks=8, hardware=Hardware())

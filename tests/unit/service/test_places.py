@@ -404,15 +404,17 @@ def test_this_machine_is_a_place_for_whole_runs_only(service: Service) -> None:
     assert (own.provider, named_places(own)) == ("hosts", ("hosts",))
 
 
-def test_a_quote_is_of_one_place(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in several is refused, with what to do."""
+def test_a_quote_of_several_places_has_each_part(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known of the job here: the machines and tasks are, and the intervals are wide."""
     have_places(monkeypatch, {"hosts": 0.0, "ray": 0.0})
     read = Recipe.from_text(
         TWO.format(provider="provider: ray", prepare="provider: hosts", train="retries: 0")
     )
-    planner = RunPlanner(service, {}, lambda _: None, lambda _: None)
-    with pytest.raises(UsageError, match=r"several places \(hosts, ray\)"):
-        planner.quote(read, Path("recipe.yaml"), QuoteOptions())
+    planner = RunPlanner(service, {}, lambda _: None, lambda _: None, measures=False)
+    made = planner.quote(read, Path("recipe.yaml"), QuoteOptions(measures=False))
+    assert made.is_unknown
+    assert made.time_s is not None
+    assert {row.place: row.tasks for row in made.places} == {"hosts": {"prepare": 1}, "ray": {"train": 1}}
 
 
 def test_a_quote_has_the_table_of_all_places(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

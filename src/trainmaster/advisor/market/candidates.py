@@ -68,6 +68,8 @@ class Candidates(Frame):
         workers = np.array(sorted(workload.lengths), dtype=float)
         lengths = [workload.lengths[int(n)] for n in workers]
         at_once = np.array([g for g in _AT_ONCE if g < workload.tasks] + [workload.tasks], dtype=float)
+        if workload.machines is not None:  # as many tasks as they have room for
+            at_once = at_once[-1:]
         if pairs is None:
             pairs = Pairs.all_of(machines, servers if workload.servers else servers[:0])
         pair, n, g = (
@@ -100,6 +102,11 @@ class Candidates(Frame):
             total = np.ceil(g / per_node)
             helpers = np.zeros(len(k))
             good = total <= min(workload.spread or MOST_NODES, hosts or MOST_NODES)
+        if workload.machines is not None and slots is None:
+            gangs = np.floor(workload.machines / nodes) * (per_node if max(workload.lengths) == 1 else 1)
+            g = np.clip(gangs, 1, workload.tasks)
+            helpers = helpers / np.maximum(at_once[0], 1) * g
+            total, good = np.maximum(workload.machines, nodes), np.ones(len(k), dtype=bool)
         price = machines.price[k] * total
         if workload.servers and len(servers) and slots is None:
             price = price + servers.price[s] * helpers

@@ -46,6 +46,7 @@ class Workload:
         sync: how its workers agree; all-reduce for a single process.
         tasks: how many.
         spread: most nodes its tasks may spread over (``workers`` in the recipe); None is no limit.
+        machines: just so many are taken for its workers; None is as many as are best.
         lengths: by number of workers; numbers that cannot share the batch evenly are missing.
         servers: parameter servers of a task.
         chief: 1 if a coordinating process comes with them.
@@ -87,6 +88,7 @@ class Workload:
     adapts: bool = False
     until: Until | None = None
     target: TargetBelief | None = None
+    machines: int | None = None
 
     @classmethod
     def of(cls, experiment: Experiment, seed: int, max_workers: int | None = None) -> Workload:

@@ -521,6 +521,7 @@ class PlaceRow:
         is_unknown: nothing is known of the job: the quote is what other jobs take.
         wait: until they begin to start, in words; empty if it does not wait.
         is_taken: the run, or a part of it, is there.
+        tasks: of each experiment that runs there, where the run is in several places.
         why_not: why it is not taken; empty if it is.
         no_quote: why there is no quote; empty if there is one, or it would give nothing.
     """
@@ -535,6 +536,16 @@ class PlaceRow:
     is_taken: bool = False
     why_not: str = ""
     no_quote: str = ""
+    tasks: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def taken_for(self) -> str:
+        """What of the run is there, for people; empty if all of it is.
+
+        >>> PlaceRow("hosts", tasks={"train": 4, "test": 1}).taken_for
+        '4 tasks of train and 1 task of test'
+        """
+        return " and ".join(f"{n} task{'s' * (n != 1)} of {name}" for name, n in self.tasks.items())
 
     def quoted(self, quote: Quote) -> PlaceRow:
         """With the quote of that place."""
@@ -559,7 +570,8 @@ class PlaceRow:
             low, middle, high = map(dollars, (self.cost_usd.p5, self.cost_usd.p50, self.cost_usd.p95))
             usd = f"{low} to {high}" if self.is_unknown else f"{middle} ({low} to {high})"
             usd = usd if self.cost_usd.p95 else "$0"
-        said = ["taken" if self.is_taken else f"no: {self.why_not}"]
+        taken = f"taken: {self.taken_for}" if self.tasks else "taken"
+        said = [taken if self.is_taken else f"no: {self.why_not}"]
         said += [f"waits {self.wait}" if self.wait[:1].isdigit() else self.wait] * bool(self.wait)
         said += [f"no quote: {self.no_quote}"] * bool(self.no_quote)
         return self.place, self.machines, time if self.machines else "", usd, "; ".join(said)

@@ -124,17 +124,53 @@ def _filled(rooms: Sequence[Room], tasks: int, most_nodes: int, usd_per_hour: fl
 
 def _played(rooms: Sequence[Room], filled: Mapping[str, int], tasks: int) -> Spread:
     """Each task begins where something is free first; what gets none is not asked for."""
-    free = [
-        (each.wait_s, number, slot) for number, each in enumerate(rooms) for slot in range(filled[each.place])
-    ]
-    heapq.heapify(free)
     used, end_s, cost_usd = set[tuple[int, int]](), 0.0, 0.0
-    for _ in range(tasks):
-        at_s, number, slot = heapq.heappop(free)
-        at_s += rooms[number].task_s
+    for number, slot, at_s in _placed(rooms, [filled[each.place] for each in rooms], tasks):
         end_s, cost_usd = max(end_s, at_s), cost_usd + rooms[number].task_usd
         used.add((number, slot))
-        heapq.heappush(free, (at_s, number, slot))
     counts = [sum(each == number for each, _ in used) * room.nodes for number, room in enumerate(rooms)]
     nodes = {room.place: count for room, count in zip(rooms, counts, strict=True) if count}
     return Spread(nodes, end_s, cost_usd)
+
+
+def tasks_by_place(rooms: Sequence[Room], tasks: int, machines: Mapping[str, int]) -> dict[str, int]:
+    """How many tasks run in each place: one on each machine first, then as many as find room on them.
+
+    No place has none: a task that begins there soon is why it was chosen.
+
+    Args:
+        rooms: of the places.
+        tasks: of the sweep, at least one for each place.
+        machines: gangs of them, by place.
+
+    >>> rooms = [Room("hosts", 2, 60.0, 0.0), Room("aws", 4, 30.0, 0.1, wait_s=20.0)]
+    >>> tasks_by_place(rooms, 6, {"hosts": 2, "aws": 2}), tasks_by_place(rooms, 2, {"hosts": 2, "aws": 2})
+    ({'hosts': 2, 'aws': 4}, {'hosts': 1, 'aws': 1})
+    """
+    found = dict.fromkeys((room.place for room in rooms), 0)
+    for number, _, _ in _placed(rooms, [each.tasks for each in rooms], tasks, machines):
+        found[rooms[number].place] += 1
+    for place in [place for place, count in found.items() if not count]:
+        found[max(found, key=lambda each: found[each])] -= 1
+        found[place] = 1
+    return found
+
+
+def _placed(
+    rooms: Sequence[Room], slots: Sequence[int], tasks: int, machines: Mapping[str, int] | None = None
+) -> Iterator[tuple[int, int, float]]:
+    """Of each task the number of its room, its slot there, and when it ends.
+
+    Slots that are free at the same time are taken in the order of the rooms; a second one of the same
+    machine after the first one of each.
+    """
+    free = []
+    for number, (room, many) in enumerate(zip(rooms, slots, strict=True)):
+        alone = many if machines is None else max(machines[room.place], 1)
+        free += [(room.wait_s, slot // max(alone, 1), number, slot) for slot in range(many)]
+    heapq.heapify(free)
+    for _ in range(tasks):
+        at_s, shared, number, slot = heapq.heappop(free)
+        at_s += rooms[number].task_s
+        yield number, slot, at_s
+        heapq.heappush(free, (at_s, shared, number, slot))

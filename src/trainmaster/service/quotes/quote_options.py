@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,18 @@ from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.spec import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class TaskShare:
+    """What of an experiment is in one of several places.
+
+    Attributes:
+        machines: that are taken there. tasks: that run there; None is all.
+    """
+
+    machines: int
+    tasks: int | None = None
 
 
 @dataclass(frozen=True)
@@ -28,6 +41,7 @@ class QuoteOptions:
         latency_ms: between machines, one way; None is what the recipe says, or what was measured.
         measures: False: what is known at once; nothing is measured.
         p: of Scala-Opt. usd_per_hour: of all machines. Both instead of the recipe's.
+        shares: of experiments that are quoted in one of several places, by name.
     """
 
     policy: str = ""
@@ -44,6 +58,7 @@ class QuoteOptions:
     usd_per_hour: float | None = None
     latency_ms: float | None = None
     measures: bool = True
+    shares: Mapping[str, TaskShare] = field(default_factory=dict)
 
     def for_recipe(self, recipe: Recipe) -> QuoteOptions:
         """With what the recipe says where nothing is said here.

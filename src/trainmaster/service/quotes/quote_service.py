@@ -541,6 +541,10 @@ def _workload(
     plays: Sequence[Sequence[float]] = (),
 ) -> Workload:
     found = workload_of(experiment, recipe.seed, options.max_workers, curves=curves, plays=plays)
+    if (share := options.shares.get(experiment.name)) is not None:
+        tasks = found.tasks if share.tasks is None else share.tasks
+        plays = found.plays if tasks == found.tasks else ()
+        found = replace(found, machines=share.machines, tasks=tasks, plays=plays)
     return found if options.latency_ms is None else replace(found, latency_ms=options.latency_ms)
 
 

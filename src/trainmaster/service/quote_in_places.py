@@ -1,0 +1,229 @@
+"""`quote_in_places`: the quote of a run whose experiments, or tasks of a sweep, are in several places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.advisor.quote.quote import Interval, PlaceRow, Quote
+from trainmaster.advisor.quote.spreading import Room, tasks_by_place
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.place_table import wait_words
+from trainmaster.service.quotes.quote_options import QuoteOptions, TaskShare
+from trainmaster.service.quotes.worker_counts import with_fewest
+from trainmaster.service.renting import plans_of
+from trainmaster.spec.parts import parted
+from trainmaster.spec.units import dollars, format_duration
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.quote.quote import ExperimentQuote
+    from trainmaster.cluster.renting.plan import ClusterPlan
+    from trainmaster.service.place_answers import Ask
+    from trainmaster.service.place_table import PlaceTable
+    from trainmaster.service.service import Service
+    from trainmaster.spec import Recipe
+
+#: Before the tasks, and after them: once for each place, however many tasks it has.
+_BEFORE: Final = ("machines", "image", "setup")
+_AFTER: Final = "giving back"
+_ALONE: Final = "this is what it would take alone"
+
+#: Quotes what is in one place.
+Quoting = Callable[["Recipe", QuoteOptions], Quote]
+
+
+@dataclass(frozen=True)
+class _QuotedPart:
+    """What is in one place: its recipe with machine types, and machines and tasks of each experiment."""
+
+    recipe: Recipe
+    shares: Mapping[str, TaskShare]
+    wait_s: float | None
+    quote: Quote
+
+    @property
+    def place(self) -> str:
+        return self.recipe.provider
+
+
+def quote_in_places(
+    service: Service,
+    settled: Recipe,
+    environ: Mapping[str, str],
+    quote: Quoting,
+    ask: Ask,
+    seen: PlaceTable | None = None,
+    options: QuoteOptions | None = None,
+) -> Quote:
+    """Of a recipe whose places are settled; each place has the machines that a run takes there.
+
+    Time is until the last task has ended. Neither time nor cost has the waits, which the table of places has.
+
+    Args:
+        service: of the user's home.
+        settled: see `settled_place`.
+        environ: of the caller.
+        quote: of what is in one place; may measure.
+        ask: a place, for its wait.
+        seen: what all of it would take in each place, for the table.
+        options: of the quote.
+
+    Raises:
+        UsageError: there is none of a part.
+    """
+    recipe, options = with_fewest(settled), options or QuoteOptions()
+    plans, parts = plans_of(service, recipe, environ), list[_QuotedPart]()
+    for bare in parted(recipe):
+        if all(each.serve is not None for each in bare.experiments.values()):
+            continue  # it has no end
+        one, machines = _planned(bare, plans)
+        shares = {name: TaskShare(count) for name, count in machines.items()}
+        made = quote(one, replace(options, shares=shares, fresh=options.fresh and not parts))
+        parts.append(_QuotedPart(one, shares, ask(service, bare, environ).wait_s, made))
+    counts = {name: _counts(recipe, name, parts) for part in parts for name in part.shares}
+    for number, part in enumerate(parts):
+        shares = {name: replace(share, tasks=counts[name][part.place]) for name, share in part.shares.items()}
+        made = part.quote
+        if any(len(counts[name]) > 1 for name in shares):
+            made = quote(part.recipe, replace(options, shares=shares, fresh=False))
+        parts[number] = replace(part, shares=shares, quote=made)
+    rows = [_row(part) for part in parts]
+    rows += [] if seen is None else [replace(row, why_not=row.why_not or _ALONE) for row in _alone(seen)]
+    return _together(recipe, parts, tuple(rows))
+
+
+def _planned(part: Recipe, plans: Iterable[ClusterPlan]) -> tuple[Recipe, dict[str, int]]:
+    """What is in one place without limits, on the machines that were planned there; how many these are."""
+    experiments, machines = dict(part.experiments), dict[str, int]()
+    for plan in (plan for plan in plans if plan.provider == part.provider):
+        workers, best = plan.roles[0], plan.roles[0].rentals[0]
+        for name in (name for name in plan.experiments if name in experiments):
+            machines[name] = workers.count
+            if capabilities_of(part.provider).rents:
+                changes = {"instance": (best.instance_type,), "spot": best.spot}
+                hardware = experiments[name].hardware.model_copy(update=changes)
+                experiments[name] = experiments[name].model_copy(update={"hardware": hardware})
+    limits = {"total_usd": None, "deadline_s": None, "usd_per_hour": None}
+    budget = part.budget and part.budget.model_copy(update=limits)
+    return part.model_copy(update={"experiments": experiments, "budget": budget}), machines
+
+
+def _counts(recipe: Recipe, name: str, parts: Sequence[_QuotedPart]) -> dict[str, int]:
+    """How many tasks of an experiment run in each place."""
+    own, tasks = (
+        [part for part in parts if name in part.shares],
+        len(recipe.experiments[name].tasks(recipe.seed)),
+    )
+    if len(own) == 1:
+        return {own[0].place: tasks}
+    is_known = all(name in part.quote.experiments and not part.quote.is_unknown for part in own)
+    rooms = [_room(part, name, tasks) if is_known else _equal(part, name) for part in own]
+    gangs = {
+        part.place: max(part.shares[name].machines // room.nodes, 1)
+        for part, room in zip(own, rooms, strict=True)
+    }
+    return tasks_by_place(rooms, tasks, gangs)
+
+
+def _room(part: _QuotedPart, name: str, tasks: int) -> Room:
+    one = part.quote.experiments[name]
+    if one.time_s is None:
+        return _equal(part, name)
+    at_once = max(min(one.cluster.at_once, tasks), 1)
+    phases = {each.name: each.time_s.p50 for each in one.phases}
+    before_s = sum(phases.get(each, 0.0) for each in _BEFORE)
+    task_s = (one.time_s.p50 - before_s - phases.get(_AFTER, 0.0)) / math.ceil(tasks / at_once)
+    nodes = max(part.shares[name].machines // at_once, 1)
+    return Room(part.place, at_once, max(task_s, 1e-3), 0.0, (part.wait_s or 0.0) + before_s, nodes)
+
+
+def _equal(part: _QuotedPart, name: str) -> Room:
+    """Where nothing is known, each machine is as good as any other."""
+    shaped = part.recipe.experiments[name].distributed
+    workers = shaped.workers if shaped is not None and isinstance(shaped.workers, int) else 1
+    return Room(part.place, max(part.shares[name].machines // workers, 1), 1.0, 0.0, 0.0, workers)
+
+
+def _row(part: _QuotedPart) -> PlaceRow:
+    usd = sum(one.cluster.usd_per_hour for one in part.quote.experiments.values())
+    tasks = {name: share.tasks for name, share in part.shares.items() if share.tasks is not None}
+    plain = PlaceRow(part.place, "", usd, wait=wait_words(part.wait_s), is_taken=True, tasks=tasks)
+    return replace(plain.quoted(part.quote), wait=plain.wait)
+
+
+def _alone(seen: PlaceTable) -> list[PlaceRow]:
+    return [each.row for each in seen.quoted()]
+
+
+def _together(recipe: Recipe, parts: Sequence[_QuotedPart], rows: tuple[PlaceRow, ...]) -> Quote:
+    """One quote of all parts: the critical path, and the sum; each quantile by those of the parts."""
+    found, spans = dict[str, "ExperimentQuote"](), dict[str, Interval | None]()
+    for name in recipe.order():
+        own = [part for part in parts if name in part.quote.experiments]
+        each = {part.place: part.quote.experiments[name] for part in own}
+        for place, one in each.items():
+            label = f"{name} at {place}" if len(each) > 1 else name
+            found[label] = replace(one, name=label)
+        before = [spans[other] for other in recipe.experiments[name].depends_on if other in spans]
+        own_s = _latest([one.time_s for one in each.values()])
+        spans[name] = _sum([_latest(before), own_s]) if before else own_s
+        if not each:
+            del spans[name]
+    time_s, cost_usd = _latest([*spans.values()]), _sum([part.quote.cost_usd for part in parts])
+    costing = [p.quote for p in parts if capabilities_of(p.place).costs] or [parts[0].quote]
+    missing = {name: why for part in parts for name, why in part.quote.not_quoted.items()}
+    wanted: dict[str, Any] = {}
+    for part in parts:
+        wanted = {**part.quote.to_measure, **wanted}
+    return Quote(
+        found,
+        time_s,
+        cost_usd,
+        policy=parts[0].quote.policy,
+        catalogue=", ".join(dict.fromkeys(each.catalogue for each in costing if each.catalogue)),
+        as_of=min((each.as_of for each in costing if each.as_of), default=""),
+        not_quoted={name: why for name, why in missing.items() if name not in spans},
+        notes=(*_limits(recipe, time_s, cost_usd), *_notes(parts)),
+        to_measure=wanted,
+        places=rows,
+    )
+
+
+def _limits(recipe: Recipe, time_s: Interval | None, cost_usd: Interval | None) -> list[str]:
+    """Which limits it may exceed."""
+    budget, found = recipe.budget, list[str]()
+    if budget is not None and budget.deadline_s is not None and time_s and time_s.p95 > budget.deadline_s:
+        least = format_duration(budget.deadline_s)
+        found.append(f"it may take {format_duration(time_s.p95)}, and budget.deadline is {least}")
+    if budget is not None and budget.total_usd is not None and cost_usd and cost_usd.p95 > budget.total_usd:
+        most = dollars(budget.total_usd)
+        found.append(f"it may cost {dollars(cost_usd.p95)}, and budget.total is {most}: that ends it")
+    return found
+
+
+def _notes(parts: Sequence[_QuotedPart]) -> list[str]:
+    """Of all parts; what is not said of all of them with its place."""
+    every = dict.fromkeys(note for part in parts for note in part.quote.notes)
+    found = []
+    for note in every:
+        own = [part.place for part in parts if note in part.quote.notes]
+        found.append(note if len(own) == len(parts) else f"{', '.join(own)}: {note}")
+    return found
+
+
+def _latest(spans: Sequence[Interval | None]) -> Interval | None:
+    return _each(spans, max)
+
+
+def _sum(spans: Sequence[Interval | None]) -> Interval | None:
+    return _each(spans, sum)
+
+
+def _each(spans: Sequence[Interval | None], of: Callable[[list[float]], float]) -> Interval | None:
+    """Of each quantile; None where one of them is not known."""
+    known = [each for each in spans if each is not None]
+    if not known or len(known) < len(spans):
+        return None
+    return Interval(*(of([getattr(each, mark) for each in known]) for mark in ("p5", "p50", "p95")))

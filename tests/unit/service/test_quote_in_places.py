@@ -1,0 +1,116 @@
+"""The quote of a sweep that spreads over several places: tasks, time, price and waits of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_places import SWEEP, have_places, open_places
+
+from trainmaster.advisor.quote.quote import (
+    ClusterShape,
+    ExperimentQuote,
+    ExplainedPhase,
+    Interval,
+    PlaceRow,
+    Quote,
+    Rented,
+)
+from trainmaster.service.place_table import Place, PlaceTable
+from trainmaster.service.places import settled_place
+from trainmaster.service.quote_in_places import quote_in_places
+from trainmaster.service.quotes.quote_options import QuoteOptions, TaskShare
+from trainmaster.service.service import Service
+from trainmaster.spec import Recipe
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with open_places(tmp_path) as found:
+        yield found
+
+
+class Quoting:
+    """A task takes so many seconds in each place, and a place 10 s to begin; `asked` has what was asked."""
+
+    def __init__(self, seconds: dict[str, float], usd_per_hour: float = 0.5) -> None:
+        self.seconds, self.usd_per_hour = seconds, usd_per_hour
+        self.asked: list[tuple[str, TaskShare]] = []
+
+    def __call__(self, part: Recipe, options: QuoteOptions) -> Quote:
+        name, share = next(iter(options.shares.items()))
+        self.asked.append((part.provider, share))
+        tasks = len(part.experiments[name].tasks(0)) if share.tasks is None else share.tasks
+        time_s = 10.0 + self.seconds[part.provider] * -(-tasks // share.machines)
+        usd = 0.0 if part.provider == "hosts" else self.usd_per_hour
+        instance = (*part.experiments[name].hardware.instance, "host")[0]
+        one = ExperimentQuote(
+            name,
+            ClusterShape(Rented(instance, share.machines, usd_per_hour=usd), at_once=share.machines),
+            Interval(0.9 * time_s, time_s, 1.2 * time_s),
+            Interval(*(each * usd * share.machines * time_s / 3600 for each in (0.9, 1.0, 1.2))),
+            measurements=1,
+            phases=(ExplainedPhase("machines", Interval(10, 10, 10), 0.0),),
+            notes=(),
+        )
+        return Quote({name: one}, one.time_s, one.cost_usd, catalogue=part.provider, notes=("of all",))
+
+
+def ask(_service: object, part: Recipe, _environ: object) -> Place:
+    return Place(part.provider, "some", wait_s=30.0 if part.provider == "slurm" else 0.0)
+
+
+def quoted(service: Service, monkeypatch: pytest.MonkeyPatch, quoting: Any, more: str = "") -> Quote:
+    have_places(monkeypatch, {"hosts": 0.0, "slurm": 30.0})
+    recipe = Recipe.from_text(SWEEP.format(places="hosts, slurm", workers=3) + more)
+    settled = settled_place(service, recipe, {}, lambda _: None)
+    return quote_in_places(service, settled, {}, quoting, ask, PlaceTable(service, recipe, {}))
+
+
+def test_each_place_has_its_tasks_time_price_and_wait(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host makes three of six in the time in which two nodes, which begin later, make the others."""
+    quoting = Quoting({"hosts": 60.0, "slurm": 100.0})
+    made = quoted(service, monkeypatch, quoting)
+    rows = {row.place: row for row in made.places}
+    assert {name: row.tasks for name, row in rows.items()} == {"hosts": {"train": 3}, "slurm": {"train": 3}}
+    assert rows["slurm"].machines == "2 x node"
+    assert rows["slurm"].wait == "30 s in its queue"
+    assert rows["hosts"].time_s is not None
+    assert made.time_s is not None
+    assert made.cost_usd is not None
+    assert rows["hosts"].time_s.p50 == 190.0
+    assert made.time_s.p50 == 210.0  # the last one ends there
+    assert made.cost_usd.p50 == pytest.approx(2 * 0.5 * 210 / 3600)
+    assert quoting.asked == [
+        ("hosts", TaskShare(1)), ("slurm", TaskShare(2)),
+        ("hosts", TaskShare(1, 3)), ("slurm", TaskShare(2, 3)),
+    ]  # fmt: skip
+    assert list(made.experiments) == ["train at hosts", "train at slurm"]
+    assert (made.catalogue, made.notes) == ("slurm", ("of all",))
+
+
+def test_what_it_tells_goes_to_scripts_and_back(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = quoted(service, monkeypatch, Quoting({"hosts": 60.0, "slurm": 100.0}))
+    told = json.loads(made.to_json())
+    again = [PlaceRow.of(each) for each in told["places"]]
+    assert [each.cells for each in again] == [each.cells for each in made.places]
+    assert told["total"]["time_s"]["p50"] == 210.0
+    assert made.places[0].cells[-1] == "taken: 3 tasks of train"
+    assert made.places[1].cells[-1] == "taken: 3 tasks of train; waits 30 s in its queue"
+
+
+def test_limits_that_all_places_together_may_exceed_are_said(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of several places is not refused for them: it begins, and its cap ends it."""
+    more = "budget: {total: $0.10, deadline: 4m}\n"
+    made = quoted(service, monkeypatch, Quoting({"hosts": 60.0, "slurm": 400.0}), more)
+    assert made.notes[:2] == (
+        "it may take 8 min 12 s, and budget.deadline is 4 min",
+        "it may cost $0.14, and budget.total is $0.10: that ends it",
+    )
