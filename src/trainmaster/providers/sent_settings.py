@@ -1,7 +1,8 @@
 """`SentSettings`: what the machine that drives a run is sent so that it can use a place as its home does.
 
 A provider whose machines may drive runs says so by a function ``sent_settings`` in its module. What is known
-of machines goes with the run's record (`ProviderPlace.files_for`).
+of machines goes with the run's record (`ProviderPlace.files_for`). Where a login can be made for one machine,
+in the place of the user's own, its module has a function ``driver_login``, too.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from trainmaster.providers.finding import PROVIDERS
 from trainmaster.providers.own_settings import shown_variable
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     from trainmaster.providers.base import ProviderPlace
     from trainmaster.providers.site_settings import LoginSettings
+
+#: Names the machine that drives, as its provider calls it; set there only.
+DRIVES_VARIABLE: Final = "TRAINMASTER_DRIVES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,28 @@ class SentSettings:
     words: tuple[str, ...] = ()
     is_wide: bool = True
     packages: tuple[str, ...] = ()
+
+
+class DriverLogin(Protocol):
+    """Makes a login for one machine."""
+
+    def make(self, cluster: str, machine: str) -> Mapping[str, str]:
+        """Files as in `SentSettings`; what was made for this machine before is of no use then.
+
+        Args:
+            cluster: that the machine belongs to.
+            machine: as its provider calls it.
+
+        Raises:
+            TrainmasterError: it cannot be made.
+        """
+
+    def remove(self, cluster: str, machine: str) -> None:
+        """The machine drives no more.
+
+        Raises:
+            TrainmasterError: it cannot be removed now; it goes with the machine in any case.
+        """
 
 
 def sent_of_site(
@@ -101,6 +127,20 @@ def with_values(text: str, without: Iterable[str] = (), **values: str) -> str:
     told.update(values)
     yaml.dump(told, written)
     return written.getvalue()
+
+
+def driver_login(provider: str, place: ProviderPlace) -> DriverLogin | None:
+    """What makes a login for a machine; None if that of `sent_settings` is sent.
+
+    Args:
+        provider: its name.
+        place: of the home.
+
+    Raises:
+        UsageError: what is missing in the settings.
+    """
+    found: Callable[[ProviderPlace], DriverLogin] | None = PROVIDERS.stated(provider, "driver_login")
+    return None if found is None else found(place)
 
 
 def sent_settings(provider: str, place: ProviderPlace) -> SentSettings | None:

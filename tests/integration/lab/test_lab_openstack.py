@@ -25,6 +25,7 @@ from place_runs import (
     RECIPE,
     Crossing,
     cross,
+    drive_while_home_is_off,
     gang,
     keep_for_the_next,
     serve,
@@ -176,9 +177,6 @@ ROWS = {
         "echo member $TRAINMASTER_INDEX", "member 1", trouble={"twice": 1}, boots=4
     ),
     "throttled": Row("echo member $TRAINMASTER_INDEX", "member 1", trouble={"throttled": 3}),
-    "driver on the cluster": Row(
-        "echo never", "by this home only", options=("--on-cluster",), code=2, boots=0
-    ),
 }
 
 
@@ -221,6 +219,19 @@ def test_a_team_trains_on_a_server_that_has_an_account(user: Renter, tmp_path: P
     """Its member has neither login nor settings."""
     nowhere = dict.fromkeys(("OS_AUTH_URL", "OS_PASSWORD", "TRAINMASTER_OPENSTACK"), "/nowhere")
     train_as_a_team(user, "openstack", tmp_path, "m1.tiny", **nowhere)
+
+
+def test_a_server_drives_while_its_home_is_off(user: Renter, cloud: Cloud, store: Any) -> None:
+    """It has a credential of its own, which goes with the run; `user` looks for that."""
+    go = Path("/var/tmp/go")
+
+    def let_go(run: str) -> None:
+        assert len([each for each in cloud.nova.credentials() if each.endswith(" driver")]) == 1
+        assert len(cloud.servers()) == 2
+        for member in ("worker-0", "worker-1"):
+            user.call("exec", run, member, "--", "touch", go)
+
+    drive_while_home_is_off(user, "openstack", "m1.tiny", go, let_go)
 
 
 def test_machines_that_are_kept_have_the_next_run(user: Renter, cloud: Cloud) -> None:

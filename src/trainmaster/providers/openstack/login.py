@@ -34,6 +34,7 @@ class OpenstackLogin:
         interface: ``public``, ``internal`` or ``admin``.
         authorities: file of certificates; empty for the system's.
         name: of the cloud, for messages.
+        told: the keys of ``clouds.yaml`` that it was read from.
     """
 
     url: str
@@ -42,6 +43,12 @@ class OpenstackLogin:
     interface: str = "public"
     authorities: str = ""
     name: str = "openstack"
+    told: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_credential(self) -> bool:
+        """Whether it is an application credential."""
+        return "application_credential" in self.body["auth"]["identity"]
 
 
 def read_login(cloud: str, environ: Mapping[str, str], here: Path | None = None) -> OpenstackLogin:
@@ -110,6 +117,7 @@ def login_of(name: str, told: Mapping[str, Any]) -> OpenstackLogin:
         interface=str(told.get("interface") or "public").removesuffix("URL"),
         authorities=str(told.get("cacert") or ""),
         name=name,
+        told=told,
     )
 
 

@@ -33,6 +33,16 @@ def base_name(home: str, cluster: str) -> str:
     return f"{prefix(home)}{short_digest(cluster)}"
 
 
+def whose(name: str) -> tuple[str, str]:
+    """The base name and the server that something is called after.
+
+    >>> whose("tm-1-2 s driver"), whose("tm-1-2 s"), whose("tm-1-trial-3")
+    (('tm-1-2', 's'), ('tm-1-2', 's'), ('tm-1-trial-3', ''))
+    """
+    of, server, *_ = [*name.split(" "), ""]
+    return of, server
+
+
 class OpenstackProject:
     """Threads may share it.
 
@@ -199,7 +209,7 @@ class OpenstackProject:
         """Floating addresses and credentials of some machines, or of all of a cluster."""
 
         def is_its(words: str) -> bool:
-            of, _, server = words.partition(" ")
+            of, server = whose(words)
             return of == base and (servers is None or server in servers)
 
         self.self_deletion.remove(is_its)

@@ -31,12 +31,16 @@ from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, c
 from trainmaster.providers.openstack import answers
 from trainmaster.providers.openstack.answers import CLUSTER, HOME, TOKEN, UNTIL, Flavor, Server
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
+from trainmaster.providers.openstack.driver_login import driver_login, sent_settings
 from trainmaster.providers.openstack.login import OpenstackLogin, read_login
-from trainmaster.providers.openstack.project import OpenstackProject, base_name, prefix
+from trainmaster.providers.openstack.project import OpenstackProject, base_name, prefix, whose
 from trainmaster.providers.openstack.settings import OPENSTACK, OpenstackSettings
+from trainmaster.providers.sent_settings import DRIVES_VARIABLE
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 from trainmaster.transport.http_calls import Send, gone_is_fine
+
+__all__ = ["catalogue_of", "driver_login", "openstack_provider", "sent_settings"]
 
 T = TypeVar("T")
 #: How often servers whose answer was lost are looked for before they are believed not to be there.
@@ -108,6 +112,7 @@ class OpenstackProvider(LedgerProvider):
     ) -> None:
         super().__init__(place, _HINT, clock)
         self._settings, self._login, self._sleep = settings, login, sleep
+        self._drives = place.environ.get(DRIVES_VARIABLE, "")
         self._client = OpenstackClient(login, send, sleep)
         self._project = OpenstackProject(self._client, settings, sleep)
         self._self_deletion = self._project.self_deletion
@@ -412,6 +417,8 @@ class OpenstackProvider(LedgerProvider):
     ) -> Node:
         """See `LedgerProvider`."""
         node = super()._node(known, asked, id, machine, seen)
+        if self._drives:  # one of the same network, which the group lets in
+            node = replace(node, address=node.private_address)
         return replace(node, user=self._settings.user, key=self._memory.directory / "id_ed25519")
 
     def console(self, cluster: str, id: str) -> str:
@@ -455,7 +462,7 @@ class OpenstackProvider(LedgerProvider):
         Raises:
             ProviderError: Nova does not come to the end with it.
         """
-        self._delete(servers)
+        self._delete(sorted(servers, key=lambda each: each.id == self._drives))  # the one we are on is last
         left = {each.id for each in servers}
         for look in range(_PATIENT_LOOKS):
             left &= {each.id for each in self._servers()} if left else set()
@@ -486,7 +493,7 @@ class OpenstackProvider(LedgerProvider):
         }
         there = {each.id for each in self._servers()} if mine else set()
         for name, is_over in mine.items():
-            server = name.partition(" ")[2]
+            server = whose(name)[1]
             if is_over or (server and server not in there and self._server(server) is None):
                 self._self_deletion.remove(name.__eq__)
 

@@ -44,7 +44,7 @@ class SelfDeletion:
         Raises:
             UsageError: why not, and what to do.
         """
-        if self._client.said.get("application_credential", {}).get("restricted"):
+        if not self.may_make():
             raise UsageError(
                 "the login is an application credential that may make no others",
                 "Make it with `--unrestricted`, or log in with a password",
@@ -65,7 +65,7 @@ class SelfDeletion:
         """
         name = f"{prefix}trial-{secrets.token_hex(4)}"
         try:
-            made = self._make(name, _NOBODY, _TRIAL_LASTS)
+            made = self._make_ending(name, _NOBODY, _TRIAL_LASTS)
         except (RefusedError, UsageError) as error:
             raise _refusal(error, "Keystone makes no such credential", _ASK) from None
         try:
@@ -88,8 +88,8 @@ class SelfDeletion:
             server: its id.
             authorities: file with certificates, as in `OpenstackLogin`.
         """
-        self.remove(lambda each: each == name)
-        made = self._make(name, server, LASTS)
+        self.remove(name.__eq__)
+        made = self._make_ending(name, server, LASTS)
         values = (
             self._client.address("identity"),
             made["id"],
@@ -101,6 +101,25 @@ class SelfDeletion:
         call = f"delete_itself({', '.join(map(repr, values))})"
         # No text for a shell's `<<`: some write that to a disk first, which may be full.
         return f"#!/usr/bin/env python3\n{source}\n\n{call}\n"
+
+    def may_make(self) -> bool:
+        """Whether this login may make credentials, as far as it says."""
+        return not self._client.said.get("application_credential", {}).get("restricted")
+
+    def make_login(self, name: str) -> dict[str, Any]:
+        """A credential that may do what this login may; its id and its secret.
+
+        Args:
+            name: its own; one that had it before is of no use then.
+
+        Raises:
+            UsageError: Keystone makes none.
+        """
+        self.remove(name.__eq__)
+        try:
+            return self._make(name, LASTS, unrestricted=True)
+        except (RefusedError, UsageError) as error:
+            raise _refusal(error, "Keystone makes no application credential", _ASK) from None
 
     def names(self) -> dict[str, bool]:
         """What there is of this login's, and whether it is over."""
@@ -124,7 +143,7 @@ class SelfDeletion:
     @property
     def _about(self) -> str:
         """What is written on those of this Nova: another region or project of the user's has others."""
-        return f"lets one server of {self._client.address('compute')} delete itself"
+        return f"trainmaster made it for a server of {self._client.address('compute')}"
 
     def _all(self) -> Collection[dict[str, Any]]:
         project = self._client.said.get("project", {}).get("id")
@@ -137,7 +156,7 @@ class SelfDeletion:
             ]
         return ()
 
-    def _make(self, name: str, server: str, lasts: timedelta) -> dict[str, Any]:
+    def _make_ending(self, name: str, server: str, lasts: timedelta) -> dict[str, Any]:
         path = urlsplit(self._client.address("compute")).path
         # Nova may see the whole of the path, or what comes after the place that the site has given it.
         paths = {path, path[max(path.find("/v2"), 0) :]}
@@ -145,12 +164,18 @@ class SelfDeletion:
             {"service": "compute", "method": "DELETE", "path": f"{each}/servers/{server}"}
             for each in sorted(paths)
         ]
+        made = self._make(name, lasts, unrestricted=False, access_rules=rules)
+        if not made.get("access_rules"):  # older ones ignore what they do not know: it could do anything
+            self._remove(made)
+            raise UsageError("it knows no access rules")
+        return made
+
+    def _make(self, name: str, lasts: timedelta, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
         asked: dict[str, Any] = {
             "name": name,
             "description": self._about,
             "expires_at": (datetime.now(UTC) + lasts).strftime("%Y-%m-%dT%H:%M:%S.%f"),
-            "unrestricted": False,
-            "access_rules": rules,
+            **more,
         }
         if "member" in self._client.roles():
             asked["roles"] = [{"name": "member"}]
@@ -158,9 +183,6 @@ class SelfDeletion:
         made: dict[str, Any] = self._client.call("POST", "identity", self._path, body)[
             "application_credential"
         ]
-        if not made.get("access_rules"):  # older ones ignore what they do not know: it could do anything
-            self._remove(made)
-            raise UsageError("it knows no access rules")
         return made
 
     def _remove(self, made: dict[str, Any]) -> None:

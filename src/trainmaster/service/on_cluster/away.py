@@ -23,6 +23,8 @@ from trainmaster.cluster.record import ClusterState
 from trainmaster.db import run_facts, run_transfer
 from trainmaster.db.leases import LEASE_S
 from trainmaster.objects import ObjectStore
+from trainmaster.providers.base import ProviderPlace
+from trainmaster.providers.sent_settings import driver_login
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.notifications.delivery import deliver_left
 from trainmaster.service.on_cluster.assignment import key_of, resealed
@@ -326,6 +328,8 @@ class AwayRuns:
         if is_over:  # while it is away: if we are killed here, the next look at it does it again
             self._give_back(run)
         words = "" if is_over else f"{back()}: its driver on {self.where(run)} is gone"
+        with suppress(TrainmasterError):  # it goes with the machine, too
+            self._remove_login(row)
         for experiment, said in answers.items():
             with suppress(UsageError):  # it was heard
                 run_facts.answer(self.home.database, run, experiment, said)
@@ -341,6 +345,13 @@ class AwayRuns:
         waiting = [each["name"] for each in self.home.database.experiment_rows(run) if each["message"]]
         found = {name: store.answer(name) for name in waiting}
         return {name: said for name, said in found.items() if said is not None}
+
+    def _remove_login(self, row: Mapping[Any, Any]) -> None:
+        """Remove what was made for the machine that has driven a run: it may be kept, or hang."""
+        away = json.loads(row["away"])
+        place = ProviderPlace(self.home.home.root, row["home_id"], self.environ)
+        if login := driver_login(row["provider"], place):
+            login.remove(away["cluster"], away["machine"])
 
     def _give_back(self, run: str) -> None:
         """Give back what is left of the machines of a run that is over."""

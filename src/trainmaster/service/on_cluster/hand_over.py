@@ -28,7 +28,9 @@ from trainmaster.control.attempt.data_sources import parts_of
 from trainmaster.control.checks.preflight import why_bound_by_data
 from trainmaster.db import Note, run_transfer
 from trainmaster.objects.registry import package_of
+from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.capabilities import OfferSource, capabilities_of, get_transport
+from trainmaster.providers.sent_settings import driver_login
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.on_cluster.assignment import Assignment, Record, key_of, resealed
 from trainmaster.service.on_cluster.away import back
@@ -438,6 +440,10 @@ class HandingOver:
         provider = str(record.rows.run["provider"])
         key = SealingKey.of(self._service.home.root, self._environ)
         policy = self._policy(record.rows, store.store_url)
+        files = dict(sent.files) if (sent := sent_by(provider, self._environ)) else {}
+        place = ProviderPlace(self._service.home.root, record.rows.run["home_id"], self._environ)
+        if login := driver_login(provider, place):
+            files |= login.make(cluster, machine)
         return Assignment(
             run=run,
             claim=store.claim,
@@ -448,7 +454,7 @@ class HandingOver:
             key=base64.b64encode(key_of(key, run).key).decode(),
             environ=driver_environment(self._environ, provider, store.store_url, policy),
             lab=self._lab(provider),
-            files=dict(sent.files) if (sent := sent_by(provider, self._environ)) else {},
+            files=files,
             device=device_of(self._service.home),
         )
 

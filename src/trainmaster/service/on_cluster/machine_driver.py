@@ -30,7 +30,7 @@ from trainmaster.db import Note, run_transfer
 from trainmaster.providers.base import Provider, ProviderPlace
 from trainmaster.providers.examining import examined
 from trainmaster.providers.finding import get_provider
-from trainmaster.providers.sent_settings import path_mark
+from trainmaster.providers.sent_settings import DRIVES_VARIABLE, path_mark
 from trainmaster.service.clusters import end_clusters
 from trainmaster.service.driving.encryption import KEY_FILE_VARIABLE, SealingKey
 from trainmaster.service.driving.replicas import bring_code
@@ -214,7 +214,8 @@ def _environment(given: Assignment, place: Path) -> dict[str, str]:
         "TRAINMASTER_HOME": str(place),
         "TRAINMASTER_CACHE": str(place / "cache"),
         "TRAINMASTER_STORE": given.store_url,
-        **_network(),
+        DRIVES_VARIABLE: given.machine,
+        **({} if given.files else _network()),  # a place that is no EC2 has settings of its own
         **in_memory({**given.files, KEY_FILE_VARIABLE: given.key}, os.environ),
     }
     if given.lab is not None:

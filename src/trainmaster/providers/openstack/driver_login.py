@@ -1,0 +1,91 @@
+"""`DriverCredential`: how a machine that drives a run logs in to OpenStack."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from trainmaster.providers.base import ProviderPlace
+from trainmaster.providers.openstack.client import OpenstackClient
+from trainmaster.providers.openstack.login import OpenstackLogin, read_login
+from trainmaster.providers.openstack.project import base_name
+from trainmaster.providers.openstack.self_deletion import LASTS, SelfDeletion
+from trainmaster.providers.openstack.settings import OPENSTACK
+from trainmaster.providers.own_settings import shown_variable
+from trainmaster.providers.sent_settings import SentSettings, path_mark
+from trainmaster.transport.http_calls import Send
+
+#: The file with certificates; `OpenstackLogin` has it from clouds.yaml.
+_AUTHORITIES: Final = "TRAINMASTER_OPENSTACK_CACERT"
+
+
+def sent_settings(place: ProviderPlace) -> SentSettings:
+    """See `SentSettings`. The login itself is `DriverCredential`'s.
+
+    Raises:
+        UsageError: there are no settings or no login, or a mistake in them.
+    """
+    settings = OPENSTACK.read(place.root, place.environ)
+    login = read_login(settings.cloud, place.environ)
+    words = (
+        f"an application credential that is made for it from {login.name}: in its project it may do what "
+        f"that may, and make others; it is removed with the run, and over after {LASTS.days} days"
+    )
+    if login.is_credential:
+        words += f". If {login.name} may make no others, that itself is sent"
+    environ = {
+        shown_variable(OPENSTACK.provider): str(settings.file),
+        "OS_CLIENT_SECURE_FILE": "/dev/null",  # what its image may have is another one's
+    }
+    files = {"TRAINMASTER_OPENSTACK": OPENSTACK.file(place.root, place.environ).read_text()}
+    if login.authorities:
+        files[_AUTHORITIES] = Path(login.authorities).read_text()
+    return SentSettings(files, environ, (words,))
+
+
+class DriverCredential:
+    """See `DriverLogin`. It is called after the machine, as all that goes with that.
+
+    Args:
+        login: of the user.
+        home: its identity.
+        send: carries requests; None for HTTP.
+    """
+
+    def __init__(self, login: OpenstackLogin, home: str, send: Send | None = None) -> None:
+        self._login, self._home = login, home
+        self._credentials = SelfDeletion(OpenstackClient(login, send))
+
+    def make(self, cluster: str, machine: str) -> Mapping[str, str]:
+        """See `DriverLogin`. A login that may make no other is sent itself."""
+        told = dict(self._login.told)
+        if self._credentials.may_make():
+            made = self._credentials.make_login(self._name(cluster, machine))
+            auth = {
+                "auth_url": self._login.url,
+                "application_credential_id": made["id"],
+                "application_credential_secret": made["secret"],
+            }
+            told |= {"auth_type": "v3applicationcredential", "auth": auth}
+        if self._login.authorities:
+            told["cacert"] = path_mark(_AUTHORITIES)
+        return {"OS_CLIENT_CONFIG_FILE": json.dumps({"clouds": {self._login.name: told}})}
+
+    def remove(self, cluster: str, machine: str) -> None:
+        """See `DriverLogin`."""
+        self._credentials.remove(self._name(cluster, machine).__eq__)
+
+    def _name(self, cluster: str, machine: str) -> str:
+        return f"{base_name(self._home, cluster)} {machine} driver"
+
+
+def driver_login(place: ProviderPlace) -> DriverCredential:
+    """That of a home, as its ``openstack.yaml`` says.
+
+    Raises:
+        UsageError: there are no settings or no login, or a mistake in them.
+    """
+    settings = OPENSTACK.read(place.root, place.environ)
+    return DriverCredential(read_login(settings.cloud, place.environ), place.identity)
