@@ -22,6 +22,7 @@ from trainmaster.executors.gangs.recorded_cluster import RecordedCluster, cluste
 from trainmaster.providers.base import Node, NodeState, root_on_nodes
 from trainmaster.providers.dead_man_switch import (
     DIRECTORY,
+    NEVER_RUNS,
     RENEWALS,
     deadman_script,
     end_command,
@@ -209,6 +210,11 @@ class NodeProvisioner:
         if not (script := self._ending(node)):
             return
         result = connection.run(bring, data=script.encode(), timeout_s=_RENEW_TIMEOUT_S)
+        if result.code == NEVER_RUNS:
+            raise ProviderError(
+                f"{node.id}: what would delete it does not run there: {result.last_words}",
+                f"It begins with {script.splitlines()[0]}: have the image of its machines run that.",
+            )
         if result.code:
             raise ProviderError(
                 f"{node.id}: what would delete it cannot be brought: {result.last_words}",

@@ -352,7 +352,7 @@ class BringsEnding(Protocol):
     def ending(self, node: Node) -> str:
         """A script by which a machine deletes itself, run as root when its lease is over; empty for none.
 
-        It may hold a secret that can do nothing else.
+        It may hold a secret that can do nothing else. With ``--check`` it does nothing, and ends with 0.
 
         Raises:
             UsageError: there is none, and what would be left over is not known to the user.

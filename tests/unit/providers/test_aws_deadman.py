@@ -18,6 +18,7 @@ from trainmaster.providers.aws.requests import Renter, host_key_answers, resolve
 from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.base import NodeRequest
 from trainmaster.providers.dead_man_switch import (
+    NEVER_RUNS,
     deadman_script,
     end_command,
     ending_commands,
@@ -145,7 +146,11 @@ def test_what_was_brought_deletes_it_first(machine: Machine, code: int) -> None:
         for each in ending_commands("s-1")
     )
     assert machine.shell(is_there).returncode
-    script = f"#!/bin/sh\n# s-1\necho deleted >> {machine.calls}; exit {code}"
+    never = subprocess.run(bring, shell=True, input=b"#!/usr/bin/env python9\n# s-1\n", capture_output=True)
+    assert never.returncode == NEVER_RUNS
+    assert b"python9" in never.stderr
+    assert machine.shell(is_there).returncode
+    script = f'#!/bin/sh\n# s-1\ntest "$1" && exit; echo deleted >> {machine.calls}; exit {code}'
     subprocess.run(bring, shell=True, input=script.encode(), check=True)
     assert not machine.shell(is_there).returncode
     assert (machine.root / "var/lib/trainmaster/ending").stat().st_mode & 0o777 == 0o700

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import subprocess
 from urllib.parse import urlsplit
 
 import pytest
@@ -19,10 +20,12 @@ from trainmaster.providers.openstack.answers import (
     server_of,
 )
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
+from trainmaster.providers.openstack.driver_login import DriverCredential
 from trainmaster.providers.openstack.login import login_of, read_login
-from trainmaster.providers.openstack.project import base_name
+from trainmaster.providers.openstack.project import base_name, whose
 from trainmaster.providers.openstack.provider import OpenstackProvider
 from trainmaster.providers.openstack.settings import OPENSTACK
+from trainmaster.providers.sent_settings import path_mark
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.transport.http_calls import HttpAnswer
 
@@ -227,13 +230,14 @@ class Keystone:
 
     Attributes:
         token: what it says of each. rules, makes, takes: status of what is asked for access rules, of what
-            makes a credential, and of Nova's for it. asked: what was changed, with its body.
+            makes a credential, and of Nova's for it. asked: what was changed, with its body. has: those
+            that there are.
     """
 
     def __init__(self, **token):
         self.token = {"catalog": CATALOG, "roles": [{"name": "member"}], "user": {"id": "ada"}} | token
         self.rules, self.makes, self.takes, self.asked = 200, 201, 404, []
-        self.kept = [{"id": "1", "method": "DELETE"}]
+        self.kept, self.has = [{"id": "1", "method": "DELETE"}], []
 
     def send(self, method, address, headers, body, timeout_s):
         path = urlsplit(address).path
@@ -242,7 +246,7 @@ class Keystone:
         if method == "GET":
             if path.endswith("/access_rules"):
                 return HttpAnswer(self.rules, json.dumps({"error": {"message": "no such thing"}}))
-            return HttpAnswer(200, json.dumps({"application_credentials": [], "limits": {}}))
+            return HttpAnswer(200, json.dumps({"application_credentials": self.has, "limits": {}}))
         self.asked.append((method, address, json.loads(body or b"{}")))
         if method == "DELETE":
             return HttpAnswer(self.takes if "/servers/" in path else 204, "")
@@ -269,6 +273,50 @@ def test_a_credential_is_for_one_request_only(provider):
     assert [each[0] for each in keystone.asked[5:]] == ["POST"], "it was tried out a moment ago"
 
 
+@pytest.mark.parametrize("cacert", ["", "ca.pem"])
+def test_a_machine_that_drives_logs_in_by_a_credential_of_its_own(tmp_path, cacert):
+    entry = {"auth": PASSWORD, "region_name": "one"} | ({"cacert": cacert} if cacert else {})
+    keystone = Keystone()
+    machines = DriverCredential(login_of("ours", entry), "home", keystone.send)
+    told = machines.make("c", "s-1")["OS_CLIENT_CONFIG_FILE"]
+    ((method, address, body),) = keystone.asked
+    assert (method, address) == ("POST", f"{KEYSTONE}/users/ada/application_credentials")
+    asked = body["application_credential"]
+    assert (asked["name"], asked["unrestricted"]) == (f"{base_name('home', 'c')} s-1 driver", True)
+    assert whose(asked["name"]) == (base_name("home", "c"), "s-1"), "it goes with its machine"
+    (there := tmp_path / "clouds").write_text(
+        told.replace(path_mark("TRAINMASTER_OPENSTACK_CACERT"), "there")
+    )
+    found = read_login("", {"OS_CLIENT_CONFIG_FILE": str(there)})
+    identity = {
+        "methods": ["application_credential"],
+        "application_credential": {"id": "c", "secret": "hidden"},
+    }
+    assert found.body == {"auth": {"identity": identity}}
+    assert (found.url, found.region, found.name) == (KEYSTONE, "one", "ours")
+    assert found.authorities == ("there" if cacert else "")
+    assert PASSWORD["username"] not in told
+    keystone.has = [{"name": asked["name"], "description": asked["description"], "id": "c"}]
+    machines.remove("c", "s-2")
+    machines.remove("c", "s-1")
+    assert [each[:2] for each in keystone.asked[1:]] == [("DELETE", f"{address}/c")]
+
+
+def test_a_login_that_may_make_no_other_is_sent_itself(tmp_path):
+    keystone = Keystone(application_credential={"restricted": True})
+    auth = {"auth_url": KEYSTONE, "application_credential_id": "i", "application_credential_secret": "hidden"}
+    told = DriverCredential(login_of("ours", {"auth": auth}), "home", keystone.send).make("c", "s-1")
+    assert keystone.asked == []
+    assert json.loads(told["OS_CLIENT_CONFIG_FILE"]) == {"clouds": {"ours": {"auth": auth}}}
+
+
+def test_a_machine_is_not_sent_what_keystone_does_not_make(provider):
+    keystone = Keystone()
+    keystone.makes = 403
+    with pytest.raises(UsageError, match=r"Keystone makes no application credential .*not here"):
+        DriverCredential(login_of("ours", {"auth": PASSWORD}), "home", keystone.send).make("c", "s-1")
+
+
 @pytest.mark.parametrize("status", [500, 409])
 def test_what_keystone_does_not_say_now_is_asked_again(provider, status):
     keystone = Keystone()
@@ -281,6 +329,7 @@ def test_what_deletes_a_machine_runs_under_old_pythons(provider):
     script = provider(cloud=Keystone()).ending(Node("s-1", "c", "worker", NodeState.READY))
     assert script.startswith("#!/usr/bin/env python3\n")
     ast.parse(script, feature_version=(3, 6))
+    assert subprocess.run(["python3", "-", "--check"], input=script.encode()).returncode == 0
     assert "import annotations" not in script.partition('"""\n\n')[2]
 
 

@@ -10,7 +10,7 @@ import pytest
 from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.hosts_over_ssh import jump_target
 from trainmaster.providers.ray.settings import RAY
-from trainmaster.providers.sent_settings import SentSettings, path_mark, sent_settings
+from trainmaster.providers.sent_settings import SentSettings, driver_login, path_mark, sent_settings
 from trainmaster.providers.slurm.settings import SLURM
 from trainmaster.providers.slurm.shell import SlurmShell
 from trainmaster.service.on_cluster.machine_driver import in_memory
@@ -134,10 +134,28 @@ def test_a_node_of_a_ray_uses_what_it_says_itself(tmp_path: Path) -> None:
     assert settings.machine("node").cpus == 2
 
 
-@pytest.mark.parametrize("provider", ["aws", "openstack", "im"])
+@pytest.mark.parametrize("provider", ["aws", "im"])
 def test_others_state_nothing(tmp_path: Path, provider: str) -> None:
     """AWS has keys of its own ways; the rest cannot."""
     assert sent_settings(provider, ProviderPlace(tmp_path, "h")) is None
+
+
+def test_an_openstack_s_login_is_made_for_the_machine(tmp_path: Path) -> None:
+    """Its settings go there, and the certificates that it is believed by; no password does."""
+    (authorities := tmp_path / "ca.pem").write_text("CERTIFICATE")
+    auth = {"auth_url": "https://k/v3", "username": "ada", "password": "hush", "project_name": "p"}
+    clouds = {"clouds": {"ours": {"auth": auth, "cacert": str(authorities)}}}
+    (file := tmp_path / "clouds.yaml").write_text(json.dumps(clouds))
+    found = sent(tmp_path, "openstack", "image: any\n", OS_CLIENT_CONFIG_FILE=str(file))
+    assert found is not None
+    assert sorted(found.files.values()) == ["CERTIFICATE", "image: any\n"]
+    assert found.is_wide
+    assert "made for it from ours" in found.words[0]
+    assert "itself is sent" not in found.words[0]
+    file.write_text(json.dumps({"clouds": {"ours": {"auth": auth}}}))
+    place = ProviderPlace(tmp_path, "h", {"OS_CLIENT_CONFIG_FILE": str(file)})
+    assert driver_login("openstack", place) is not None
+    assert driver_login("slurm", place) is None
 
 
 def test_what_is_known_of_a_run_s_clusters_travels_and_no_more(tmp_path: Path) -> None:

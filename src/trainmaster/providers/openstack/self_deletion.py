@@ -100,7 +100,7 @@ class SelfDeletion:
         source = (resources.files("trainmaster.providers.openstack") / "delete_itself.py").read_text("utf-8")
         call = f"delete_itself({', '.join(map(repr, values))})"
         # No text for a shell's `<<`: some write that to a disk first, which may be full.
-        return f"#!/usr/bin/env python3\n{source}\n\n{call}\n"
+        return f"#!/usr/bin/env python3\n{source}\n\nif '--check' in sys.argv:\n    sys.exit()\n{call}\n"
 
     def may_make(self) -> bool:
         """Whether this login may make credentials, as far as it says."""

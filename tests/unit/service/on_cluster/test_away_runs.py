@@ -377,7 +377,7 @@ def test_secrets_are_sealed_with_a_key_of_the_run_alone(scene):
 @pytest.mark.parametrize(
     ("provider", "store", "why"),
     [("local", "s3://b", "rents no machine"), ("hosts", "s3://b", "rents no machine"),
-     ("aws", "file:///store", "on this machine"), ("openstack", "s3://b", "by this home only")],
+     ("aws", "file:///store", "on this machine"), ("im", "s3://b", "by this home only")],
 )  # fmt: skip
 def test_what_cannot_be_driven_elsewhere_is_told(provider, store, why):
     assert why in why_not(RECIPE.model_copy(update={"provider": provider}), store, ())
