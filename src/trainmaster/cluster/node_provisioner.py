@@ -163,6 +163,10 @@ class NodeProvisioner:
         if not result.ok:
             raise ProviderError(f"{result.failed}: {result.reason}", result.hint)
         assert result.plan is not None
+        if node.is_rented and result.host_key and not target.host_key:
+            # Whoever goes on with the run, or looks at it, has not met it.
+            known = self._place(node.cluster) / f"known-{node.id}"
+            write_private(known, f"{target.pin} {result.host_key}\n".encode())
         if result.known is not None:
             memory.learn(node, result.known, is_new=not result.was_known)
         access = NodeAccess(

@@ -410,9 +410,11 @@ def _options(place: ProviderPlace, node: Node) -> list[str]:
     from trainmaster.providers.hosts_over_ssh import target_of
 
     target = target_of(node)
-    known = met = place.root / "known_hosts"
-    if target.host_key:  # vouched for by the provider: no need to have met it
-        known = place.root / "clusters" / node.cluster / f"known-{node.id}"  # removed with its cluster
+    met = place.root / "known_hosts"
+    known = place.root / "clusters" / node.cluster / f"known-{node.id}"  # removed with its cluster
+    if not target.host_key:
+        known = known if known.is_file() else met
+    else:  # vouched for by the provider: no need to have met it
         line = f"{target.pin} {target.host_key}\n"
         if not known.is_file() or known.read_text() != line:  # other clients read it just now
             write_private(known, line.encode())

@@ -223,6 +223,16 @@ def test_the_key_of_a_machine_is_written_once_for_all_who_read_it(rented, tmp_pa
     assert [each.name for each in known.parent.iterdir()] == ["known-node-1"]
 
 
+def test_a_machine_that_another_driver_has_met_is_known_by_what_it_has_seen(rented, tmp_path):
+    rented.target.host_key = ""
+    way = shells.find_way(rented, "run", None, {}).command
+    assert f"UserKnownHostsFile={tmp_path / 'known_hosts'}" in way
+    (known := tmp_path / "clusters" / "c" / "known-node-1").parent.mkdir(parents=True, exist_ok=True)
+    known.write_text("node-1 ssh-ed25519 AAAA\n")
+    way = shells.find_way(rented, "run", None, {}).command
+    assert f"UserKnownHostsFile={known}" in way
+
+
 LOGIN = "import subprocess, sys; subprocess.Popen(['sh', '-c', sys.argv[1]], start_new_session=True).wait()"
 
 
