@@ -141,7 +141,7 @@ crossings: install
 	@$(BIN)/python -m pytest -v -m crossings tests/integration/lab tests/integration/volumes tests/integration/remote
 	@$(BIN)/python -m pytest -v -m crossings tests/contract tests/integration/test_*.py
 
-# Twelve kinds of runs, here and in a lab, of which each says of its quote what is so: ten minutes. `make test` has four.
+# Twelve kinds of runs, here and in a lab, of which each says of its quote what is so: ten minutes. `make test` has twelve short ones.
 kept: install
 	@$(BIN)/python benchmarks/quotes_kept.py --subset 1
 
