@@ -20,7 +20,8 @@ import sqlite3
 import tempfile
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -39,17 +40,16 @@ from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.phase_records import phases_of
 from trainmaster.service.quotes.quote_service import Quoter
 from trainmaster.service.quotes.run_place import RunPlace
-from trainmaster.service.quotes.worker_counts import workload_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.service import Service
-from trainmaster.spec import Experiment, Recipe
+from trainmaster.spec import Recipe
 
 #: What a home says of itself, and what of it changes no more.
 COPIED, LINKED = ("identity", "lab/lab.json", "lab/settings.json", "lab/prices.csv"), ("snapshots",)
 #: A phase of less is nobody's worry.
 LEAST_S = 0.05
-#: A run on this machine is estimated so long after its start: its first tasks have begun.
-BEGUN_S = 1.5
+#: A run on this machine is estimated so long after its start, where it is not known when it was.
+BEGUN_S = 1.2
 
 
 def read_only(home: Path) -> contextlib.closing[sqlite3.Connection]:
@@ -126,7 +126,41 @@ class Past:
         return self._loads[max(place - 1, 0)][1] if self._loads else 0.0
 
 
-def estimated(service: Service, row: Any, made_at: float) -> tuple[dict[str, float], dict[str, Any]] | None:
+def how_far(home: Path, run: str, at: float, first_step_s: float) -> dict[str, Doing]:
+    """How far the tasks of a run were at a time: their steps went evenly from the first to the last one."""
+    query = (
+        "select e.name, t.number, t.started_at, t.ended_at, t.metrics from task t "
+        "join experiment e on e.id = t.experiment_id where e.run_id = ? order by t.number"
+    )
+    with read_only(home) as base:
+        rows = base.execute(query, (run,)).fetchall()
+        total = stored_recipe_steps(base, run)
+    found: dict[str, Doing] = {}
+    for name, number, started_at, ended_at, metrics in rows:
+        doing = found.setdefault(name, Doing())
+        if started_at is None or ended_at is None or at < started_at:
+            continue
+        if ended_at <= at:
+            found[name] = replace(doing, ended=doing.ended + 1)
+            continue
+        step, share = json.loads(metrics or "{}").get("step"), None
+        if step and total.get(name) and at - started_at > first_step_s:
+            part = (at - started_at - first_step_s) / max(ended_at - started_at - first_step_s, 1e-3)
+            share = min(part * step / total[name], 1.0)
+        task = RunningTask(at - started_at, share, number=number)
+        found[name] = replace(doing, running=(*doing.running, task))
+    return found
+
+
+def stored_recipe_steps(base: sqlite3.Connection, run: str) -> dict[str, float]:
+    """Steps of a task of each experiment, where the recipe has them."""
+    recipe = json.loads(base.execute("select recipe from run where id = ?", (run,)).fetchone()[0])
+    return {name: each["steps"] for name, each in recipe["experiments"].items() if each.get("steps")}
+
+
+def estimated(
+    service: Service, row: Any, made_at: float, far: Mapping[str, Doing]
+) -> tuple[dict[str, float], dict[str, Any]] | None:
     """Time of a run and of its phases, as they are estimated now; None if nothing is known."""
     recipe = stored_recipe(row)
     snapshot = Path(row["code_path"])
@@ -148,20 +182,19 @@ def estimated(service: Service, row: Any, made_at: float) -> tuple[dict[str, flo
         return None
     slots = max([detect_capacity().cores, *(slots_of(each) for each in recipe.experiments.values())])
 
-    def doing(experiment: Experiment) -> Doing:
-        many = min(workload_of(experiment, recipe.seed).tasks, slots // slots_of(experiment))
-        return Doing(0, tuple(RunningTask(BEGUN_S, number=number) for number in range(many)))
-
     found = forecast_inputs(
         recipe,
         made_at,
         max(made_at - row["created_at"], 0.0),
-        {name: (False, doing(each)) for name, each in recipe.experiments.items()},
+        {name: (False, far.get(name, Doing())) for name in recipe.experiments},
         {name: known.of(name) for name in recipe.experiments},
         {name: place.device(each) for name, each in recipe.experiments.items()},
         slots,
         None,
-        {n: e.beside("local", "", "") for n, e in phases_of(service, recipe, {}, snapshot).items()},
+        {
+            n: replace(e.beside("local", "", ""), is_over=bool(far.get(n, Doing()).running))
+            for n, e in phases_of(service, recipe, {}, snapshot).items()
+        },
         dict(known.curves),
         plays=dict(known.plays),
     )
@@ -180,6 +213,9 @@ def replayed(past: Past, service: Service, home: Path) -> list[dict[str, Any]]:
             )
         }
         courses = dict(base.execute("select run_id, data from quote where kind = 'forecast'"))
+        asked = dict(
+            base.execute("select run_id, min(made_at) from quote where kind = 'estimate' group by run_id")
+        )
         base.row_factory = sqlite3.Row
         query = "select * from run where reason = 'SUCCEEDED' order by created_at"
         rows = [dict(row) for row in base.execute(query).fetchall()]
@@ -191,10 +227,12 @@ def replayed(past: Past, service: Service, home: Path) -> list[dict[str, Any]]:
         load = past.load(row["created_at"])
         os.getloadavg = lambda load=load: (load, load, load)  # type: ignore[assignment]
         home_load._NOW = Path(os.devnull)  # what is at work now was not then
-        made = estimated(service, row, row["created_at"] + BEGUN_S)
+        took = next(iter(json.loads(courses.get(row["id"], "{}")).get("courses", {}).values()), {})
+        made_at = asked.get(row["id"], row["created_at"] + BEGUN_S)
+        far = how_far(home, row["id"], made_at, took.get("took", {}).get("first step", 0.0))
+        made = estimated(service, row, made_at, far)
         if made is None:
             continue
-        took = next(iter(json.loads(courses.get(row["id"], "{}")).get("courses", {}).values()), {})
         found.append(
             {
                 "run": row["id"],

@@ -146,3 +146,17 @@ def test_a_run_is_what_has_passed_and_the_critical_path_of_the_rest():
     assert cost.p95 == 2.5
     over, _ = forecast(7.0, {}, {}, 0.0)
     assert 7.0 < over.p95 < 9.0
+
+
+def test_a_run_ends_soon_after_its_last_task():
+    time_s, _ = forecast(100.0, {}, {}, 0.0)
+    assert 100.0 < time_s.p50 < 100.1
+    assert time_s.p95 < 100.3
+
+
+def test_one_start_says_less_of_the_next_than_many_do():
+    def spread(many):
+        return knowledge(*[replace(measured(1, 256), startup_s=10.0)] * many).startup_spread
+
+    assert spread(1) > 0.35
+    assert spread(16) < 0.6 * spread(1)

@@ -85,6 +85,26 @@ def test_a_measurement_at_another_load_starts_and_steps_by_its_own_effects():
     assert busy.point is not None
     assert (busy.startup_s, busy.warmup_s, busy.point.step_time_s) == (12.0, 3.0, 0.2)
     assert busy.duration_s == pytest.approx(3 * 5.0 + 2 * 20.0)
-    assert (busy.step_spread, busy.startup_doubt) == (0.4, 0.5)
+    assert (busy.work_doubt, busy.startup_doubt, busy.step_spread) == (0.4, 0.5, 0.0)
     assert calm.shifted(LoadCorrection(), LoadCorrection()) is calm
     assert "startup_doubt" not in busy.to_json()
+    assert "work_doubt" not in busy.to_json()
+
+
+def test_steps_that_were_seen_at_lower_and_at_higher_loads_are_doubted_less():
+    point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.1)
+    spreads = []
+    for doubts in ((0.0, 0.0), (0.5, -0.5), (0.5, 0.5)):
+        known = Knowledge.of([Measurement(point, work_doubt=doubt) for doubt in doubts], [], {}, {})
+        assert known is not None
+        spreads.append(known.extra_spread)
+    assert spreads == pytest.approx([0.0, 0.0, 0.5])
+
+
+def test_what_repeats_well_shows_sooner_that_the_load_does_nothing():
+    def seen(spread):
+        return [("a", load, 10.0 * math.exp(s)) for load in (0.0, 6.0) for s in (-spread, spread)] * 3
+
+    steady, wild = (LoadEffect.learnt(seen(spread), CORES) for spread in (0.01, 0.6))
+    assert steady.power < 0.03
+    assert steady.doubt < 0.6 * wild.doubt

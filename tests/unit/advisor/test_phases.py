@@ -33,3 +33,12 @@ def test_what_was_seen_itself_is_no_guess_from_others():
     found = PhaseHistory("setup", "new", (*own, *others)).belief("lab:small", stays=False)
     assert found.median == pytest.approx(30.0, rel=0.1)
     assert found.spread < 0.5
+
+
+def test_what_other_contents_took_counts_from_the_same_kind_of_machine():
+    here = tuple(PhaseSample(10.0, "local", f"{n}") for n in range(12))
+    slow = tuple(PhaseSample(90.0, "lab:small", f"slow {n}") for n in range(12))
+    both = PhaseHistory("setup", "new", here + slow)
+    assert 9 < both.belief("local", stays=True).median < 13
+    assert both.belief("lab:small", stays=False).median > 60
+    assert 20 < both.belief("lab:large", stays=False).median < 45

@@ -89,7 +89,9 @@ class PhaseHistory:
         if stays and self.name in _LASTING and (self.is_there or (self.is_there is None and mine)):
             return NOTHING
         found = (STAYING if stays else RENTED)[self.name]
-        others = _typical(each for each in self.seen if each.content != self.content)
+        unlike = [each for each in self.seen if each.content != self.content]
+        # another kind of machine may be much slower
+        others = _typical([each for each in unlike if each.offer == offer] or unlike)
         if others:
             found = _of_others(LogNormal(found.median, found.spread, 2.0), others)
         elsewhere = [each.seconds for each in same if each.offer != offer]
@@ -140,7 +142,7 @@ class MachineCountEffect:
 
         >>> few = [Waited(10.0, machines=1), Waited(20.0, machines=4)] * 9
         >>> [round(MachineCountEffect.learnt(seen, "lab").power, 2) for seen in (few, [])]
-        [0.44, 0.2]
+        [0.48, 0.2]
         """
         kinds: dict[Hashable, list[tuple[float, float]]] = {}
         for each in waited:

@@ -24,7 +24,7 @@ from trainmaster.spec.log_normal import LogNormal
 LOOPBACK_MBPS: Final = 20_000.0
 #: How much tasks of an experiment, and start-ups of one task, differ (log), before any was seen.
 _TASK_SPREAD: Final = 0.15
-_STARTUP_SPREAD: Final = 0.12
+_STARTUP_SPREAD: Final = 0.3
 _SEVERAL: Final = 2
 #: How far one point of a type that is not the best known is from what later runs show (log): few points of
 #: their own say little of how well they repeat.
@@ -235,6 +235,7 @@ class _Facts:
             return _median([of(m) for m in self.every]) if found is None else found
 
         durations = [m.duration_s for m in here if m.duration_s is not None]
+        starts = [m.startup_s for m in here if m.startup_s > 0]
         few = 0.0 if best is None else _ONE_POINT / math.sqrt(len(here))
         return Knowledge(
             model=model,
@@ -243,7 +244,7 @@ class _Facts:
             or _median([m.startup_s for m in self.every])
             or 0.0,
             startup_spread=math.hypot(
-                _spread([m.startup_s for m in here if m.startup_s > 0], _STARTUP_SPREAD),
+                _spread(starts, _STARTUP_SPREAD) * math.sqrt(1 + 1 / max(len(starts), 1)),
                 mean_doubt([m.startup_doubt for m in here]),
             ),
             warmup_s=_median([m.warmup_s for m in here]) or 0.0,
@@ -251,7 +252,9 @@ class _Facts:
             tail_s=typical(lambda m: m.tail_s),
             duration_s=_median(durations),
             task_spread=_spread(durations, _TASK_SPREAD),
-            extra_spread=math.hypot(_median([m.step_spread for m in here]) or 0.0, few),
+            extra_spread=math.hypot(
+                _median([m.step_spread for m in here]) or 0.0, few, mean_doubt([m.work_doubt for m in here])
+            ),
             memory=self._memory(here, lambda m: m.memory_bytes),
             device_memory=self._memory(here, lambda m: m.device_memory_bytes),
             output_bytes=max(m.output_bytes or 0.0 for m in self.every),

@@ -187,6 +187,7 @@ class Measurement:
             machine was not given them; None if unknown. `step_spread` counts it.
         wanted: cores that all its members together kept busy, or were ready for and had not; None if unknown.
         startup_doubt: about the start at the load of now, where it was seen at another; see `LoadCorrection`.
+        work_doubt: the same about the steps, or the whole of it.
         as_seen: this, before it was told for another load; None if it was not.
     """
 
@@ -216,6 +217,7 @@ class Measurement:
     held: float | None = None
     wanted: float | None = None
     startup_doubt: float = 0.0
+    work_doubt: float = 0.0
     as_seen: Measurement | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -254,15 +256,15 @@ class Measurement:
             startup_s=self.startup_s * start.factor,
             warmup_s=self.warmup_s * start.factor,
             duration_s=duration_s,
-            step_spread=math.hypot(self.step_spread, work.doubt),
             startup_doubt=start.doubt,
+            work_doubt=work.doubt,
             as_seen=self.as_seen or self,
         )
 
     def to_json(self) -> str:
         """As text for the database."""
         values = asdict(self)
-        del values["startup_doubt"], values["as_seen"]  # they are of one moment
+        del values["startup_doubt"], values["work_doubt"], values["as_seen"]  # they are of one moment
         return json.dumps({name: value for name, value in values.items() if value is not None})
 
     @classmethod
@@ -310,6 +312,7 @@ class Measurement:
             values["numbers"],
             values["curve"],
             values["startup_doubt"],
+            values["work_doubt"],
             values["wanted"],
             values["as_seen"],
         )

@@ -11,7 +11,7 @@ import numpy as np
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.phases import NOTHING, Waited, machines_belief
 from trainmaster.advisor.model.shapes import Floats
-from trainmaster.advisor.quote.beliefs import OVERHEAD_S
+from trainmaster.advisor.quote.beliefs import ENDING_S
 from trainmaster.advisor.quote.joint import schedule, together
 from trainmaster.advisor.quote.quantiles import interval
 from trainmaster.advisor.quote.quote import Interval
@@ -140,7 +140,7 @@ def forecast(
     rest = together(left, after, load) if left else np.zeros(DRAWS)
     rng = np.random.default_rng(5)
     later = np.exp(_LATER * rng.standard_normal(DRAWS))
-    ending = OVERHEAD_S.median * np.exp(OVERHEAD_S.spread * rng.standard_normal(DRAWS))
+    ending = ENDING_S.median * np.exp(ENDING_S.spread * rng.standard_normal(DRAWS))
     time_s = elapsed_s + rest * later + ending
     cost = np.broadcast_to(np.asarray(cost_usd, dtype=float), (len(time_s),))
     return interval(time_s), interval(cost)
@@ -213,7 +213,7 @@ def forecast_rented(
 
     later = np.exp(_LATER * rng.standard_normal(DRAWS))
     there = capabilities_of(provider)
-    normal, ending = rng.standard_normal(DRAWS), drawn(OVERHEAD_S)
+    normal, ending = rng.standard_normal(DRAWS), drawn(ENDING_S)
     giving_back = drawn(there.giving_back_s.learnt(gave_back_s))
     absent: dict[str, Floats] = {}
     for part in (part for part in parts if not part.is_there):

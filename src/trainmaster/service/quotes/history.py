@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import hypot, log, sqrt
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.engine import RowMapping
@@ -46,6 +47,8 @@ KIN: Final = 0.5
 #: Times of one version of a job, by those of others, before any were compared (log); counts as so many.
 SIMILAR_SPREAD: Final = 0.35
 _BELIEF: Final = 4
+#: So many of the newest versions are left out in turn.
+_MOST_LEFT_OUT: Final = 12
 #: Of so many attempts of tasks that run at once the newest say all that there is to say; and of so many that
 #: had no target the metrics are read for one.
 _MOST_LIVE: Final = 100
@@ -278,42 +281,56 @@ def _borrowed(
     key: Fingerprint, kin: Sequence[tuple[str, Measurement]], lengths: Mapping[str, tuple[float, float]]
 ) -> list[Measurement]:
     """What was measured of other versions of a job, with the doubt that such borrowing has shown."""
-    from trainmaster.service.quotes.job_numbers import as_long, nearest
-
-    jobs: dict[str, list[Measurement]] = {}
-    numbered = nearest([as_long(each, key.numbers, lengths) for _, each in kin], key.numbers)
-    for (fingerprint, _), each in zip(kin, numbered, strict=True):
-        if each is not None:
-            jobs.setdefault(fingerprint, []).append(each)
-    doubt = borrowing_spread(list(jobs.values()))
-    found = [replace(m, step_spread=hypot(m.step_spread, doubt)) for job in jobs.values() for m in job]
+    doubt = borrowing_spread(kin, lengths)
+    found = [replace(m, step_spread=hypot(m.step_spread, doubt)) for m in _as_this(kin, key.numbers, lengths)]
     return sorted(found, key=lambda m: -m.measured_at)
 
 
-def borrowing_spread(jobs: Sequence[Sequence[Measurement]]) -> float:
-    """How far times of one version of a job are from those of the others (log), each left out in turn.
+def _as_this(
+    kin: Sequence[tuple[str, Measurement]],
+    numbers: Mapping[str, float],
+    lengths: Mapping[str, tuple[float, float]],
+) -> list[Measurement]:
+    """Measurements of other versions, as the numbers of one make them."""
+    from trainmaster.service.quotes.job_numbers import as_long, nearest
+
+    told = nearest([as_long(each, numbers, lengths) for _, each in kin], numbers)
+    return [each for each in told if each is not None]
+
+
+def borrowing_spread(
+    kin: Sequence[tuple[str, Measurement]], lengths: Mapping[str, tuple[float, float]] = MappingProxyType({})
+) -> float:
+    """How far times of one version of a job are from what the others say of it (log), each left out in turn.
+
+    What was doubted of a time because numbers differ is not counted again.
 
     Args:
-        jobs: measurements of each version; shapes are compared with their like.
+        kin: fingerprints of versions and their measurements, the newest first.
+        lengths: see `lengths_seen`.
     """
     squares, many = SIMILAR_SPREAD**2 * _BELIEF, _BELIEF
-    shapes: dict[object, list[float]] = {}
-    for job in jobs:
-        own: dict[object, list[float]] = {}
-        for m in job:
-            seconds = m.point.step_time_s if m.point is not None else m.duration_s
-            if seconds:
-                shape: object = (
-                    (m.point.workers, m.point.nodes, m.point.local_batch) if m.point is not None else None
-                )
-                own.setdefault((m.offer, shape), []).append(log(seconds))
-        for like, logs in own.items():
-            shapes.setdefault(like, []).append(median(logs))
-    for seen in shapes.values():
-        for at, each in enumerate(seen if len(seen) > 1 else ()):
-            squares += (each - median(seen[:at] + seen[at + 1 :])) ** 2
-            many += 1
+    for version in list(dict.fromkeys(name for name, _ in kin))[:_MOST_LEFT_OUT]:
+        own = [m for name, m in kin if name == version]
+        others = [(name, m) for name, m in kin if name != version]
+        told = _by_shape(_as_this(others, own[0].numbers or {}, lengths))
+        for shape, seen in _by_shape(own).items():
+            if like := told.get(shape):
+                apart = median([log(s) for s, _ in seen]) - median([log(s) for s, _ in like])
+                squares += max(apart**2 - median([doubt for _, doubt in like]) ** 2, 0.0)
+                many += 1
     return sqrt(squares / many)
+
+
+def _by_shape(measured: Sequence[Measurement]) -> dict[object, list[tuple[float, float]]]:
+    """Seconds of a step, or of a whole task, and the doubt about them (log)."""
+    from trainmaster.advisor.model.knowledge import shape_of
+
+    found: dict[object, list[tuple[float, float]]] = {}
+    for m in measured:
+        if seconds := m.point.step_time_s if m.point is not None else m.duration_s:
+            found.setdefault(shape_of(m), []).append((seconds, m.step_spread))
+    return found
 
 
 def new_row(

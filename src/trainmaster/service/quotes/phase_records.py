@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -177,17 +178,22 @@ def seen_of(
     """
     from trainmaster.advisor.market.phases import PhaseSample
 
-    found, times = [], []
+    found, runs = [], []
     for row in database.phases(phase, content):
         with suppress(ValueError, TypeError, KeyError):  # a newer version wrote it
             data = json.loads(row["data"])
             if 0 <= data["seconds"] < _MOST_S:
                 sample = PhaseSample(float(data["seconds"]), str(data["offer"]), str(data["content"]))
                 found.append(sample)
-                kind = (sample.offer, sample.content)
-                times.append(PastDuration(kind, row["run_id"], sample.seconds, sample.offer))
+                runs.append(row["run_id"])
     if load is None:
         return tuple(found)
+    often = Counter((each.offer, each.content) for each in found)
+    # What was seen once is held against what else was: a setup may never be the same twice.
+    times = [
+        PastDuration((s.offer, s.content if often[s.offer, s.content] > 1 else None), run, s.seconds, s.offer)
+        for s, run in zip(found, runs, strict=True)
+    ]
     shifts = load.shifts(database, times)
     return tuple(
         replace(each, seconds=each.seconds * shift.factor, doubt=shift.doubt)

@@ -208,11 +208,16 @@ def test_of_two_learnt_lengths_both_count_and_beyond_what_was_seen_there_is_more
 
 
 def test_what_is_borrowed_is_as_sure_as_borrowing_has_been():
+    def spread(*seconds, pauses=()):
+        numbers = [{"pause": each} for each in pauses] or [None] * len(seconds)
+        each = zip(seconds, numbers, strict=True)
+        return borrowing_spread([(f"{s} {n}", lasted(s, 0, n, point=False)) for s, n in each])
+
     assert borrowing_spread([]) == pytest.approx(0.35)
-    alike = [[lasted(10.0, point=False)] for _ in range(12)]
-    far = [[lasted(10.0 * 4**n, point=False)] for n in range(3)]
-    assert borrowing_spread(alike) < 0.2
-    assert borrowing_spread(far) > 0.9
+    assert spread(*(10.0 + n / 100 for n in range(12))) < 0.2
+    assert spread(10.0, 40.0, 160.0) > 0.9
+    # whose numbers are unlike is far from it, and that is doubted already
+    assert spread(10.0, 10.1, 40.0, 40.1, pauses=(1, 1, 4, 4)) < 0.3
 
 
 def test_code_of_strangers_says_nothing_and_an_earlier_version_does(database, home, tmp_path):

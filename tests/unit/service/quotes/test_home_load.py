@@ -6,11 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.advisor.market.load import LoadCorrection
+from trainmaster.control.decide.effects import PhaseDuration
+from trainmaster.control.loop.recording import RecordedPhase
 from trainmaster.db import Database
 from trainmaster.service.quotes import home_load
 from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.service.quotes.job_knowledge import is_quiet
-from trainmaster.service.quotes.phase_records import waited_for
+from trainmaster.service.quotes.phase_records import phase_rows, seen_of, waited_for
 
 
 @pytest.fixture
@@ -127,3 +129,15 @@ def test_where_no_load_is_known_nothing_is_shifted(database, monkeypatch):
     assert HomeLoad.now().shifts(database, [seen("calm"), seen("busy")]) == [LoadCorrection()] * 2
     assert HomeLoad.now().of(["local"]).load is None
     assert not is_quiet(unknown)
+
+
+def test_a_setup_that_is_never_the_same_twice_shows_what_the_load_does(database):
+    for number in range(12):
+        run, seconds = ("calm", 10.0) if number % 2 else ("busy", 40.0)
+        took = PhaseDuration("setup", f"content {number}", seconds)
+        database.add_measurement(*phase_rows(run, [RecordedPhase(f"{number}", "main", took, "local", 1.0)]))
+    calm, busy = (
+        [each.seconds for each in seen_of(database, "setup", "new", HomeLoad(load))] for load in (0.0, 20.0)
+    )
+    assert max(calm) < 16
+    assert min(busy) > 25
