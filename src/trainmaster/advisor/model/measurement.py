@@ -186,6 +186,7 @@ class Measurement:
         held: share of its time for which other work held the processors that it was ready for, or its
             machine was not given them; None if unknown. `step_spread` counts it.
         wanted: cores that all its members together kept busy, or were ready for and had not; None if unknown.
+        load: of the machine as a measurement began that is no run; those of runs are kept with them.
         startup_doubt: about the start at the load of now, where it was seen at another; see `LoadCorrection`.
         work_doubt: the same about the steps, or the whole of it.
         as_seen: this, before it was told for another load; None if it was not.
@@ -216,6 +217,7 @@ class Measurement:
     curve: SeenCurve | None = None
     held: float | None = None
     wanted: float | None = None
+    load: float | None = None
     startup_doubt: float = 0.0
     work_doubt: float = 0.0
     as_seen: Measurement | None = field(default=None, compare=False, repr=False)
@@ -314,6 +316,7 @@ class Measurement:
             values["startup_doubt"],
             values["work_doubt"],
             values["wanted"],
+            values["load"],
             values["as_seen"],
         )
         return {name: value for name, value in {**point, **values}.items() if value is not None}

@@ -227,7 +227,7 @@ def _at_load(
         seconds: Callable[[Measurement], float | None], busy: Mapping[str, float] | None = None
     ) -> list[LoadCorrection]:
         times = [
-            PastDuration((row["fingerprint"], shape_of(m)), row["run_id"], seconds(m) or 0.0, m.offer)
+            PastDuration((row["fingerprint"], shape_of(m)), row["run_id"], seconds(m) or 0.0, m.offer, m.load)
             for row, m in told
         ]
         return load.shifts(database, times, busy)

@@ -32,12 +32,14 @@ class PastDuration:
     Attributes:
         kind: what was done: like is held against like. run: its id; None of what is no run.
         seconds: that it took. offer: on what, as in `Measurement`.
+        load: as it began; None: that of its run.
     """
 
     kind: Hashable
     run: str | None
     seconds: float
     offer: str
+    load: float | None = None
 
     @property
     def place(self) -> str:
@@ -86,12 +88,13 @@ class HomeLoad:
         """
         from trainmaster.advisor.market.load import LoadCorrection, LoadEffect
 
-        here = {each.run for each in seen if each.run and on_this_machine(each.offer)}
-        now = self.load
-        if not here or now is None:
+        now, cores = self.load, os.cpu_count() or 1
+        if now is None:
             return [LoadCorrection()] * len(seen)
-        cores, loads = os.cpu_count() or 1, _loads(database, here)
-        then = [loads.get(each.run) if each.run and each.run in here else None for each in seen]
+        here = {each.run for each in seen if each.run and on_this_machine(each.offer)}
+        loads = _loads(database, here) if here else {}
+        began = (loads.get(each.run or "") if each.load is None else each.load for each in seen)
+        then = [at if on_this_machine(each.offer) else None for each, at in zip(seen, began, strict=True)]
         places: dict[str, list[tuple[Hashable, float | None, float]]] = {}
         for each, load in zip(seen, then, strict=True):
             places.setdefault(each.place, []).append((each.kind, load, each.seconds))

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ from trainmaster.executors.local.executor import LocalExecutor
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.fingerprint import Fingerprint, code_of, fingerprint_of, local_device_name
 from trainmaster.service.quotes.history import new_row
+from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.phase_records import phase_rows
 from trainmaster.spec import Experiment, Hardware, ParameterValue, Recipe, TaskSpace
 from trainmaster.spec.errors import InterruptedByUser, UsageError
@@ -223,6 +225,7 @@ class _Session:
             interrupts=lambda: self._profiler.interrupts,
             tell=self._tell,
         )
+        load = HomeLoad.now().load  # without what it adds itself
         try:
             found = attempt.measure(Capacity(slots=slots, gpus=self._machine.gpus), base)
         finally:
@@ -232,6 +235,7 @@ class _Session:
             RecordedPhase(name, experiment.name, took, found.offer, found.measured_at)
             for took in attempt.took
         ]
+        found = replace(found, load=load)
         rows = [new_row(name, key, experiment.name, None, found), *phase_rows(None, phases)]
         self._service.database.add_measurement(*rows)
         return found

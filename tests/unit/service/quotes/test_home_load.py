@@ -54,6 +54,17 @@ def test_machines_elsewhere_do_not_follow_the_load_of_this_one(database):
     assert lab.factor > 1
 
 
+def test_what_is_no_run_keeps_the_load_at_which_it_was_measured(database):
+    profile = PastDuration("job", None, 10.0, "local", 0.0)
+    elsewhere = PastDuration("job", None, 10.0, "m4.large", 0.0)
+    there, unchanged = HomeLoad(8.0).shifts(database, [profile, elsewhere])
+    (run,) = HomeLoad(8.0).shifts(database, [seen("calm")])
+    assert there == run
+    assert there.factor > 1
+    assert there.doubt > 0
+    assert unchanged == LoadCorrection()
+
+
 def test_a_gang_of_a_lab_that_mostly_waits_follows_the_load_less(database):
     there = [seen("calm", "lab:m4.large")]
     (unknown,) = HomeLoad(50.0).shifts(database, there)
