@@ -139,7 +139,10 @@ def finish(client: ClientProtocol, run: str, *, as_json: bool) -> int:
     if "quote" in summary:
         say(quote_text(summary["quote"]))
     if summary["reason"] not in (EndReason.SUCCEEDED, EndReason.CANCELLED):
-        say(f"`trainmaster logs {run}` shows what the tasks wrote, `trainmaster resume {run}` tries again")
+        say(
+            f"`trainmaster logs {run}` shows what the tasks wrote. `trainmaster resume {run}` tries again "
+            "with its code; what you have changed since takes a new `trainmaster run`"
+        )
     if as_json:
         print_json(summary)
     return 0 if summary["reason"] == EndReason.SUCCEEDED else 1

@@ -121,7 +121,8 @@ def open_database(url: str) -> Engine:
     except (sa.exc.SQLAlchemyError, OSError) as error:
         engine.dispose()
         advice = (
-            "Is its directory writable and its disk not full? TRAINMASTER_HOME names another place."
+            "Is its directory writable? If its disk is full, delete a few MB by hand: then "
+            "`trainmaster prune` frees more. TRAINMASTER_HOME names another place."
             if engine.dialect.name == "sqlite"
             else "Is the server running, and are user, password and database right? See TRAINMASTER_DATABASE."
         )

@@ -228,8 +228,9 @@ class Transactions:
             else f"of the server of {url.render_as_string()}"
         )
         return (
-            f"Free some space on the file system {place}. Nothing recorded is lost, and what was started "
-            "keeps running: a server goes on by itself; else `trainmaster resume RUN` does."
+            f"Free some space on the file system {place}; with a few MB, `trainmaster prune` and `rm` free "
+            "more. Nothing recorded is lost, and what was started keeps running: a server goes on by "
+            "itself; else `trainmaster resume RUN` does."
         )
 
     def _advice(self) -> str:

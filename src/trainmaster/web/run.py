@@ -26,7 +26,7 @@ from trainmaster.web.log_text import LEVELS
 from trainmaster.web.log_view import LogView, LogWish
 from trainmaster.web.recipe_form import key_of, mistakes_of, new_key, without_triggers
 from trainmaster.web.rendering import is_part, page, redirect
-from trainmaster.web.run_header import RunHeader, TaskFailure, cost_words
+from trainmaster.web.run_header import RunHeader, TaskFailure, cost_words, first_failure
 from trainmaster.web.searches import SearchPicture, again_from, narrowed
 from trainmaster.web.task_table import TaskTable
 from trainmaster.web.workflows import begin
@@ -61,6 +61,7 @@ def show(request: Request, run: str, state: State, caller: Reader, found: Runs) 
     total = sum(each["tasks"]["total"] for each in counts)
     is_over = status["state"] == RunState.DONE
     failed = is_over and status["reason"] not in FINISHED
+    failure = first_failure(notes.bad) if failed else None
     names = {name: None for task in tasks for name in task["metrics"] if name not in COUNTERS}
     steps = {name: experiment.steps for name, experiment in recipe.experiments.items()}
     answer = page(
@@ -70,7 +71,7 @@ def show(request: Request, run: str, state: State, caller: Reader, found: Runs) 
         header=RunHeader.of(status, steps, notes.running),
         brief=found.brief(run),
         cost=cost_words(status["cost_usd"], cap_usd),
-        failure=_failure(found, run, notes.bad[0]) if failed and notes.bad else None,
+        failure=_failure(found, run, failure) if failure else None,
         checkpoint=_checkpoint(details, notes.bad[0]) if failed and notes.bad else None,
         is_of_script=status["reason"] in _OF_SCRIPT,
         values=_values(status, tasks),

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.spec.states import EndReason
 from trainmaster.web.rendering import duration, usd
 
 if TYPE_CHECKING:
@@ -300,3 +301,8 @@ def cost_words(cost_usd: float, cap_usd: float | None) -> str:
     ('$0.31 of $0.50', '$0')
     """
     return usd(cost_usd) if cap_usd is None else f"{usd(cost_usd)} of {usd(cap_usd)}"
+
+
+def first_failure(bad: Sequence[TaskLine]) -> TaskLine | None:
+    """The first task that failed; one that somebody has ended did not."""
+    return next((each for each in bad if each.reason != EndReason.CANCELLED), None)

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from trainmaster.service.runs.highlights import TaskLine
-from trainmaster.web.run_header import RunHeader, TaskFailure
+from trainmaster.web.run_header import RunHeader, TaskFailure, first_failure
 
 QUOTED = {"p5": 50.0, "p50": 60.0, "p95": 100.0}
 FREE = {"p5": 0.0, "p50": 0.0, "p95": 0.0}
@@ -99,6 +99,13 @@ def test_a_failure_is_the_exception_and_where_in_the_script_it_was():
     assert found.lines.endswith("d['missing_key']"), "the error stands above it"
     killed = TaskFailure.of(TaskLine("train", 0, 1, "OOM", "killed: out of memory", {}), LOG)
     assert (killed.error, killed.how, killed.where) == ("killed: out of memory", "", "")
+
+
+def test_what_somebody_has_ended_is_no_failure():
+    ended = TaskLine("train", 0, 1, "CANCELLED", "worker-0: its machine died", {})
+    failed = TaskLine("train", 1, 1, "USER_ERROR", "exit code 1", {})
+    assert first_failure([ended]) is None
+    assert first_failure([ended, failed]) is failed
 
 
 def test_phases_are_drawn_as_long_as_they_took_or_will_take():

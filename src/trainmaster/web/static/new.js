@@ -152,7 +152,9 @@ async function attempt(path) {
   if (to) { keep(true); return location.assign(to); }
   if (answer.headers.get("content-type").startsWith("application/json")) {
     show(await answer.json());
-    const field = form.querySelector("[aria-invalid]"), at = panels.findIndex(panel => panel.contains(field));
+    // What no field is for is told in the recipe alone, with all else that is wrong.
+    const marked = form.querySelectorAll("[aria-invalid]"), told = document.querySelectorAll("#checked li").length;
+    const field = marked.length < told ? null : marked[0], at = panels.findIndex(panel => field && panel.contains(field));
     if (!field || at >= 0) choose(field ? at : tabs.length - 1);
     field?.focus();
     return say(field ? "Not sent: what is marked is wrong." : "Not sent: the recipe says what is wrong.");
