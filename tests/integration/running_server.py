@@ -52,6 +52,10 @@ class RunningServer:
 
     def send(self, script: str, wanted: dict[str, Any], **headers: str) -> tuple[int, Any]:
         """A run whose code is one file, ``train.py``."""
+        return self.ask("POST", "/runs", {**wanted, "code": self.put_code(script)}, **headers)
+
+    def put_code(self, script: str) -> str:
+        """Code that is one file, ``train.py``; what it is called."""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as archive:
             member = tarfile.TarInfo("train.py")
@@ -59,4 +63,4 @@ class RunningServer:
             archive.addfile(member, io.BytesIO(script.encode()))
         digest = hashlib.sha256(packed.getvalue()).hexdigest()
         self.ask("PUT", f"/code/{digest}", packed.getvalue())
-        return self.ask("POST", "/runs", {**wanted, "code": digest}, **headers)
+        return digest

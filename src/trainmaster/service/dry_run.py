@@ -13,7 +13,7 @@ from trainmaster.control.task.gangs import gang_of, member_names
 from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.worker_counts import with_fewest
-from trainmaster.service.renting import planned_requests
+from trainmaster.service.renting import planned_requests, plans_of
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.parts import named_places, parted
 
@@ -75,7 +75,10 @@ def _rows(
         from trainmaster.service.quote_in_places import quote_in_places
 
         with suppress(TrainmasterError):  # planning says it
-            return quote_in_places(service, settled, environ, seen.quote_part, asked_place, seen).places
+            plans = plans_of(service, with_fewest(settled), environ)
+            return quote_in_places(
+                service, settled, environ, plans, seen.quote_part, asked_place, seen
+            ).places
     return seen.rows(parts)
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.advisor.quote.quote import Interval, PlaceRow, Quote
 from trainmaster.advisor.quote.spreading import Room, tasks_by_place
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.place_table import wait_words
+from trainmaster.service.place_table import Place, quote_now, wait_words
 from trainmaster.service.quotes.quote_options import QuoteOptions, TaskShare
 from trainmaster.service.quotes.worker_counts import with_fewest
-from trainmaster.service.renting import plans_of
+from trainmaster.spec.errors import TrainmasterError, one_line
 from trainmaster.spec.parts import parted
 from trainmaster.spec.units import dollars, format_duration
 
@@ -52,6 +52,7 @@ def quote_in_places(
     service: Service,
     settled: Recipe,
     environ: Mapping[str, str],
+    plans: Sequence[ClusterPlan],
     quote: Quoting,
     ask: Ask,
     seen: PlaceTable | None = None,
@@ -65,6 +66,7 @@ def quote_in_places(
         service: of the user's home.
         settled: see `settled_place`.
         environ: of the caller.
+        plans: of all its clusters, with the fewest workers where the recipe leaves their number open.
         quote: of what is in one place; may measure.
         ask: a place, for its wait.
         seen: what all of it would take in each place, for the table.
@@ -73,8 +75,7 @@ def quote_in_places(
     Raises:
         UsageError: there is none of a part.
     """
-    recipe, options = with_fewest(settled), options or QuoteOptions()
-    plans, parts = plans_of(service, recipe, environ), list[_QuotedPart]()
+    recipe, options, parts = with_fewest(settled), options or QuoteOptions(), list[_QuotedPart]()
     for bare in parted(recipe):
         if all(each.serve is not None for each in bare.experiments.values()):
             continue  # it has no end
@@ -92,6 +93,29 @@ def quote_in_places(
     rows = [_row(part) for part in parts]
     rows += [] if seen is None else [replace(row, why_not=row.why_not or _ALONE) for row in _alone(seen)]
     return _together(recipe, parts, tuple(rows))
+
+
+def estimate_in_places(
+    service: Service, settled: Recipe, environ: Mapping[str, str], plans: Sequence[ClusterPlan]
+) -> dict[str, Any]:
+    """The quote by what is known now, or why there is none: what a `RentalOffer` says of it."""
+
+    def quote(part: Recipe, options: QuoteOptions) -> Quote:
+        return quote_now(service, part, environ, options)
+
+    def begins(_: object, part: Recipe, __: object) -> Place:
+        return Place(part.provider)
+
+    try:
+        made = quote_in_places(service, settled, environ, plans, quote, begins)
+    except TrainmasterError as reason:
+        return {"no_quote": one_line(reason)}
+    if made.is_unknown:
+        why = "nothing was measured before (`trainmaster quote` does so on this machine)"
+        return {"of_any_job": made, "no_quote": why}
+    if unknown := [row.place for row in made.places if row.is_unknown]:
+        return {"no_quote": f"nothing is known of what is on {' and '.join(unknown)}"}
+    return {"quote": made}
 
 
 def _planned(part: Recipe, plans: Iterable[ClusterPlan]) -> tuple[Recipe, dict[str, int]]:

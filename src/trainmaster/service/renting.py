@@ -207,8 +207,11 @@ def plan_run(
     """
     today = datetime.now(UTC).date()
     if len(parted(recipe)) > 1:
+        from trainmaster.service.quote_in_places import estimate_in_places
+
         offer = _offer_of_parts(service, with_fewest(recipe), environ, today, allow_stale=allow_stale)
-        return replace(offer, notes=(*_left_out_of_parts(recipe), *offer.notes))
+        known = estimate_in_places(service, recipe, environ, offer.plans)
+        return replace(offer, notes=(*_left_out_of_parts(recipe), *offer.notes), **known)
     candidate_offers = candidate_offers_of(recipe, service.home, environ, today)
     probe = with_fewest(recipe)  # what is wrong anyway is said before anything is measured
     if candidate_offers.costs and not allow_stale:
@@ -262,7 +265,7 @@ def _offer_of_parts(
         placed, notes = pinned(placed, found), notes + offers.notes
     every = capped(recipe, plans)
     _check_total(recipe, every)
-    return _offer(placed, every, None, "its machines are in several places", notes)
+    return _offer(placed, every, notes=notes)
 
 
 def _left_out_of_parts(recipe: Recipe) -> list[str]:

@@ -192,7 +192,10 @@ class RunPlanner:
         """Of what is in several."""
         from trainmaster.service.places import asked_place
         from trainmaster.service.quote_in_places import quote_in_places
+        from trainmaster.service.quotes.worker_counts import with_fewest
+        from trainmaster.service.renting import plans_of
 
+        plans = plans_of(self._service, with_fewest(settled), self._environ)
         told = set[str]()
 
         def tell_once(line: str) -> None:
@@ -203,7 +206,9 @@ class RunPlanner:
         def quote(one: Recipe, how: QuoteOptions) -> Quote:
             return self._quote_one(one, path, how, tell_once)
 
-        return quote_in_places(self._service, settled, self._environ, quote, asked_place, seen, options)
+        return quote_in_places(
+            self._service, settled, self._environ, plans, quote, asked_place, seen, options
+        )
 
     def measured_first(self, recipe: Recipe, path: Path) -> Quote:
         """Measure and quote a recipe that is to be run, whatever is known of it."""

@@ -37,6 +37,8 @@ from trainmaster.service.place_table import PlaceTable
 from trainmaster.service.places import settled_place
 from trainmaster.service.quote_in_places import quote_in_places
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
+from trainmaster.service.quotes.worker_counts import with_fewest
+from trainmaster.service.renting import plans_of
 from trainmaster.service.teams.team_budget import OWNER, Budgets
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_volumes import TeamVolumes
@@ -281,7 +283,10 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
         seen = PlaceTable(service, recipe, state.environ)
         settled = settled_place(service, recipe, state.environ, lambda _: None, seen, state.places)
         if len(parted(settled)) > 1:
-            made = quote_in_places(service, settled, state.environ, seen.quote_part, state.places, seen)
+            plans = plans_of(service, with_fewest(settled), state.environ)
+            made = quote_in_places(
+                service, settled, state.environ, plans, seen.quote_part, state.places, seen
+            )
         else:
             made = seen.quote_of(settled, seen.quote_settled)
     except RecipeError:  # said where the recipe is

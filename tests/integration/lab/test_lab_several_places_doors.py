@@ -93,6 +93,7 @@ def test_by_rest_on_a_server_and_its_pages(lab: Any, renter: Renter, lab_servers
     server.process.until(lambda: lab.alive() == before, "no machine is left")
     assert found["cost_usd"] > 0
 
+    same_at_all_doors(server, renter, page, recipe)
     renter.call("team", "create", "vision", "--monthly-usd", "20", **server.env)
     renter.call("team", "add-member", "vision", "ann", **server.env)
     ours = ("ann", "--scopes", "read,run", "--user", "ann", "--team", "vision", "--json")
@@ -100,6 +101,68 @@ def test_by_rest_on_a_server_and_its_pages(lab: Any, renter: Renter, lab_servers
     with pytest.raises(urllib.error.HTTPError) as refused:
         server.send(STEPS, {"recipe": recipe, "max_usd": 1})
     assert "provider: hosts; the code of others runs on rented machines only" in refused.value.read().decode()
+
+
+def same_at_all_doors(server: Any, renter: Renter, page: Any, recipe: str) -> None:
+    """The quote of the sweep that has run, a refusal, and what each place has cost."""
+    path = renter.work / "recipe.yaml"
+    (renter.work / "train.py").write_text(STEPS)
+    path.write_text(recipe)
+    env = {**server.env, "HF_TOKEN": SECRET}
+    told = json.loads(renter.call("quote", path, "--no-measure", "--json", **env).stdout)
+    wanted = {"recipe": recipe, "code": server.put_code(STEPS), "measure": False}
+
+    def asked(**changes: Any) -> dict[str, Any]:
+        name = server.ask("POST", "/quotes", wanted | changes)[1]["id"]
+        server.process.until(lambda: server.json(f"/quotes/{name}")["state"] == "DONE", "its quote")
+        found: dict[str, Any] = server.json(f"/quotes/{name}")
+        return found
+
+    made = asked()
+    assert made["error"] is None, made
+    for one, other in zip(told["places"], made["answer"]["places"], strict=True):
+        keys = ("place", "machines", "tasks", "is_taken", "wait", "why_not", "is_unknown")
+        assert {key: one[key] for key in keys} == {key: other[key] for key in keys}
+    shares = {each["place"]: each["tasks"]["train"] for each in told["places"] if each["is_taken"]}
+    assert set(shares) == {"hosts", "lab"}
+    assert sum(shares.values()) == 6
+    assert set(told["experiments"]) == {"train at hosts", "train at lab"}
+    page.goto(f"{server.url}/quotes/{made['id']}")
+    shown = page.locator("main").inner_text()
+    assert all(f"yes: {count} tasks of train" in shown for count in shares.values()), shown
+    assert "train at lab" in shown
+    page.goto(server.url + "/new")
+    page.get_by_role("tab", name="Recipe").click()
+    page.locator("#recipe").fill(recipe)
+    page.get_by_role("row", name="tasks of train").nth(1).wait_for()
+
+    for more in (
+        "objective: cheapest\n",
+        "objective: fastest\nbudget: {total: $1, deadline: 1h, per_hour: $1}\n",
+    ):
+        changed = recipe.replace("budget: {total: $1}\n", "") + more
+        path.write_text(changed)
+        told = json.loads(renter.call("quote", path, "--no-measure", "--json", **env).stdout)
+        answer = asked(recipe=changed)["answer"]
+        taken = [[each["place"] for each in one["places"] if each["is_taken"]] for one in (told, answer)]
+        assert taken[0] == taken[1] != [], (told, answer)
+
+    impossible = recipe.replace("cpus: 1", "cpus: 1, gpu: H200")
+    path.write_text(impossible)
+    said = renter.call("quote", path, "--no-measure", code=2, **env).stderr
+    error = asked(recipe=impossible)["error"]
+    assert "no place would give what this recipe asks for" in error["title"]
+    assert all(line in said for line in error["title"].splitlines()), (said, error)
+    page.goto(server.url + "/new")
+    page.get_by_role("tab", name="Recipe").click()
+    page.locator("#recipe").fill(impossible)
+    page.get_by_text("no place would give what this recipe asks for").first.wait_for()
+
+    cost = json.loads(renter.call("cost", "--by", "provider", "--json", **env).stdout)
+    assert cost == server.json("/cost?by=provider")
+    assert "lab" in json.dumps(cost)
+    page.goto(server.url + "/cost?by=provider")
+    assert "lab" in page.locator("main").inner_text()
 
 
 def test_containers_are_on_both(renter: Renter, lab: Any) -> None:

@@ -19,6 +19,7 @@ from trainmaster.advisor.quote.quote import (
     Quote,
     Rented,
 )
+from trainmaster.service import renting
 from trainmaster.service.place_table import Place, PlaceTable
 from trainmaster.service.places import settled_place
 from trainmaster.service.quote_in_places import quote_in_places
@@ -38,6 +39,7 @@ class Quoting:
 
     def __init__(self, seconds: dict[str, float], usd_per_hour: float = 0.5) -> None:
         self.seconds, self.usd_per_hour = seconds, usd_per_hour
+        self.measurements = 1
         self.asked: list[tuple[str, TaskShare]] = []
 
     def __call__(self, part: Recipe, options: QuoteOptions) -> Quote:
@@ -52,7 +54,7 @@ class Quoting:
             ClusterShape(Rented(instance, share.machines, usd_per_hour=usd), at_once=share.machines),
             Interval(0.9 * time_s, time_s, 1.2 * time_s),
             Interval(*(each * usd * share.machines * time_s / 3600 for each in (0.9, 1.0, 1.2))),
-            measurements=1,
+            measurements=self.measurements,
             phases=(ExplainedPhase("machines", Interval(10, 10, 10), 0.0),),
             notes=(),
         )
@@ -67,7 +69,8 @@ def quoted(service: Service, monkeypatch: pytest.MonkeyPatch, quoting: Any, more
     have_places(monkeypatch, {"hosts": 0.0, "slurm": 30.0})
     recipe = Recipe.from_text(SWEEP.format(places="hosts, slurm", workers=3) + more)
     settled = settled_place(service, recipe, {}, lambda _: None)
-    return quote_in_places(service, settled, {}, quoting, ask, PlaceTable(service, recipe, {}))
+    plans = renting.plans_of(service, settled, {})
+    return quote_in_places(service, settled, {}, plans, quoting, ask, PlaceTable(service, recipe, {}))
 
 
 def test_each_place_has_its_tasks_time_price_and_wait(
@@ -92,6 +95,26 @@ def test_each_place_has_its_tasks_time_price_and_wait(
     ]  # fmt: skip
     assert list(made.experiments) == ["train at hosts", "train at slurm"]
     assert (made.catalogue, made.notes) == ("slurm", ("of all",))
+
+
+def test_a_run_in_several_places_has_an_estimate(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its user agrees to the price, which caps of teams rest on; if nothing is known, of any job."""
+    quoting = Quoting({"hosts": 60.0, "slurm": 100.0})
+    have_places(monkeypatch, {"hosts": 0.0, "slurm": 30.0})
+    settled = settled_place(
+        service, Recipe.from_text(SWEEP.format(places="hosts, slurm", workers=3)), {}, lambda _: None
+    )
+    monkeypatch.setattr(
+        "trainmaster.service.quote_in_places.quote_now", lambda _, part, __, how: quoting(part, how)
+    )
+    offer = renting.plan_run(service, settled, Path("r.yaml"), {}, lambda _: None)  # type: ignore[arg-type, return-value]
+    assert offer.quote is not None
+    assert any(line.startswith("estimate: 3 min") for line in offer.lines), offer.lines
+    assert offer.most_usd == pytest.approx(0.07)
+    quoting.measurements = 0
+    offer = renting.plan_run(service, settled, Path("r.yaml"), {}, lambda _: None)  # type: ignore[arg-type, return-value]
+    assert offer.quote is None
+    assert any("what jobs of any kind take, as nothing was measured" in line for line in offer.lines)
 
 
 def test_what_it_tells_goes_to_scripts_and_back(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
