@@ -229,7 +229,8 @@ def _leaves(decision: Decision, machine: Machine, node: Node, now: float) -> Non
     # That others want it says that there are none; that its time is over does not.
     decision.record = _with_failure(record, machine, now) if machine.rental.spot else record
     decision.act(ActionKind.DRAIN, [machine.id])
-    decision.lost[machine.seat] = f"{_name(record, machine)} is taken back in {left_s:.0f} s"
+    why = f" ({node.reason})" if node.reason else ""
+    decision.lost[machine.seat] = f"{_name(record, machine)} is taken back in {left_s:.0f} s{why}"
 
 
 def _is_replaced(decision: Decision, machine: Machine, node: Node | None, seen: Seen, now: float) -> None:

@@ -223,6 +223,13 @@ def test_a_lost_machine_that_is_not_replaced_is_told_too() -> None:
     assert decision.losses == ["node-2 (i-1) is lost: terminated"]
 
 
+def test_why_a_machine_is_taken_back_is_told() -> None:
+    record = rented()
+    leaving = node("i-1", NodeState.LEAVING, leaves_at=NOW + 30, reason="the time limit of job 3 is near")
+    (told,) = step(record, Seen(nodes=nodes(record, leaving=leaving))).losses
+    assert told.startswith("node-2 (i-1) is taken back in 30 s (the time limit of job 3 is near); what ran")
+
+
 def test_a_spot_machine_that_is_taken_back_is_not_asked_for_in_that_zone_again() -> None:
     record = rented(rental=LENT)
     leaving = node("i-1", NodeState.LEAVING, leaves_at=NOW + 120)

@@ -169,7 +169,8 @@ def why_not(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan] | None)
         return f"provider: {recipe.provider}: {why}"
     if store_url.startswith(("file://", "memory://")):
         return (
-            f"the object store {store_url} is on this machine: neither side could read what the other writes"
+            f"the object store {store_url} is on this machine: neither side could read what the other writes."
+            " TRAINMASTER_STORE names another (s3://, gs://, az://)"
         )
     if recipe.bake:
         return "bake: an image is made of its first machine when nothing works there any more"
