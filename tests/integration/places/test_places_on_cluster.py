@@ -19,8 +19,18 @@ pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from kubernetes_places import KubernetesAccount, account_of, check_clean, renter_of
-from place_runs import COUNTED, Crossing, cross, drive_while_home_is_off, keep_for_the_next, moved, until
+from place_runs import (
+    COUNTED,
+    Crossing,
+    cross,
+    drive_while_home_is_off,
+    keep_for_the_next,
+    moved,
+    podman_with_image,
+    until,
+)
 from place_runs import check_clean as check_slurm_clean
+from private_engines import IMAGE
 from ray_places import account_of as ray_account_of
 from ray_places import renter_of as ray_renter_of
 from ray_places import running_ray
@@ -188,6 +198,10 @@ ROWS = {
     "sweep": Crossing("echo rate {{rate}}", "rate 2", more="parameters: {rate: [1, 2, 3]}"),
     "cap": Crossing("sleep 600", "the run ends: it may cost", "dear", "{total: $0.6}", code=1),
 }
+CONTAINER = Crossing(
+    "echo image $FROM_IMAGE", "image yes", more=f"container: {IMAGE}",
+    env={"TRAINMASTER_CONTAINER_ENGINE": "podman"},
+)  # fmt: skip
 MOVED = ("--on-cluster", "--send-keys")
 DEAR = "  dear: {cpus: 0.7, memory: 300MB, usd_per_hour: 3}\n"
 
@@ -208,15 +222,34 @@ def test_crossing_in_pods(in_pods: tuple[Renter, KubernetesAccount], name: str) 
     check_clean(account)
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_crossing_in_slurm(account: Account, user: Renter, s3: PrivateS3, name: str) -> None:
+@pytest.fixture
+def node_store(account: Account, user: Renter, s3: PrivateS3) -> Iterator[None]:
+    """A store that nodes of the Slurm reach."""
+    with CountingProxy(s3.url, account.slurm.address) as line:
+        user.env |= {**s3.environment(line.url), "TRAINMASTER_STORE": f"s3://{s3.new_bucket()}/store"}
+        yield
+
+
+@pytest.mark.usefixtures("node_store")
+@pytest.mark.parametrize("name", [*ROWS, "container"])
+def test_crossing_in_slurm(account: Account, user: Renter, tmp_path: Path, name: str) -> None:
     """It ends as it does where its home drives."""
     settings = account.home / "slurm.yaml"
     settings.write_text(settings.read_text() + DEAR.replace("0.7", "1"))
-    with CountingProxy(s3.url, account.slurm.address) as line:
-        user.env |= {**s3.environment(line.url), "TRAINMASTER_STORE": f"s3://{s3.new_bucket()}/store"}
+    if name != "container":
         cross(user, "slurm", moving(ROWS[name], "half"))
-        check_slurm_clean(account)
+    else:
+        with podman_with_image(tmp_path):
+            settings.write_text(f"before: export PATH={tmp_path}:$PATH\n{settings.read_text()}")
+            cross(user, "slurm", moving(CONTAINER, "half"))
+    check_slurm_clean(account)
+
+
+@pytest.mark.usefixtures("node_store")
+def test_nodes_that_are_kept_have_the_next_run(account: Account, user: Renter) -> None:
+    """The same job, which a driver gives to the next one."""
+    keep_for_the_next(user, "slurm", "half", account.slurm.jobs, *MOVED)
+    check_slurm_clean(account)
 
 
 def test_pods_that_are_kept_have_the_next_run(in_pods: tuple[Renter, KubernetesAccount]) -> None:
