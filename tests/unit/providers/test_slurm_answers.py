@@ -452,3 +452,11 @@ def test_offers_are_the_machines_of_the_settings(tmp_path):
         2,
     )
     assert (big.price_usd_per_hour, big.zone, big.vcpus) == (0.0, "", 8)
+
+
+def test_doctor_says_which_machines_no_partition_has(tmp_path):
+    """They would be refused when a run asks for them."""
+    found = provider_of(tmp_path, Slurm()).examine({})
+    (machine, *_) = [each for each in found if each.what == "machine"]
+    assert not machine.ok
+    assert "no partition" in machine.found

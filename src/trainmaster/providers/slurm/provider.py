@@ -29,7 +29,7 @@ from trainmaster.providers.base import (
 )
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
-from trainmaster.providers.examining import Finding, clock_finding, unseen_drivers
+from trainmaster.providers.examining import Finding, clock_finding, refused, unseen_drivers
 from trainmaster.providers.kept_answer import kept_answer
 from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine
 from trainmaster.providers.sent_settings import SentSettings, sent_of_site
@@ -169,7 +169,8 @@ class SlurmProvider(LedgerProvider):
             Finding("login", f"{version} takes {account or 'this user'}"),
             clock_finding(there - self._clock(), "Slurm"),
         ]
-        for name, partition in self._partitions().items():
+        partitions = self._partitions()
+        for name, partition in partitions.items():
             usable = sum(kind.count for kind in partition.nodes if kind.is_there)
             gpus = sum(kind.count * kind.gpus for kind in partition.nodes if kind.is_there)
             nodes = sum(kind.count for kind in partition.nodes)
@@ -180,6 +181,12 @@ class SlurmProvider(LedgerProvider):
             is_used = name in wanted or ("" in wanted and partition.is_default)
             advice = "" if is_fine else "Name another partition in slurm.yaml, or ask the administrator."
             found.append(Finding("partition", words, is_fine or not is_used, advice))
+        for name in self._settings.machines:
+            (part,) = self._parts("preflight", [NodeRequest("worker", 1, name, token=name)])
+            try:
+                refuse_misfit(part, partitions)
+            except UsageError as error:
+                found.append(refused("machine", error))
         found += limits.limit_findings(self._answer(limits.limits_script()), self._settings.machines)
         return found + unseen_drivers(builds)
 

@@ -33,11 +33,14 @@ _OPEN_S: Final = 20.0
 _LAST_WORDS_S: Final = 5.0
 _KEEPALIVE_S: Final = 15
 #: Takes pieces of input apart for the command, which has a session of its own; ends with it, and as it does.
+#: What it has not read is read for a moment: an API server that cannot pass on input loses how it ended.
 _PIECES: Final = (
     "exec 3>&2 2>/dev/null; "
     "{ sh -c 'echo $PPID'; while read -r n && [ \"$n\" -gt 0 ]; do "
     'dd bs="$n" count=1 iflag=fullblock || break; done; } 3>&- | '
-    '{ read -r r; setsid /bin/sh -c "$0" 2>&3 3>&-; c=$?; kill -9 "$r"; exit $c; }'
+    '{ read -r r; setsid /bin/sh -c "$0" 2>&3 3>&-; c=$?; '
+    'if kill -0 "$r"; then { sleep 0.3 || sleep 1; kill -9 "$r"; } >&- 3>&- & '
+    "cat >/dev/null 3>&-; kill -9 $!; fi; exit $c; }"
 )
 
 
