@@ -223,22 +223,15 @@ def test_a_lost_machine_that_is_not_replaced_is_told_too() -> None:
     assert decision.losses == ["node-2 (i-1) is lost: terminated"]
 
 
-def test_why_a_machine_is_taken_back_is_told() -> None:
-    record = rented()
-    leaving = node("i-1", NodeState.LEAVING, leaves_at=NOW + 30, reason="the time limit of job 3 is near")
-    (told,) = step(record, Seen(nodes=nodes(record, leaving=leaving))).losses
-    assert told.startswith("node-2 (i-1) is taken back in 30 s (the time limit of job 3 is near); what ran")
-
-
 def test_a_spot_machine_that_is_taken_back_is_not_asked_for_in_that_zone_again() -> None:
     record = rented(rental=LENT)
-    leaving = node("i-1", NodeState.LEAVING, leaves_at=NOW + 120)
+    leaving = node("i-1", NodeState.LEAVING, leaves_at=NOW + 120, reason="outbid")
     decision = step(record, Seen(nodes=nodes(record, leaving=leaving)))
     assert ActionKind.DRAIN in kinds(decision)
     (successor,) = (m for m in decision.record.live if m.seat == "worker-1" and not m.is_leaving)
     assert successor.rental.zone == "us-b"
     (told,) = decision.losses
-    assert told.startswith("node-2 (i-1) is taken back in 120 s; what ran there goes on from its newest")
+    assert told.startswith("node-2 (i-1) is taken back in 120 s (outbid); what ran there goes on")
     gone = node("i-1", NodeState.GONE, reason="interrupted")
     assert not step(decision.record, Seen(nodes=nodes(record, gone=gone))).losses, "told once"
     again = step(decision.record, Seen(nodes=nodes(record, leaving=leaving), renting=frozenset({"worker-1"})))
