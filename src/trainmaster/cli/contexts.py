@@ -56,6 +56,10 @@ def login(
             raise UsageError(f"{url} has another certificate: {pin}", "Nothing was kept; ask who runs it.")
     is_pasted = token is not None
     secret = sys.stdin.readline().strip() if is_pasted else _confirmed(RestConnection(url, "", pin))
+    if not secret:
+        raise UsageError(
+            "no token came on standard input", f"Send one: `trainmaster login {url} --token - < FILE`."
+        )
     connection = RestConnection(url, secret, pin)
     who = connection.get("/info")["caller"]
     context = ServerContext(name or (urlsplit(url).hostname or ""), connection.url, secret, pin)

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 _LISTED_RUNS = 20
 _WATCH_S = 2.0
+#: Of a failure in the list of runs; `status RUN` and its log have all of it.
+_WHY_CHARACTERS = 160
 _COUNTERS = ("succeeded", "failed", "running", "waiting", "pruned", "skipped", "cancelled")
 
 
@@ -149,7 +151,7 @@ def _overview_lines(seen: Mapping[str, Any]) -> list[str]:
 
 def _why(run: Mapping[str, Any]) -> str:
     last: str = (run["why"].splitlines() or [_state(run)])[-1]
-    return last
+    return last if len(last) <= _WHY_CHARACTERS else f"{last[: _WHY_CHARACTERS - 1]}…"
 
 
 def _show_runs(client: ClientProtocol, limit: int | None, where: str, *, with_overview: bool = False) -> None:
