@@ -90,12 +90,14 @@ class Errors:
     def log_likelihood(self, residual: Floats) -> Floats:
         """(K, H) of (K, n) log measured - log predicted, but for the prior of the cells."""
         contrast = self.inverse - self.pull[:, :, None] * self.pull[:, None] / self.total[:, None, None]
-        if residual.shape[1] <= FEW:
-            pairs = (residual[:, :, None] * residual[:, None]).reshape(len(residual), -1)
-            squares = pairs @ contrast.reshape(len(contrast), -1).T
+        if residual.shape[1] <= FEW:  # both are symmetric: half of the pairs say all
+            one, other = np.triu_indices(residual.shape[1])
+            half = contrast[:, one, other] * np.where(one == other, -0.5, -1.0)
+            found = (residual[:, one] * residual[:, other]) @ half.T
         else:
-            squares = np.stack([((residual @ each) * residual).sum(1) for each in contrast], axis=1)
-        return np.asarray(self.log_weight - 0.5 * squares, dtype=float)
+            found = np.stack([-0.5 * ((residual @ each) * residual).sum(1) for each in contrast], axis=1)
+        found += self.log_weight
+        return np.asarray(found, dtype=float)
 
     def level(self, residual: Floats, which: NDArray[np.int_]) -> Floats:
         """(S,) mean of the level, of (S, n) residuals under the hypotheses ``which``."""
@@ -306,8 +308,10 @@ class _Cloud:
         standard[:, self.felt], absent[:, self.felt] = self.z, self.absent
         residual = self.measured.residual(self.parameters(standard, absent))
         errors = self.measured.errors
-        cells = np.log(self.prior.grid.ravel() + 1e-9)[errors.cell]
-        return errors.log_likelihood(residual) + cells + (correction - np.log(count))[:, None]
+        found = errors.log_likelihood(residual)
+        found += np.log(self.prior.grid.ravel() + 1e-9)[errors.cell]
+        found += (correction - np.log(count))[:, None]
+        return found
 
 
 def _felt(measured: Measured, prior: Prior) -> NDArray[np.int_]:
@@ -359,4 +363,5 @@ def _tempered(log_weight: Floats) -> Floats:
 
 def _log_sum(values: Floats) -> Floats:
     top = values.max(1)
-    return np.asarray(top + np.log(np.exp(values - top[:, None]).sum(1)), dtype=float)
+    away = values - top[:, None]
+    return np.asarray(top + np.log(np.exp(away, out=away).sum(1)), dtype=float)
