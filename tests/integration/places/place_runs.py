@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command_server import TRAINMASTER
 from private_engines import NoEngineError, PrivateEngine, make_image
-from renter import Renter, Renting
+from renter import ENGINE, Renter, Renting
 from running_server import RunningServer
 
 if TYPE_CHECKING:  # another folder's conftest.py may have the name by then
@@ -131,6 +132,23 @@ def moved(user: Renter, provider: str, recipe: Path) -> tuple[Renting, int]:
     going.until_said(r"drives it from now on")
     (driver,) = drivers_of(going.run)
     return going, driver
+
+
+class AwayRenter(Renter):
+    """Its runs are driven by their first machine: tasks wait until they are."""
+
+    def recipe(self, text: str, engine: str = ENGINE) -> Path:
+        """Members wait for a file, which all machines of a place on this machine see."""
+        wait = f"until [ -e {self.work}/go ]; do sleep 0.2; done; "
+        return super().recipe(re.sub(r"(command: (?:\|\n +)?)", rf"\1{wait}", text), engine)
+
+    def run(self, recipe: Path, *options: object, provider: str = "lab", **env: str) -> Renting:
+        """When its first machine drives it, it goes on."""
+        (self.work / "go").unlink(missing_ok=True)
+        going = super().run(recipe, "--on-cluster", "--send-keys", *options, provider=provider, **env)
+        going.until_said(r"drives it from now on")
+        (self.work / "go").touch()
+        return going
 
 
 def drive_while_home_is_off(

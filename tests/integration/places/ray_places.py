@@ -74,11 +74,13 @@ def account_of(ray: PrivateRay, folder: Path) -> RayAccount:
     return RayAccount(home, {**kept, "TRAINMASTER_HOME": str(home)})
 
 
-def renter_of(ray: PrivateRay, account: RayAccount, folder: Path) -> Iterator[Renter]:
+def renter_of(
+    ray: PrivateRay, account: RayAccount, folder: Path, kind: type[Renter] = Renter
+) -> Iterator[Renter]:
     """They run recipes there; what is left of that is a failure, and so is an end of other work."""
     work = folder / "work"
     work.mkdir()
-    renter = Renter(account, work)
+    renter = kind(account, work)
     before, starts = int(ray.said(TENANT)), ray.starts
     yield renter
     renter.kill_all()

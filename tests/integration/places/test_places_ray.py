@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from place_runs import (
     PATIENCE_S,
+    AwayRenter,
     Crossing,
     cross,
     gang,
@@ -26,7 +27,9 @@ from private_engines import IMAGE
 from ray_places import SETTINGS, TENANT, RayAccount, account_of, renter_of, running_ray
 from renter import Renter
 
+from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_ray import PrivateRay
+from trainmaster.testing.private_s3 import PrivateS3
 from trainmaster.testing.private_sshd import SshHost, make_key
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.places]
@@ -54,6 +57,23 @@ def account(ray: PrivateRay, tmp_path: Path) -> RayAccount:
 def user(ray: PrivateRay, account: RayAccount, tmp_path: Path) -> Iterator[Renter]:
     """They run recipes there."""
     yield from renter_of(ray, account, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[PrivateS3]:
+    """A store that this machine reaches."""
+    pytest.importorskip("boto3", reason="boto3 is not installed")
+    with PrivateS3() as running:
+        yield running
+
+
+@pytest.fixture
+def away(ray: PrivateRay, account: RayAccount, s3: PrivateS3, tmp_path: Path) -> Iterator[Renter]:
+    """Their runs are driven by a node; all nodes reach their store."""
+    for user in renter_of(ray, account, tmp_path, AwayRenter):
+        with CountingProxy(s3.url, ray.address) as line:
+            user.env |= {**s3.environment(line.url), "TRAINMASTER_STORE": f"s3://{s3.new_bucket()}/store"}
+            yield user
 
 
 def test_a_gang_of_two_beside_others(user: Renter, ray: PrivateRay) -> None:
@@ -171,6 +191,22 @@ def test_crossing(user: Renter, ray: PrivateRay, name: str) -> None:
     cross(user, "ray", ROWS[name])
     if name == "a limit of waiting":
         assert ray.said(LET_GO)
+
+
+@pytest.mark.parametrize("name", ["volume", "sweep", "cap"])
+def test_crossing_driven_by_a_node(away: Renter, name: str) -> None:
+    """It ends as it does when it is driven at home."""
+    cross(away, "ray", ROWS[name])
+
+
+def test_parameter_servers_driven_by_a_node(away: Renter) -> None:
+    """The server is on the third."""
+    serve(away, "ray", "node")
+
+
+def test_machines_that_are_kept_drive_the_next_run(away: Renter, ray: PrivateRay) -> None:
+    """The same actors; what the first driver had there is gone."""
+    keep_for_the_next(away, "ray", "node", ray.others)
 
 
 def test_containers(user: Renter, tools: Path) -> None:

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from trainmaster.advisor.model.step_trace import StepTrace
+from trainmaster.control.measure import drift
 from trainmaster.control.measure.drift import DriftMeter, StepProfile, drift_between
+from trainmaster.control.task.layout import AttemptPlace
 
 WAITS = {"worker-0": 0.1, "worker-1": 0.1}
 NONE = {"worker-0": 0.0, "worker-1": 0.0}
@@ -86,15 +88,42 @@ def test_what_makes_steps_slower(before, now, words, member):
         assert told.is_own == ("computes more" in words)
 
 
-def test_what_a_task_has_left_says_that_it_waits(tmp_path):
+def slowed(tmp_path, begin, end):
+    """The steps of a task that gets slow after 45 s, as far as they are seen; its samples are all there."""
     trace, rows = StepTrace(0.5), []
-    for second in range(90):
-        trace.add(1000.0 + second, second if second < 45 else 45 + (second - 45) // 3)
+    for second in range(end):
+        if second >= begin:
+            trace.add(1000.0 + second, 10 * second if second < 45 else 450 + (second - 45) * 10 // 3)
         cpu_s = 0.9 * min(second, 45) + 0.3 * max(second - 45, 0)
         used = {"cpu_seconds": cpu_s, "peak_rss_bytes": 1, "seconds": float(second)}
         rows.append(json.dumps({"member": "worker-0", "time": 1000.0 + second, **used}))
     (tmp_path / "samples.jsonl").write_text("\n".join(rows) + "\n")
-    told = DriftMeter().look(trace, tmp_path, 1000.0, 1089.0)
+    return trace
+
+
+def test_what_a_task_has_left_says_that_it_waits(tmp_path):
+    told = DriftMeter().look(slowed(tmp_path, 0, 90), tmp_path, 1000.0, 1089.0)
     assert told is not None
     assert "it waits for its data" in told.words
-    assert told.words.startswith("a step takes 3")
+    assert told.words.startswith("a step takes 0.3")
+
+
+@pytest.mark.parametrize("seen_s", [0, 9, 30])
+def test_a_driver_that_came_when_steps_were_slow_knows_how_quick_they_were(tmp_path, seen_s):
+    """If the one before has seen it: it could not tell it from what it sees itself."""
+    DriftMeter().look(slowed(tmp_path, 0, seen_s + 1), tmp_path, 1000.0, 1000.0 + seen_s)
+    told = DriftMeter().look(slowed(tmp_path, 46, 90), tmp_path, 1000.0, 1089.0)
+    assert (told is not None) == (seen_s > 0)
+    if told is not None:
+        assert told.usual_s == pytest.approx(0.1, rel=0.1)
+    AttemptPlace(tmp_path).pace.write_text("{")
+    assert DriftMeter().look(slowed(tmp_path, 46, 90), tmp_path, 1000.0, 1089.0) is None, "it was damaged"
+
+
+def test_how_steps_went_first_is_written_down_seldom(tmp_path, monkeypatch):
+    """Each time it goes to the database, and to the store of a run that drives itself."""
+    written, meter = [], DriftMeter()
+    monkeypatch.setattr(drift, "write_private", lambda *args, **_: written.append(args))
+    for second in range(4, 200):
+        meter.look(slowed(tmp_path, 0, second), tmp_path, 1000.0, 1000.0 + second - 1)
+    assert 3 <= len(written) <= 8

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.executors.telemetry.usage import Usage, node_samples, read_usage
+from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.private_files import write_private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +21,9 @@ if TYPE_CHECKING:
 #: Steps that take by less longer are as they were; and what one looks at now, in seconds.
 _SLOWER: Final = 1.15
 _NOW_S: Final = 30.0
+#: How steps went first is kept from so many seconds of them on, and again when so many times that is known.
+_KEPT_FROM_S: Final = 3.0
+_LONGER: Final = 1.5
 #: Of each cause, by how much what it shows in must have changed.
 _MORE_WORK: Final = 1.2
 _MORE_MS: Final = 1.0
@@ -246,11 +254,13 @@ def _per_step(found: Mapping[str, Usage], what: str, step_s: float) -> dict[str,
 class DriftMeter:
     """Holds the last 30 s, or last third, of tasks that run against their first.
 
-    The first is read once: what is sampled of a run of days is long.
+    The first is read once: what is sampled of a run of days is long. It is kept beside an attempt's samples,
+    as a driver that comes later cannot see how quick steps were before.
     """
 
     def __init__(self) -> None:
         self._first: dict[Path, StepProfile] = {}
+        self._kept_s: dict[Path, float] = {}
 
     def look(self, trace: StepTrace, directory: Path, started_at: float, now: float) -> Drift | None:
         """`drift_between` of a task that runs; None if too little is known.
@@ -267,10 +277,39 @@ class DriftMeter:
         last = pace_of(trace, directory, started_at, now - part_s, now, whole=False)
         first = self._first.get(directory)
         if last is not None and first is None:
-            first = pace_of(trace, directory, started_at, trace.first_at, trace.first_at + part_s)
-            if first is not None and part_s == _NOW_S:
-                self._first[directory] = first
+            first = self._first_of(trace, directory, started_at, part_s)
         return None if first is None or last is None else drift_between(first, last)
+
+    def _first_of(
+        self, trace: StepTrace, directory: Path, started_at: float, part_s: float
+    ) -> StepProfile | None:
+        """As an earlier driver has seen it; else what is known of it by now."""
+        if directory not in self._kept_s:
+            if known := _kept_pace(directory):
+                self._first[directory] = known
+                return known
+            self._kept_s[directory] = 0.0
+        assert trace.first_at is not None
+        first = pace_of(trace, directory, started_at, trace.first_at, trace.first_at + part_s)
+        if first is None:
+            return None
+        if part_s >= max(_KEPT_FROM_S, _LONGER * self._kept_s[directory]) or part_s == _NOW_S:
+            self._kept_s[directory] = part_s
+            with suppress(OSError):  # the disk is full: the next driver sees what comes
+                write_private(
+                    AttemptPlace(directory).pace, json.dumps(asdict(first)).encode(), is_synced=False
+                )
+        if part_s == _NOW_S:
+            self._first[directory] = first
+        return first
+
+
+def _kept_pace(directory: Path) -> StepProfile | None:
+    """How steps of an attempt went first, as an earlier driver has kept it."""
+    try:
+        return typed(StepProfile, parsed_json(AttemptPlace(directory).pace.read_bytes(), finite=True))
+    except (OSError, ValueError):
+        return None
 
 
 def _others(directory: Path, begin: float, end: float, tail_bytes: int | None) -> dict[str, float]:

@@ -183,6 +183,11 @@ class AttemptPlace:
         return self.directory / "shown"
 
     @property
+    def pace(self) -> Path:
+        """How its steps went first; see `control.measure.drift`."""
+        return self.directory / "pace.json"
+
+    @property
     def members(self) -> Path:
         """Output directories of the members that are not rank 0."""
         return self.directory / "members"
@@ -220,6 +225,7 @@ class AttemptPlace:
         """
         with contextlib.suppress(OSError):
             self.restored.unlink(missing_ok=True)
+            self.pace.unlink(missing_ok=True)
         for directory, keep in (
             (self.checkpoint, keep_checkpoint),
             (self.output("", first=True), keep_output),
