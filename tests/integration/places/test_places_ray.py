@@ -258,6 +258,22 @@ def test_a_node_is_removed(user: Renter, ray: PrivateRay) -> None:
     assert max(step for _, step in user.starts(run)) > 0
 
 
+def test_a_node_is_removed_while_another_drives(away: Renter, ray: PrivateRay) -> None:
+    """It brings the third what it needs, over that Ray."""
+    going = away.run(gang(away, 2, 300), provider="ray")
+    until(lambda: "step=" in away.call("status", going.run).stdout and len(away.saved_at(going.run)))
+    (driver,) = ray.runs("machine_driver")
+    lost = next(name for name in ray.runs("steps.py") if name != driver)
+    ray.remove(lost)
+    try:
+        told = going.end(timeout_s=PATIENCE_S)
+    finally:
+        ray.boot(lost)
+        until(lambda: len(ray.names) == int(ray.said("print(sum(n['Alive'] for n in ray.nodes()))") or 0))
+    assert told["state"] == "DONE"
+    assert max(step for _, step in away.starts(going.run)) > 0
+
+
 def test_a_node_that_is_taken_back_is_left_in_time(user: Renter, ray: PrivateRay) -> None:
     """It is drained, with some time left: what was learnt is saved, and the gang goes on on the third."""
     going = user.run(gang(user, 2, 150), provider="ray")
