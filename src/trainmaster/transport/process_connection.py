@@ -51,6 +51,52 @@ class RemoteProcess(Protocol):
         """Let go of it; what still runs is ended."""
 
 
+class PieceInput:
+    """Standard input of a process to which it goes in pieces.
+
+    Args:
+        send: a piece; one of no bytes says that this was all. False: it does not listen any more.
+        most_bytes: of a piece.
+
+    Attributes:
+        is_over: nothing is read any more.
+    """
+
+    def __init__(self, send: Callable[[bytes], Awaitable[bool]], most_bytes: int) -> None:
+        self._send, self._most_bytes = send, most_bytes
+        self._waiting = bytearray()
+        self._ending: asyncio.Task[None] | None = None
+        self.is_over = False
+
+    def is_closing(self) -> bool:
+        """Whether nothing is read any more."""
+        return self.is_over
+
+    def write(self, data: bytes) -> None:
+        """Send it with the next `drain`."""
+        self._waiting += data
+
+    async def drain(self) -> None:
+        """Until it is on its way."""
+        while self._waiting and not self.is_over:
+            piece = bytes(self._waiting[: self._most_bytes])
+            del self._waiting[: self._most_bytes]
+            try:
+                self.is_over |= not await self._send(piece)
+            except BrokenPipeError:
+                self.is_over = True
+                raise
+
+    def write_eof(self) -> None:
+        """That was all."""
+        if not self.is_over:
+            self._ending = asyncio.ensure_future(self._end())
+
+    async def _end(self) -> None:
+        with contextlib.suppress(OSError, TrainmasterError):  # who listens to it hears that it is lost
+            await self._send(b"")
+
+
 Start = Callable[[], Awaitable[RemoteProcess]]
 
 

@@ -17,7 +17,7 @@ from trainmaster.providers.ray.proxy import GoneError, RayProxy, proxy_of, said_
 from trainmaster.providers.ray.settings import RAY
 from trainmaster.spec.errors import ProviderError
 from trainmaster.transport.base import ConnectionLostError, Target, Transport, UnreachableError
-from trainmaster.transport.process_connection import ProcessConnection
+from trainmaster.transport.process_connection import PieceInput, ProcessConnection
 
 #: What stands in the place of the client `ssh`: a module; it gets `Node.way`, then what `ssh` gets.
 CLIENT: Final = "trainmaster.providers.ray.client"
@@ -127,7 +127,7 @@ class _Process:
 
     def __init__(self, connection: RayConnection) -> None:
         self._connection, self.key = connection, connection.key()
-        self.stdin = _Inlet(self)
+        self.stdin = PieceInput(self._say, _PIECE_BYTES)
         self.stdout, self.stderr = asyncio.StreamReader(), asyncio.StreamReader()
         self.returncode: int | None = None
         self._hearing: asyncio.Task[None] | None = None
@@ -135,6 +135,10 @@ class _Process:
     async def call(self, do: str, *args: object) -> Any:  # noqa: ANN401 - JSON
         """Have the machine do something."""
         return said_by(await asyncio.wrap_future(self._connection.begin("call", do, *args)))
+
+    async def _say(self, piece: bytes) -> bool:
+        """Say something to it; False if it does not listen any more."""
+        return bool(await self.call("send", self.key, base64.b64encode(piece).decode(), not piece))
 
     def begin(self) -> None:
         """Listen to it."""
@@ -169,42 +173,3 @@ class _Process:
             self._hearing.cancel()
             await asyncio.gather(self._hearing, return_exceptions=True)
         self.close()
-
-
-class _Inlet:
-    """Its standard input."""
-
-    def __init__(self, process: _Process) -> None:
-        self._process = process
-        self._held = b""
-        self._is_closing = False
-        self._ending: asyncio.Task[Any] | None = None
-
-    def write(self, data: bytes) -> None:
-        """Keep it until `drain`."""
-        self._held += data
-
-    async def drain(self) -> None:
-        """Send what was written."""
-        held, self._held = memoryview(self._held), b""
-        while held and not self._is_closing:
-            piece, held = held[:_PIECE_BYTES], held[_PIECE_BYTES:]
-            if not await self._process.call("send", self._process.key, _encoded(piece), False):
-                self._is_closing = True
-
-    def write_eof(self) -> None:
-        """All was said."""
-        if not self._is_closing:
-            self._ending = asyncio.create_task(self._end())
-
-    async def _end(self) -> None:
-        with contextlib.suppress(ProviderError):  # who listens to it hears that it is lost
-            await self._process.call("send", self._process.key, "", True)
-
-    def is_closing(self) -> bool:
-        """Whether it does not listen any more."""
-        return self._is_closing
-
-
-def _encoded(data: bytes | memoryview) -> str:
-    return base64.b64encode(data).decode()

@@ -12,12 +12,13 @@ import contextlib
 import shlex
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.spec.errors import UsageError, imports_of
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.transport.base import ConnectionLostError, UnreachableError
 from trainmaster.transport.kubernetes.api import KubeApi, refused_of
+from trainmaster.transport.process_connection import PieceInput
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -65,7 +66,7 @@ class ExecProcess:
     def __init__(self, socket: ClientConnection, shown: str, *, is_terminal: bool) -> None:
         self._socket, self._shown, self._is_terminal = socket, shown, is_terminal
         self.stdout, self.stderr = _OutputPieces(), _OutputPieces()
-        self.stdin: Any = _Input(socket, is_terminal=is_terminal)
+        self.stdin = PieceInput(self._say, _PIECE_BYTES)
         self.returncode: int | None = None
         self._reading = asyncio.create_task(self._read())
 
@@ -126,6 +127,18 @@ class ExecProcess:
             with contextlib.suppress(OSError, AttributeError):
                 watched.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)
         return cls(line, shown, is_terminal=is_terminal)
+
+    async def _say(self, piece: bytes) -> bool:
+        """A terminal gets it unchanged, and no end; what is no terminal gets its length before it."""
+        from websockets.exceptions import ConnectionClosed
+
+        head = b"" if self._is_terminal else b"%d\n" % len(piece)
+        try:
+            if head or piece:
+                await self._socket.send(bytes([_STDIN]) + head + piece)
+        except ConnectionClosed:
+            raise BrokenPipeError from None
+        return True
 
     async def resize(self, columns: int, rows: int) -> None:
         """Of its terminal."""
@@ -239,49 +252,6 @@ class _OutputPieces:
 
 
 _telling: set[asyncio.Future[None]] = set()
-
-
-class _Input:
-    """Standard input: of a terminal unchanged, else in pieces."""
-
-    def __init__(self, socket: ClientConnection, *, is_terminal: bool) -> None:
-        self._socket, self._is_terminal = socket, is_terminal
-        self._waiting = bytearray()
-        self._ending: asyncio.Task[None] | None = None
-        self.is_over = False
-
-    def is_closing(self) -> bool:
-        """Whether nothing is read any more."""
-        return self.is_over
-
-    def write(self, data: bytes) -> None:
-        """Send it with the next `drain`."""
-        self._waiting += data
-
-    async def drain(self) -> None:
-        """Until it is on its way."""
-        from websockets.exceptions import ConnectionClosed
-
-        while self._waiting and not self.is_over:
-            piece = bytes(self._waiting[:_PIECE_BYTES])
-            del self._waiting[:_PIECE_BYTES]
-            head = b"" if self._is_terminal else b"%d\n" % len(piece)
-            try:
-                await self._socket.send(bytes([_STDIN]) + head + piece)
-            except ConnectionClosed:
-                self.is_over = True
-                raise BrokenPipeError from None
-
-    def write_eof(self) -> None:
-        """That was all."""
-        if not self._is_terminal:
-            self._ending = asyncio.ensure_future(self._end())
-
-    async def _end(self) -> None:
-        from websockets.exceptions import ConnectionClosed
-
-        with contextlib.suppress(ConnectionClosed):
-            await self._socket.send(bytes([_STDIN]) + b"0\n")
 
 
 def run_line(command: str) -> str:
