@@ -22,7 +22,8 @@ from trainmaster.transport.process_connection import PieceInput, ProcessConnecti
 #: What stands in the place of the client `ssh`: a module; it gets `Node.way`, then what `ssh` gets.
 CLIENT: Final = "trainmaster.providers.ray.client"
 _TIMEOUT_S: Final = 60.0
-_PIECE_BYTES: Final = 1 << 18
+#: Below 100 KiB in base64: what is larger goes by way of Ray's object stores, and may never arrive.
+_PIECE_BYTES: Final = 1 << 16
 
 
 def namespace_of(machine: str) -> str:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import IO, Any
 
-_READ_BYTES = 1 << 18
+#: Both streams together are below 100 KiB, in base64: what is larger goes by way of Ray's object stores.
+_READ_BYTES = 1 << 15
 _WAIT_S = 10.0
 _TICK_S = 2.0
 _TERM_S = 3.0
