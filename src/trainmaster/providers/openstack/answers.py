@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
@@ -193,13 +193,15 @@ def offers_of(flavors: Sequence[Flavor], settings: OpenstackSettings, today: dat
 
 def limit_findings(absolute: Mapping[str, Any], whose: str) -> list[Finding]:
     """What a project uses of what it may have."""
-    return [
-        room_finding(what, float(used), float(limit), whose)
-        for what, (limit_name, used_name) in _LIMITS.items()
-        if isinstance(limit := absolute.get(limit_name), int)
-        and limit >= 0
-        and isinstance(used := absolute.get(used_name), int)
-    ]
+    return [room_finding(what, float(used), float(limit), whose) for what, used, limit in _room(absolute)]
+
+
+def _room(absolute: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
+    """What is limited, what is used of it, and the limit."""
+    for what, (limit_name, used_name) in _LIMITS.items():
+        limit, used = absolute.get(limit_name), absolute.get(used_name)
+        if isinstance(limit, int) and isinstance(used, int) and limit >= 0:
+            yield what, used, limit
 
 
 def check_limits(absolute: Mapping[str, Any], wanted: Sequence[tuple[NodeRequest, Flavor]]) -> None:
@@ -217,14 +219,10 @@ def check_limits(absolute: Mapping[str, Any], wanted: Sequence[tuple[NodeRequest
         "cores": sum(each.count * kind.vcpus for each, kind in wanted),
         "MiB of memory": sum(each.count * kind.memory_bytes // _MIB for each, kind in wanted),
     }
-    for what, amount in needed.items():
-        limit_name, used_name = _LIMITS[what]
-        limit, used = absolute.get(limit_name), absolute.get(used_name)
-        if not isinstance(limit, int) or not isinstance(used, int) or limit < 0:
-            continue
-        if amount > limit - used:
+    for what, used, limit in _room(absolute):
+        if needed[what] > limit - used:
             raise UsageError(
-                f"your project's quota of {what} does not suffice: {amount} are needed, "
+                f"your project's quota of {what} does not suffice: {needed[what]} are needed, "
                 f"{max(limit - used, 0)} of {limit} are free",
                 "Delete what you have there (`openstack server list`), ask for more, or for fewer machines.",
             )

@@ -112,34 +112,27 @@ class OpenstackClient:
             ProviderError: it does not answer; what was asked may have been done.
         """
         data = None if body is None else json.dumps(body).encode()
+        of_nova = {"OpenStack-API-Version": f"compute {_NOVA}", "X-OpenStack-Nova-API-Version": _NOVA}
         token = ""
-        for attempt in range(_TRIES):
-            is_last = attempt == _TRIES - 1
+        for _ in range(2):
             token = self._signed_in(token)
-            headers = {
-                "X-Auth-Token": token,
-                "Accept": "application/json",
-                "Content-Type": "application/json",
-            }
-            if service == "compute":
-                headers |= {
-                    "OpenStack-API-Version": f"compute {_NOVA}",
-                    "X-OpenStack-Nova-API-Version": "2.67",
-                }
+            headers = {"X-Auth-Token": token} | (of_nova if service == "compute" else {})
             answer = self._sent(method, self.address(service) + path, headers, data)
-            if answer.status == 401 and not attempt:
-                continue
-            waits_s = None if is_last else _waits_s(answer, attempt)
-            if waits_s is None:
-                return self._read(answer, f"{method} {path.partition('?')[0]}")
-            self._sleep(waits_s)
-            token = ""
-        raise AssertionError("the last try returns")
+            if answer.status != 401:
+                break
+        return self._read(answer, f"{method} {path.partition('?')[0]}")
 
     def _sent(self, method: str, address: str, headers: Mapping[str, str], data: bytes | None) -> HttpAnswer:
+        """What one request is answered with; what was one too many is sent again when it may be."""
+        headers = {"Accept": "application/json", "Content-Type": "application/json", **headers}
         at, request = address.partition("?")[0], (method, address, headers, data, _TIMEOUT_S)
-        answer, ahead_s = sent(self._send, "OpenStack", at, request)
-        self.ahead_s = ahead_s or 0.0
+        for attempt in range(_TRIES):
+            answer, ahead_s = sent(self._send, "OpenStack", at, request)
+            self.ahead_s = ahead_s or 0.0
+            waits_s = _waits_s(answer, attempt)
+            if waits_s is None or attempt == _TRIES - 1:
+                break
+            self._sleep(waits_s)
         return answer
 
     def _read(self, answer: HttpAnswer, what: str) -> dict[str, Any]:
@@ -170,13 +163,7 @@ class OpenstackClient:
             if self._token and self._token != old:
                 return self._token
             data = json.dumps(self._login.body).encode()
-            headers = {"Accept": "application/json", "Content-Type": "application/json"}
-            for attempt in range(_TRIES):
-                answer = self._sent("POST", f"{self._login.url}/auth/tokens", headers, data)
-                waits_s = None if attempt == _TRIES - 1 else _waits_s(answer, attempt)
-                if waits_s is None:
-                    break
-                self._sleep(waits_s)
+            answer = self._sent("POST", f"{self._login.url}/auth/tokens", {}, data)
             if answer.status == 404 and "credential" in words_of(answer.text).lower():  # one that was deleted
                 answer = replace(answer, status=401)
             said = self._read(answer, "POST /auth/tokens").get("token")
