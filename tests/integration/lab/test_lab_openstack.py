@@ -234,6 +234,16 @@ def test_a_server_drives_while_its_home_is_off(user: Renter, cloud: Cloud, store
     drive_while_home_is_off(user, "openstack", "m1.tiny", go, let_go)
 
 
+def test_servers_that_have_driven_are_kept(user: Renter, cloud: Cloud, store: Any) -> None:
+    """For the next run; what they have driven with goes when a run is over."""
+
+    def held() -> list[str]:
+        until(lambda: not [each for each in cloud.nova.credentials() if each.endswith(" driver")])
+        return cloud.servers()
+
+    keep_for_the_next(user, "openstack", "m1.tiny", held, "--on-cluster", "--send-keys")
+
+
 def test_machines_that_are_kept_have_the_next_run(user: Renter, cloud: Cloud) -> None:
     """The same servers; then they are given back."""
     keep_for_the_next(user, "openstack", "m1.tiny", cloud.servers)

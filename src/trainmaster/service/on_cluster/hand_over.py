@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
@@ -305,6 +306,7 @@ class HandingOver:
         self._ready: _Ready | None = None
         self._chosen: _Ready | None = None
         self._link: DriverLink | None = None
+        self._unused: dict[str, Callable[[], None]] = {}  # what removes logins that nobody drives with
 
     def watch(self, executor: ClusterExecutor) -> None:
         """Make the first machine of the run ready as soon as there is one, in the background."""
@@ -325,6 +327,9 @@ class HandingOver:
         self._over.set()
         if self._link is not None:
             self._link.close()
+        for remove in self._unused.values():
+            with suppress(TrainmasterError):  # it goes with the machine, too
+                remove()
 
     def perform(self, lease: Lease) -> bool:
         """Have the machine drive the run; the controller here has left it.
@@ -347,9 +352,12 @@ class HandingOver:
         at = self._service.database.clock_s()
         away = {"claim": ready.claim, "news": 0, "machine": ready.machine, "cluster": ready.cluster, "at": at}
         run_transfer.go_away(self._service.database, lease, away)
+        remove = self._unused.pop(ready.machine, None)  # from here on it may drive with that
         why = ready.link.begin(record)
         if not why or not store.take(f"home {self._service.home.identity()}"):
             return True
+        if remove is not None:
+            self._unused[ready.machine] = remove
         said = f"{ready.machine} cannot drive the run: {why}"
         run_transfer.come_back(self._service.database, run, json.dumps(away), f"{back()}: {said}")
         self._tell(f"note: {said}; it is driven here")
@@ -444,6 +452,7 @@ class HandingOver:
         files = dict(sent.files) if (sent := sent_by(provider, self._environ)) else {}
         place = ProviderPlace(self._service.home.root, record.rows.run["home_id"], self._environ)
         if login := driver_login(provider, place):
+            self._unused[machine] = partial(login.remove, cluster, machine)
             files |= login.make(cluster, machine)
         return Assignment(
             run=run,

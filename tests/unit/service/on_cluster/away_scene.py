@@ -63,7 +63,7 @@ class Scene:
 
     def hand_over(self, machine):
         """Hand the run over; ``machine`` is what it does when it is sent all: why it does not drive."""
-        handing = HandingOver(self.home, RUN, self.environ, lambda _: None)
+        handing = self.handing = HandingOver(self.home, RUN, self.environ, lambda _: None)
         store = DriverStore.free(self.store_url, RUN)
         try:
             assignment = Assignment.unpacked(handing._assignment("c-1", "i-1", store).packed())

@@ -22,6 +22,7 @@ from trainmaster.service import clusters
 from trainmaster.service.apps.notebook import furnish
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.on_cluster import away as away_runs
+from trainmaster.service.on_cluster import hand_over
 from trainmaster.service.on_cluster.away import AwayRuns
 from trainmaster.service.on_cluster.credentials import check_narrow, driver_environment, sent_to_machine
 from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore
@@ -359,6 +360,23 @@ def test_a_wish_reaches_the_machine(scene):
     assert scene.away().cancel(RUN)
     assert scene.drivers[-1]._store.wished() == EndReason.CANCELLED
     assert not scene.away(lost_s=-1).cancel(RUN)  # of a machine that is lost it is done here
+
+
+def test_a_login_that_was_made_for_a_machine_goes_when_it_does_not_drive(scene, monkeypatch):
+    removed = []
+    login = SimpleNamespace(make=lambda *_: {"LOGIN": "of its own"}, remove=lambda *its: removed.append(its))
+    for module in (hand_over, away_runs):
+        monkeypatch.setattr(module, "driver_login", lambda *_: login)
+    assert not scene.hand_over(lambda _: "it has no room")
+    scene.handing.close()
+    assert scene.sent[-1].files == {"LOGIN": "of its own"}
+    assert removed == [("c-1", "i-1")]
+    scene.lease = scene.home.database.acquire(RUN, time.time())
+    assert scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    scene.handing.close()
+    assert removed == [("c-1", "i-1")]
+    scene.away(lost_s=-1).take_back(RUN)
+    assert removed == [("c-1", "i-1")] * 2
 
 
 def test_secrets_are_sealed_with_a_key_of_the_run_alone(scene):
