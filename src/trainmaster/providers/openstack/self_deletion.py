@@ -43,6 +43,7 @@ class SelfDeletion:
 
         Raises:
             UsageError: why not, and what to do.
+            RefusedError: it does not say now.
         """
         if not self.may_make():
             raise UsageError(
@@ -62,6 +63,7 @@ class SelfDeletion:
 
         Raises:
             UsageError: why it does not work, and what to do.
+            RefusedError: it does not say now.
         """
         name = f"{prefix}trial-{secrets.token_hex(4)}"
         try:
@@ -114,6 +116,7 @@ class SelfDeletion:
 
         Raises:
             UsageError: Keystone makes none.
+            RefusedError: it does not say now.
         """
         self.remove(name.__eq__)
         try:
