@@ -22,7 +22,6 @@ from trainmaster.service import clusters
 from trainmaster.service.apps.notebook import furnish
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.on_cluster import away as away_runs
-from trainmaster.service.on_cluster import hand_over
 from trainmaster.service.on_cluster.away import AwayRuns
 from trainmaster.service.on_cluster.credentials import check_narrow, driver_environment, sent_to_machine
 from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore
@@ -365,8 +364,8 @@ def test_a_wish_reaches_the_machine(scene):
 def test_a_login_that_was_made_for_a_machine_goes_when_it_does_not_drive(scene, monkeypatch):
     removed = []
     login = SimpleNamespace(make=lambda *_: {"LOGIN": "of its own"}, remove=lambda *its: removed.append(its))
-    for module in (hand_over, away_runs):
-        monkeypatch.setattr(module, "driver_login", lambda *_: login)
+    for module in ("hand_over", "away"):
+        monkeypatch.setattr(f"trainmaster.service.on_cluster.{module}.driver_login", lambda *_: login)
     assert not scene.hand_over(lambda _: "it has no room")
     scene.handing.close()
     assert scene.sent[-1].files == {"LOGIN": "of its own"}

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from trainmaster.db.run_transfer import RunRows
 from trainmaster.providers.sent_settings import path_mark
+from trainmaster.service.on_cluster import machine_driver
+from trainmaster.service.on_cluster.assignment import Assignment, Record
 from trainmaster.service.on_cluster.credentials import check_narrow, driver_environment, sent_to_machine
 from trainmaster.service.on_cluster.machine_driver import in_memory
 from trainmaster.spec import Recipe
@@ -53,6 +56,21 @@ def test_a_profile_of_aws_makes_keys_of_another_store_no_narrower(
 def test_keys_of_a_cloud_that_is_not_used_stay_here(environ: dict[str, str]) -> None:
     """The store is another one's, and the place none of AWS."""
     assert "AWS_ACCESS_KEY_ID" not in driver_environment(environ, "slurm", "gs://bucket/store")
+
+
+@pytest.mark.parametrize(("files", "network"), [({"TRAINMASTER_SLURM": MACHINES}, ""), ({}, "vpc-1")])
+def test_only_where_it_may_be_ec2_it_is_asked_for_its_network(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], network: str
+) -> None:
+    """Elsewhere nobody answers, for seconds."""
+    monkeypatch.setattr(machine_driver, "_network", lambda: {"TRAINMASTER_AWS_INSIDE_VPC": "vpc-1"})
+    record = Record(RunRows(*([],) * len(RunRows.__slots__)), [], (0, 0))  # type: ignore[arg-type]
+    given = Assignment("r", 1, "s-1", "s3://b", "r.main", record, "key", {}, files=files)
+    found = machine_driver._environment(given, tmp_path)
+    assert found.get("TRAINMASTER_AWS_INSIDE_VPC", "") == network
+    assert found["TRAINMASTER_DRIVES"] == "s-1"
+    for path in (value for value in found.values() if value.startswith("/proc/self/fd/")):
+        os.close(int(Path(path).name))
 
 
 def test_what_was_sent_is_on_no_disk() -> None:
