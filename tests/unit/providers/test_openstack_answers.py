@@ -9,6 +9,7 @@ import pytest
 
 from trainmaster.providers.base import Node, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
+from trainmaster.providers.ledger_provider import SeenMachine
 from trainmaster.providers.openstack.answers import (
     CLUSTER,
     HOME,
@@ -25,7 +26,7 @@ from trainmaster.providers.openstack.login import login_of, read_login
 from trainmaster.providers.openstack.project import base_name, whose
 from trainmaster.providers.openstack.provider import OpenstackProvider
 from trainmaster.providers.openstack.settings import OPENSTACK
-from trainmaster.providers.sent_settings import path_mark
+from trainmaster.providers.sent_settings import DRIVES_VARIABLE, path_mark
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.transport.http_calls import HttpAnswer
 
@@ -456,12 +457,12 @@ def server(id, until, status="SHUTOFF"):
 def reaper(tmp_path):
     """A provider at 5000 s that knows of a machine `old`, by its cloud."""
 
-    def made(nova):
+    def made(nova, **environ):
         (tmp_path / "openstack.yaml").write_text("image: Debian 13\nends_only_from_here: true\n")
         provider = OpenstackProvider(
             OPENSTACK.read(tmp_path, {}),
             login_of("ours", {"auth": PASSWORD}),
-            ProviderPlace(tmp_path, "home"),
+            ProviderPlace(tmp_path, "home", environ),
             send=nova.send,
             sleep=lambda seconds: None,
             clock=lambda: 5000.0,
@@ -473,6 +474,20 @@ def reaper(tmp_path):
         return provider
 
     return made
+
+
+@pytest.mark.parametrize(("drives", "address", "last"), [("", "192.0.2.7", "b"), ("a", "10.0.0.7", "a")])
+def test_a_server_that_drives_reaches_the_others_inside_and_deletes_itself_last(
+    reaper, drives, address, last
+):
+    nova = Nova(server("a", IN_AN_HOUR), server("b", IN_AN_HOUR))
+    provider = reaper(nova, **({DRIVES_VARIABLE: drives} if drives else {}))
+    known = KnownMachine(started_at=1.0, address="192.0.2.7", private_address="10.0.0.7")
+    asked = AskedMachines.of(NodeRequest("worker", 1, "m", token="t"))
+    node = provider._node(KnownCluster("c"), asked, "b", known, SeenMachine(NodeState.READY))
+    assert node.address == address
+    provider._end(KnownCluster("c"))
+    assert [each for each in nova.told if "/servers/" in each][-1].endswith(f"/{last}")
 
 
 def test_a_run_that_goes_on_after_another_has_reaped_knows_at_once_what_has_ended(reaper):
