@@ -53,6 +53,8 @@ ROWS = [
     ("workflow with a volume", WORKFLOW, 10, "", 2),
     ("killed and resumed", SWEEP, 80, "kill", 6),
     ("a lost machine", SWEEP, 60, "lose", 6),
+    ("a place is lost for good", SWEEP, 60, "lose all", 6),
+    ("interrupted and resumed", SWEEP, 80, "interrupt", 6),
     ("cancelled", SWEEP, 2000, "cancel", 0),
     ("its cap carries no rented machine", SWEEP.replace("$1", "$0.0042"), 60, "unpaid", 6),
     ("its cap ends what costs", SWEEP.replace("$1", "$0.0096").replace(", 5, 6", ""), 480, "left", 4),
@@ -105,17 +107,25 @@ def test_a_run_in_two_places(renter: Renter, text: str, steps: int, event: str, 
     keep = ("--keep", "5m") if event == "keep" else ()
     going = renter.start("run", recipe, "--yes", "--json", *keep)
     run = going.run
-    if event in ("kill", "lose", "cancel"):
+    if event in ("kill", "interrupt", "lose", "lose all", "cancel"):
         going.until(lambda: "attempt 1 starts" in renter.call("logs", run, code=None).stdout, "it runs")
     if event == "kill":
         going.kill()
         going = renter.start("resume", run, "--json")
-    elif event == "lose":
+    elif event == "interrupt":
+        going.interrupt()
+        assert going.end(code=None)["reason"] == "CANCELLED", going.text
+        assert renter.lab.alive() == before, "it gives back what costs"
+        going = renter.start("resume", run, "--json")
+    elif event.startswith("lose"):
         rented = going.until(lambda: renter.lab.alive() - before, "a rented machine")
-        renter.lab.call("terminate", sorted(rented)[0])
+        renter.lab.call("capacity", "0" if event == "lose all" else "none")
+        for machine in sorted(rented)[: None if event == "lose all" else 1]:
+            renter.lab.call("terminate", machine)
     elif event == "cancel":
         renter.call("cancel", run)
     found = going.end(code=None if event == "cancel" else 0)
+    renter.lab.call("capacity", "none")
     status = json.loads(renter.call("status", run, "--json").stdout)
     assert sum(each["tasks"]["succeeded"] for each in status["experiments"].values()) == succeed
     assert status["state"] == "DONE"
@@ -124,7 +134,8 @@ def test_a_run_in_two_places(renter: Renter, text: str, steps: int, event: str, 
         assert status["cost_usd"] == 0
     places = {place for tasks in status["place"]["tasks"].values() for place in tasks}
     is_free = event in ("unpaid", "left")
-    assert places == ({"hosts"} if is_free else {"hosts", "lab"}), status["place"]["words"]
+    none_left = is_free or event == "lose all"
+    assert places == ({"hosts"} if none_left else {"hosts", "lab"}), status["place"]["words"]
     if is_free:
         asked = "goes on without machines of lab: 1 x t3.medium .* not asked for"
         words = "gives back the machines of lab: it may cost" if event == "left" else asked
@@ -137,5 +148,7 @@ def test_a_run_in_two_places(renter: Renter, text: str, steps: int, event: str, 
         kept = json.loads(renter.call("clusters", "--json").stdout)["clusters"]
         assert {each["state"] for each in kept if each["run"] == run} == {"kept"}
         assert renter.lab.alive() > before
+        renter.call("clusters", "end", "--all")
+        assert renter.lab.alive() == before
         return
     assert renter.lab.alive() == before

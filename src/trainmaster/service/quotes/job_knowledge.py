@@ -113,7 +113,9 @@ class JobKnowledge:
         self.plays[name] = history.plays
         same, similar = (told_by(list(found), builder.catalogue) for found in (history.same, history.similar))
         if not same and not similar:
-            same = told_elsewhere(history.same, builder.catalogue)
+            same, similar = (
+                told_elsewhere(each, builder.catalogue) for each in (history.same, history.similar)
+            )
         experience = experience_of(self._service.database, history.fingerprint.exact, team=history.team)
         known = builder.knowledge(recipe.experiments[name], same, similar, experience)
         return known and replace(known, fingerprint=history.fingerprint.exact)
