@@ -185,6 +185,7 @@ class Adapter:
         now: float,
     ) -> list[Note]:
         """Go on with the machine that was asked for, once it is there and a checkpoint is new."""
+        loop.want()  # another driver may have sent the members that run there
         if not loop.successor_is_there(machine):
             self._ready_at.pop(machine.id, None)
             return []

@@ -39,7 +39,10 @@ class Loop:
         self.record = record.changed([])
         object.__setattr__(self.record, "machines", machines)
         object.__setattr__(self.record, "state", ClusterState.ACTIVE)
-        self.is_there = False
+        self.is_there = self.is_wanted = False
+
+    def want(self) -> None:
+        self.is_wanted = True
 
     def replace(self, machine: str, why: str, slowdown: float) -> None:
         self.record = marked_slow(self.record, machine, why, slowdown, BEGUN + 60)
@@ -152,8 +155,10 @@ def test_where_a_recipe_leaves_machines_alone_it_is_told_once_which_one_is_slow(
 def test_the_next_driver_has_not_seen_how_quick_it_was_and_goes_on_all_the_same(tmp_path):
     bench = Bench(tmp_path, traced_from=60)
     bench.loop.replace("i-1", "it is slow", 2.5)
-    bench.loop.is_there = True
     bench.found.checkpoint_at = BEGUN + 119
+    assert bench.look(117) == []
+    assert bench.loop.is_wanted, "its members were sent by the driver before"
+    bench.loop.is_there = True
     assert bench.look(120) == ["it goes on without node-2 (i-1), from its newest checkpoint"]
 
 
