@@ -369,7 +369,7 @@ def _write(found: FirstRecipe, directory: Path, tree: ast.AST, called: str) -> N
                 found.notes.append(f"it reads {path}, which is not there: each task may download it")
         elif not is_there and not path.startswith("../"):
             found.notes.append(f"it names {path}, which is not there")
-    if not keeps:
+    if not keeps and "TRAINMASTER_OUTPUT_DIR" not in _texts(tree):
         saved = sorted(set(_saved(tree)))
         what = f"it writes {', '.join(saved)}, and" if saved else "no option says where it saves:"
         found.notes.append(f'{what} only what is below "$TRAINMASTER_OUTPUT_DIR" is kept as its model')
@@ -419,3 +419,8 @@ def _literal(node: ast.expr) -> Any:  # noqa: ANN401 - whatever stands there
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
+
+
+def _texts(tree: ast.AST) -> set[str]:
+    """Texts that stand in a script."""
+    return {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}

@@ -83,6 +83,11 @@ def test_each_kind_of_options(tmp_path, source, by, command, notes):
         assert [each for each in found.notes if note in each], found.notes
 
 
+def test_a_script_that_knows_where_models_are_kept_is_not_told(tmp_path):
+    (tmp_path / "train.py").write_text("import os\nprint('loss 1', os.environ['TRAINMASTER_OUTPUT_DIR'])")
+    assert not [each for each in first_recipe(tmp_path, None, may_run=False).notes if "kept" in each]
+
+
 def test_the_likeliest_script_is_taken_and_data_beside_it(tmp_path):
     project = tmp_path / "project"
     (project / "tests").mkdir(parents=True)
