@@ -182,7 +182,11 @@ def histories(
         rows = database.measurements(key.exact, team)
         others = database.similar_measurements(key.similar, key.exact, team)
         kin_rows = [row for row in others if any(_is_kin(key, each) for each in _read([row]))]
-        rowed = [seen for some in (rows, kin_rows) for seen in _with_curves(home, experiment, some)]
+        rowed = [
+            (row, _of_this_size(experiment, m))
+            for some in (rows, kin_rows)
+            for row, m in _with_curves(home, experiment, some)
+        ]
         told = _at_load(database, rowed, load)
         own, kin = (
             [(name, m) for name, m in told if (name == key.exact) is is_own] for is_own in (True, False)
@@ -200,6 +204,14 @@ def histories(
 
 def _is_kin(key: Fingerprint, measured: Measurement) -> bool:
     return kinship(key.lines, measured.code_lines or ()) >= KIN
+
+
+def _of_this_size(experiment: Experiment, measured: Measurement) -> Measurement:
+    """Without the time that another number of workers or servers took to the end: they shared the work."""
+    asked = experiment.distributed
+    if asked is None or measured.point is None or _size(measured) == (asked.workers, asked.parameter_servers):
+        return measured
+    return replace(measured, duration_s=None)
 
 
 def _with_curves(

@@ -116,9 +116,9 @@ class Quoter:
                 f"{recipe.name} is a service: it has no end, so there is no time and no cost to quote",
                 "`trainmaster run` says what its machines cost per hour, and asks, before it rents any.",
             )
-        self._check(recipe, catalogue, options)
-        costs = self._candidate_offers is not None and self._candidate_offers.costs
         builder = self._builder(recipe, catalogue)
+        self._check(recipe, builder, options)
+        costs = self._candidate_offers is not None and self._candidate_offers.costs
         found, missing = self._jobs.gather(recipe, recipe_path, environ, builder, options, costs=costs)
         if found:
             made = self.put_together(recipe, catalogue, options, found, missing, environ)
@@ -378,7 +378,7 @@ class Quoter:
         workload = _workload(recipe, experiment, options, known.curves, self._jobs.plays.get(name, ()))
         if known.model is not None and not workload.has_length:
             whole = known.as_whole_tasks()
-            if whole is None or experiment.distributed is not None:
+            if whole is None:
                 raise no_length(name)
             known = whole
         return Subject(workload, known, known.fingerprint)
@@ -492,21 +492,23 @@ class Quoter:
         many = f"{len(busy)} runs" if len(busy) > 1 else "".join(busy)
         return [f"{many} may hold this machine's slots: waiting for them is not counted"] * bool(busy)
 
-    def _check(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> None:
+    def _check(self, recipe: Recipe, builder: KnowledgeBuilder, options: QuoteOptions) -> None:
         """What is wrong whatever will be measured is said before that.
 
-        A quote of a training needs its length; of tasks that just run to their end it does not.
+        A gang needs its length, which a minute of it does not show: the recipe's, or that of an earlier run.
         """
         from trainmaster.advisor.market.workload import Workload
         from trainmaster.advisor.quote.supply import offers_for, servers_for
 
-        market = self._market(recipe, catalogue, options)
+        market = self._market(recipe, builder.catalogue, options)
         for name, experiment in recipe.experiments.items():
             if options.only is not None and name not in options.only:
                 continue
             workload = Workload.of(experiment, recipe.seed, options.max_workers)
             if experiment.distributed is not None and not workload.has_length:
-                raise no_length(name)
+                known = None if options.fresh else self._jobs.known(recipe, name, builder)
+                if known is None or known.duration_s is None:
+                    raise no_length(name)
             offers_for(workload, market)
             if market.has_server_machines(workload):
                 servers_for(workload, market)
@@ -516,7 +518,7 @@ def no_length(experiment: str) -> UsageError:
     """The recipe gives no length of the training: steps, epochs or examples."""
     return UsageError(
         f"experiments.{experiment}: how long it trains is unknown",
-        "Set `steps`, or `epochs` with `examples` and `batch`.",
+        "Set `steps`, or `epochs` with `examples` and `batch`; or run it once to its end.",
     )
 
 
@@ -530,7 +532,7 @@ def _has_length(experiment: Experiment, known: Knowledge) -> bool:
 
     if known.model is None or Workload.of(experiment, 0).has_length:
         return True
-    return experiment.distributed is None and known.duration_s is not None
+    return known.duration_s is not None
 
 
 def _workload(

@@ -55,6 +55,18 @@ def keep(database, run, exact, similar, duration_s, workers=1):
     database.add_measurement(NewMeasurement(name, exact, similar, "main", run, data, duration_s))
 
 
+def test_how_long_a_gang_takes_is_not_told_by_one_of_another_size(database, home, tmp_path):
+    path = tmp_path / "gang.yaml"
+    gang = {"command": "true", "framework": "plain", "distributed": {"strategy": "allreduce", "workers": 2}}
+    path.write_text(json.dumps({"name": "job", "experiments": {"main": gang}}))
+    recipe = read_recipe(path)
+    key = histories(database, home, recipe)["main"].fingerprint
+    for workers in (1, 2):
+        keep(database, OWNER, key.exact, key.similar, 10.0 * workers, workers)
+    found = histories(database, home, recipe)["main"].same
+    assert {each.point.workers: each.duration_s for each in found} == {1: None, 2: 20.0}
+
+
 def test_a_team_is_told_what_its_own_runs_have_measured(database, home, recipe):
     key = histories(database, home, recipe)["main"].fingerprint
     for duration_s, run in enumerate((None, "r-removed", OWNER, "r-red", "r-blue"), 1):
