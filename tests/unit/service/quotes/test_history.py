@@ -55,8 +55,8 @@ def keep(database, run, exact, similar, duration_s, workers=1):
     database.add_measurement(NewMeasurement(name, exact, similar, "main", run, data, duration_s))
 
 
-def test_how_long_a_gang_takes_is_not_told_by_one_of_another_size(database, home, tmp_path):
-    path = tmp_path / "gang.yaml"
+def test_how_long_a_gang_takes_is_not_told_by_one_of_another_size(database, home, recipe):
+    path = recipe.directory / "gang.yaml"
     gang = {"command": "true", "framework": "plain", "distributed": {"strategy": "allreduce", "workers": 2}}
     path.write_text(json.dumps({"name": "job", "experiments": {"main": gang}}))
     recipe = read_recipe(path)
