@@ -209,9 +209,11 @@ def _is_kin(key: Fingerprint, measured: Measurement) -> bool:
 def _of_this_size(experiment: Experiment, measured: Measurement) -> Measurement:
     """Without the time that another number of workers or servers took to the end: they shared the work."""
     asked = experiment.distributed
-    if asked is None or measured.point is None or _size(measured) == (asked.workers, asked.parameter_servers):
+    if asked is None or measured.point is None:
         return measured
-    return replace(measured, duration_s=None)
+    workers, servers = _size(measured)
+    is_same = (workers, servers or 0) == (asked.workers, asked.parameter_servers)
+    return measured if is_same else replace(measured, duration_s=None)
 
 
 def _with_curves(
