@@ -228,7 +228,7 @@ class Transactions:
             else f"of the server of {url.render_as_string()}"
         )
         return (
-            f"Free some space on the file system {place}; with a few MB, `trainmaster prune` and `rm` free "
+            f"Free some space on the file system {place}. With a few MB, `trainmaster prune` and `rm` free "
             "more. Nothing recorded is lost, and what was started keeps running: a server goes on by "
             "itself; else `trainmaster resume RUN` does."
         )
