@@ -192,6 +192,7 @@ class AwayRuns:
         if state is None and store.take(me):
             # Its machine has not begun, and cannot any more.
             words = f"{back()}: {self.where(run)} has not begun"
+            self._remove_login(row)
             run_transfer.come_back(self.home.database, run, row["away"], words)
             return
         silent_s = store.claimed_s_ago() if state is None else state.age_s
@@ -328,8 +329,7 @@ class AwayRuns:
         if is_over:  # while it is away: if we are killed here, the next look at it does it again
             self._give_back(run)
         words = "" if is_over else f"{back()}: its driver on {self.where(run)} is gone"
-        with suppress(TrainmasterError):  # it goes with the machine, too
-            self._remove_login(row)
+        self._remove_login(row)
         for experiment, said in answers.items():
             with suppress(UsageError):  # it was heard
                 run_facts.answer(self.home.database, run, experiment, said)
@@ -347,11 +347,12 @@ class AwayRuns:
         return {name: said for name, said in found.items() if said is not None}
 
     def _remove_login(self, row: Mapping[Any, Any]) -> None:
-        """Remove what was made for the machine that has driven a run: it may be kept, or hang."""
+        """Remove what was made for the machine that was to drive a run: it may be kept, or hang."""
         away = json.loads(row["away"])
         place = ProviderPlace(self.home.home.root, row["home_id"], self.environ)
-        if login := driver_login(row["provider"], place):
-            login.remove(away["cluster"], away["machine"])
+        with suppress(TrainmasterError):  # it goes with the machine, too
+            if login := driver_login(row["provider"], place):
+                login.remove(away["cluster"], away["machine"])
 
     def _give_back(self, run: str) -> None:
         """Give back what is left of the machines of a run that is over."""

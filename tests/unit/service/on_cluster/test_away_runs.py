@@ -376,6 +376,11 @@ def test_a_login_that_was_made_for_a_machine_goes_when_it_does_not_drive(scene, 
     assert removed == [("c-1", "i-1")]
     scene.away(lost_s=-1).take_back(RUN)
     assert removed == [("c-1", "i-1")] * 2
+    scene.lease = scene.home.database.acquire(RUN, time.time())
+    with pytest.raises(KeyboardInterrupt):  # the home, before the machine has heard anything
+        scene.hand_over(killed)
+    scene.away().take_back(RUN)
+    assert removed == [("c-1", "i-1")] * 3
 
 
 def test_secrets_are_sealed_with_a_key_of_the_run_alone(scene):
