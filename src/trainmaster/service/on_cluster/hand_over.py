@@ -327,9 +327,11 @@ class HandingOver:
         self._over.set()
         if self._link is not None:
             self._link.close()
-        for remove in self._unused.values():
+        for machine in list(self._unused):
+            remove = self._unused.pop(machine, None)
             with suppress(TrainmasterError):  # it goes with the machine, too
-                remove()
+                if remove is not None:
+                    remove()
 
     def perform(self, lease: Lease) -> bool:
         """Have the machine drive the run; the controller here has left it.
@@ -397,6 +399,9 @@ class HandingOver:
                 self._ready = self._made_ready(cluster, node, packages)
             except TrainmasterError as error:
                 why = one_line(error)
+            if self._over.is_set():  # what was made since `close` is not needed any more
+                self.close()
+                return
             while self._ready is not None and self._ready.link.is_open():
                 if self._over.wait(_LOOK_S):
                     return

@@ -25,7 +25,7 @@ from trainmaster.service.on_cluster import away as away_runs
 from trainmaster.service.on_cluster.away import AwayRuns
 from trainmaster.service.on_cluster.credentials import check_narrow, driver_environment, sent_to_machine
 from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore
-from trainmaster.service.on_cluster.hand_over import HandingOver, why_not
+from trainmaster.service.on_cluster.hand_over import HandingOver, _Ready, why_not
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import LeaseLostError, PublishError, UsageError
 from trainmaster.spec.states import EndReason, State
@@ -381,6 +381,24 @@ def test_a_login_that_was_made_for_a_machine_goes_when_it_does_not_drive(scene, 
         scene.hand_over(killed)
     scene.away().take_back(RUN)
     assert removed == [("c-1", "i-1")] * 3
+
+
+def test_what_was_made_for_a_machine_after_the_run_has_ended_is_removed(scene, monkeypatch):
+    packages = "trainmaster.cluster.bootstrap.runtime_package.cached_runtime_packages"
+    monkeypatch.setattr(packages, lambda *_, **__: ())
+    handing, ended = HandingOver(scene.home, RUN, scene.environ, lambda _: None), []
+    link = SimpleNamespace(close=lambda: ended.append("link"), is_open=lambda: True)
+
+    def made_ready(cluster, node, _packages):
+        handing.close()
+        handing._unused[node.id] = lambda: ended.append(node.id)
+        handing._link = link
+        return _Ready(cluster, node.id, 1, (0, 0), link)
+
+    monkeypatch.setattr(handing, "_made_ready", made_ready)
+    machine = "c-1", SimpleNamespace(id="i-1")
+    handing._prepare(SimpleNamespace(first_machine=lambda: machine, next_driver=""))
+    assert ended == ["link", "i-1"]
 
 
 def test_secrets_are_sealed_with_a_key_of_the_run_alone(scene):
