@@ -73,8 +73,9 @@ class PieceInput:
         return self.is_over
 
     def write(self, data: bytes) -> None:
-        """Send it with the next `drain`."""
-        self._waiting += data
+        """Send it with the next `drain`, if anything is read yet."""
+        if not self.is_over:
+            self._waiting += data
 
     async def drain(self) -> None:
         """Until it is on its way."""
