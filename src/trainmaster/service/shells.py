@@ -241,7 +241,7 @@ def find_way(
         )
     if client:
         return SshWay(node.id, (ssh, "-P", "-m", client, node.way), node.address, place.identity, provider)
-    words = (ssh, *(_closed(node) if is_for_others else ()), *_options(place, node))
+    words = (ssh, *(_closed(node) if is_for_others else ()), *_options(place, node, service.home.root))
     return SshWay(node.id, words, node.address, place.identity, provider)
 
 
@@ -406,7 +406,8 @@ def _closed(node: Node) -> list[str]:
     return options if node.jump else [*options, "-F", "/dev/null"]
 
 
-def _options(place: ProviderPlace, node: Node) -> list[str]:
+def _options(place: ProviderPlace, node: Node, home: Path) -> list[str]:
+    """What a client needs for a machine. home: of the caller, which has met what one goes through."""
     from trainmaster.providers.hosts_over_ssh import target_of
 
     target = target_of(node)
@@ -431,15 +432,17 @@ def _options(place: ProviderPlace, node: Node) -> list[str]:
     if target.key is not None:
         options += ["-i", str(target.key), "-o", "IdentitiesOnly=yes"]
     if target.jump is not None and target.jump.key is not None:
-        options += ["-o", f"ProxyCommand={shlex.join(_way_through(target.jump, target.jump.key, met))}"]
+        way = _way_through(target.jump, target.jump.key, [met, home / "known_hosts"])
+        options += ["-o", f"ProxyCommand={shlex.join(way)}"]
     elif node.jump:
         options += ["-J", node.jump]
     return options
 
 
-def _way_through(jump: Target, key: Path, met: Path) -> list[str]:
+def _way_through(jump: Target, key: Path, met: Sequence[Path]) -> list[str]:
     """To a host that this key opens; this home has met it, or its owner, whose settings say all else."""
-    words = ["ssh", "-o", f'UserKnownHostsFile="{met}" ~/.ssh/known_hosts', "-i", str(key)]
+    files = " ".join(f'"{file}"' for file in dict.fromkeys(met))
+    words = ["ssh", "-o", f"UserKnownHostsFile={files} ~/.ssh/known_hosts", "-i", str(key)]
     words += ["-o", "IdentitiesOnly=yes", *(["-l", jump.user] if jump.user else [])]
     words += [] if jump.port == 22 else ["-p", str(jump.port)]
     return [*words, "-W", "%h:%p", jump.address]

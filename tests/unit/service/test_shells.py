@@ -81,7 +81,10 @@ def rented(tmp_path, monkeypatch):
     database = SimpleNamespace(
         run_row=lambda _: {"provider": "aws"}, clock_s=lambda: 0.0, clusters_of=lambda _: []
     )
-    return SimpleNamespace(home_if_here=lambda _: place, database=database, node=node, target=target)
+    home = SimpleNamespace(root=tmp_path)
+    return SimpleNamespace(
+        home=home, home_if_here=lambda _: place, database=database, node=node, target=target
+    )
 
 
 def test_a_machine_of_a_driver_elsewhere_that_lets_nobody_in_is_told_at_once(rented, monkeypatch):
@@ -204,6 +207,10 @@ def test_a_host_to_go_through_is_opened_by_its_key(rented, tmp_path):
     assert f'UserKnownHostsFile="{tmp_path}/known_hosts" ~/.ssh/known_hosts' in words
     assert words[words.index("-i") + 1] == str(tmp_path / "id")
     assert words[-7:] == ["-l", "me", "-p", "2222", "-W", "%h:%p", "gate"]
+    rented.home.root = tmp_path / "home"  # it is driven elsewhere
+    (way,) = [each for each in options_of(shells.find_way(rented, "run", None, {}).command) if "gate" in each]
+    known = f'"{tmp_path}/known_hosts" "{tmp_path}/home/known_hosts" ~/.ssh/known_hosts'
+    assert f"UserKnownHostsFile={known}" in shlex.split(way.removeprefix("ProxyCommand="))
 
 
 def test_ones_own_client_reads_ones_own_settings(rented):
