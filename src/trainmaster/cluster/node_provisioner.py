@@ -163,10 +163,7 @@ class NodeProvisioner:
         if not result.ok:
             raise ProviderError(f"{result.failed}: {result.reason}", result.hint)
         assert result.plan is not None
-        if node.is_rented and result.host_key and not target.host_key:
-            # Whoever goes on with the run, or looks at it, has not met it.
-            known = self._place(node.cluster) / f"known-{node.id}"
-            write_private(known, f"{target.pin} {result.host_key}\n".encode())
+        self._note_host_key(node, target, result.host_key)
         if result.known is not None:
             memory.learn(node, result.known, is_new=not result.was_known)
         access = NodeAccess(
@@ -180,6 +177,13 @@ class NodeProvisioner:
         )
         prepare_node(access, self.run, self._code)
         return access
+
+    def _note_host_key(self, node: Node, target: Target, shown: str) -> None:
+        """Write down the key that a rented machine has shown: who looks from elsewhere has not met it."""
+        if node.is_rented and shown and not target.host_key:
+            with contextlib.suppress(OSError):  # a full disk, for which no machine is given up
+                known = self._place(node.cluster) / f"known-{node.id}"
+                write_private(known, f"{target.pin} {shown}\n".encode())
 
     def _bring_switch(self, connection: Connection, node: Node) -> None:
         """Start the dead-man switch of a machine that has none from its boot, unless it runs already.

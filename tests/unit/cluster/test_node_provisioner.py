@@ -61,6 +61,27 @@ def test_where_the_head_of_an_earlier_process_is(provisioner: NodeProvisioner) -
     assert provisioner.head_of(replace(OWN, formed=2)) == ""
 
 
+def test_the_key_that_a_rented_machine_has_shown_is_written_down_if_there_is_room(
+    provisioner: NodeProvisioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node("i-0", "run.train", "worker", NodeState.READY, "10.0.0.1")
+    target = Target("i-0", "10.0.0.1", pin_as="i-0")
+    known = provisioner.home.root / "clusters" / "run.train" / "known-i-0"
+    provisioner._note_host_key(replace(node, is_rented=False), target, "ssh-ed25519 AAAA")
+    provisioner._note_host_key(node, replace(target, host_key="ssh-ed25519 AAAA"), "ssh-ed25519 AAAA")
+    provisioner._note_host_key(node, target, "")
+    assert not known.exists()
+    provisioner._note_host_key(node, target, "ssh-ed25519 AAAA")
+    assert known.read_text() == "i-0 ssh-ed25519 AAAA\n"
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("trainmaster.cluster.node_provisioner.write_private", full)
+    provisioner._note_host_key(node, target, "ssh-ed25519 BBBB")
+    assert known.read_text() == "i-0 ssh-ed25519 AAAA\n"
+
+
 def test_nothing_secret_outlives_a_cluster(provisioner: NodeProvisioner) -> None:
     directory = noted(provisioner, "i-0")
     target = Target("i-0", "10.0.0.1", pin_as="i-0")
