@@ -25,7 +25,7 @@ from trainmaster.service.on_cluster import away as away_runs
 from trainmaster.service.on_cluster.away import AwayRuns
 from trainmaster.service.on_cluster.credentials import check_narrow, driver_environment, sent_to_machine
 from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore
-from trainmaster.service.on_cluster.hand_over import HandingOver, _Ready, why_not
+from trainmaster.service.on_cluster.hand_over import HandingOver, why_not
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import LeaseLostError, PublishError, UsageError
 from trainmaster.spec.states import EndReason, State
@@ -359,46 +359,6 @@ def test_a_wish_reaches_the_machine(scene):
     assert scene.away().cancel(RUN)
     assert scene.drivers[-1]._store.wished() == EndReason.CANCELLED
     assert not scene.away(lost_s=-1).cancel(RUN)  # of a machine that is lost it is done here
-
-
-def test_a_login_that_was_made_for_a_machine_goes_when_it_does_not_drive(scene, monkeypatch):
-    removed = []
-    login = SimpleNamespace(make=lambda *_: {"LOGIN": "of its own"}, remove=lambda *its: removed.append(its))
-    for module in ("hand_over", "away"):
-        monkeypatch.setattr(f"trainmaster.service.on_cluster.{module}.driver_login", lambda *_: login)
-    assert not scene.hand_over(lambda _: "it has no room")
-    scene.handing.close()
-    assert scene.sent[-1].files == {"LOGIN": "of its own"}
-    assert removed == [("c-1", "i-1")]
-    scene.lease = scene.home.database.acquire(RUN, time.time())
-    assert scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
-    scene.handing.close()
-    assert removed == [("c-1", "i-1")]
-    scene.away(lost_s=-1).take_back(RUN)
-    assert removed == [("c-1", "i-1")] * 2
-    scene.lease = scene.home.database.acquire(RUN, time.time())
-    with pytest.raises(KeyboardInterrupt):  # the home, before the machine has heard anything
-        scene.hand_over(killed)
-    scene.away().take_back(RUN)
-    assert removed == [("c-1", "i-1")] * 3
-
-
-def test_what_was_made_for_a_machine_after_the_run_has_ended_is_removed(scene, monkeypatch):
-    packages = "trainmaster.cluster.bootstrap.runtime_package.cached_runtime_packages"
-    monkeypatch.setattr(packages, lambda *_, **__: ())
-    handing, ended = HandingOver(scene.home, RUN, scene.environ, lambda _: None), []
-    link = SimpleNamespace(close=lambda: ended.append("link"), is_open=lambda: True)
-
-    def made_ready(cluster, node, _packages):
-        handing.close()
-        handing._unused[node.id] = lambda: ended.append(node.id)
-        handing._link = link
-        return _Ready(cluster, node.id, 1, (0, 0), link)
-
-    monkeypatch.setattr(handing, "_made_ready", made_ready)
-    machine = "c-1", SimpleNamespace(id="i-1")
-    handing._prepare(SimpleNamespace(first_machine=lambda: machine, next_driver=""))
-    assert ended == ["link", "i-1"]
 
 
 def test_secrets_are_sealed_with_a_key_of_the_run_alone(scene):

@@ -1,0 +1,61 @@
+"""Logins that are made for one machine: they go when it does not drive a run, or no more."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("boto3", reason="boto3 is not installed")
+
+from away_scene import RUN, Scene, killed, lost_when_it_drives
+
+from trainmaster.service.on_cluster.hand_over import HandingOver, _Ready
+
+
+@pytest.fixture
+def scene(tmp_path, monkeypatch):
+    found = Scene(tmp_path, monkeypatch)
+    yield found
+    found.close()
+
+
+def test_a_login_that_was_made_for_a_machine_goes_when_it_does_not_drive(scene, monkeypatch):
+    removed = []
+    login = SimpleNamespace(make=lambda *_: {"LOGIN": "of its own"}, remove=lambda *its: removed.append(its))
+    for module in ("hand_over", "away"):
+        monkeypatch.setattr(f"trainmaster.service.on_cluster.{module}.driver_login", lambda *_: login)
+    assert not scene.hand_over(lambda _: "it has no room")
+    scene.handing.close()
+    assert scene.sent[-1].files == {"LOGIN": "of its own"}
+    assert removed == [("c-1", "i-1")]
+    scene.lease = scene.home.database.acquire(RUN, time.time())
+    assert scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    scene.handing.close()
+    assert removed == [("c-1", "i-1")]
+    scene.away(lost_s=-1).take_back(RUN)
+    assert removed == [("c-1", "i-1")] * 2
+    scene.lease = scene.home.database.acquire(RUN, time.time())
+    with pytest.raises(KeyboardInterrupt):  # the home, before the machine has heard anything
+        scene.hand_over(killed)
+    scene.away().take_back(RUN)
+    assert removed == [("c-1", "i-1")] * 3
+
+
+def test_what_was_made_for_a_machine_after_the_run_has_ended_is_removed(scene, monkeypatch):
+    packages = "trainmaster.cluster.bootstrap.runtime_package.cached_runtime_packages"
+    monkeypatch.setattr(packages, lambda *_, **__: ())
+    handing, ended = HandingOver(scene.home, RUN, scene.environ, lambda _: None), []
+    link = SimpleNamespace(close=lambda: ended.append("link"), is_open=lambda: True)
+
+    def made_ready(cluster, node, _packages):
+        handing.close()
+        handing._unused[node.id] = lambda: ended.append(node.id)
+        handing._link = link
+        return _Ready(cluster, node.id, 1, (0, 0), link)
+
+    monkeypatch.setattr(handing, "_made_ready", made_ready)
+    machine = "c-1", SimpleNamespace(id="i-1")
+    handing._prepare(SimpleNamespace(first_machine=lambda: machine, next_driver=""))
+    assert ended == ["link", "i-1"]
