@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from types import SimpleNamespace
 
 import pytest
 
 from trainmaster.advisor.model.devices import Device, Ratio, speed_ratio
 from trainmaster.advisor.model.knowledge import Knowledge
-from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.infeasible import no_feasible
 from trainmaster.db import Database
-from trainmaster.providers import Catalogue
+from trainmaster.providers import Catalogue, load_catalogue
 from trainmaster.service.quotes.candidate_offers import told_by, told_elsewhere
-from trainmaster.service.quotes.job_knowledge import is_elsewhere
+from trainmaster.service.quotes.job_knowledge import JobKnowledge, is_elsewhere
+from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
+from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_service import Quoter
 from trainmaster.service.quotes.worker_counts import allowed_workers, with_fewest
-from trainmaster.spec import read_recipe
+from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.errors import UsageError
 
 
@@ -125,3 +128,31 @@ def test_only_the_memory_of_the_very_same_job_rules_machines_out(tmp_path, same,
     found = Quoter(service, print, candidate_offers=candidate_offers).memory(read_recipe(path), {})
     database.close()
     assert {name: memory.main for name, memory in found.items()} == ({"main": bytes_needed} if same else {})
+
+
+def test_a_gang_without_a_length_goes_by_runs_of_other_versions_and_is_not_measured(tmp_path, monkeypatch):
+    """A minute of it would show no length, and would hide those that are known."""
+    path = tmp_path / "recipe.yaml"
+    gang = {"command": "true", "framework": "plain", "distributed": {"strategy": "allreduce", "workers": 2}}
+    path.write_text(json.dumps({"name": "j", "experiments": {"main": gang}}))
+    recipe = read_recipe(path)
+    point = Point(Strategy.ALLREDUCE, 2, nodes=1, step_time_s=0.1)
+    history = SimpleNamespace(
+        fingerprint=SimpleNamespace(exact="f"),
+        same=[],
+        similar=[Measurement(point, duration_s=60.0, held=0.9)],
+        plays=(),
+        team=None,
+    )
+    database = Database(f"sqlite:///{tmp_path / 'trainmaster.db'}")
+    service = SimpleNamespace(measurements=lambda *_: {"main": history}, database=database)
+    told: list[str] = []
+    jobs = JobKnowledge(service, told.append, None)
+    monkeypatch.setattr(
+        "trainmaster.service.quotes.profiling.Profiler.measure", lambda *_: pytest.fail("measured")
+    )
+    builder = KnowledgeBuilder(load_catalogue("local", today=date(2026, 11, 1)))
+    found, missing = jobs.gather(recipe, path, {}, builder, QuoteOptions(), costs=False)
+    database.close()
+    assert (found["main"].duration_s, found["main"].similar, missing) == (60.0, 1, {})
+    assert told == ["main: 1 measurement of earlier runs used: a minute of it would not show its length"]

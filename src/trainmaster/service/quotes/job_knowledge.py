@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainmaster.service.quotes.profiling import Profiler
     from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.service import Service
-    from trainmaster.spec import Recipe
+    from trainmaster.spec import Experiment, Recipe
 
 UNKNOWN: Final = "nothing is known of it, and code of others is not measured here"
 UNASKED: Final = "nothing is known of it"
@@ -59,6 +59,13 @@ def is_elsewhere(known: Knowledge) -> bool:
     from trainmaster.advisor.model.devices import ELSEWHERE
 
     return known.measured.offer.startswith(ELSEWHERE)
+
+
+def is_told_by_runs(experiment: Experiment) -> bool:
+    """Whether it is a gang whose recipe has no length: only runs of it, or of other versions, show that."""
+    from trainmaster.advisor.market.workload import Workload
+
+    return experiment.distributed is not None and not Workload.of(experiment, 0).has_length
 
 
 class JobKnowledge:
@@ -155,10 +162,18 @@ class JobKnowledge:
         if not options.fresh:
             for name in (name for name in names if name not in found):
                 known = self.known(recipe, name, builder)
-                if known is None or known.similar or (is_elsewhere(known) and measures):
+                if known is None:
                     continue
                 points = known.all_points
                 many = "1 measurement" if points == 1 else f"{points} measurements"
+                if is_told_by_runs(recipe.experiments[name]):
+                    found[name] = known
+                    self._tell(
+                        f"{name}: {many} of earlier runs used: a minute of it would not show its length"
+                    )
+                    continue
+                if known.similar or (is_elsewhere(known) and measures):
+                    continue
                 if shapes := Unmeasured(self._service.home).shapes(known.fingerprint):
                     only[name] = shapes
                     rest = f"the rest is measured now, with {' and '.join(map(str, shapes))} workers"
