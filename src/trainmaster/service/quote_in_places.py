@@ -11,9 +11,10 @@ from trainmaster.advisor.quote.quote import Interval, PlaceRow, Quote
 from trainmaster.advisor.quote.spreading import Room, tasks_by_place
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.place_table import Place, quote_now, wait_words
+from trainmaster.service.quotes.job_knowledge import NO_END
 from trainmaster.service.quotes.quote_options import QuoteOptions, TaskShare
 from trainmaster.service.quotes.worker_counts import with_fewest
-from trainmaster.spec.errors import TrainmasterError, one_line
+from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
 from trainmaster.spec.parts import parted
 from trainmaster.spec.units import dollars, format_duration
 
@@ -83,6 +84,11 @@ def quote_in_places(
         shares = {name: TaskShare(count) for name, count in machines.items()}
         made = quote(one, replace(options, shares=shares, fresh=options.fresh and not parts))
         parts.append(_QuotedPart(one, shares, ask(service, bare, environ).wait_s, made))
+    if not parts:
+        raise UsageError(
+            f"{recipe.name} has services only: they have no end, so there is no time and no cost to quote",
+            "`trainmaster run` says what their machines cost per hour, and asks, before it rents any.",
+        )
     counts = {name: _counts(recipe, name, parts) for part in parts for name in part.shares}
     for number, part in enumerate(parts):
         shares = {name: replace(share, tasks=counts[name][part.place]) for name, share in part.shares.items()}
@@ -197,7 +203,10 @@ def _together(recipe: Recipe, parts: Sequence[_QuotedPart], rows: tuple[PlaceRow
             del spans[name]
     time_s, cost_usd = _latest([*spans.values()]), _sum([part.quote.cost_usd for part in parts])
     costing = [p.quote for p in parts if capabilities_of(p.place).costs] or [parts[0].quote]
-    missing = {name: why for part in parts for name, why in part.quote.not_quoted.items()}
+    services = {name: NO_END for name, one in recipe.experiments.items() if one.serve is not None}
+    missing = services | {name: why for part in parts for name, why in part.quote.not_quoted.items()}
+    quoted = {name for part in parts for name in part.recipe.experiments}
+    alone = [f"{name} is not in this quote: {NO_END}" for name in services if name not in quoted]
     wanted: dict[str, Any] = {}
     for part in parts:
         wanted = {**part.quote.to_measure, **wanted}
@@ -209,7 +218,7 @@ def _together(recipe: Recipe, parts: Sequence[_QuotedPart], rows: tuple[PlaceRow
         catalogue=", ".join(dict.fromkeys(each.catalogue for each in costing if each.catalogue)),
         as_of=min((each.as_of for each in costing if each.as_of), default=""),
         not_quoted={name: why for name, why in missing.items() if name not in spans},
-        notes=(*_limits(recipe, time_s, cost_usd), *_notes(parts)),
+        notes=(*_limits(recipe, time_s, cost_usd), *_notes(parts), *alone),
         to_measure=wanted,
         places=rows,
     )

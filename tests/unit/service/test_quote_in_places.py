@@ -26,6 +26,7 @@ from trainmaster.service.quote_in_places import quote_in_places
 from trainmaster.service.quotes.quote_options import QuoteOptions, TaskShare
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
 
 
 @pytest.fixture
@@ -137,3 +138,39 @@ def test_limits_that_all_places_together_may_exceed_are_said(
         "it may take 8 min 12 s, and budget.deadline is 4 min",
         "it may cost $0.14, and budget.total is $0.10: that ends it",
     )
+
+
+RUNS, SERVES = 'command: "true"', "serve: {command: x}"
+
+
+def apart(
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    quoting: Any,
+    experiments: dict[str, str],
+    *,
+    fresh: bool = False,
+) -> Quote:
+    """Of experiments, each in a place of its own: the first on hosts, the second in Slurm."""
+    have_places(monkeypatch, {"hosts": 0.0, "slurm": 0.0})
+    pairs = zip(("hosts", "slurm"), experiments.items(), strict=True)
+    lines = [f"  {name}: {{provider: [{place}], {what}}}\n" for place, (name, what) in pairs]
+    recipe = Recipe.from_text("name: apart\nexperiments:\n" + "".join(lines))
+    settled = settled_place(service, recipe, {}, lambda _: None)
+    plans = renting.plans_of(service, settled, {})
+    return quote_in_places(service, settled, {}, plans, quoting, ask, options=QuoteOptions(fresh=fresh))
+
+
+def test_a_service_in_a_place_of_its_own_is_not_in_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it says so: a run with one is judged by no estimate, as it does not end when its tasks have."""
+    made = apart(service, monkeypatch, Quoting({"hosts": 60.0}), {"train": RUNS, "api": SERVES})
+    assert list(made.experiments) == ["train"]
+    assert made.not_quoted.keys() == {"api"}
+    assert made.notes[-1].startswith("api is not in this quote: it is a service")
+
+
+def test_services_alone_have_no_quote(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="apart has services only"):
+        apart(service, monkeypatch, Quoting({}), {"api": SERVES, "other": SERVES})
