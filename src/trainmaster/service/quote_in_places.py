@@ -77,12 +77,15 @@ def quote_in_places(
         UsageError: there is none of a part.
     """
     recipe, options, parts = with_fewest(settled), options or QuoteOptions(), list[_QuotedPart]()
+    measured = set[str]()  # again, once for all places
     for bare in parted(recipe):
         if all(each.serve is not None for each in bare.experiments.values()):
             continue  # it has no end
         one, machines = _planned(bare, plans)
         shares = {name: TaskShare(count) for name, count in machines.items()}
-        made = quote(one, replace(options, shares=shares, fresh=options.fresh and not parts))
+        is_new = not one.experiments.keys() <= measured
+        made = quote(one, replace(options, shares=shares, fresh=options.fresh and is_new))
+        measured |= one.experiments.keys()
         parts.append(_QuotedPart(one, shares, ask(service, bare, environ).wait_s, made))
     if not parts:
         raise UsageError(

@@ -174,3 +174,23 @@ def test_a_service_in_a_place_of_its_own_is_not_in_it(
 def test_services_alone_have_no_quote(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="apart has services only"):
         apart(service, monkeypatch, Quoting({}), {"api": SERVES, "other": SERVES})
+
+
+def test_each_experiment_is_measured_again_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is in another place than the first, too; a sweep over several only for the first of them."""
+    measured = list[tuple[str, bool]]()
+
+    class Again(Quoting):
+        def __call__(self, part: Recipe, options: QuoteOptions) -> Quote:
+            measured.append((part.provider, options.fresh))
+            return super().__call__(part, options)
+
+    both = {"train": RUNS, "other": RUNS}
+    apart(service, monkeypatch, Again({"hosts": 60.0, "slurm": 60.0}), both, fresh=True)
+    assert measured == [("hosts", True), ("slurm", True)]
+    measured.clear()
+    settled = Recipe.from_text(SWEEP.format(places="hosts, slurm", workers=3))
+    settled = settled_place(service, settled, {}, lambda _: None)
+    plans, quoting = renting.plans_of(service, settled, {}), Again({"hosts": 60.0, "slurm": 60.0})
+    quote_in_places(service, settled, {}, plans, quoting, ask, options=QuoteOptions(fresh=True))
+    assert [fresh for _, fresh in measured] == [True, False, False, False]
