@@ -235,7 +235,7 @@ def _limits(recipe: Recipe, time_s: Interval | None, cost_usd: Interval | None) 
         found.append(f"it may take {format_duration(time_s.p95)}, and budget.deadline is {least}")
     if budget is not None and budget.total_usd is not None and cost_usd and cost_usd.p95 > budget.total_usd:
         most = dollars(budget.total_usd)
-        found.append(f"it may cost {dollars(cost_usd.p95)}, and budget.total is {most}: that ends it")
+        found.append(f"it may cost {dollars(cost_usd.p95)}, and budget.total is {most}: no more is spent")
     return found
 
 

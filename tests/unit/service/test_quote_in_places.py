@@ -131,12 +131,12 @@ def test_what_it_tells_goes_to_scripts_and_back(service: Service, monkeypatch: p
 def test_limits_that_all_places_together_may_exceed_are_said(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run of several places is not refused for them: it begins, and its cap ends it."""
+    """A run of several places is not refused for them: then it goes on where that costs nothing."""
     more = "budget: {total: $0.10, deadline: 4m}\n"
     made = quoted(service, monkeypatch, Quoting({"hosts": 60.0, "slurm": 400.0}), more)
     assert made.notes[:2] == (
         "it may take 8 min 12 s, and budget.deadline is 4 min",
-        "it may cost $0.14, and budget.total is $0.10: that ends it",
+        "it may cost $0.14, and budget.total is $0.10: no more is spent",
     )
 
 
