@@ -299,12 +299,17 @@ def test_tasks_without_steps_are_quoted_by_their_duration():
 
 
 @pytest.mark.parametrize(
-    ("workers", "on_each", "machines", "count", "at_once"),
-    [(1, 2.0, 3, 3, 6), (1, 2.0, 4, 4, 6), (1, 1.0, 2, 2, 2), (2, 1.0, 4, 4, 2), (2, 1.0, 1, 2, 1)],
-)
-def test_a_share_of_a_sweep_has_just_the_machines_that_are_taken(workers, on_each, machines, count, at_once):
+    ("workers", "on_each", "machines", "count", "at_once", "servers"),
+    [
+        (1, 2.0, 3, 3, 6, 0), (1, 2.0, 4, 4, 6, 0), (1, 1.0, 2, 2, 2, 0), (2, 1.0, 4, 4, 2, 0),
+        (2, 1.0, 1, 2, 1, 0), (1, 2.0, 3, 3, 3, 1),
+    ],
+)  # fmt: skip
+def test_a_share_of_a_sweep_has_just_the_machines_that_are_taken(
+    workers, on_each, machines, count, at_once, servers
+):
     """And as many tasks at a time as these have room for; a gang needs its own at least."""
-    work = workload("shard", most=2, tasks=6, machines=machines)
+    work = workload("shard", most=2, tasks=6, machines=machines, servers=servers)
     del work.lengths[3 - workers]
     found = Machines.of(market(offer("t4", 0.5)).catalogue.columns(), np.array([on_each]))
     some = Candidates.of(work, found, found[:0], None)

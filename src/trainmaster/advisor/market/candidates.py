@@ -103,7 +103,8 @@ class Candidates(Frame):
             helpers = np.zeros(len(k))
             good = total <= min(workload.spread or MOST_NODES, hosts or MOST_NODES)
         if workload.machines is not None and slots is None:
-            gangs = np.floor(workload.machines / nodes) * (per_node if max(workload.lengths) == 1 else 1)
+            is_gang = workload.servers > 0 or max(workload.lengths) > 1
+            gangs = np.floor(workload.machines / nodes) * (1 if is_gang else per_node)
             g = np.clip(gangs, 1, workload.tasks)
             helpers = helpers / np.maximum(at_once[0], 1) * g
             total, good = np.maximum(workload.machines, nodes), np.ones(len(k), dtype=bool)
