@@ -140,18 +140,21 @@ def tasks_by_place(rooms: Sequence[Room], tasks: int, machines: Mapping[str, int
 
     Args:
         rooms: of the places.
-        tasks: of the sweep, at least one for each place.
+        tasks: of the sweep. Of fewer than places each counts as one, as its machines are taken.
         machines: gangs of them, by place.
 
     >>> rooms = [Room("hosts", 2, 60.0, 0.0), Room("aws", 4, 30.0, 0.1, wait_s=20.0)]
     >>> tasks_by_place(rooms, 6, {"hosts": 2, "aws": 2}), tasks_by_place(rooms, 2, {"hosts": 2, "aws": 2})
     ({'hosts': 2, 'aws': 4}, {'hosts': 1, 'aws': 1})
+    >>> tasks_by_place(rooms, 1, {"hosts": 2, "aws": 2})
+    {'hosts': 1, 'aws': 1}
     """
     found = dict.fromkeys((room.place for room in rooms), 0)
     for number, _, _ in _placed(rooms, [each.tasks for each in rooms], tasks, machines):
         found[rooms[number].place] += 1
     for place in [place for place, count in found.items() if not count]:
-        found[max(found, key=lambda each: found[each])] -= 1
+        most = max(found, key=lambda each: found[each])
+        found[most] -= found[most] > 1
         found[place] = 1
     return found
 
