@@ -228,6 +228,14 @@ class PlaceTable:
             pass  # without a quote it is not known
         return place
 
+    def ask_again(self) -> None:
+        """What nothing was known of is quoted once more: it may have been measured since."""
+        self._made = {
+            name: made
+            for name, made in self._made.items()
+            if isinstance(made, TrainmasterError) or not made.is_unknown
+        }
+
     def quoted(self) -> list[QuotedPlace]:
         """Each place with its row."""
         return [QuotedPlace(each, self._row(each)) for each in self.places]

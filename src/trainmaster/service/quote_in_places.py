@@ -187,6 +187,7 @@ def _row(part: _QuotedPart) -> PlaceRow:
 
 
 def _alone(seen: PlaceTable) -> list[PlaceRow]:
+    seen.ask_again()
     return [each.row for each in seen.quoted()]
 
 

@@ -205,3 +205,22 @@ def test_a_recipe_that_was_settled_on_fewer_machines_is_quoted_so(
     for one in (settled, plain, fewer):
         assert cast("Any", table.quote_settled(one)) == "quote"
     assert asked == [plain, fewer]
+
+
+def test_what_was_measured_meanwhile_is_known_in_all_rows(
+    table: PlaceTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a run in several places, whose limits were looked at before; what is known is quoted once."""
+    is_known, span = False, Interval(60.0, 60.0, 60.0)
+
+    def quote(_service: object, one: Recipe, *_: object) -> FakeQuote:
+        return FakeQuote(one.provider, span, span, is_unknown=not is_known)
+
+    monkeypatch.setattr("trainmaster.service.place_table._quote", quote)
+    assert table.quote("hosts").is_unknown
+    is_known = True
+    table.ask_again()
+    made = table.quote("hosts")
+    assert not made.is_unknown
+    table.ask_again()
+    assert table.quote("hosts") is made
