@@ -18,7 +18,7 @@ from trainmaster.advisor.quote.supply import Market
 from trainmaster.db import Database
 from trainmaster.providers import Catalogue, load_catalogue
 from trainmaster.service.quotes.candidate_offers import told_by, told_elsewhere
-from trainmaster.service.quotes.job_knowledge import JobKnowledge, is_elsewhere
+from trainmaster.service.quotes.job_knowledge import JobKnowledge, _elsewhere, is_elsewhere
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_service import Quoter
@@ -55,6 +55,8 @@ def test_what_was_measured_in_another_place_only_says_little_of_how_fast_this_on
     assert told_elsewhere(measured, offers("laptop", provider="local")) == []
     known = Knowledge.of(found, [], {}, {})
     assert is_elsewhere(known)
+    both = told_elsewhere([*measured, Measurement(None, duration_s=8.0, offer="hosts:host")], lab)
+    assert _elsewhere(Knowledge.of(both, [], {}, {})).startswith("it ran on m4.large and hosts:host only;")
     assert speed_ratio(Device("", 64.0, "m4.large"), known.measured) == Ratio(0.0, 1.0)
 
 

@@ -61,6 +61,11 @@ def is_elsewhere(known: Knowledge) -> bool:
     return known.measured.offer.startswith(ELSEWHERE)
 
 
+def _elsewhere(known: Knowledge) -> str:
+    machines = dict.fromkeys(each.measured.offer.partition(":")[2] for each in known.types)
+    return f"it ran on {' and '.join(machines)} only; how fast other machines are is unknown"
+
+
 def is_told_by_runs(experiment: Experiment) -> bool:
     """Whether it is a gang whose recipe has no length: only runs of it, or of other versions, show that."""
     from trainmaster.advisor.market.workload import Workload
@@ -201,8 +206,7 @@ class JobKnowledge:
                     missing.pop(name, None)
         for name, known in found.items():
             if is_elsewhere(known):
-                machine = known.measured.offer.partition(":")[2]
-                self.notes.append(f"{name}: it ran on {machine} only; how fast other machines are is unknown")
+                self.notes.append(f"{name}: {_elsewhere(known)}")
             if known.held > HELD:
                 self.notes.append(f"{name}: {_held(known)}: the interval is as much wider")
         ordered = {name: found[name] for name in names if name in found}
