@@ -68,7 +68,7 @@ def compared_lines(found: Mapping[str, Any], chosen: Sequence[str]) -> list[str]
 
 def _differences(first: str, diff: Mapping[str, Any]) -> list[str]:
     code, is_other = diff["code"], bool(diff["lines"])
-    what = "code that is not here any more" if code is None else "other code" if code else "the same code"
+    what = "other code, which is not here" if code is None else "other code" if code else "the same code"
     lines = [f"beside {first}, {diff['run']} has {'another' if is_other else 'the same'} recipe and {what}"]
     lines += diff["lines"]
     for each in code or ():

@@ -18,13 +18,13 @@ _MAX_LINES: Final = 200
 _MAX_NAMED: Final = 200
 
 
-def code_changes(before: Path, after: Path, without: Collection[str] = ()) -> list[dict[str, Any]]:
+def code_changes(before: Path, after: Path, without: Collection[bytes] = ()) -> list[dict[str, Any]]:
     """What differs between two snapshots of code.
 
     Args:
         before: a directory.
         after: another one.
-        without: paths that are not looked at.
+        without: contents of files that are not looked at.
 
     Returns:
         Of each file that differs its ``path``, its ``change`` (``changed``, ``added`` or ``removed``), and of
@@ -32,9 +32,11 @@ def code_changes(before: Path, after: Path, without: Collection[str] = ()) -> li
     """
     ours, theirs = _files(before), _files(after)
     found: list[dict[str, Any]] = []
-    for path in sorted({*ours, *theirs} - {*without}):
+    for path in sorted({*ours, *theirs}):
         old, new = ours.get(path), theirs.get(path)
-        if old and new and filecmp.cmp(old, new, shallow=False):
+        if old and new and _are_same(old, new):
+            continue
+        if all(_is_one_of(each, without) for each in (old, new) if each):
             continue
         change = "changed" if old and new else "added" if new else "removed"
         lines = _diff(old, new, path) if old and new and len(found) < _MAX_FILES else []
@@ -48,12 +50,27 @@ def _files(top: Path) -> dict[str, Path]:
     return {
         each.relative_to(top).as_posix(): each
         for each in top.rglob("*")
-        if each.is_file() and not each.is_symlink()
+        if each.is_symlink() or each.is_file()
     }
+
+
+def _are_same(old: Path, new: Path) -> bool:
+    """Links are not followed: they may lead out of the code."""
+    if old.is_symlink() or new.is_symlink():
+        return old.is_symlink() and new.is_symlink() and old.readlink() == new.readlink()
+    is_run = [each.stat().st_mode & 0o100 for each in (old, new)]
+    return is_run[0] == is_run[1] and filecmp.cmp(old, new, shallow=False)
+
+
+def _is_one_of(file: Path, contents: Collection[bytes]) -> bool:
+    size = -1 if file.is_symlink() else file.stat().st_size
+    return any(len(each) == size and file.read_bytes() == each for each in contents)
 
 
 def _diff(old: Path, new: Path, path: str) -> list[str]:
     """Lines of a diff; none if one of both is no small text."""
+    if old.is_symlink() or new.is_symlink():
+        return []
     if max(old.stat().st_size, new.stat().st_size) > _MAX_BYTES:
         return []
     try:

@@ -36,7 +36,7 @@ def compare(found: TeamRuns, runs: Sequence[str]) -> dict[str, Any]:
         ``metrics`` (all names, each with its goal), ``runs``: of each its state, time and cost, ``best`` (of
         each metric the ``value`` and where) and ``tasks`` (parameters and best values), and ``diffs``: how
         the recipe of each run differs from that of the first one, as ``lines`` of a unified diff, and its
-        code, as `code_changes` tells it; None if it is not here any more.
+        code, as `code_changes` tells it; None if one of both is not here (another server has it).
 
     Raises:
         NotFoundError: one is not there, or not the caller's to see.
@@ -64,19 +64,22 @@ def compare(found: TeamRuns, runs: Sequence[str]) -> dict[str, Any]:
 
 
 def _code_changes(before: RowMapping, after: RowMapping) -> list[dict[str, Any]] | None:
-    """How the code differs, but for the recipes, which are compared by themselves."""
+    """How the code differs, but for recipes, wherever they lie in it: they are compared by themselves."""
     old, new = Path(before["code_path"]), Path(after["code_path"])
     if old.name == new.name:
         return []
-    recipes = {str(json.loads(row["recipe"]).get("file", "")) for row in (before, after)}
+    recipes = {_sent(row).encode() for row in (before, after)} - {b""}
     return code_changes(old, new, recipes) if old.is_dir() and new.is_dir() else None
+
+
+def _sent(row: RowMapping) -> str:
+    return str(json.loads(row["recipe"]).get("source_text", ""))
 
 
 def _recipes(rows: Sequence[RowMapping]) -> list[str]:
     """As they were sent; if more was said of one (`--set`), all in one form, so that keys alone differ."""
-    sent = [str(json.loads(row["recipe"]).get("source_text", "")) for row in rows]
     told = [recipe_text(row) for row in rows]
-    return told if told == sent else [written(stored_recipe(row).tree()) for row in rows]
+    return told if told == [*map(_sent, rows)] else [written(stored_recipe(row).tree()) for row in rows]
 
 
 def recipe_diff(before: str, after: str, before_name: str, after_name: str) -> list[str]:

@@ -10,7 +10,7 @@ def test_files_that_differ_are_told_and_lines_of_small_texts(tmp_path):
             (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name / path).write_bytes(data)
         (tmp_path / name / "recipe.yaml").write_text(name)
-    assert code_changes(tmp_path / "before", tmp_path / "after", ["recipe.yaml"]) == [
+    assert code_changes(tmp_path / "before", tmp_path / "after", [b"before", b"after"]) == [
         {"path": "lib/new.py", "change": "added", "lines": []},
         {"path": "old.py", "change": "removed", "lines": []},
         {
@@ -28,3 +28,15 @@ def test_of_a_long_diff_the_beginning_is_shown(tmp_path):
         (tmp_path / name / "train.py").write_text("".join(f"{name} {line}\n" for line in range(1000)))
     (found,) = code_changes(tmp_path / "before", tmp_path / "after")
     assert (len(found["lines"]), found["lines"][-1]) == (201, " ... 1803 more lines")
+
+
+def test_links_and_what_may_be_run_differ_too_and_links_are_not_followed(tmp_path):
+    (tmp_path / "private").write_text("hush")
+    for name, target, mode in (("before", "there", 0o644), ("after", "../private", 0o755)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "data").symlink_to(target)
+        (tmp_path / name / "same").symlink_to("../private")
+        (tmp_path / name / "train.sh").write_text("echo")
+        (tmp_path / name / "train.sh").chmod(mode)
+    found = code_changes(tmp_path / "before", tmp_path / "after", [b"hush"])
+    assert found == [{"path": path, "change": "changed", "lines": []} for path in ("data", "train.sh")]

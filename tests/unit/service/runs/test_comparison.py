@@ -1,0 +1,52 @@
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.service.runs.comparison import compare
+from trainmaster.spec import Recipe
+
+TEXT = "name: line\n# how fast\nexperiments:\n  train: {command: python train.py --lr LR}\n"
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Each with its code; the recipes lie in it, and were named by their whole paths."""
+    rows = {}
+    for run, rate, script, more in (
+        ("a", "1", "one", {}),
+        ("b", "2", "one", {}),
+        ("c", "1", "two", {}),
+        ("d", "1", "one", {"seed": 7}),
+    ):
+        code = tmp_path / f"code-{rate}-{script}"
+        code.mkdir(exist_ok=True)
+        (code / "train.py").write_text(script)
+        (code / "recipe.yaml").write_text(TEXT.replace("LR", rate))
+        recipe = Recipe.read(code / "recipe.yaml", overrides=more).model_dump_json()
+        rows[run] = {"id": run, "code_path": str(code), "recipe": recipe}
+    rows["e"] = {**rows["a"], "code_path": "/of/another/server/code-1-five"}
+    status = dict.fromkeys(("state", "reason", "seconds", "cost_usd"))
+    return SimpleNamespace(
+        row=rows.__getitem__, status=lambda run: {"run": run, **status}, metrics=lambda *_, **__: []
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "recipe", "code"),
+    [
+        (
+            "b",
+            ["-  train: {command: python train.py --lr 1}", "+  train: {command: python train.py --lr 2}"],
+            [],
+        ),
+        ("c", [], ["train.py"]),
+        ("d", ["+seed: 7"], []),
+        ("e", [], None),
+    ],
+)
+def test_what_differs_is_told_once(runs, other, recipe, code):
+    """Of a recipe that is part of the code among the recipes; with `--set` the keys alone."""
+    (diff,) = compare(runs, ["a", other])["diffs"]
+    lines = [line for line in diff["lines"] if line[0] in "+-" and line[:3] not in ("+++", "---")]
+    assert lines == recipe
+    assert (diff["code"] and [each["path"] for each in diff["code"]]) == code
