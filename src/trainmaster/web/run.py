@@ -72,7 +72,7 @@ def show(request: Request, run: str, state: State, caller: Reader, found: Runs) 
         brief=found.brief(run),
         cost=cost_words(status["cost_usd"], cap_usd),
         failure=_failure(found, run, failure) if failure else None,
-        checkpoint=_checkpoint(details, notes.bad[0]) if failed and notes.bad else None,
+        checkpoint=_checkpoint(details, failure or notes.bad[0]) if failed and notes.bad else None,
         is_of_script=status["reason"] in _OF_SCRIPT,
         values=_values(status, tasks),
         panels=panels(names),
