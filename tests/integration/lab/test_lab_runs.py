@@ -189,9 +189,10 @@ def test_a_run_that_is_interrupted_gives_everything_back(renter: Renter) -> None
 def test_the_budget_ends_it_in_time(renter: Renter) -> None:
     """The cap counts what stopping and giving back will cost."""
     before = renter.lab.alive()
-    recipe = renter.gang(steps=4000)
-    text = recipe.read_text().replace("name: steps", "name: steps\nbudget: {total: $0.037}")
-    renting = renter.run(renter.recipe(text))
+    text = renter.gang(steps=4000).read_text().replace("name: steps", "name: steps\nbudget: {total: $0.037}")
+    # A script of which nothing is known: by what others took the run would be refused, as it costs more.
+    (renter.work / "costly.py").write_text((renter.work / "steps.py").read_text())
+    renting = renter.run(renter.recipe(text.replace("steps.py", "costly.py")))
     found = renting.end(1)
     assert found["reason"] == "BUDGET"
     assert 0 < found["cost_usd"] <= 0.037

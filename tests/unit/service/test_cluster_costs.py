@@ -19,7 +19,9 @@ from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.measure.measuring import trace_of
 from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in, where_on
+from trainmaster.service.quotes.fingerprint import Fingerprint
 from trainmaster.service.quotes.forecast_inputs import RentedNow
+from trainmaster.service.quotes.history import History
 from trainmaster.service.quotes.phase_records import ExperimentPhases
 from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
@@ -212,7 +214,7 @@ class World:
             self.database,
             self.recipe,
             "r",
-            lambda: {"main": SimpleNamespace(same=list(same), similar=[], plays=())},
+            lambda: {"main": History(Fingerprint("exact", "similar"), list(same))},
             elapsed=lambda now: now - BEGAN,
             slots=8,
             costs=RecordedClusterCosts("lab", lambda: [self.record]),
