@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from datetime import date
 from types import SimpleNamespace
 
@@ -14,7 +13,6 @@ from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.infeasible import no_feasible
-from trainmaster.advisor.quote.supply import Market
 from trainmaster.db import Database
 from trainmaster.providers import Catalogue, load_catalogue
 from trainmaster.service.quotes.candidate_offers import told_by, told_elsewhere
@@ -160,18 +158,3 @@ def test_a_gang_without_a_length_goes_by_runs_of_other_versions_and_is_not_measu
     database.close()
     assert (found["main"].duration_s, found["main"].similar, missing) == (60.0, 1, {})
     assert told == ["main: 1 measurement of earlier runs used: a minute of it would not show its length"]
-
-
-@pytest.mark.parametrize(("workers", "why"), [("auto", "how long it trains"), (2, "")])
-def test_what_a_silent_gang_took_does_not_choose_its_number_of_workers(flexible, monkeypatch, workers, why):
-    """Its runs do not tell their size: by their time one worker is as good as eight."""
-    recipe = flexible("local", workers)
-    main = recipe.experiments["main"].model_copy(update={"steps": None})
-    recipe = recipe.model_copy(update={"experiments": {"main": main}})
-    quoter = Quoter(SimpleNamespace(), print)
-    known = Knowledge.of([Measurement(None, duration_s=60.0)], [], {}, {})
-    monkeypatch.setattr(quoter._jobs, "known", lambda *_: known)
-    here = load_catalogue("local", today=date(2026, 11, 1))
-    monkeypatch.setattr(quoter, "_market", lambda *_: Market(here, own_machine=True, slots=8))
-    with pytest.raises(UsageError, match=why) if why else nullcontext():
-        quoter._check(recipe, KnowledgeBuilder(here), QuoteOptions())

@@ -495,8 +495,7 @@ class Quoter:
     def _check(self, recipe: Recipe, builder: KnowledgeBuilder, options: QuoteOptions) -> None:
         """What is wrong whatever will be measured is said before that.
 
-        A gang needs its length, which a minute of it does not show: the recipe's, or that of an earlier run
-        of its size. Where that is open no run says what another size takes.
+        A gang needs its length, which a minute of it does not show: the recipe's, or that of an earlier run.
         """
         from trainmaster.advisor.market.workload import Workload
         from trainmaster.advisor.quote.supply import offers_for, servers_for
@@ -506,9 +505,8 @@ class Quoter:
             if options.only is not None and name not in options.only:
                 continue
             workload = Workload.of(experiment, recipe.seed, options.max_workers)
-            if (gang := experiment.distributed) is not None and not workload.has_length:
-                tells = not options.fresh and not gang.is_flexible
-                known = self._jobs.known(recipe, name, builder) if tells else None
+            if experiment.distributed is not None and not workload.has_length:
+                known = None if options.fresh else self._jobs.known(recipe, name, builder)
                 if known is None or known.duration_s is None:
                     raise no_length(name)
             offers_for(workload, market)
