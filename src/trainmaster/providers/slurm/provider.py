@@ -344,7 +344,8 @@ class SlurmProvider(LedgerProvider):
         if not ids:
             return known, seen
         there, listed = answers.parse_jobs(self._answer(scripts.shown_script(ids)))
-        by_id = {job.id: job for job in listed}
+        name = self._name(known.cluster)  # a Slurm that counts anew gives its ids to jobs of others
+        by_id = {job.id: job for job in listed if job.name == name}
         lost = sorted({asked.about["job"] for asked, _, _ in known.left} - by_id.keys())
         if lost:
             by_id |= {job.id: job for job in answers.parse_past(self._answer(scripts.past_script(lost)))}
