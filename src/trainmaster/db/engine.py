@@ -21,6 +21,7 @@ from sqlalchemy import event as sa_event
 from sqlalchemy.engine import URL, Connection, Engine
 
 from trainmaster.db.migrations import lock_schema, upgrade
+from trainmaster.db.patience import is_damaged
 from trainmaster.db.tables import metadata
 from trainmaster.spec.errors import StoreError, UsageError, imports_of
 
@@ -95,6 +96,11 @@ def _without_query_secrets(url: URL) -> URL:
 #: Alembic revision that `metadata` describes; a migration that changes tables changes this too.
 SCHEMA_REVISION = "0011"
 BUSY_TIMEOUT_MS = 30_000
+#: What to do about a database whose files are damaged.
+DAMAGED_ADVICE = (
+    "It is damaged. Keep what is there: move the home to another place. Then `trainmaster server restore "
+    "FILE` makes it again from what `trainmaster server backup` has written (docs/server/backup.md)."
+)
 #: A controller that is stopped (SIGSTOP, a vanished laptop) in mid-transaction blocks others no longer.
 IDLE_TRANSACTION_TIMEOUT_MS = 30_000
 
@@ -126,6 +132,7 @@ def open_database(url: str) -> Engine:
             if engine.dialect.name == "sqlite"
             else "Is the server running, and are user, password and database right? See TRAINMASTER_DATABASE."
         )
+        advice = DAMAGED_ADVICE if is_damaged(error) else advice
         raise StoreError(f"cannot use the database {shown_url}: {first_line(error)}", advice) from error
     except StoreError:
         engine.dispose()

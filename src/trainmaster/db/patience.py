@@ -40,6 +40,8 @@ _SQLITE_CODES = frozenset({5, 6, 7, 10, 13, 14, 15})  # BUSY LOCKED NOMEM IOERR 
 
 
 _DISK_FULL, _SQLITE_FULL = "53100", 13
+#: Of files that are damaged, or none of a database: data and index corrupted; CORRUPT and NOTADB.
+_DAMAGED, _SQLITE_DAMAGED = ("XX001", "XX002"), (11, 26)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,4 +133,13 @@ def is_full(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
     code = getattr(cause, "sqlite_errorcode", None)
     return getattr(cause, "sqlstate", None) == _DISK_FULL or (
         code is not None and code & 0xFF == _SQLITE_FULL
+    )
+
+
+def is_damaged(error: BaseException) -> bool:
+    """True if the files of the database are damaged: no other try reads them."""
+    cause = getattr(error, "orig", None)
+    code = getattr(cause, "sqlite_errorcode", None)
+    return getattr(cause, "sqlstate", None) in _DAMAGED or (
+        code is not None and code & 0xFF in _SQLITE_DAMAGED
     )

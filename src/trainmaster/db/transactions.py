@@ -18,8 +18,8 @@ from typing import Any, Final, TypeVar, cast
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
-from trainmaster.db.engine import first_line, reader_of
-from trainmaster.db.patience import Patience, Try, is_full, is_transient
+from trainmaster.db.engine import DAMAGED_ADVICE, first_line, reader_of
+from trainmaster.db.patience import Patience, Try, is_damaged, is_full, is_transient
 from trainmaster.spec.errors import FullDiskError, StoreError
 
 #: So many writes are in one transaction at most: until its end there are no other writers.
@@ -210,7 +210,8 @@ class Transactions:
                 clashes = isinstance(error, sa.exc.IntegrityError) and this.again and not has_clashed
                 has_clashed = has_clashed or clashes
                 if not clashes and not is_transient(error):
-                    raise StoreError(f"{what}: {trouble}", advice) from error
+                    hint = DAMAGED_ADVICE if is_damaged(error) else advice
+                    raise StoreError(f"{what}: {trouble}", hint) from error
                 no_room = is_full(error)
                 waits = patient and (self.patience.waits_for_room or not no_room)
                 this = wait.once_more(trouble) if waits else None

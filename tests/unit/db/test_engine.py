@@ -56,8 +56,22 @@ def test_a_place_that_is_not_there(tmp_path: Path):
 def test_a_file_that_is_no_database(tmp_path: Path):
     path = tmp_path / "trainmaster.db"
     path.write_bytes(b"no database at all, but long enough to be looked at\n" * 40)
-    with pytest.raises(StoreError, match="not a database"):
+    with pytest.raises(StoreError, match="not a database") as caught:
         Database(f"sqlite:///{path}")
+    assert "trainmaster server restore" in caught.value.hint
+    assert "disk" not in caught.value.hint
+
+
+def test_a_database_that_is_damaged_while_it_is_open_leads_to_its_backup(tmp_path: Path):
+    path = tmp_path / "trainmaster.db"
+    database = Database(f"sqlite:///{path}")
+    database.close()
+    pages = bytearray(path.read_bytes())
+    pages[4096:] = b"\xff" * (len(pages) - 4096)  # the first one says what the file is
+    path.write_bytes(pages)
+    with pytest.raises(StoreError, match="malformed") as caught:
+        queries.runs(Database(f"sqlite:///{path}"))
+    assert "trainmaster server restore" in caught.value.hint
 
 
 @pytest.mark.parametrize("engine_name", ["sqlite"])
