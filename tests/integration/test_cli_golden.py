@@ -163,6 +163,6 @@ def test_volumes(tm, same):
     same("volume-ls", tm.call("volume", "ls", "pets", "-r", "--json").out)
     same("volume-versions", tm.call("volume", "versions", "pets", "--json").out)
     same("volume-fsck", tm.call("volume", "fsck", "pets", "--json").out)
-    same("volume-rm", tm.call("volume", "rm", "pets@1", "--json").out)
+    same("volume-rm", tm.call("volume", "rm", "pets@1", "--yes", "--json").out)
     same("volume-gc", tm.call("volume", "gc", "pets", "--grace", "1000h", "--json").out)
     same("volume-rm-all", tm.call("volume", "rm", "pets", "--yes", "--json").out)

@@ -56,16 +56,22 @@ def rm(
         _refuse_rest(found["runs"], named=bool(ids))
 
 
-def agree_to_remove(what: str, *, yes: bool) -> None:
+def agree_to_remove(
+    what: str, *, yes: bool, hint: str = "`--yes` agrees; `--dry-run` only shows it."
+) -> None:
     """Ask before something goes for good.
+
+    Args:
+        what: goes.
+        yes: the user has agreed before.
+        hint: how to agree, for who has no terminal.
 
     Raises:
         UsageError: the user does not want it, or there is no terminal to ask on; nothing went.
     """
     if yes:
         return
-    question, hint = f"Remove {what}, for good?", "`--yes` agrees; `--dry-run` only shows it."
-    need_yes(question, f"this removes {what}", "not removed", "Nothing was removed.", hint)
+    need_yes(f"Remove {what}, for good?", f"this removes {what}", "not removed", "Nothing was removed.", hint)
 
 
 def _counted(runs: list[Any]) -> str:

@@ -13,6 +13,7 @@ import typer
 
 from trainmaster.cli.opening import context, open_client, server_of_volume
 from trainmaster.cli.output import duration, parsed, print_json, say, show, table
+from trainmaster.cli.removing import agree_to_remove
 from trainmaster.cli.volume_push import index_objects, push
 from trainmaster.cli.volume_tools import (
     VolumeProgressBar,
@@ -190,25 +191,21 @@ def versions(
 @app.command(no_args_is_help=True)
 def rm(
     volume: _Volume,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask before a whole volume is deleted.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before it goes.")] = False,
     as_json: _Json = False,
 ) -> None:
     """Remove a version; without a version the whole volume. Chunks of a version are freed by `gc`."""
+    from trainmaster.service.volumes import volume_address
+
     client = open_client(makes=False)
-    done = client.remove_volume(volume)
-    is_version = done.removed is not None
-    if not is_version:
-        if not yes:
-            if not sys.stdin.isatty():
-                raise UsageError(
-                    f"{done.url}: this would delete the volume with all its versions.",
-                    "Add --yes, or name a version: URL@3.",
-                )
-            typer.confirm(f"Delete {done.url} with all its versions?", abort=True, err=True)
-        with interruptible("ask again; what is gone is gone"):
-            done = client.remove_volume(volume, whole=True)
+    if is_version := volume_address(volume).version is not None:
+        what, hint = volume, "`--yes` agrees."
+    else:  # without `whole` this removes nothing
+        what = f"{client.remove_volume(volume).url} with all its versions"
+        hint = "`--yes` agrees; URL@3 is one version."
+    agree_to_remove(what, yes=yes, hint=hint)
+    with interruptible("ask again; what is gone is gone"):
+        done = client.remove_volume(volume, whole=not is_version)
     if as_json:
         print_json({"volume": done.url, "removed": done.removed})
         return

@@ -148,8 +148,8 @@ class StoreContract(ObjectStoreContract):
         assert [one["version"] for one in volume("versions", url, "--json").json["versions"]] == [1, 2]
         (source / "large").unlink()
         volume("push", source, url, "--chunk-size", "1MiB")
-        volume("rm", f"{url}@1")
-        volume("rm", f"{url}@2")
+        volume("rm", f"{url}@1", "--yes")
+        volume("rm", f"{url}@2", "--yes")
         assert volume("gc", url, "--grace", "0s", "--now", "--json").json["deleted_chunks"] >= 4
         volume("get", url, tm.work / "again")
         subprocess.run(["diff", "-r", source, tm.work / "again"], check=True)

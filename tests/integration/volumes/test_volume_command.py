@@ -68,7 +68,7 @@ def test_a_volume_from_push_to_gc(tm, data):
     assert "Push the same files again" in told
     (tm.work / "lost").rename(lost)
     assert tm.call("volume", "fsck", "cats@2", "--json", code=0).json["versions"][0]["damage"] == []
-    tm.call("volume", "rm", "cats@1", code=0)
+    tm.call("volume", "rm", "cats@1", "--yes", code=0)
     assert tm.call("volume", "gc", "cats", "--json", code=0).json["young_chunks"] == 1
     marked = tm.call("volume", "gc", "cats", "--grace", "0s", code=0)
     assert "0 chunks deleted" in marked.err
@@ -76,7 +76,7 @@ def test_a_volume_from_push_to_gc(tm, data):
     assert "frees them: trainmaster volume gc cats --grace 0s" in marked.err
     freed = tm.call("volume", "gc", "cats", "--grace", "0s", "--json", code=0).json
     assert (freed["deleted_chunks"], freed["free_at_s"], freed["free_with"]) == (1, None, None)
-    tm.call("volume", "rm", "cats@2", code=0)
+    tm.call("volume", "rm", "cats@2", "--yes", code=0)
     again = tm.call("volume", "gc", "cats", "--grace", "0s", "--json", code=0).json
     assert again["marked_chunks"] >= 4
     assert again["free_with"] == "trainmaster volume gc cats --grace 0s"
@@ -96,6 +96,7 @@ def test_a_volume_from_push_to_gc(tm, data):
         (["ls", "cats"], "there is no volume"),
         (["cat", "cats@7", "x"], "no version 7"),
         (["rm", "cats"], "--yes"),
+        (["rm", "cats@1"], "--yes"),
         (["fsck", "cats"], "there is no volume"),
         (["gc", "cats", "--grace", "soon"], "no duration"),
         (["index", "nothing", "cats"], "no objects"),

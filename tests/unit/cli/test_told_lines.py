@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.advisor.quote.quote import ExplainedPhase, Interval
-from trainmaster.cli import metrics, models, opening
+from trainmaster.cli import metrics, models, opening, output, volume
 from trainmaster.cli.renting import explain
 from trainmaster.service.models.model_names import find_model
 from trainmaster.spec.errors import UsageError
@@ -46,3 +46,35 @@ def test_no_share_of_the_doubt_is_less_than_nothing():
     explain(SimpleNamespace(experiments={"main": one}), told.append)
     assert "-0%" not in told[0]
     assert " 0%" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("pets@1", "pets@1"),
+        ("pets@v1", "pets@v1"),
+        ("s3://me@b/pets@2/", "s3://me@b/pets@2/"),
+        ("pets", "/s/pets with all its versions"),
+    ],
+)
+def test_no_version_of_a_volume_goes_unasked(name, what, monkeypatch):
+    removed: list[tuple[str, bool]] = []
+
+    def remove(text, *, whole=False):
+        if whole or "@" in text:
+            removed.append((text, whole))
+        return SimpleNamespace(url=f"/s/{text}", name=text, removed=1)
+
+    monkeypatch.setattr(volume, "open_client", lambda **_: SimpleNamespace(remove_volume=remove))
+    monkeypatch.setattr(output, "can_ask", lambda: False)
+    with pytest.raises(UsageError, match="there is no terminal to ask on") as caught:
+        volume.rm(name)
+    assert "--yes" in caught.value.hint
+    asked: list[str] = []
+    monkeypatch.setattr(output, "can_ask", lambda: True)
+    monkeypatch.setattr(output, "says_yes", lambda question: asked.append(question))
+    with pytest.raises(UsageError, match="you did not agree"):
+        volume.rm(name)
+    assert (asked, removed) == ([f"Remove {what}, for good?"], [])
+    volume.rm(name, yes=True)
+    assert removed == [(name, name == "pets")]

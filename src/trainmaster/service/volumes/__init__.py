@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from trainmaster.volumes.mounting import withdraw as withdraw
     from trainmaster.volumes.mounting.mounts import means_of as means_of
     from trainmaster.volumes.packed.addresses import named_volumes as named_volumes
+    from trainmaster.volumes.packed.addresses import volume_address as volume_address
     from trainmaster.volumes.packed.garbage import Collected as Collected
     from trainmaster.volumes.packed.getting import GetProgress as GetProgress
     from trainmaster.volumes.packed.getting import get as get
@@ -36,6 +37,6 @@ __all__, __getattr__ = lazy_exports(
         "trainmaster.volumes.packed.pushing": "PushProgress push",
         "trainmaster.volumes.packed.table": "Entry",
         "trainmaster.volumes.packed.verifying": "VersionCheck",
-        "trainmaster.volumes.packed.addresses": "named_volumes",
+        "trainmaster.volumes.packed.addresses": "named_volumes volume_address",
     },
 )

@@ -134,7 +134,7 @@ def test_names_are_read_from_the_server_and_the_rest_from_here(server, files, tm
         call("cat", "cats/small", "deep")
     with pytest.raises(UsageError, match="not empty"):
         call("get", "cats/small", tmp_path / "one")
-    assert "gc" not in call("rm", "cats/small@1").stderr
+    assert "gc" not in call("rm", "cats/small@1", "--yes").stderr
 
 
 def test_a_file_in_several_chunks_is_proved(server, home, files, tmp_path):
@@ -225,7 +225,7 @@ def test_a_server_looks_through_a_volume_and_frees_what_no_version_needs(server,
         assert "version 2 was looked through" in told.stderr
     found = json.loads(call("fsck", "pets@2", "--json").stdout)
     assert (found["volume"], found["damaged"], len(found["versions"])) == ("pets", 0, 1)
-    call("rm", "pets@1")
+    call("rm", "pets@1", "--yes")
     assert json.loads(call("gc", "pets", "--now", "--grace", "0s", "--json").stdout)["under_way"] == 0
     for chunk in Path(home.store_url.removeprefix("file://"), "volumes", "pets", "chunks").rglob("*"):
         if chunk.is_file():
