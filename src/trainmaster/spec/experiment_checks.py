@@ -33,7 +33,9 @@ def check_workflow(recipe: YamlNode, problems: Problems, *, command_is_optional:
         if experiment.kind is not Kind.MAPPING:
             continue
         path = ("experiments", name)
-        if not has_command(experiment) and experiment.entries and not command_is_optional:
+        is_told = not problems.misspelt.isdisjoint({(*path, "command"), (*path, "serve", "command")})
+        has_one = command_is_optional or is_told or has_command(experiment)
+        if experiment.entries and not has_one:
             message = "no `command`; write the script to run"
             problems.add(experiments.keys[name], (*path, "command"), message)
         for node, where in _references(experiment, path):
@@ -43,7 +45,8 @@ def check_workflow(recipe: YamlNode, problems: Problems, *, command_is_optional:
                     problems.add(node, where, message)
                 edges[name].setdefault(node.text, (node, where))
             else:
-                right = problems.suggest(node.text, (other for other in names if other != name))
+                others = [other for other in names if other != name]
+                right = problems.suggest(node.text, others) if others else "there is no other experiment"
                 problems.add(node, where, f"unknown experiment '{node.text}'; {right}")
     if cycle := _cycle({name: list(targets) for name, targets in edges.items()}):
         node, where = edges[cycle[0]][cycle[1]]

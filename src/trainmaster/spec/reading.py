@@ -37,10 +37,16 @@ class ReportedMistake(Exception):  # noqa: N818 - never leaves this package
 
 
 class Problems:
-    """The mistakes found so far."""
+    """The mistakes found so far.
+
+    Attributes:
+        mistakes: as they were found.
+        misspelt: keys that stand there under a name that is not known, for which each was proposed.
+    """
 
     def __init__(self) -> None:
         self.mistakes: list[Mistake] = []
+        self.misspelt: set[Path] = set()
         self._known: set[Mistake] = set()
         self._suggestions = 0
 
@@ -152,12 +158,12 @@ def read_noun(noun: type[N], node: YamlNode, path: Path, problems: Problems) -> 
     node = noun.prepare(node, path, problems)
     found_before = len(problems.mistakes)
     keys = {key.name: (field, key) for field, key in keys_of(noun)}
-    refuse_unknown_keys(node, path, problems, list(keys))
+    refuse_unknown_keys(node, path, problems, [*keys, *(name for name, _ in noun.lifted)])
     values: dict[str, Any] = {}
     for name, (field, key) in keys.items():
         child = node.entries.get(name)
         if child is None:
-            if key.required:
+            if key.required and (*path, name) not in problems.misspelt:
                 problems.add(node, path, f"no `{name}`; {key.required}")
             continue
         with problems.goes_on():
@@ -195,6 +201,7 @@ def refuse_unknown_keys(node: YamlNode, path: Path, problems: Problems, known: S
             ours = _OTHER_WORDS.get(name.lower())
             right = f"it is called '{ours}' here" if ours in known else problems.suggest(name, known)
             of_experiment = "" if ours is None or ours in known else f"; an experiment has '{ours}' for it"
+            problems.misspelt |= {(*path, meant) for meant in known if f"'{meant}'" in right}
             problems.add(key, (*path, name), f"unknown key '{shorten(name)}'; {right}{of_experiment}")
 
 

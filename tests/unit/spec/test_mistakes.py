@@ -141,6 +141,18 @@ KEYS = {
         "experiments:\n  train: {retries: 1}\n",
         f"2:3: {T}.command: no `command`; write the script",
     ),
+    "a misspelt command": (
+        "experiments:\n  train:\n    comand: python train.py\n",
+        f"3:5: {T}.comand: unknown key 'comand'; did you mean 'command'?",
+    ),
+    "a command of another tool": (
+        "experiments:\n  train:\n    script: python train.py\n",
+        f"3:5: {T}.script: unknown key 'script'; it is called 'command' here",
+    ),
+    "a misspelt key that must be there": (
+        "experimets: {train: {command: x}}\n",
+        "1:1: experimets: unknown key 'experimets'; did you mean 'experiments'?",
+    ),
     "an empty command": ("experiments:\n  train: {command: ' '}\n", f"2:20: {T}.command: an empty script"),
     "a colon in a command": (
         "experiments:\n  train:\n    command:\n      - echo a: b\n",
@@ -175,6 +187,10 @@ KEYS = {
     "an unknown after": (
         HEAD + "  test:\n    after: [trian]\n    command: x\n",
         "5:13: experiments.test.after.0: unknown experiment 'trian'; did you mean 'train'?",
+    ),
+    "an unknown after of the only experiment": (
+        HEAD + "    after: typo\n",
+        f"4:12: {T}.after: unknown experiment 'typo'; there is no other experiment",
     ),
     "an unknown from": (
         HEAD + "  test:\n    data: {m: {from: trian}}\n    command: x\n",

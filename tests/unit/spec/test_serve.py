@@ -67,6 +67,7 @@ def test_the_port_of_a_replica_is_known_where_it_starts(command):
         ("{command: x, ports: 8}", "", 4, "did you mean 'port'"),
         ("{command: x}", "    command: y\n", 4, "give it once"),
         ("{health: /}", "", 3, "no `command`"),
+        ("{comand: x}", "", 4, "did you mean 'command'"),
         ("{command: x}", "    timeout: 3h\n", 5, "`timeout` of a service"),
         ("{command: x}", "    parameters: {a: [1, 2]}\n", 5, "`parameters` of a service"),
         ("{command: x}", "  b:\n    command: y\n    after: api\n", 7, "is a service, which does not end"),
