@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -159,13 +161,29 @@ def _show_plan(plan: dict[str, Any], *, as_json: bool) -> None:
         from trainmaster.service import PlaceRow
 
         show_places([PlaceRow.of(each) for each in plan["places"]], show)
-    for each in plan["requests"]:
+    for each, count in _folded(plan["requests"]):
         rest = {name: value for name, value in each.items() if name != "operation"}
         document = each["parameters"].pop("radl", "") if "parameters" in each else ""
-        show(f"# {each['operation']}\n{json.dumps(rest, indent=2, default=str)}\n{document}".rstrip())
+        times = f" x {count}" if count > 1 else ""
+        show(f"# {each['operation']}{times}\n{json.dumps(rest, indent=2, default=str)}\n{document}".rstrip())
     for each in plan["processes"]:
         more = f", the first of {each['of']} tasks" if each["of"] > 1 else ""
         image = f" in {each['container']}" if each["container"] else ""
         show(f"# {each['experiment']}/{each['task']} {each['member']}{image}{more}")
         show("\n".join(f"{name}={value}" for name, value in sorted(each["variables"].items())))
         show(each["command"])
+
+
+def _folded(requests: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
+    """The first of those that follow each other and differ in their names only, as pods do; how many."""
+    alike = [list(some) for _, some in groupby(requests, key=_without_name)]
+    return [(some[0], len(some)) for some in alike]
+
+
+def _without_name(request: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = request.get("parameters") or {}
+    about = parameters.get("metadata") if isinstance(parameters, dict) else None
+    if not isinstance(about, dict):
+        return dict(request)
+    unnamed = {key: value for key, value in about.items() if key != "name"}
+    return {**request, "parameters": {**parameters, "metadata": unnamed}}

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.advisor.quote.quote import ExplainedPhase, Interval
-from trainmaster.cli import metrics, models, opening, output, volume
+from trainmaster.cli import metrics, models, opening, output, run, volume
 from trainmaster.cli.renting import explain
 from trainmaster.service.models.model_names import find_model
 from trainmaster.spec.errors import UsageError
@@ -78,3 +78,18 @@ def test_no_version_of_a_volume_goes_unasked(name, what, monkeypatch):
     assert (asked, removed) == ([f"Remove {what}, for good?"], [])
     volume.rm(name, yes=True)
     assert removed == [(name, name == "pets")]
+
+
+def test_of_pods_that_differ_in_their_names_one_is_shown(capsys):
+    def pod(name: str, image: str = "python") -> dict[str, object]:
+        parameters = {"kind": "Pod", "metadata": {"name": name, "labels": {}}, "spec": {"image": image}}
+        return {"service": "kubernetes", "operation": "create pod", "parameters": parameters}
+
+    bucket = {"service": "s3", "operation": "PutObject"}
+    requests = [pod("w-0"), pod("w-1"), pod("w-2"), pod("ps-0", "slim"), bucket, bucket]
+    run._show_plan({"notes": [], "requests": requests, "processes": []}, as_json=False)
+    out = capsys.readouterr().out
+    heads = [line for line in out.splitlines() if line.startswith("#")]
+    assert heads == ["# create pod x 3", "# create pod", "# PutObject x 2"]
+    assert "w-0" in out
+    assert "w-1" not in out
