@@ -352,6 +352,20 @@ def test_an_attempt_whose_machines_are_out_of_reach_at_its_end_keeps_its_reason(
     )
 
 
+def test_a_task_that_is_cancelled_after_a_loss_says_nothing_of_that():
+    lost = "worker-0: its machine, or what watched it there, died, so how it ended is not known"
+    of = task(State.STOPPING, end_reason=EndReason.CANCELLED, attempt=1, message=lost)
+    recovered = {EffectKind.RECOVER: DONE}
+    move = only_move(decide(of, seen(exited(FAILED), recovered, wanted=EndReason.CANCELLED)))
+    assert (move.reason, move.message, move.closes.message) == (EndReason.CANCELLED, "", "")
+    dear = replace(seen(exited(FAILED), recovered, wanted=EndReason.BUDGET), why="it may cost $5.00")
+    move = only_move(decide(replace(of, end_reason=EndReason.BUDGET), dear))
+    assert move.message == move.closes.message == "it may cost $5.00"
+    failed = replace(of, end_reason=EndReason.USER_ERROR, message="worker-0: exit code 1")
+    move = only_move(decide(failed, seen(exited(FAILED), recovered, wanted=EndReason.CANCELLED)))
+    assert move.message.startswith("worker-0: exit code 1")
+
+
 def test_of_an_attempt_that_never_began_nothing_is_out_of_reach():
     of = task(State.RECOVERING, end_reason=EndReason.USER_ERROR, started_at=NOW - 60.0)
     recovered = seen(exited(FAILED), {EffectKind.RECOVER: DONE})

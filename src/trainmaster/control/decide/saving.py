@@ -91,9 +91,7 @@ def stopping(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list
         case (
             Phase.UNKNOWN
         ):  # nothing of it ever ran, nothing is left to save, or there is no time to wait for its nodes
-            # What the message says may be of an earlier attempt, where the run ends it without a word.
-            why = seen.why if seen.wanted is reason_of(task) else task.message
-            words = [why, NOT_REACHED if task.started_at is not None else ""]
+            words = [_said(task, seen), NOT_REACHED if task.started_at is not None else ""]
             return finish(task, seen, Job(done=True, message="; ".join(filter(None, words))), now)
         case Phase.EXITED:
             pass
@@ -317,8 +315,13 @@ def _why(task: Task, seen: ObservedTask, job: Job, reason: EndReason) -> str:
     if reason is EndReason.NODE_LOST and job.reason is None:
         return loss_words(seen.gang) or task.message
     if job.message or reason is not EndReason.USER_ERROR:
-        return job.message or task.message
+        return job.message or _said(task, seen)
     return with_last_error(task.message, seen.gang, job.last_errors)
+
+
+def _said(task: Task, seen: ObservedTask) -> str:
+    """What was said of its end. Where the run ends it, what its message says may be of an earlier one."""
+    return seen.why if seen.wanted is reason_of(task) else task.message
 
 
 def _closed(
