@@ -25,6 +25,7 @@ from trainmaster.advisor.quote.quote import (
     Types,
 )
 from trainmaster.api.remote.connection import RestConnection, error_of, quoted
+from trainmaster.api.remote.protocol_parts import names_file_of
 from trainmaster.api.remote.streaming import Listening
 from trainmaster.api.results import RunPlan
 from trainmaster.providers import Offer
@@ -37,6 +38,7 @@ from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.service.quotes.quote_options import QuoteOptions
+    from trainmaster.spec import Recipe
 
 
 #: The server is to answer when there is news, or after so long. One of before that does not know how is
@@ -52,6 +54,7 @@ def asked(
     options: Mapping[str, Any],
     read: Callable[[Mapping[str, Any]], Any],
     shown_at: str = "",
+    recipe: Recipe | None = None,
 ) -> Listening:
     """Ask, and tell what is told meanwhile: lines, progress, quotes, at last the answer.
 
@@ -62,6 +65,7 @@ def asked(
         options: what else is asked.
         read: makes of the answer what it is at home.
         shown_at: where it is looked at; ``route`` by default.
+        recipe: that is asked about: its file is named where something is wrong.
     """
     names: list[str] = []
     stopped: list[int] = []
@@ -71,10 +75,14 @@ def asked(
         return len(stopped) if names and len(stopped) == 1 else 0
 
     def told() -> Generator[Any]:
-        recipe, notes = sent()
+        with names_file_of(recipe):
+            yield from answered()
+
+    def answered() -> Generator[Any]:
+        body, notes = sent()
         yield from (f"note: {note}" for note in notes)
         asked_at = time.monotonic()
-        found = connection.post(route, {**recipe, **options}, wait_s=_WAIT_S)
+        found = connection.post(route, {**body, **options}, wait_s=_WAIT_S)
         names.append(f"{shown_at or route}/{quoted(found['id'])}")
         seen, progress, looks = 0, None, 0
         while True:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.api.administration import Limits, as_written
 from trainmaster.api.remote.connection import RestConnection, quoted
-from trainmaster.spec.errors import AccessError, NotFoundError, UsageError
+from trainmaster.spec.errors import AccessError, NotFoundError, RecipeError, UsageError
 from trainmaster.spec.model_reference import ANY_VERSION, ModelReference, checked_alias, checked_name
 
 if TYPE_CHECKING:
@@ -20,6 +21,25 @@ def sent_text(recipe: Recipe) -> dict[str, Any]:
     """What stands for a recipe in requests; a command that is configured here is for this machine."""
     sent = tuple(each for each in recipe.configured if not each[0].startswith("notify="))
     return {"recipe": recipe.model_copy(update={"configured": sent}).as_yaml(code=".")}
+
+
+@contextmanager
+def names_file_of(recipe: Recipe | None) -> Iterator[None]:
+    """What a server finds wrong in a recipe has the name and the lines of the file that was read here.
+
+    Raises:
+        RecipeError: the server has refused it.
+    """
+    try:
+        yield
+    except RecipeError as refused:
+        if recipe is None:
+            raise
+        if recipe.source_text == sent_text(recipe)["recipe"]:
+            raise RecipeError(recipe.file, refused.mistakes) from None
+        # What was sent is another text, with what is configured and changed: its lines are others.
+        found = [(tuple(each.key_path.split(".")), UsageError(each.message)) for each in refused.mistakes]
+        raise recipe.refused(found) from None
 
 
 class RemoteRegistry:
@@ -222,7 +242,8 @@ class RemoteAdministration:
 
     def examine_places(self, places: Sequence[str], recipe: Recipe | None = None) -> list[dict[str, Any]]:
         body = {"places": list(places), **(sent_text(recipe) if recipe else {})}
-        return list(self._to.post("/doctor", body, repeats=True)["findings"])
+        with names_file_of(recipe):
+            return list(self._to.post("/doctor", body, repeats=True)["findings"])
 
     def teams(self) -> list[dict[str, Any]]:
         return list(self._to.get("/teams")["teams"])

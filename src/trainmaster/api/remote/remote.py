@@ -20,6 +20,7 @@ from trainmaster.api.remote.protocol_parts import (
     RemoteStorage,
     RemoteViews,
     RemoteWorkflows,
+    names_file_of,
     sent_text,
 )
 from trainmaster.api.remote.streaming import Listening, messages
@@ -93,14 +94,15 @@ class RemoteClient:
             self._planned = recipe, plan
             return plan
 
-        return asked(self._to, "/plans", lambda: self._sent(recipe), options, read)
+        return asked(self._to, "/plans", lambda: self._sent(recipe), options, read, recipe=recipe)
 
     def quote_recipe(
         self, recipe: Recipe, path: str, options: QuoteOptions
     ) -> Stream[str | ProfileProgress | Quote]:
         from trainmaster.api.remote.asking import asked, options_of, quote_of
 
-        return asked(self._to, "/quotes", lambda: self._sent(recipe), options_of(options), quote_of)
+        sent = options_of(options)
+        return asked(self._to, "/quotes", lambda: self._sent(recipe), sent, quote_of, recipe=recipe)
 
     def _sent(self, recipe: Recipe) -> tuple[dict[str, Any], tuple[str, ...]]:
         """What stands for a recipe in requests, once its code is there; and notes."""
@@ -442,10 +444,12 @@ class RemoteClient:
 
         with tempfile.TemporaryFile() as packed:  # it is not sent, but would be like this
             notes = [*recipe.notes, *pack(recipe, packed)[1], *missing_script_notes(recipe)]
-        return [*notes, *self._to.post("/recipes/check", sent_text(recipe), repeats=True)["notes"]]
+        with names_file_of(recipe):
+            return [*notes, *self._to.post("/recipes/check", sent_text(recipe), repeats=True)["notes"]]
 
     def dry_run(self, recipe: Recipe) -> dict[str, Any]:
-        return dict(self._to.post("/runs/dry-run", sent_text(recipe), repeats=True))
+        with names_file_of(recipe):
+            return dict(self._to.post("/runs/dry-run", sent_text(recipe), repeats=True))
 
     def configuration(self, directory: str) -> list[dict[str, Any]]:
         return list(self._to.get("/configuration")["values"])

@@ -137,6 +137,12 @@ class Home(RunFiles):
         """Lines ``NAME=VALUE``, readable by the owner only."""
         return self.root / "secrets"
 
+    @property
+    def secrets_hint(self) -> str:
+        """Where the owner puts the value of a secret; of a home on another machine, too."""
+        file = f"add a line NAME=VALUE to {self.secrets_file} (chmod 600)"
+        return f"Export it, or {file}; with a server, on its machine."
+
     def data_directory(self, run: str) -> Path:
         """What one experiment of a run takes over from another, and its volumes."""
         return self.run_directory(run) / INPUTS

@@ -238,7 +238,7 @@ def sink_secrets(opened: OpenHome, recipe: Recipe, environ: Mapping[str, str]) -
         found = TeamSecrets(opened.database, opened.home.root, environ).values(opened.team, names)
         missing = [name for name in names if name not in found]
     if missing:
-        where = f"Export it, or add a line NAME=VALUE to {opened.home.secrets_file} (chmod 600)."
+        where = opened.home.secrets_hint
         if opened.team is not None:
             where = f"A manager sets it: `trainmaster secret set {opened.team} {missing[0]}`."
         raise UsageError(f"sinks: no value for {', '.join(missing)}", where)

@@ -110,7 +110,7 @@ def secrets_of(
     values: dict[str, dict[str, str]] = {}
     missing: list[str] = []
     mistakes: list[tuple[tuple[str, ...], TrainmasterError]] = []
-    where = f"Export it, or add a line NAME=VALUE to {home.secrets_file} (chmod 600)."
+    where = home.secrets_hint
     for name, experiment in recipe.experiments.items():
         if team is None:
             values[name], absent = read_secrets(

@@ -20,7 +20,7 @@ from trainmaster.api.remote.protocol_parts import RemoteAdministration, sent_tex
 from trainmaster.service import ProfilePhase
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.spec import Recipe, Strategy
-from trainmaster.spec.errors import InterruptedByUser, UsageError
+from trainmaster.spec.errors import InterruptedByUser, RecipeError, UsageError
 
 SHAPE = ClusterShape(Rented("m5.large", 2, True, "aws", "eu", 0.1), Rented("c5.large", 1), 2, 3)
 POINT = Point(Strategy.PS_ASYNC, 2, step_time_s=0.5)
@@ -121,6 +121,31 @@ def test_ctrl_c_ends_the_measurement_there():
 def test_a_refusal_is_raised_with_its_hint():
     _, stream = quoted(state(error={"title": "nothing is feasible", "hint": "Give more time."}))
     with pytest.raises(UsageError, match=r"nothing is feasible\nGive more time"):
+        list(stream)
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "line"),
+    [
+        (["name: job", "experiments:", "  main: {command: make, secrets: [KEY]}"], {}, "3:34"),
+        (["experiments:", "  main: {command: make, secrets: [KEY]}"], {"provider": "lab"}, "2:34"),
+    ],
+)
+def test_what_a_server_finds_wrong_is_told_of_the_file(lines, options, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text("\n".join(lines))
+    recipe = Recipe.read("job.yaml", **options)
+    key = "experiments.main.secrets"
+    there = Recipe.from_text(sent_text(recipe)["recipe"])
+    (mistake,) = there.refused(
+        [(("experiments", "main", "secrets"), UsageError("no value for KEY"))]
+    ).mistakes
+    told = {"line": mistake.line, "column": mistake.column, "key": key, "message": mistake.message}
+    error = {"error": "RecipeError", "title": "x", "mistakes": [told]}
+    connection = Answers(state(error=error))
+    sent = {"recipe": "r", "code": "c"}, ()
+    stream = asked(connection, "/plans", lambda: sent, {}, plan_of, recipe=recipe)
+    with pytest.raises(RecipeError, match=rf"^job\.yaml:{line}: {key}: no value for KEY$"):
         list(stream)
 
 

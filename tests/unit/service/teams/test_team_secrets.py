@@ -66,6 +66,8 @@ def test_what_no_variable_can_be_is_refused(secrets, name, value):
 
 
 def test_a_teams_run_gets_its_teams_values_and_never_the_servers(service, secrets, recipe):
+    with pytest.raises(UsageError, match=r"export it, or add a line .*; with a server, on its machine"):
+        service.secrets_of(recipe, {})
     service.home.secrets_file.write_text("KEY=of-the-home\n")
     service.home.secrets_file.chmod(0o600)
     environ = {"KEY": "of-the-server"}
