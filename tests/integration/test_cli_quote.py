@@ -71,7 +71,7 @@ def test_a_training_is_measured_quoted_and_the_quote_is_kept(tm):
     assert [(each["provider"], each["job"]) for each in score["by"]] == [("local", "single")]
     assert "local" in tm.call("score").out
     inside = tm.call("score", "--json").json["estimate"]["coverage"]["n"]
-    assert f"of 1 run here, {inside} inside the interval" in quote(tm, recipe).err
+    assert f"of 1 run here, {inside} came out inside the interval" in quote(tm, recipe).err
     word = {"binding": "quote", "estimate": "estimate"}[ended["quote"]["kind"]]
     assert f"  {word}: " in tm.call("status", ended["run"]).out
 

@@ -91,11 +91,12 @@ class Score:
         """For people, beside a quote; empty if there is nothing to tell.
 
         >>> Score(13, 11, 2, 12, 11, 0, 1, 1.4).line
-        'of 12 runs here, 11 inside the interval'
+        'how good such quotes were: of 12 runs here, 11 came out inside the interval'
         """
         if not self.judged:
             return ""
-        return f"of {self.judged} run{'s' * (self.judged != 1)} here, {self.inside} inside the interval"
+        runs = f"{self.judged} run{'s' * (self.judged != 1)}"
+        return f"how good such quotes were: of {runs} here, {self.inside} came out inside the interval"
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``: shares are null where there was nothing to count."""

@@ -48,7 +48,7 @@ def test_early_and_late_are_both_outside(database):
     assert (score.runs, score.kept, score.judged) == (4, 3, 4)
     assert (score.inside, score.early, score.late) == (1, 2, 1)
     assert score.time_width == 2.0
-    assert score.line == "of 4 runs here, 1 inside the interval"
+    assert score.line == "how good such quotes were: of 4 runs here, 1 came out inside the interval"
 
 
 def test_a_run_that_failed_is_not_kept_and_says_nothing_of_the_interval(database):
@@ -93,9 +93,10 @@ def test_the_line_is_of_like_quotes(database):
     ended(database, "a", 60.0)
     ended(database, "b", 60.0, provider="aws")
     ended(database, "c", 600.0, kind="binding")
-    assert score_line(database, "h", "estimate", "local") == "of 1 run here, 1 inside the interval"
-    assert score_line(database, "h", "estimate") == "of 2 runs here, 2 inside the interval"
-    assert score_line(database, "h", "binding") == "of 1 run here, 0 inside the interval"
+    said = "how good such quotes were: of {} here, {} came out inside the interval"
+    assert score_line(database, "h", "estimate", "local") == said.format("1 run", 1)
+    assert score_line(database, "h", "estimate") == said.format("2 runs", 2)
+    assert score_line(database, "h", "binding") == said.format("1 run", 0)
 
 
 def test_the_report_is_by_kind_provider_and_job(database):
