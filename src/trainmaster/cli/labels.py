@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from trainmaster.cli.completing import run_ids
 from trainmaster.cli.output import print_json, say, show
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 
 if TYPE_CHECKING:
     from trainmaster.api import ClientProtocol
 
+#: Of one condition that are looked for, and runs whose names may be meant instead.
+_MOST_NAMES: Final = 8
+_NEWEST: Final = 8
 #: Options of verbs that act on several runs; `selected` and `condition` take them.
 Labels = Annotated[
     list[str] | None,
@@ -86,6 +90,32 @@ def condition(labels: Sequence[str] | None, where: str | None) -> str:
     return wanted
 
 
+def none_fits(client: ClientProtocol, where: str) -> str:
+    """That no run fits a condition; and which of its names no run has, with the nearest that one has."""
+    from trainmaster.spec.node import nearest
+    from trainmaster.spec.where import FIELDS, names_in, parse_where
+
+    said = f"no run fits: {where}"
+    asked = names_in(parse_where(where))[:_MOST_NAMES]
+    unknown = [each.name for each in asked if not client.listed(1, where=str(each))["runs"]]
+    known = [*FIELDS, *_names_there(client)] if unknown else []
+    for name in unknown:
+        near = nearest(name, known)
+        said += f"\nno run has {name!r}" + (f": did you mean {near!r}?" if near else "")
+    return said
+
+
+def _names_there(client: ClientProtocol) -> list[str]:
+    """Labels, and the metrics and parameters with curves, of the newest runs."""
+    names: dict[str, None] = {}
+    for line in client.listed(_NEWEST)["runs"]:
+        names |= dict.fromkeys(line.get("labels", {}))
+        with suppress(TrainmasterError):  # what it reported is gone
+            for curve in client.curves(line["run"], points=4):
+                names |= dict.fromkeys((curve["key"], *curve["parameters"]))
+    return list(names)
+
+
 def selected(
     client: ClientProtocol, run: str | None, labels: Sequence[str] | None, where: str | None
 ) -> list[str]:
@@ -110,6 +140,6 @@ def selected(
         return [client.resolve(run)]
     found = [row["run"] for row in client.listed(where=wanted)["runs"]]
     if not found:
-        raise NotFoundError(f"no run fits: {wanted}", "`trainmaster status` lists the runs.")
+        raise NotFoundError(none_fits(client, wanted), "`trainmaster status` lists the runs.")
     say(f"{len(found)} run{'s' * (len(found) != 1)}: {', '.join(found[:10])}{' ...' * (len(found) > 10)}")
     return found

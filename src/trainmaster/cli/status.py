@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.completing import run_ids
-from trainmaster.cli.labels import Labels, WhereText, condition, labels_text
+from trainmaster.cli.labels import Labels, WhereText, condition, labels_text, none_fits
 from trainmaster.cli.output import (
     SHOWN_MODELS,
     best_text,
@@ -158,7 +158,7 @@ def _show_runs(client: ClientProtocol, limit: int | None, where: str, *, with_ov
     listed = client.listed(limit or _LISTED_RUNS, where=where)
     runs = listed["runs"]
     if not runs:
-        say(f"no run fits: {where}" if where else "no runs yet: `trainmaster run RECIPE` starts one")
+        say(none_fits(client, where) if where else "no runs yet: `trainmaster run RECIPE` starts one")
         return
     if with_overview:
         for line in _overview_lines(client.overview()):

@@ -63,6 +63,10 @@ class Has:
     kind: str
     name: str
 
+    def __str__(self) -> str:
+        """As a condition."""
+        return f"{self.kind}:{self.name}" if self.kind else f"`{self.name}`"
+
 
 @dataclass(frozen=True, slots=True)
 class Not:
@@ -80,6 +84,20 @@ class Both:
 
 
 Where = Comparison | Has | Not | Both
+
+
+def names_in(where: Where) -> list[Has]:
+    """The metrics, parameters and labels that a condition names: of each, whether it is there.
+
+    >>> names_in(parse_where("loss < 0.3 and not (label:project = x or state = SUCCEEDED)"))
+    [Has(kind='', name='loss'), Has(kind='label', name='project')]
+    """
+    if isinstance(where, Has):
+        return [where]
+    if isinstance(where, Comparison):
+        return [] if where.kind == "field" else [Has(where.kind, where.name)]
+    parts = (where.part,) if isinstance(where, Not) else where.parts
+    return list(dict.fromkeys(name for part in parts for name in names_in(part)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.advisor.quote.quote import ExplainedPhase, Interval
-from trainmaster.cli import metrics, models, opening, output, run, volume
+from trainmaster.cli import labels, metrics, models, opening, output, run, volume
 from trainmaster.cli.renting import explain
 from trainmaster.service.models.model_names import find_model
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import NotFoundError, UsageError
 
 
 def test_of_several_models_the_commands_are_told(monkeypatch):
@@ -93,3 +93,24 @@ def test_of_pods_that_differ_in_their_names_one_is_shown(capsys):
     assert heads == ["# create pod x 3", "# create pod", "# PutObject x 2"]
     assert "w-0" in out
     assert "w-1" not in out
+
+
+def test_a_name_that_no_run_has_is_told_with_the_nearest():
+    curves = [{"key": "loss", "parameters": {"lr": 0.1}}]
+
+    def listed(limit=None, *, where=""):
+        if where in ("`loss`", "label:project"):
+            return {"runs": [{"run": "r-1"}]}
+        return {"runs": [] if where else [{"run": "r-1", "labels": {"project": "x"}}]}
+
+    client = SimpleNamespace(listed=listed, curves=lambda *_, **__: curves)
+    said = labels.none_fits(client, "losss < 1 and loss > 0 and (label:projet = x or sate = y) and zz")
+    assert said.splitlines()[1:] == [
+        "no run has 'losss': did you mean 'loss'?",
+        "no run has 'projet': did you mean 'project'?",
+        "no run has 'sate': did you mean 'state'?",
+        "no run has 'zz'",
+    ]
+    assert labels.none_fits(client, "loss < 0 or state = DONE") == "no run fits: loss < 0 or state = DONE"
+    with pytest.raises(NotFoundError, match="did you mean 'loss'"):
+        labels.selected(client, None, None, "losss < 1")
