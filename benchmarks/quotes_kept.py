@@ -492,7 +492,7 @@ def main() -> None:
             bench = Bench(Path(home))
             with bench.lab(kinds):
                 found = [bench.run(name, number) for name, number in SUBSET.items()]
-        out.write_text("".join(json.dumps(each) + "\n" for each in found))
+        out.write_text("".join(json.dumps(here | each) + "\n" for each in found))
         if wrong := [f"{each['run']}: {words}" for each in found for words in untrue(each)]:
             raise SystemExit("\n".join(wrong))
     elif chosen.brute:
