@@ -344,7 +344,7 @@ class SlurmProvider(LedgerProvider):
         if not ids:
             return known, seen
         there, listed = answers.parse_jobs(self._answer(scripts.shown_script(ids)))
-        name = self._name(known.cluster)  # a Slurm that counts anew gives its ids to jobs of others
+        name = self._name(known.cluster)  # a Slurm whose count began again gives its ids to jobs of others
         by_id = {job.id: job for job in listed if job.name == name}
         lost = sorted({asked.about["job"] for asked, _, _ in known.left} - by_id.keys())
         if lost:
