@@ -118,7 +118,7 @@ def test_what_is_wrong_is_a_typed_error(tm):
     )
     assert [line.split()[0] for line in out.splitlines()] == [
         "RecipeError",
-        "experiments.main.command",
+        "experiments.main.comand",
         "RecipeError",
         *["UsageError"] * 5,
         "NotFoundError",
@@ -342,4 +342,4 @@ def test_the_page_for_people_is_true(tm):
     assert "DONE SUCCEEDED" in out
     assert out.count("trained") == 3
     assert "main 0 1.0" in out
-    assert "experiments.main.command no `command`; write the script to run" in out
+    assert "experiments.main.comand unknown key 'comand'; did you mean 'command'?" in out
