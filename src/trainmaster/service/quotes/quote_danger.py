@@ -46,7 +46,7 @@ class QuoteDanger:
 
     def resumed(self, binding: QuoteRecord, time_s: float, cost_usd: float) -> None:
         """An earlier driver has forecast this (medians) last: what it has said then is known."""
-        if time_s > binding.time_s.p95 or cost_usd > binding.cost_usd.p95:
+        if not binding.holds(time_s, cost_usd):
             self._told, self._is_resumed = (time_s, cost_usd), True
 
     def compare(
@@ -61,8 +61,8 @@ class QuoteDanger:
             why: what makes steps slower, in words; asked only if the forecast has left the quote.
         """
         time_s, cost_usd = forecast.time_s.p50, forecast.cost_usd.p50
-        late = time_s > binding.time_s.p95
-        dear = cost_usd > binding.cost_usd.p95
+        late = not binding.time_s.holds(time_s)
+        dear = not binding.cost_usd.holds(cost_usd)
         was_upset, self._is_upset = self._is_upset, False
         is_known, self._is_resumed = not was_upset or self._is_resumed, False
         if not late and not dear:

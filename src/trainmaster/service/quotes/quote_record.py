@@ -80,7 +80,7 @@ class QuoteRecord:
         """
         if not self.holds(time_s, cost_usd):
             return "late"
-        return "early" if time_s < self.time_s.p5 or cost_usd < self.cost_usd.p5 else None
+        return "early" if self.time_s.is_above(time_s) or self.cost_usd.is_above(cost_usd) else None
 
     def as_json(self) -> str:
         """For the database."""

@@ -271,6 +271,14 @@ def test_whose_measurements_an_estimate_is_from(same, lines, whose):
     assert known.whose() == whose
 
 
+@pytest.mark.parametrize("usd", [0.0046 / 3, 0.005 / 3])
+def test_a_price_that_is_certain_is_kept_however_it_is_rounded(usd):
+    as_quoted = QuoteRecord("binding", 0.0, Interval(50, 60, 70), Interval(usd, usd, usd)).as_json()
+    stored = QuoteRecord.of_row({"kind": "binding", "made_at": 0.0, "data": as_quoted})
+    assert stored.kept(EndReason.SUCCEEDED, False, 60.0, usd)
+    assert stored.outside(60.0, usd) is None
+
+
 @pytest.mark.parametrize(
     ("reason", "by_hand", "time_s", "kept", "outside"),
     [
