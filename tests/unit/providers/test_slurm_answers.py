@@ -321,7 +321,8 @@ def test_a_component_that_was_given_back_while_it_waited_holds_no_nodes(tmp_path
 
     def told(job: str) -> str:
         group = f"JobId={job} HetJobId=3 HetJobOffset={int(job) - 3}"
-        return RUNNING.replace("JobId=3", group).replace("worker-0", f"worker-{job}")
+        found = RUNNING.replace("JobId=3", group).replace("worker-0", f"worker-{job}")
+        return found.replace("JobName=tm-a", "JobName=tm-home-c")
 
     waits = [
         told(job).replace("=RUNNING", "=PENDING").replace("NodeList=n[1,3]", "NodeList=") for job in "34"
@@ -341,6 +342,16 @@ def test_a_component_that_was_given_back_while_it_waited_holds_no_nodes(tmp_path
     assert words in ends
     assert never not in ends
     assert "squeue" not in shell.told[-1], "which reads all jobs"
+
+
+def test_an_id_that_slurm_has_given_to_another_job_is_not_ours(tmp_path):
+    ours = RUNNING.replace("JobName=tm-a", "JobName=tm-home-c")
+    shell = Slurm(squeue=Result(0, f"now=0\n{ours}", ""))
+    provider = provider_of(tmp_path, shell)
+    with provider._memory.alone("c"):
+        provider._noted("c", [NodeRequest("worker", 2, "big", token="worker-0")])
+    shell.said = {"show job": Result(0, f"now=0\n{RUNNING}", "")}
+    assert [node.state for node in provider.nodes("c")] == [NodeState.GONE] * 2
 
 
 def test_nothing_of_a_script_goes_on_when_time_is_up(tmp_path, monkeypatch):

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.redaction import redacted
-from trainmaster.spec.units import dollars, format_duration
+from trainmaster.spec.units import DIGIT, dollars, format_duration
 
 if TYPE_CHECKING:
     from trainmaster.providers import Offer
 
 #: From this p95 over p5 on an interval is too wide to plan by.
 WIDE: Final = 4.0
-#: The last digit that is kept of seconds and dollars.
-_DIGIT: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +33,8 @@ class Interval:
     p95: float
 
     def holds(self, value: float) -> bool:
-        """True if what became of it is no more than was said (less is no miss).
-
-        >>> Interval(0.001533, 0.001533, 0.001533).holds(0.0046 / 3)  # a price that is certain, as it is kept
-        True
-        """
-        return value <= self.p95 + _DIGIT
-
-    def is_above(self, value: float) -> bool:
-        """True if what became of it is less than was said."""
-        return value < self.p5 - _DIGIT
+        """True if what became of it is no more than was said (less is no miss)."""
+        return value <= self.p95 + DIGIT
 
     @property
     def width(self) -> float:
