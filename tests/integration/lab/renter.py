@@ -254,3 +254,14 @@ class Renter:
                 os.killpg(begun.process.pid, signal.SIGKILL)
             begun.process.wait()
         return bool(left)
+
+
+def drivers(run: str) -> list[int]:
+    """Processes on machines of the lab, or of another place on this machine, that drive a run."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            if b"trainmaster.service.on_cluster.machine_driver" in words and run.encode() in words[-2]:
+                found.append(int(entry.name))
+    return found

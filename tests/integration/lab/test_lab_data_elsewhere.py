@@ -18,9 +18,8 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pytest.importorskip("blake3", reason="blake3 is not installed")
 pytest.importorskip("sklearn", reason="it has the set that is built in")
 
-from renter import Renter, with_engine
+from renter import Renter, drivers, with_engine
 from run_directory import check
-from test_lab_on_cluster import drivers
 
 from trainmaster.testing.waits import until
 

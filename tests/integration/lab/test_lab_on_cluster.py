@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("boto3", reason="boto3 is not installed")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
-from renter import ENGINE, Renter, Renting
+from renter import ENGINE, Renter, Renting, drivers
 
 from trainmaster.service.quotes.history import DEVICE_FILE, histories
 from trainmaster.service.service import Service
@@ -37,17 +36,6 @@ experiments:
     hardware: {{instance: m4.2xlarge}}
     checkpoint: {{every: 5s}}
 """
-
-
-def drivers(run: str) -> list[int]:
-    """Processes on machines of the lab that drive a run."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-            if b"trainmaster.service.on_cluster.machine_driver" in words and run.encode() in words[-2]:
-                found.append(int(entry.name))
-    return found
 
 
 def moved(renter: Renter, steps: int, engine: str = ENGINE) -> tuple[Renting, str, int]:

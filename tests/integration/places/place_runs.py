@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command_server import TRAINMASTER
 from private_engines import NoEngineError, PrivateEngine, make_image
-from renter import ENGINE, Renter, Renting
+from renter import ENGINE, Renter, Renting, drivers
 from running_server import RunningServer
 
 if TYPE_CHECKING:  # another folder's conftest.py may have the name by then
@@ -115,22 +115,11 @@ def gang(user: Renter, workers: int = 2, steps: int = 60, machine: str = "node")
     return user.recipe(GANG.format(workers=workers, steps=steps, machine=machine))
 
 
-def drivers_of(run: str) -> list[int]:
-    """Processes on machines of a place on this machine that drive a run."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-            if b"trainmaster.service.on_cluster.machine_driver" in words and run.encode() in words[-2]:
-                found.append(int(entry.name))
-    return found
-
-
 def moved(user: Renter, provider: str, recipe: Path) -> tuple[Renting, int]:
     """A run whose first machine drives it."""
     going = user.run(recipe, "--on-cluster", "--send-keys", provider=provider)
     going.until_said(r"drives it from now on")
-    (driver,) = drivers_of(going.run)
+    (driver,) = drivers(going.run)
     return going, driver
 
 
