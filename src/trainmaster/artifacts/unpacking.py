@@ -148,6 +148,12 @@ def _unpack_tar(stream: IO[bytes], name: str, directory: Path, limits: UnpackLim
                     writer.file(path, _blocks(content), member.mode, int(member.mtime * 1_000_000_000))
             else:
                 raise writer.refusal(path, "is neither a file nor a directory nor a link")
+        # Behind the last member lie empty blocks, and then the checksum: a reader that is not read to its
+        # end does not compare it, and a changed byte would pass.
+        rest_bytes = 0
+        for block in _blocks(stream):
+            rest_bytes += len(block)
+            writer.require_room(rest_bytes - _BLOCK_BYTES)
 
 
 class _Writer:
@@ -333,18 +339,27 @@ class Header(tarfile.TarInfo):
         return found
 
 
+def decompressed(raw: Any, begin: bytes) -> Any:  # noqa: ANN401 - whatever can be read
+    """Gives the stream of what gzip, bzip2 or xz packed, by its first bytes; ``raw`` itself if none did.
+
+    Read to its end it has compared the checksums, which `tarfile` does not do with gzip.
+    """
+    opener = next((opener for magic, opener in _OPENERS if begin.startswith(magic)), None)
+    return raw if opener is None else opener(raw, "rb")
+
+
 @contextmanager
 def _decompressed(archive: Path | IO[bytes]) -> Iterator[IO[bytes]]:
     raw: Any = archive.open("rb") if isinstance(archive, Path) else archive
     try:
         begin = raw.read(6)
         raw.seek(0)
-        opener = next((opener for magic, opener in _OPENERS if begin.startswith(magic)), None)
-        if opener is None:
-            yield raw
-            return
-        with opener(raw, "rb") as stream:
+        stream = decompressed(raw, begin)
+        try:
             yield stream
+        finally:
+            if stream is not raw:
+                stream.close()
     finally:
         if isinstance(archive, Path):
             raw.close()

@@ -90,6 +90,25 @@ def test_packed_ones(place: Path, tmp_path: Path, mode: str) -> None:
     assert (place / "x").exists()
 
 
+@pytest.mark.parametrize("mode", ["gz", "bz2", "xz"])
+def test_a_changed_byte_of_a_packed_one_is_refused(tmp_path: Path, mode: str) -> None:
+    packed = tmp_path / f"a.tar.{mode}"
+    with tarfile.open(packed, f"w:{mode}") as archive:
+        archive.addfile(tarfile.TarInfo("empty"))
+        info = tarfile.TarInfo("x")
+        info.size = 300
+        archive.addfile(info, io.BytesIO(os.urandom(300)))
+    data = packed.read_bytes()
+    # No checksum covers the time and the name at the beginning, and what fills bzip2's last byte.
+    for at in range(20, len(data) - 1):
+        place = tmp_path / f"to{at}"
+        place.mkdir()
+        with pytest.raises(UnpackError):
+            unpack(
+                io.BytesIO(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :]), packed.name, place, ROOM
+            )
+
+
 def long_chain() -> bytes:
     """Links so long that `os.path.realpath` gives up, and takes the rest for a plain path."""
     component = "d" * 247

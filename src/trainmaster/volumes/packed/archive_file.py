@@ -9,11 +9,13 @@ import urllib.request
 from types import TracebackType
 from typing import Any, Protocol
 
+from trainmaster.artifacts.unpacking import decompressed
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.volumes.packed.sources import changed
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
+_MAGIC_BYTES = 6
 _ZIP = b"PK\x03\x04"
 _UNPACK = "Unpack it into a directory and push that; no version was made."
 
@@ -52,7 +54,7 @@ class ArchiveFile(io.RawIOBase):
         self.position = 0
         self._ahead = b""
         try:
-            while len(self._ahead) < len(_ZSTD) and (more := self._stream.read(len(_ZSTD))):
+            while len(self._ahead) < _MAGIC_BYTES and (more := self._stream.read(_MAGIC_BYTES)):
                 self._ahead += more
             if self._ahead.startswith(_ZIP):
                 raise PublishError(f"{place} is a zip archive, no tar.", _UNPACK)
@@ -61,9 +63,9 @@ class ArchiveFile(io.RawIOBase):
             raise
 
     def unpacked(self) -> Any:  # noqa: ANN401 - whatever `tarfile` reads from
-        """Gives the stream to read from; zstd, which `tarfile` does not know, is undone."""
+        """Gives the tar itself as a stream, whatever packed it."""
         if not self._ahead.startswith(_ZSTD):
-            return self
+            return decompressed(self, self._ahead)
         import pyarrow
 
         return pyarrow.CompressedInputStream(pyarrow.PythonFile(self, mode="r"), "zstd")

@@ -115,6 +115,22 @@ def test_what_is_no_file_is_left_out(tmp_path):
     assert report.head.file_count == 1
 
 
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
+@pytest.mark.parametrize("where", [0.3, 0.7, 0.99, 0.99999])
+def test_a_changed_byte_of_a_packed_tar_is_refused(tmp_path, kind, where):
+    # Random bytes: gzip stores them as they are, and only its checksum tells that one is another.
+    members = [
+        ("big", random.Random(0).randbytes(2 * LIMIT)),
+        ("small", random.Random(1).randbytes(LIMIT // 2)),
+    ]
+    place = archive(tmp_path / f"y.tar.{kind}", members, f"w:{kind}")
+    data = bytearray(place.read_bytes())
+    data[int((len(data) - 1) * where)] ^= 1
+    place.write_bytes(data)
+    with pytest.raises(PublishError, match="damaged"):
+        pushed(place, tmp_path)
+
+
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
 def test_a_tar_that_was_cut_off(tmp_path, mode):
     rng = random.Random(0)
