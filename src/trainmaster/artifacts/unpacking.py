@@ -324,16 +324,26 @@ class _Writer:
 
 
 class Header(tarfile.TarInfo):
-    """A header of anybody's tar: what it announces is bounded, as `tarfile` reads headers whole."""
+    """A header of anybody's tar: what it announces is bounded, as `tarfile` reads headers whole.
+
+    Only the mark of an archive's end ends it: `tarfile` takes a damaged or a missing header for the end, too,
+    and what lies behind it would be left out without a word.
+    """
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
         """Reads one.
 
         Raises:
-            tarfile.ReadError: it announces an absurd size.
+            tarfile.ReadError: it is damaged, or not there, or announces an absurd size.
         """
-        found = super().frombuf(buf, encoding, errors)  # type: ignore[arg-type]
+        try:
+            found = super().frombuf(buf, encoding, errors)  # type: ignore[arg-type]
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:
+            words = "one of its headers is damaged" if len(buf) == tarfile.BLOCKSIZE else "its end is missing"
+            raise tarfile.ReadError(words) from error
         if found.size < 0 or (found.type in _LONG_HEADERS and found.size > _MOST_AT_ONCE_BYTES):
             raise tarfile.ReadError("one of its headers is out of all measure")
         return found

@@ -109,6 +109,25 @@ def test_a_changed_byte_of_a_packed_one_is_refused(tmp_path: Path, mode: str) ->
             )
 
 
+@pytest.mark.parametrize(
+    ("left", "changed"), [(3072, None), (3172, None), (None, 3082)], ids=["between", "in a header", "changed"]
+)
+def test_what_lies_behind_a_damaged_header_is_not_left_out(
+    tmp_path: Path, left: int | None, changed: int | None
+) -> None:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        for number in range(6):
+            info = tarfile.TarInfo(f"f{number}")
+            info.size = 100
+            archive.addfile(info, io.BytesIO(bytes(100)))
+    data = bytearray(raw.getvalue()[:left])
+    if changed is not None:
+        data[changed] ^= 1
+    with pytest.raises(UnpackError, match=r"header|end"):
+        unpack(io.BytesIO(data), "x.tar", tmp_path, ROOM)
+
+
 def long_chain() -> bytes:
     """Links so long that `os.path.realpath` gives up, and takes the rest for a plain path."""
     component = "d" * 247

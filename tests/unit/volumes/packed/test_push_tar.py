@@ -1,3 +1,4 @@
+import gzip
 import io
 import os
 import random
@@ -127,6 +128,21 @@ def test_a_changed_byte_of_a_packed_tar_is_refused(tmp_path, kind, where):
     data = bytearray(place.read_bytes())
     data[int((len(data) - 1) * where)] ^= 1
     place.write_bytes(data)
+    with pytest.raises(PublishError, match="damaged"):
+        pushed(place, tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+@pytest.mark.parametrize(
+    ("left", "changed"), [(3072, None), (3172, None), (None, 3082)], ids=["between", "in a header", "changed"]
+)
+def test_what_lies_behind_a_damaged_header_is_not_left_out(tmp_path, mode, left, changed):
+    data = bytearray(archive(tmp_path / "z.tar", [(f"f{n}", bytes(100)) for n in range(6)]).read_bytes())
+    data = data[:left]
+    if changed is not None:
+        data[changed] ^= 1
+    place = tmp_path / "x.tar"
+    place.write_bytes(gzip.compress(data) if mode == "w:gz" else data)
     with pytest.raises(PublishError, match="damaged"):
         pushed(place, tmp_path)
 
