@@ -8,6 +8,7 @@ import typer
 
 from trainmaster.cli.completing import run_ids
 from trainmaster.cli.output import bill, duration, number, print_json, show, table
+from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,10 +43,21 @@ def compared_lines(found: Mapping[str, Any], chosen: Sequence[str]) -> list[str]
     Args:
         found: what `ClientProtocol.compare` says.
         chosen: names of metrics; without, the first few.
+
+    Raises:
+        UsageError: no run has one of them.
     """
     from trainmaster.service.runs.comparison import varied
+    from trainmaster.spec.node import nearest
 
     goals = found["metrics"]
+    for name in chosen:
+        if name not in goals:
+            near = nearest(name, list(goals))
+            raise UsageError(
+                f"none of these runs has a metric {name!r}" + (f": did you mean {near!r}?" if near else ""),
+                f"They have {', '.join(goals)}." if goals else "They have reported none.",
+            )
     metrics = list(chosen) or list(goals)[:_SHOWN_METRICS]
     best = [each["best"].get(metrics[0]) if metrics else None for each in found["runs"]]
     names = varied([each for each in best if each is not None])
@@ -68,7 +80,12 @@ def compared_lines(found: Mapping[str, Any], chosen: Sequence[str]) -> list[str]
 
 def _differences(first: str, diff: Mapping[str, Any]) -> list[str]:
     code, is_other = diff["code"], bool(diff["lines"])
-    what = "other code, which is not here" if code is None else "other code" if code else "the same code"
+    if code is None:
+        what = "other code, which is not here"
+    elif any(each["is_source"] for each in code):
+        what = "other code"
+    else:
+        what = "the same code" + "; of its other files (data, settings, outputs) some differ" * bool(code)
     lines = [f"beside {first}, {diff['run']} has {'another' if is_other else 'the same'} recipe and {what}"]
     lines += diff["lines"]
     for each in code or ():

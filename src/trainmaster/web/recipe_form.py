@@ -38,14 +38,14 @@ def mistakes_of(error: Exception | None, caller: Caller) -> list[str]:
 _FIELD_OF: Final = {"total": "budget", "global": "batch", "command": "main", "data": "source"}
 
 
-def wrong_fields(error: Exception | None) -> dict[str, str]:
-    """What is wrong with which field of the form, without the lines of a recipe."""
-    found: dict[str, str] = {}
+def wrong_fields(error: Exception | None) -> dict[str, list[str]]:
+    """All that is wrong with which field of the form, without the lines of a recipe."""
+    found: dict[str, list[str]] = {}
     for mistake in error.mistakes if isinstance(error, RecipeError) else ():
         key = mistake.key_path.rpartition(".")[2]
         name = _FIELD_OF.get(key, key)
         if name in RecipeForm.model_fields:
-            found.setdefault(name, mistake.message)
+            found.setdefault(name, []).append(mistake.message)
     return found
 
 

@@ -1,4 +1,7 @@
+import pytest
+
 from trainmaster.cli.compare import compared_lines
+from trainmaster.spec.errors import UsageError
 
 
 def _run(run, loss, lr):
@@ -7,13 +10,18 @@ def _run(run, loss, lr):
     return {"run": run, "state": "DONE", "reason": "SUCCEEDED", "seconds": 5, "cost_usd": 0, "best": best}
 
 
+def _file(path, change="changed", lines=()):
+    return {"path": path, "is_source": path.endswith(".py"), "change": change, "lines": list(lines)}
+
+
 def test_runs_stand_in_a_table_and_what_differs_below_it():
     found = {
         "metrics": {"loss": "min", "accuracy": "max"},
         "runs": [_run("a-1", 0.25, 0.1), _run("a-2", 0.5, 0.2), _run("a-3", None, 0)],
         "diffs": [
             {"run": "a-2", "lines": ["-lr: 1", "+lr: 2"], "code": []},
-            {"run": "a-3", "lines": [], "code": [{"path": "t.py", "change": "changed", "lines": ["+x"]}]},
+            {"run": "a-3", "lines": [], "code": [_file("t.py", lines=["+x"])]},
+            {"run": "a-4", "lines": [], "code": [_file("out/a.json", "added")]},
         ],
     }
     assert compared_lines(found, ["loss"]) == [
@@ -29,9 +37,32 @@ def test_runs_stand_in_a_table_and_what_differs_below_it():
         "beside a-1, a-3 has the same recipe and other code",
         "changed: t.py",
         "+x",
+        "",
+        "beside a-1, a-4 has the same recipe and the same code; "
+        "of its other files (data, settings, outputs) some differ",
+        "added: out/a.json",
     ]
 
 
 def test_of_many_metrics_the_first_are_shown_and_the_others_counted():
     found = {"metrics": dict.fromkeys("abcdefgh", "min"), "runs": [_run("a-1", 1, 0)], "diffs": []}
     assert compared_lines(found, [])[1:] == ["2 more metrics: `--metric NAME` shows one, --json all"]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said", "hint"),
+    [
+        (
+            ("loss", "accuracy"),
+            "none of these runs has a metric 'los': did you mean 'loss'?",
+            "loss, accuracy",
+        ),
+        ((), "none of these runs has a metric 'los'", "They have reported none."),
+    ],
+)
+def test_a_metric_that_no_run_has_is_told(metrics, said, hint):
+    found = {"metrics": dict.fromkeys(metrics, "min"), "runs": [_run("a-1", 1, 0)], "diffs": []}
+    with pytest.raises(UsageError) as error:
+        compared_lines(found, ["los"])
+    assert error.value.args[0] == said
+    assert hint in error.value.hint

@@ -169,7 +169,7 @@ def test_a_mistake_is_told_at_its_field_without_a_line():
         Recipe.from_text(text)
     found = wrong_fields(error.value)
     assert found.keys() == {"budget", "batch"}
-    assert found["batch"] == "the text 'q'; write a whole number of at least 1"
+    assert found["batch"] == ["the text 'q'; write a whole number of at least 1"]
 
 
 def test_an_empty_form_is_a_recipe(tmp_path):
@@ -278,3 +278,10 @@ def test_the_server_that_is_filled_in_or_quoted_is_in_the_recipe(tmp_path):
     alone = {"worker": rented("c4.xlarge", 1), "parameter_server": None}
     shared = Recipe.from_text(with_cluster(form.text(), "train", alone), directory=tmp_path)
     assert "ps" not in shared.experiments["train"].distributed.hardware
+
+
+def test_all_that_is_wrong_with_a_field_is_told():
+    with pytest.raises(RecipeError) as error:
+        Recipe.from_text("name: x\nexperiments: {t: {command: 'python a.py {{one}} {{two}}'}}\n")
+    (told,) = wrong_fields(error.value).values()
+    assert len(told) == 2, told

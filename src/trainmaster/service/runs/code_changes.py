@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import filecmp
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -16,6 +17,11 @@ _MAX_BYTES: Final = 64 << 10
 _MAX_LINES: Final = 200
 #: So many files are named at most.
 _MAX_NAMED: Final = 200
+#: What programs are written in. All else in a folder of code may be data, settings, or what a run has left.
+_SOURCE: Final = re.compile(
+    r".*\.(bash|cc?|cpp|cuh?|go|h|hpp|ipynb|java|jl|js|lua|pl|pyx?|r|rs|scala|sh|sql)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def code_changes(before: Path, after: Path, without: Collection[bytes] = ()) -> list[dict[str, Any]]:
@@ -27,12 +33,13 @@ def code_changes(before: Path, after: Path, without: Collection[bytes] = ()) -> 
         without: contents of files that are not looked at.
 
     Returns:
-        Of each file that differs its ``path``, its ``change`` (``changed``, ``added`` or ``removed``), and of
-        small texts that were changed the ``lines`` of a unified diff.
+        Of each file that differs its ``path``, whether it ``is_source`` of a program, its ``change``
+        (``changed``, ``added`` or ``removed``), and of small texts that were changed the ``lines`` of a
+        unified diff. Sources come first.
     """
     ours, theirs = _files(before), _files(after)
     found: list[dict[str, Any]] = []
-    for path in sorted({*ours, *theirs}):
+    for path in sorted({*ours, *theirs}, key=lambda path: (not _is_source(path), path)):
         old, new = ours.get(path), theirs.get(path)
         if old and new and _are_same(old, new):
             continue
@@ -40,10 +47,14 @@ def code_changes(before: Path, after: Path, without: Collection[bytes] = ()) -> 
             continue
         change = "changed" if old and new else "added" if new else "removed"
         lines = _diff(old, new, path) if old and new and len(found) < _MAX_FILES else []
-        found.append({"path": path, "change": change, "lines": lines})
+        found.append({"path": path, "is_source": _is_source(path), "change": change, "lines": lines})
         if len(found) == _MAX_NAMED:
             break
     return found
+
+
+def _is_source(path: str) -> bool:
+    return _SOURCE.fullmatch(path) is not None
 
 
 def _files(top: Path) -> dict[str, Path]:

@@ -36,7 +36,7 @@ def compare(found: TeamRuns, runs: Sequence[str]) -> dict[str, Any]:
         ``metrics`` (all names, each with its goal), ``runs``: of each its state, time and cost, ``best`` (of
         each metric the ``value`` and where) and ``tasks`` (parameters and best values), and ``diffs``: how
         the recipe of each run differs from that of the first one, as ``lines`` of a unified diff, and its
-        code, as `code_changes` tells it; None if one of both is not here (another server has it).
+        code, as `code_changes` tells it; None if one of both is not here (another server has it alone).
 
     Raises:
         NotFoundError: one is not there, or not the caller's to see.
@@ -56,20 +56,20 @@ def compare(found: TeamRuns, runs: Sequence[str]) -> dict[str, Any]:
             {
                 "run": run,
                 "lines": recipe_diff(recipes[0], recipe, ids[0], run),
-                "code": _code_changes(rows[0], row),
+                "code": _code_changes(found, rows[0], row),
             }
             for run, row, recipe in zip(ids[1:], rows[1:], recipes[1:], strict=True)
         ],
     }
 
 
-def _code_changes(before: RowMapping, after: RowMapping) -> list[dict[str, Any]] | None:
+def _code_changes(found: TeamRuns, before: RowMapping, after: RowMapping) -> list[dict[str, Any]] | None:
     """How the code differs, but for recipes, wherever they lie in it: they are compared by themselves."""
-    old, new = Path(before["code_path"]), Path(after["code_path"])
-    if old.name == new.name:
+    if Path(before["code_path"]).name == Path(after["code_path"]).name:
         return []
+    old, new = (found.code(row["id"]) for row in (before, after))
     recipes = {_sent(row).encode() for row in (before, after)} - {b""}
-    return code_changes(old, new, recipes) if old.is_dir() and new.is_dir() else None
+    return code_changes(old, new, recipes) if old and new else None
 
 
 def _sent(row: RowMapping) -> str:

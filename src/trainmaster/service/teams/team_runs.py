@@ -24,11 +24,13 @@ from trainmaster.service.runs.log_search import LINES, search_logs
 from trainmaster.service.runs.run_stream import RunStream, StreamCursor
 from trainmaster.service.runs.stored_recipe import recipe_text
 from trainmaster.service.runs.summary import resolve_run, runs_summary
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.units import parse_duration
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sqlalchemy.engine import RowMapping
 
     from trainmaster.advisor.papers.recommend import Wish
@@ -112,6 +114,14 @@ class TeamRuns:
         """
         row = self._service.database.run_row(run)
         return existing(row if self._caller.sees(row["team"]) else None, run)
+
+    def code(self, run: str) -> Path | None:
+        """The snapshot of a run's code, brought here if another server has it; None if it cannot be had."""
+        try:
+            found = self._service.replicas.code(self.row(run))
+        except PublishError:
+            return None
+        return found if found.is_dir() else None
 
     def page(
         self,

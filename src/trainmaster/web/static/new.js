@@ -54,11 +54,12 @@ function show(answer) {
   }
   for (const note of form.querySelectorAll(".at-field")) note.remove();
   for (const field of form.querySelectorAll("[aria-invalid]")) for (const key of ["aria-invalid", "aria-describedby"]) field.removeAttribute(key);
-  for (const [name, text] of Object.entries(answer.wrong)) {
+  for (const [name, texts] of Object.entries(answer.wrong)) {
     const field = form.elements[name], id = `wrong-${name}`;
     field.setAttribute("aria-invalid", "true"); field.setAttribute("aria-describedby", id);
-    (field.closest("label") ?? field).insertAdjacentElement("afterend", Object.assign(document.createElement("p"), {id, className: "note at-field", textContent: text}));
+    (field.closest("label") ?? field).insertAdjacentElement("afterend", Object.assign(document.createElement("p"), {id, className: "note at-field", textContent: texts.join("\n")}));
   }
+  form.dataset.marked = Object.values(answer.wrong).flat().length;
   keep();
 }
 let due = null, again = null, pending = null, is_sending = false;
@@ -154,7 +155,7 @@ async function attempt(path) {
     show(await answer.json());
     // What no field is for is told in the recipe alone, with all else that is wrong.
     const marked = form.querySelectorAll("[aria-invalid]"), told = document.querySelectorAll("#checked li").length;
-    const field = marked.length < told ? null : marked[0], at = panels.findIndex(panel => field && panel.contains(field));
+    const field = form.dataset.marked < told ? null : marked[0], at = panels.findIndex(panel => field && panel.contains(field));
     if (!field || at >= 0) choose(field ? at : tabs.length - 1);
     field?.focus();
     return say(field ? "Not sent: what is marked is wrong." : "Not sent: the recipe says what is wrong.");

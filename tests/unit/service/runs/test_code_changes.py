@@ -3,7 +3,13 @@ from trainmaster.service.runs.code_changes import code_changes
 
 def test_files_that_differ_are_told_and_lines_of_small_texts(tmp_path):
     for name, files in {
-        "before": {"train.py": b"a = 1\nb = 2\n", "old.py": b"", "same.py": b"x", "w.bin": b"\xff\x00"},
+        "before": {
+            "train.py": b"a = 1\nb = 2\n",
+            "old.py": b"",
+            "a.log": b"1",
+            "same.py": b"x",
+            "w.bin": b"\xff\x00",
+        },
         "after": {"train.py": b"a = 1\nb = 3\n", "lib/new.py": b"new", "same.py": b"x", "w.bin": b"\xff\x01"},
     }.items():
         for path, data in files.items():
@@ -11,14 +17,16 @@ def test_files_that_differ_are_told_and_lines_of_small_texts(tmp_path):
             (tmp_path / name / path).write_bytes(data)
         (tmp_path / name / "recipe.yaml").write_text(name)
     assert code_changes(tmp_path / "before", tmp_path / "after", [b"before", b"after"]) == [
-        {"path": "lib/new.py", "change": "added", "lines": []},
-        {"path": "old.py", "change": "removed", "lines": []},
+        {"path": "lib/new.py", "is_source": True, "change": "added", "lines": []},
+        {"path": "old.py", "is_source": True, "change": "removed", "lines": []},
         {
             "path": "train.py",
+            "is_source": True,
             "change": "changed",
             "lines": ["--- train.py", "+++ train.py", "@@ -1,2 +1,2 @@", " a = 1", "-b = 2", "+b = 3"],
         },
-        {"path": "w.bin", "change": "changed", "lines": []},
+        {"path": "a.log", "is_source": False, "change": "removed", "lines": []},
+        {"path": "w.bin", "is_source": False, "change": "changed", "lines": []},
     ]
 
 
@@ -39,4 +47,7 @@ def test_links_and_what_may_be_run_differ_too_and_links_are_not_followed(tmp_pat
         (tmp_path / name / "train.sh").write_text("echo")
         (tmp_path / name / "train.sh").chmod(mode)
     found = code_changes(tmp_path / "before", tmp_path / "after", [b"hush"])
-    assert found == [{"path": path, "change": "changed", "lines": []} for path in ("data", "train.sh")]
+    assert [(each["path"], each["change"], each["lines"]) for each in found] == [
+        ("train.sh", "changed", []),
+        ("data", "changed", []),
+    ]

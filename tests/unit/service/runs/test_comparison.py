@@ -1,3 +1,4 @@
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,10 +25,21 @@ def runs(tmp_path):
         (code / "recipe.yaml").write_text(TEXT.replace("LR", rate))
         recipe = Recipe.read(code / "recipe.yaml", overrides=more).model_dump_json()
         rows[run] = {"id": run, "code_path": str(code), "recipe": recipe}
-    rows["e"] = {**rows["a"], "code_path": "/of/another/server/code-1-five"}
+    rows["e"] = {**rows["a"], "id": "e", "code_path": "/of/another/server/code-1-five"}
     status = dict.fromkeys(("state", "reason", "seconds", "cost_usd"))
+
+    rows["f"] = {**rows["c"], "id": "f", "code_path": "/of/another/server/code-1-two"}
+
+    def code(run):
+        """That of f is on the object store, that of e is gone."""
+        path = tmp_path / "code-1-two" if run == "f" else Path(rows[run]["code_path"])
+        return path if path.is_dir() else None
+
     return SimpleNamespace(
-        row=rows.__getitem__, status=lambda run: {"run": run, **status}, metrics=lambda *_, **__: []
+        code=code,
+        row=rows.__getitem__,
+        status=lambda run: {"run": run, **status},
+        metrics=lambda *_, **__: [],
     )
 
 
@@ -42,6 +54,7 @@ def runs(tmp_path):
         ("c", [], ["train.py"]),
         ("d", ["+seed: 7"], []),
         ("e", [], None),
+        ("f", [], ["train.py"]),
     ],
 )
 def test_what_differs_is_told_once(runs, other, recipe, code):
