@@ -137,7 +137,10 @@ def test_asha_prunes_the_hopeless(tm):
 def test_after_a_kill_the_curves_are_read_again(tm):
     """The rivals' curves come from the files of tasks that ended under an earlier controller."""
     qualities = [0.9, 0.8, 0.1, 0.2]
-    call = tm.start("run", tm.task(CURVE, parameters={"q": qualities}, search=PRUNED, workers=1), "--json")
+    # A trial that began before the kill goes on alone: on a busy machine for longer than a curve takes.
+    waits = CURVE.replace("echo $TRAINMASTER_TASK", "[ {{q}} = 0.9 ] || sleep 60\necho $TRAINMASTER_TASK")
+    recipe = tm.task(waits, parameters={"q": qualities}, search=PRUNED, workers=1)
+    call = tm.start("run", recipe, "--json")
     run = call.run_id()
     tm.until_marks("whole", 1)
     call.kill()

@@ -51,10 +51,12 @@ uri = push(home / "src", str(home / "store/v")).uri
 def servers():
     found = []
     for entry in Path("/proc").iterdir():
+        words = []
         if entry.name.isdigit():
-            words = (entry / "cmdline").read_bytes().split(b"\\0")
-            if b"trainmaster.volumes.mounting.server" in words:
-                found.append((int(entry.name), words[3].decode()))
+            with contextlib.suppress(OSError):  # a process that has ended since, such as fusermount3
+                words = (entry / "cmdline").read_bytes().split(b"\\0")
+        if b"trainmaster.volumes.mounting.server" in words:
+            found.append((int(entry.name), words[3].decode()))
     return found
 
 def gone():
