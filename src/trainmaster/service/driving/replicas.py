@@ -30,6 +30,7 @@ from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.spec.parts import named_places
 from trainmaster.spec.private_files import make_private, write_private
 from trainmaster.spec.states import State
+from trainmaster.transport.host_keys import FILE_NAME
 
 if TYPE_CHECKING:
     from trainmaster.db import Database, Lease
@@ -298,6 +299,9 @@ class RunReplicas:
                 # A home may be moved, or restored elsewhere; a cache may lie behind a link.
                 is_below = root.is_relative_to(self._home.root)
                 (root / name).symlink_to(os.path.relpath(own, root) if is_below else own)
+        # Login nodes are known by the keys that this home has pinned; rented machines have pins of their own.
+        if not (known := root / FILE_NAME).exists() and (own := self._home.root / FILE_NAME).exists():
+            write_private(known, own.read_bytes())
 
 
 def pull(database: Database, run: str, directory: Path, after: int = 0) -> int:

@@ -31,6 +31,7 @@ from trainmaster.db import (
 from trainmaster.db.held_runs import undriven
 from trainmaster.db.run_files import SECRETS, private_place
 from trainmaster.providers.aws.ledger import AwsLedger
+from trainmaster.providers.hosts_over_ssh import jump_target
 from trainmaster.service import Service
 from trainmaster.service.driving import replicas
 from trainmaster.service.driving.encryption import SealedError, SealingKey
@@ -39,6 +40,8 @@ from trainmaster.service.runs.run_stream import RunStream
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import LeaseLostError, NotFoundError, PublishError, StoreError, UsageError
 from trainmaster.spec.states import EndReason, State
+from trainmaster.transport.base import HostKeyError
+from trainmaster.transport.host_keys import FILE_NAME, HostKeys
 
 RECIPE = Recipe.from_dict({"name": "r", "experiments": {"main": {"command": "true"}}}).model_dump_json()
 
@@ -155,6 +158,21 @@ def test_whatever_is_written_when_another_server_sees_the_same(tmp_path_factory,
     database.release(lease, time.time())
     b.take(run)
     assert files_of(b.replicas.taken(b.row(run)), run) == files_of(a.home, run)
+
+
+def test_what_one_logs_in_to_is_known_by_the_key_that_the_home_has_pinned(servers, run):
+    a, b = servers
+    login = jump_target("ada@hpc:2200", None)
+    HostKeys(b.home.root / FILE_NAME).accept(login, "ssh-ed25519 AAAA")
+    a.database.release(a.accept(run), time.time())
+    b.take(run)
+    taken = HostKeys(b.replicas.taken(b.row(run)).root / FILE_NAME)
+    with pytest.raises(HostKeyError, match="shows another host key"):
+        taken.accept(login, "ssh-ed25519 BBBB")
+    taken.accept(login, "ssh-ed25519 AAAA")
+    taken.accept(jump_target("other", None), "ssh-ed25519 CCCC")
+    b.replicas.files(b.row(run))
+    assert len(taken.file.read_text().splitlines()) == 2, "what is pinned there stays"
 
 
 def test_a_reader_elsewhere_has_lines_once_also_when_the_run_moves(servers, database, run):
