@@ -145,6 +145,15 @@ class CheckpointSeries:
         """
         return self._whole(self._numbers())
 
+    def broken(self, above: int) -> list[int]:
+        """Gives the numbers above one that were published, and cannot be restored any more.
+
+        Raises:
+            ForeignArtifactError: one is another's.
+            PublishError: the store fails.
+        """
+        return [number for number in self._numbers() if number > above and self._state(number) is False]
+
     def newest(self) -> int | None:
         """Gives the number of the newest complete checkpoint; None if there is none.
 
@@ -268,13 +277,18 @@ class CheckpointSeries:
 
     def _is_whole(self, number: int) -> bool:
         """Whether all files of a checkpoint are there."""
+        return bool(self._state(number))
+
+    def _state(self, number: int) -> bool | None:
+        """Whether all files of a checkpoint are there; None if it was never published."""
         try:
             manifest = self.manifest(number)
-            if manifest is not None:
-                require_whole(ObjectStore(self.uri_of(number)), manifest)
+            if manifest is None:
+                return None
+            require_whole(ObjectStore(self.uri_of(number)), manifest)
         except (DamagedArtifactError, IncompleteArtifactError):
             return False
-        return manifest is not None
+        return True
 
     def _may_delete(self, number: int) -> bool:
         """Whether only we can have published it."""

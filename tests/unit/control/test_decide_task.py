@@ -10,7 +10,7 @@ from control_nouns import NOW, exited, experiment, gang, member, run_state, seen
 from trainmaster.control.decide.outcome import MAX_BACKOFF_S, backoff_s
 from trainmaster.control.decide.saving import NOT_REACHED
 from trainmaster.control.decide.task import DIED_AT_ONCE_S, Effect, EffectKind, Job, Policy, decide_task
-from trainmaster.db.changes import Progress, TaskChange
+from trainmaster.db.changes import Note, Progress, TaskChange
 from trainmaster.executors.base import MemberStatus, Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, MAX_STAGE_TRIES, EndReason, State
 from trainmaster.spec.until import Until
@@ -66,6 +66,8 @@ def test_staging_begins_a_job_waits_for_it_launches_once():
     assert steps[0] == Progress("e", 0, {"restored": 4})
     assert kinds(steps) == [EffectKind.LAUNCH]
     assert decide(task(State.STAGING), seen(granted, staged, launched=True)) == []
+    told = {EffectKind.STAGE: Job(done=True, fields={"restored": 3}, note="4 is damaged")}
+    assert decide(task(State.STAGING), seen(granted, told))[0] == Note("4 is damaged", "e", 0, 1)
 
 
 @pytest.mark.parametrize(

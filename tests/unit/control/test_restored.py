@@ -69,6 +69,25 @@ def publish(asked: TaskContext, directory: Path, *files: str) -> None:
     assert CheckpointSeries(asked.checkpoints_uri).publish({"": directory}, attempt=1)
 
 
+@pytest.mark.parametrize("damage", ["changed", "gone"])
+def test_a_damaged_one_is_told_and_the_one_before_is_taken(tmp_path: Path, damage: str) -> None:
+    asked = context(tmp_path, None)
+    publish(asked, tmp_path / "one", "a")
+    assert staging.stage(asked, {}).note == ""
+    publish(asked, tmp_path / "two", "b")
+    (stored,) = (tmp_path / "home/store").glob("checkpoints/*/train/0/000002/files-*/b")
+    stored.unlink()
+    if damage == "changed":
+        stored.write_text("x")
+    job = staging.stage(asked, {})
+    assert job.fields == {"restored": 1}
+    assert job.note == "checkpoint 2 is damaged in the store: attempt 2 begins with checkpoint 1"
+    next((tmp_path / "home/store").glob("checkpoints/*/train/0/000001/files-*/a")).unlink()
+    job = staging.stage(asked, {})
+    assert job.fields == {"restored": None}
+    assert job.note == "checkpoints 1, 2 are damaged in the store: attempt 2 has no other one to begin with"
+
+
 @pytest.mark.parametrize("is_direct", [True, False])
 def test_it_is_written_before_anything_is_on_a_node(tmp_path: Path, is_direct: bool) -> None:
     site = Site(is_direct=is_direct)

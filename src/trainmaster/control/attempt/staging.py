@@ -61,7 +61,7 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
         with context.site.alone(context):
             restored = _stage(context, models)
         took = _parts(context.took, time.monotonic() - begun)
-        return Job(done=True, fields={"restored": restored}, took=took)
+        return Job(done=True, fields={"restored": restored}, took=took, note="; ".join(context.notes))
     except UsageError as error:
         return Job(done=True, error=one_line(error), users_fault=True)
     except (ProviderError, NodeGoneError, StoreError) as error:  # of the record: it may be back
@@ -287,7 +287,7 @@ def _restore(context: TaskContext) -> int | None:
 
 def _begin_with_newest(context: TaskContext, series: CheckpointSeries, *, is_own: bool = True) -> int | None:
     """Begin with the newest checkpoint of a series that is whole; None if there is none."""
-    target = context.place.checkpoint
+    target, damaged = context.place.checkpoint, list[int]()
     for number in reversed(series.complete()):
         if is_own and number in context.bad_checkpoints:
             continue
@@ -301,10 +301,21 @@ def _begin_with_newest(context: TaskContext, series: CheckpointSeries, *, is_own
             except RelayError:  # nodes get it from here
                 restore_here(context, series, number, is_own=is_own)
         except DamagedArtifactError:  # the one before is better than none
+            damaged.append(number)
             continue
+        _tell_damaged(context, {*damaged, *series.broken(number)}, f"begins with checkpoint {number}")
         target.mkdir(parents=True, exist_ok=True)
         return number
+    _tell_damaged(context, {*damaged, *series.broken(0)}, "has no other one to begin with")
     return None
+
+
+def _tell_damaged(context: TaskContext, numbers: set[int], what: str) -> None:
+    """Work that was saved is done again: that is not to happen without a word."""
+    if numbers:
+        which = ", ".join(map(str, sorted(numbers)))
+        are = f"checkpoint {which} is" if len(numbers) == 1 else f"checkpoints {which} are"
+        context.notes[:] = [f"{are} damaged in the store: attempt {context.attempt} {what}"]
 
 
 def _note(context: TaskContext, series: CheckpointSeries, number: int) -> None:

@@ -76,7 +76,7 @@ class Job:
         reason: a better reason than the exit code alone gives (OOM read from the log).
         message: a better message than the exit code alone gives.
         last_errors: RECOVER: what each member's log says of its end, where ``message`` knows nothing.
-        note: RECOVER, SAVE: what else the user is told.
+        note: STAGE, RECOVER, SAVE: what else the user is told.
         progressed: RECOVER: the attempt had reported metrics or published a checkpoint.
         unsaved: RECOVER, SAVE, KEEP: what could not be saved is still there, and may be saved later.
         place: where it is then, in words.

@@ -127,7 +127,7 @@ def finish(
     reason = reason or reason_of(task)
     # How the members of an unneeded one died tells nothing: they were told to.
     message = task.message if reason.is_of_no_use else _why(task, seen, job, reason)
-    told = _noted(task, job) if reason.is_whole else _told(task, job)
+    told = noted(task, job) if reason.is_whole else _told(task, job)
     if job.error and reason.is_whole:
         reason = EndReason.USER_ERROR if job.users_fault else EndReason.INTERNAL
         message = job.error
@@ -283,13 +283,14 @@ def _with_reason(kept: Job, last: Job | None) -> Job:
     )
 
 
-def _noted(task: Task, job: Job) -> list[Step]:
+def noted(task: Task, job: Job) -> list[Step]:
+    """What a job has to tell the user."""
     return [_note(task, job.note)] if job.note else []
 
 
 def _told(task: Task, job: Job) -> list[Step]:
     """What is said of what the machines said, and of a last checkpoint that was not saved: where it is."""
-    said = _noted(task, job)
+    said = noted(task, job)
     if not job.unsaved and "kept_checkpoint" not in job.fields:
         return said
     if not job.error or job.reason is EndReason.NODE_LOST:

@@ -25,6 +25,7 @@ from trainmaster.control.decide.saving import (
     effect,
     move,
     next_attempt,
+    noted,
     recovering,
     saving,
     stopping,
@@ -111,7 +112,8 @@ def _staging(task: Task, seen: ObservedTask, now: float) -> list[Step]:
                 reason = EndReason.USER_ERROR if job.users_fault else EndReason.INTERNAL
                 return [move(task, State.STOPPING, reason, job.error, fields={"end_reason": reason})]
             fields = {**job.fields, "tries": 0} if task.tries else job.fields
-            return [Progress(task.experiment, task.number, fields), effect(task, EffectKind.LAUNCH)]
+            told = noted(task, job)
+            return [*told, Progress(task.experiment, task.number, fields), effect(task, EffectKind.LAUNCH)]
         case Phase.RUNNING | Phase.EXITED:
             started_at = seen.gang.started_at
             return [move(task, State.RUNNING, fields={"started_at": started_at} if started_at else {})]

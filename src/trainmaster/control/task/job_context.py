@@ -59,6 +59,7 @@ class TaskContext:
         facts: what was found out of the run.
         took: how long parts of its staging took, until now.
         doing: is told which part is under way.
+        notes: what its staging has to tell the user.
     """
 
     home: Home
@@ -85,6 +86,7 @@ class TaskContext:
     facts: RunFacts = field(default_factory=RunFacts)
     took: list[PhaseDuration] = field(default_factory=list)
     doing: Callable[[str], None] = lambda _: None
+    notes: list[str] = field(default_factory=list)
 
     @contextmanager
     def timed(self, phase: str, part: str) -> Iterator[Callable[[bool], None]]:
