@@ -227,7 +227,7 @@ class EmbeddedClient:
                 left = balance_of(self._wallet, self._service.database.read)
                 recipe = capped_by_wallet(replace(offer, recipe=recipe), left)
         if offer is not None:
-            from trainmaster.service.renting import check_with_provider
+            from trainmaster.service.renting.provider_check import check_with_provider
 
             notes += check_with_provider(self._service, offer.plans, self._environ)
         given = (recipe, planned.path, self._environ, offer, keep_s)
@@ -423,7 +423,7 @@ class EmbeddedClient:
         return asdict(first_recipe(directory, script, may_run=False))
 
     def check(self, recipe: Recipe) -> list[str]:
-        from trainmaster.service.places import check_places
+        from trainmaster.service.places.checking import check_places
         from trainmaster.service.run_planning import check_services_and_sinks
 
         check_services_and_sinks(self._service, recipe, self._environ)

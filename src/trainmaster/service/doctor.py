@@ -112,7 +112,7 @@ def _place_checkup(
     service: Service, name: str, recipe: Recipe | None, environ: Mapping[str, str]
 ) -> list[Finding]:
     from trainmaster.providers import ProviderPlace
-    from trainmaster.service.places import asked_place
+    from trainmaster.service.places.place import asked_place
     from trainmaster.spec.parts import in_place
 
     seen = list[Finding]()

@@ -13,13 +13,13 @@ from trainmaster.control.task.gangs import gang_of, member_names
 from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.worker_counts import with_fewest
-from trainmaster.service.renting import planned_requests, plans_of
+from trainmaster.service.renting.provider_check import planned_requests
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.parts import named_places, parted
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import PlaceRow
-    from trainmaster.service.place_table import PlaceTable
+    from trainmaster.service.places.table import PlaceTable
     from trainmaster.service.service import Service
     from trainmaster.spec import Experiment, Recipe
 
@@ -46,13 +46,13 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
     places: tuple[PlaceRow, ...] = ()
     if len(named_places(recipe)) > 1:
         from trainmaster.service.models.starting_models import with_versions
-        from trainmaster.service.place_table import PlaceTable
-        from trainmaster.service.places import settled_place
+        from trainmaster.service.places.settling import settled_place
+        from trainmaster.service.places.table import PlaceTable
 
         asked = with_versions(service, recipe)
         seen = PlaceTable(service, asked, environ)
         recipe = settled_place(service, asked, environ, told_of_places.append, seen)
-        places = _rows(service, recipe, environ, seen)
+        places = _rows(recipe, seen)
     probe = with_fewest(recipe)
     check_parts(probe)
     requests: list[dict[str, Any]] = []
@@ -65,20 +65,14 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
     return {"requests": requests, "processes": processes, "notes": notes, **table}
 
 
-def _rows(
-    service: Service, settled: Recipe, environ: Mapping[str, str], seen: PlaceTable
-) -> tuple[PlaceRow, ...]:
+def _rows(settled: Recipe, seen: PlaceTable) -> tuple[PlaceRow, ...]:
     """What each of its places would take; of those where the run is, their part of it."""
     parts = [part.provider for part in parted(settled)]
     if len(parts) > 1:
-        from trainmaster.service.places import asked_place
-        from trainmaster.service.quote_in_places import quote_in_places
+        from trainmaster.service.places.quote import quote_in_places
 
         with suppress(TrainmasterError):  # planning says it
-            plans = plans_of(service, with_fewest(settled), environ)
-            return quote_in_places(
-                service, settled, environ, plans, seen.quote_part, asked_place, seen
-            ).places
+            return quote_in_places(settled, seen).places
     return seen.rows(parts)
 
 

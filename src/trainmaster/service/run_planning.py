@@ -20,11 +20,11 @@ from trainmaster.spec.units import dollars, format_duration
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.control.measure.profile_progress import ProfileProgress
-    from trainmaster.service.place_table import PlaceTable
+    from trainmaster.service.places.table import PlaceTable
     from trainmaster.service.quotes.candidate_offers import CandidateOffers
     from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.quotes.quote_service import Quoter
-    from trainmaster.service.renting import RentalOffer
+    from trainmaster.service.renting.offer import RentalOffer
     from trainmaster.service.service import Service
     from trainmaster.service.teams.team_budget import TeamBudget
     from trainmaster.service.teams.wallet import WalletBalance
@@ -168,7 +168,7 @@ class RunPlanner:
 
     def quote(self, recipe: Recipe, path: Path, options: QuoteOptions) -> Quote:
         """Quote a recipe; see `Quoter.quote`."""
-        from trainmaster.service.place_table import PlaceTable
+        from trainmaster.service.places.table import PlaceTable
 
         recipe = self._with_versions(recipe)  # they are of the fingerprint that the table's quotes look for
         seen = PlaceTable(self._service, recipe, self._environ, options)
@@ -186,16 +186,10 @@ class RunPlanner:
             quoter.refresh_prices(recipe, self._environ)
         return quoter.quote(recipe, path, self._environ, options)
 
-    def _quote_parts(
-        self, settled: Recipe, path: Path, options: QuoteOptions, seen: PlaceTable | None = None
-    ) -> Quote:
+    def _quote_parts(self, settled: Recipe, path: Path, options: QuoteOptions, seen: PlaceTable) -> Quote:
         """Of what is in several."""
-        from trainmaster.service.places import asked_place
-        from trainmaster.service.quote_in_places import quote_in_places
-        from trainmaster.service.quotes.worker_counts import with_fewest
-        from trainmaster.service.renting import plans_of
+        from trainmaster.service.places.quote import quote_in_places
 
-        plans = plans_of(self._service, with_fewest(settled), self._environ)
         told = set[str]()
 
         def tell_once(line: str) -> None:
@@ -206,18 +200,18 @@ class RunPlanner:
         def quote(one: Recipe, how: QuoteOptions) -> Quote:
             return self._quote_one(one, path, how, tell_once)
 
-        return quote_in_places(
-            self._service, settled, self._environ, plans, quote, asked_place, seen, options
-        )
+        return quote_in_places(settled, seen, quote=quote, options=options)
 
     def measured_first(self, recipe: Recipe, path: Path) -> Quote:
         """Measure and quote a recipe that is to be run, whatever is known of it."""
+        from trainmaster.service.places.table import PlaceTable
         from trainmaster.service.quotes.quote_options import QuoteOptions
 
         recipe = self._settled(self._with_versions(recipe))
         self._service.check(recipe, self._environ)  # what is wrong anyway is said before anything is measured
         if len(parted(recipe)) > 1:
-            return self._quote_parts(recipe, path, QuoteOptions(fresh=True))
+            unasked = PlaceTable(self._service, recipe, self._environ)
+            return self._quote_parts(recipe, path, QuoteOptions(fresh=True), unasked)
         return self._make_quoter().quote(recipe, path, self._environ, QuoteOptions(fresh=True))
 
     def plan(self, recipe: Recipe, path: Path, *, allow_stale: bool, can_agree: bool) -> PlannedRun:
@@ -244,7 +238,7 @@ class RunPlanner:
         """With one provider; see `settled_place`."""
         if len(named_places(recipe)) < 2:
             return recipe
-        from trainmaster.service.places import settled_place
+        from trainmaster.service.places.settling import settled_place
 
         return settled_place(self._service, recipe, self._environ, self._tell, seen)
 
@@ -257,7 +251,7 @@ class RunPlanner:
 
         from trainmaster.service.quotes.prices import Prices
         from trainmaster.service.quotes.worker_counts import with_fewest
-        from trainmaster.service.renting import plan_run
+        from trainmaster.service.renting.plan_run import plan_run
 
         probe = with_fewest(recipe)
         check_parts(probe)

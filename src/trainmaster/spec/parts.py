@@ -68,6 +68,29 @@ def in_place(recipe: Recipe, provider: str) -> Recipe:
     return recipe.model_copy(update=update)
 
 
+def with_limits(recipe: Recipe, **limits: float | None) -> Recipe:
+    """The recipe with other limits in its budget, if it has one.
+
+    Args:
+        recipe: the recipe.
+        limits: fields of `Budget`; None: no limit.
+    """
+    budget = recipe.budget and recipe.budget.model_copy(update=limits)
+    return recipe.model_copy(update={"budget": budget})
+
+
+def on_fewer(recipe: Recipe, nodes: Mapping[str, int]) -> Recipe:
+    """The recipe with experiments on so many nodes, as an override."""
+    if not nodes:
+        return recipe
+    experiments = dict(recipe.experiments)
+    for name, count in nodes.items():
+        experiments[name] = experiments[name].model_copy(update={"workers": count})
+    overrides = [f"experiments.{name}.workers={count}" for name, count in nodes.items()]
+    update = {"experiments": experiments, "overrides": (*recipe.overrides, *overrides)}
+    return recipe.model_copy(update=update)
+
+
 def plannable_again(recipe: Recipe) -> Recipe:
     """The recipe with a note of what it says of machines itself, before any are planned; see `as_written`."""
     found = {

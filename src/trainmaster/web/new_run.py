@@ -33,12 +33,10 @@ from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.endpoints.serving_recipe import must_be_servable, package_for, serving_recipe
 from trainmaster.service.first_recipe import ScriptOption, scripts_in
 from trainmaster.service.models.starting_models import with_versions
-from trainmaster.service.place_table import PlaceTable
-from trainmaster.service.places import settled_place
-from trainmaster.service.quote_in_places import quote_in_places
+from trainmaster.service.places.quote import quote_in_places
+from trainmaster.service.places.settling import settled_place
+from trainmaster.service.places.table import PlaceTable
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
-from trainmaster.service.quotes.worker_counts import with_fewest
-from trainmaster.service.renting import plans_of
 from trainmaster.service.teams.team_budget import OWNER, Budgets
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_volumes import TeamVolumes
@@ -283,10 +281,7 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
         seen = PlaceTable(service, recipe, state.environ)
         settled = settled_place(service, recipe, state.environ, lambda _: None, seen, state.places)
         if len(parted(settled)) > 1:
-            plans = plans_of(service, with_fewest(settled), state.environ)
-            made = quote_in_places(
-                service, settled, state.environ, plans, seen.quote_part, state.places, seen
-            )
+            made = quote_in_places(settled, seen, state.places)
         else:
             made = seen.quote_of(settled, seen.quote_settled)
     except RecipeError:  # said where the recipe is

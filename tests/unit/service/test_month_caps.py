@@ -11,11 +11,12 @@ from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.control.task.layout import Home
 from trainmaster.db import ledger
 from trainmaster.db.ledger import ALL
-from trainmaster.service import Service, renting
+from trainmaster.service import Service
 from trainmaster.service.driving.replicas import RunReplicas
 from trainmaster.service.driving.submissions import RunRequest, Submissions
 from trainmaster.service.on_cluster import hand_over
-from trainmaster.service.renting import RentalOffer
+from trainmaster.service.renting import provider_check
+from trainmaster.service.renting.offer import RentalOffer
 from trainmaster.service.run_planning import PlannedRun, RunPlanner
 from trainmaster.service.teams.team_budget import OverBudgetError
 from trainmaster.service.users.access import Access
@@ -158,7 +159,7 @@ def test_a_run_that_its_own_machine_drives_has_its_whole_cap_set_aside(home, mon
 def test_it_gets_a_cap_before_it_goes_there(home, monkeypatch):
     started = []
     monkeypatch.setattr(hand_over, "check_moves", lambda *_, **__: None)
-    monkeypatch.setattr(renting, "check_with_provider", lambda *_: [])
+    monkeypatch.setattr(provider_check, "check_with_provider", lambda *_: [])
     session = SimpleNamespace(run="job-1", notes=[])
     monkeypatch.setattr(Service, "start", lambda _, recipe, *__, **___: started.append(recipe) or session)
     recipe = Recipe.from_text(RECIPE, directory=home.directory)

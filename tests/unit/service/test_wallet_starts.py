@@ -10,10 +10,11 @@ import pytest
 from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.control.task.layout import Home
 from trainmaster.db import RunChange
-from trainmaster.service import Service, renting
+from trainmaster.service import Service
 from trainmaster.service.driving.sessions import requeue
 from trainmaster.service.driving.submissions import RunRequest, Submissions
-from trainmaster.service.renting import RentalOffer
+from trainmaster.service.renting import provider_check
+from trainmaster.service.renting.offer import RentalOffer
 from trainmaster.service.run_planning import PlannedRun, RunPlanner
 from trainmaster.service.teams.team_budget import OverBudgetError
 from trainmaster.service.teams.team_runs import TeamRuns
@@ -36,7 +37,7 @@ def service(tmp_path, monkeypatch):
 
     monkeypatch.setattr(RunPlanner, "plan", plan)
     monkeypatch.setattr(RentalOffer, "note_down", lambda *_: None)
-    monkeypatch.setattr(renting, "check_with_provider", lambda *_: [])
+    monkeypatch.setattr(provider_check, "check_with_provider", lambda *_: [])
     home = Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path / 'd.db'}")
     found = Service(home)
     yield found

@@ -28,7 +28,7 @@ from trainmaster.api.rest.state import (
 from trainmaster.service import capabilities_of
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.dry_run import dry_run as dry_run_of
-from trainmaster.service.places import check_places
+from trainmaster.service.places.checking import check_places
 from trainmaster.service.run_planning import check_services_and_sinks
 from trainmaster.service.runs.log_search import LINES
 from trainmaster.service.teams.team_runs import MAX_PAGE, POINTS, TeamRuns

@@ -34,8 +34,8 @@ from trainmaster.objects.errors import FullStoreError
 from trainmaster.service.apps.app_hosts import AppHosts
 from trainmaster.service.driving.submissions import KeyUsedError, Submissions
 from trainmaster.service.notifications.webhooks import Webhooks
-from trainmaster.service.place_answers import PlaceAnswers
-from trainmaster.service.places import asked_place
+from trainmaster.service.places.answers import PlaceAnswers
+from trainmaster.service.places.place import asked_place
 from trainmaster.service.quotes.quote_requests import QuoteRequests, TooManyError
 from trainmaster.service.retention import Retention
 from trainmaster.service.runs.member_connections import MemberConnections

@@ -51,8 +51,8 @@ def moved(
     from trainmaster.db.run_facts import facts_of
     from trainmaster.providers.capabilities import capabilities_of
     from trainmaster.service.models.unpublished_models import renewed
-    from trainmaster.service.places import next_place
-    from trainmaster.service.renting import plans_of
+    from trainmaster.service.places.next_place import next_place
+    from trainmaster.service.renting.cheapest import plans_of
     from trainmaster.service.teams.admission import entrance
     from trainmaster.service.teams.team_budget import OWNER
     from trainmaster.spec.facts import RunFacts

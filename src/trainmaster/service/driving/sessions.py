@@ -40,7 +40,7 @@ _GIVEN_BACK_S, _POLL_S = 60.0, 0.05
 
 
 class AgreedClusters(Protocol):
-    """What a run may rent; see `trainmaster.service.renting.RentalOffer`."""
+    """What a run may rent; see `trainmaster.service.renting.offer.RentalOffer`."""
 
     @property
     def most_usd(self) -> float | None:

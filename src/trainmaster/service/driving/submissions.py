@@ -423,7 +423,7 @@ class Submissions:
                     "\n".join(["this rents machines, which was not agreed to:", *plan.offer.lines]),
                     'Nothing was started. `"max_usd": 20` agrees to so much for the whole run.',
                 )
-            from trainmaster.service.renting import check_with_provider
+            from trainmaster.service.renting.provider_check import check_with_provider
 
             notes += check_with_provider(service, plan.offer.plans, self._environ, submission.team)
         application = Application(

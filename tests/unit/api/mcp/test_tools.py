@@ -11,8 +11,8 @@ from trainmaster.api.mcp.tool_context import LocalToolContext, ServerToolContext
 from trainmaster.api.mcp.tools import MAX_PAGE_BYTES, TOOLS, UNTRUSTED, bounded, harmless, paged
 from trainmaster.api.remote.connection import RestConnection
 from trainmaster.api.rest.bodies import NewRun
-from trainmaster.service import renting
-from trainmaster.service.renting import RentalOffer
+from trainmaster.service.renting import provider_check
+from trainmaster.service.renting.offer import RentalOffer
 from trainmaster.service.run_planning import PlannedRun, RunPlanner
 from trainmaster.service.users.caller import Wallet
 from trainmaster.spec.errors import AccessError, TrainmasterError, UsageError
@@ -30,7 +30,7 @@ def home(tmp_path, monkeypatch):
 
     monkeypatch.setattr(RunPlanner, "plan", plan)
     monkeypatch.setattr(RunPlanner, "measured_first", lambda *_: "measured")
-    monkeypatch.setattr(renting, "check_with_provider", lambda *_: [])
+    monkeypatch.setattr(provider_check, "check_with_provider", lambda *_: [])
     monkeypatch.setattr(EmbeddedClient, "detach_run", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     found = EmbeddedClient(tmp_path / "home", wallet=Wallet("mcp", 20.0))

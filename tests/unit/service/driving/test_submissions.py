@@ -9,9 +9,10 @@ import pytest
 
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database, Submission
-from trainmaster.service import Service, renting, run_planning
+from trainmaster.service import Service, run_planning
 from trainmaster.service.driving import local_runs
 from trainmaster.service.driving.submissions import KeyUsedError, RunRequest, Submissions, refusals
+from trainmaster.service.renting import provider_check
 from trainmaster.service.teams.admission import Application
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import ForbiddenError, caller
@@ -277,7 +278,7 @@ def test_only_what_was_agreed_to_is_rented(at_server, monkeypatch, agrees, why):
     planner = SimpleNamespace(plan=lambda *_, **__: planned)
     monkeypatch.setattr(run_planning, "RunPlanner", lambda *_, **__: planner)
     monkeypatch.setattr(run_planning, "capped_by_month", lambda *_: None)
-    monkeypatch.setattr(renting, "check_with_provider", lambda *_: ["asked"])
+    monkeypatch.setattr(provider_check, "check_with_provider", lambda *_: ["asked"])
     session = SimpleNamespace(run="r", notes=["queued"])
     monkeypatch.setattr(Service, "start", lambda *_, **more: started.append(more["application"]) or session)
     recipe = "name: a\nprovider: aws\nexperiments: {main: {command: 'true'}}\n"

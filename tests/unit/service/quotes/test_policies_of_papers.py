@@ -31,7 +31,8 @@ from trainmaster.service.quotes.measuring_runs import measuring_runs
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk, QuoteRequests
 from trainmaster.service.quotes.quote_service import Quoter
-from trainmaster.service.renting import _requests, plan_run
+from trainmaster.service.renting.plan_run import plan_run
+from trainmaster.service.renting.provider_check import requests_of
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import caller
 from trainmaster.spec import Recipe, Strategy, read_recipe
@@ -93,7 +94,7 @@ def rented(service, recipe):
         return Quoter(service, lambda _: None, None, offers)
 
     plans = plan_run(service, recipe, path_of(service), ENVIRON, quoter).plans
-    machines = {each.role: (each.instance_type, each.count) for plan in plans for each in _requests(plan)}
+    machines = {each.role: (each.instance_type, each.count) for plan in plans for each in requests_of(plan)}
     return machines, sum(role.count * role.rentals[0].usd_per_hour for plan in plans for role in plan.roles)
 
 

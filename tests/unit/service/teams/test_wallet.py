@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.db import AcceptedRun, Database, NewQuoteRow, RunChange, Submission, ledger
-from trainmaster.service.renting import RentalOffer
+from trainmaster.service.renting.offer import RentalOffer
 from trainmaster.service.run_planning import capped_by_wallet
 from trainmaster.service.teams.admission import Application, entrance
 from trainmaster.service.teams.team_budget import OverBudgetError

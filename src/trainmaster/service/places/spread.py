@@ -12,6 +12,7 @@ from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.spreading import Room, Spread, spread
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.worker_counts import with_workers
+from trainmaster.spec.parts import with_limits
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
@@ -122,9 +123,8 @@ def _quoted(part: Recipe, quote: Callable[[Recipe], Quote | None]) -> tuple[Quot
     with suppress(NoFeasibleQuote):
         found = quote(part)
         return None if found is None else (found, True)
-    budget = part.budget and part.budget.model_copy(update={"total_usd": None, "deadline_s": None})
     with suppress(NoFeasibleQuote):  # by the hour it costs too much
-        found = quote(part.model_copy(update={"budget": budget}))
+        found = quote(with_limits(part, total_usd=None, deadline_s=None))
         return None if found is None else (found, False)
     return None
 

@@ -10,26 +10,25 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.advisor.quote.quote import Interval, PlaceRow, Quote
 from trainmaster.advisor.quote.spreading import Room, tasks_by_place
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.place_table import Place, quote_now, wait_words
+from trainmaster.service.places.place import Ask, Place, asked_place, wait_words
+from trainmaster.service.places.table import PlaceTable
 from trainmaster.service.quotes.job_knowledge import NO_END
 from trainmaster.service.quotes.quote_options import QuoteOptions, TaskShare
 from trainmaster.service.quotes.worker_counts import with_fewest
+from trainmaster.service.renting.cheapest import plans_of
 from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
-from trainmaster.spec.parts import parted
+from trainmaster.spec.parts import parted, with_limits
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import ExperimentQuote
     from trainmaster.cluster.renting.plan import ClusterPlan
-    from trainmaster.service.place_answers import Ask
-    from trainmaster.service.place_table import PlaceTable
     from trainmaster.service.service import Service
     from trainmaster.spec import Recipe
 
 #: Before the tasks, and after them: once for each place, however many tasks it has.
 _BEFORE: Final = ("machines", "image", "setup")
 _AFTER: Final = "giving back"
-_ALONE: Final = "this is what it would take alone"
 
 #: Quotes what is in one place.
 Quoting = Callable[["Recipe", QuoteOptions], Quote]
@@ -50,33 +49,31 @@ class _QuotedPart:
 
 
 def quote_in_places(
-    service: Service,
     settled: Recipe,
-    environ: Mapping[str, str],
-    plans: Sequence[ClusterPlan],
-    quote: Quoting,
-    ask: Ask,
-    seen: PlaceTable | None = None,
+    seen: PlaceTable,
+    ask: Ask = asked_place,
+    *,
+    quote: Quoting | None = None,
     options: QuoteOptions | None = None,
+    plans: Sequence[ClusterPlan] | None = None,
 ) -> Quote:
     """Of a recipe whose places are settled; each place has the machines that a run takes there.
 
     Time is until the last task has ended. Neither time nor cost has the waits, which the table of places has.
 
     Args:
-        service: of the user's home.
         settled: see `settled_place`.
-        environ: of the caller.
-        plans: of all its clusters, with the fewest workers where the recipe leaves their number open.
-        quote: of what is in one place; may measure.
+        seen: of the recipe before it was settled, with what all of it would take in the places asked.
         ask: a place, for its wait.
-        seen: what all of it would take in each place, for the table.
+        quote: of what is in one place, may measure; without, by what is known now.
         options: of the quote.
+        plans: of all its clusters, with the fewest workers where the recipe leaves that open; None: planned.
 
     Raises:
         UsageError: there is none of a part.
     """
     recipe, options, parts = with_fewest(settled), options or QuoteOptions(), list[_QuotedPart]()
+    plans, quote = plans or plans_of(seen.service, recipe, seen.environ), quote or seen.quote_part
     measured = set[str]()  # again, once for all places
     for bare in parted(recipe):
         if all(each.serve is not None for each in bare.experiments.values()):
@@ -86,7 +83,7 @@ def quote_in_places(
         is_new = not one.experiments.keys() <= measured
         made = quote(one, replace(options, shares=shares, fresh=options.fresh and is_new))
         measured |= one.experiments.keys()
-        parts.append(_QuotedPart(one, shares, ask(service, bare, environ).wait_s, made))
+        parts.append(_QuotedPart(one, shares, ask(seen.service, bare, seen.environ).wait_s, made))
     if not parts:
         raise UsageError(
             f"{recipe.name} has services only: they have no end, so there is no time and no cost to quote",
@@ -100,7 +97,9 @@ def quote_in_places(
             made = quote(part.recipe, replace(options, shares=shares, fresh=False))
         parts[number] = replace(part, shares=shares, quote=made)
     rows = [_row(part) for part in parts]
-    rows += [] if seen is None else [replace(row, why_not=row.why_not or _ALONE) for row in _alone(seen)]
+    seen.ask_again()
+    whole = [each.row for each in seen.quoted()]
+    rows += [replace(row, why_not=row.why_not or "this is what it would take alone") for row in whole]
     return _together(recipe, parts, tuple(rows))
 
 
@@ -109,14 +108,11 @@ def estimate_in_places(
 ) -> dict[str, Any]:
     """The quote by what is known now, or why there is none: what a `RentalOffer` says of it."""
 
-    def quote(part: Recipe, options: QuoteOptions) -> Quote:
-        return quote_now(service, part, environ, options)
-
     def begins(_: object, part: Recipe, __: object) -> Place:
         return Place(part.provider)
 
     try:
-        made = quote_in_places(service, settled, environ, plans, quote, begins)
+        made = quote_in_places(settled, PlaceTable(service, settled, environ), begins, plans=plans)
     except TrainmasterError as reason:
         return {"no_quote": one_line(reason)}
     if made.is_unknown:
@@ -138,9 +134,8 @@ def _planned(part: Recipe, plans: Iterable[ClusterPlan]) -> tuple[Recipe, dict[s
                 changes = {"instance": (best.instance_type,), "spot": best.spot}
                 hardware = experiments[name].hardware.model_copy(update=changes)
                 experiments[name] = experiments[name].model_copy(update={"hardware": hardware})
-    limits = {"total_usd": None, "deadline_s": None, "usd_per_hour": None}
-    budget = part.budget and part.budget.model_copy(update=limits)
-    return part.model_copy(update={"experiments": experiments, "budget": budget}), machines
+    part = with_limits(part, total_usd=None, deadline_s=None, usd_per_hour=None)
+    return part.model_copy(update={"experiments": experiments}), machines
 
 
 def _counts(recipe: Recipe, name: str, parts: Sequence[_QuotedPart]) -> dict[str, int]:
@@ -184,11 +179,6 @@ def _row(part: _QuotedPart) -> PlaceRow:
     tasks = {name: share.tasks for name, share in part.shares.items() if share.tasks is not None}
     plain = PlaceRow(part.place, "", usd, wait=wait_words(part.wait_s), is_taken=True, tasks=tasks)
     return replace(plain.quoted(part.quote), wait=plain.wait)
-
-
-def _alone(seen: PlaceTable) -> list[PlaceRow]:
-    seen.ask_again()
-    return [each.row for each in seen.quoted()]
 
 
 def _together(recipe: Recipe, parts: Sequence[_QuotedPart], rows: tuple[PlaceRow, ...]) -> Quote:

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from trainmaster.service.place_answers import PlaceAnswers
-from trainmaster.service.place_table import Place
+from trainmaster.service.places.answers import PlaceAnswers
+from trainmaster.service.places.place import Place
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import ProviderError
 

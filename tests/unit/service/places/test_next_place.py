@@ -12,8 +12,9 @@ from fake_places import AWAY, FULL, RECIPE, SWEEP, MovingRun, have_places, open_
 from trainmaster.cluster.renting.plan_clusters import pinned
 from trainmaster.db.run_facts import put_fact
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service import renting
-from trainmaster.service.places import next_place, settled_place
+from trainmaster.service.places.next_place import next_place
+from trainmaster.service.places.settling import settled_place
+from trainmaster.service.renting import cheapest
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import LeaseLostError, UsageError
@@ -141,7 +142,7 @@ def test_what_was_planned_for_one_place_is_not_asked_of_the_next(
     text = GANG.format(place="slurm", per_hour="").replace("{workers: 1}", "{workers: 2}")
     read = Recipe.from_text(text.replace("cpus: 2", "cpus: 1"))
     recipe = settled_place(service, read, {}, lambda _: None)
-    train = pinned(recipe, renting.plans_of(service, recipe, {})).experiments["train"]
+    train = pinned(recipe, cheapest.plans_of(service, recipe, {})).experiments["train"]
     assert train.distributed is not None
     chosen = train.hardware.model_copy(update={"instance": ("host",)})  # as a policy does
     shape = train.distributed.model_copy(update={"per_node": 2})

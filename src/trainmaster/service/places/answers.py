@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.service.place_table import Place
+from trainmaster.service.places.place import Ask, Place
 
 if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome
@@ -21,8 +21,6 @@ _ANSWERS_S: Final = 5.0
 _KEPT_S: Final = 10.0
 #: One that has no answer after so long is asked again.
 _HANGS_S: Final = 180.0
-#: Asks a place; see `asked_place`.
-Ask = Callable[["OpenHome", "Recipe", Mapping[str, str]], Place]
 
 
 @dataclass(slots=True)

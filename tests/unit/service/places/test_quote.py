@@ -19,11 +19,13 @@ from trainmaster.advisor.quote.quote import (
     Quote,
     Rented,
 )
-from trainmaster.service import renting
-from trainmaster.service.place_table import Place, PlaceTable
-from trainmaster.service.places import settled_place
-from trainmaster.service.quote_in_places import quote_in_places
+from trainmaster.service.places.place import Place
+from trainmaster.service.places.quote import quote_in_places
+from trainmaster.service.places.settling import settled_place
+from trainmaster.service.places.table import PlaceTable
 from trainmaster.service.quotes.quote_options import QuoteOptions, TaskShare
+from trainmaster.service.renting import cheapest
+from trainmaster.service.renting.plan_run import plan_run
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
@@ -70,8 +72,8 @@ def quoted(service: Service, monkeypatch: pytest.MonkeyPatch, quoting: Any, more
     have_places(monkeypatch, {"hosts": 0.0, "slurm": 30.0})
     recipe = Recipe.from_text(SWEEP.format(places="hosts, slurm", workers=3) + more)
     settled = settled_place(service, recipe, {}, lambda _: None)
-    plans = renting.plans_of(service, settled, {})
-    return quote_in_places(service, settled, {}, plans, quoting, ask, PlaceTable(service, recipe, {}))
+    plans = cheapest.plans_of(service, settled, {})
+    return quote_in_places(settled, PlaceTable(service, recipe, {}), ask, quote=quoting, plans=plans)
 
 
 def test_each_place_has_its_tasks_time_price_and_wait(
@@ -106,14 +108,14 @@ def test_a_run_in_several_places_has_an_estimate(service: Service, monkeypatch: 
         service, Recipe.from_text(SWEEP.format(places="hosts, slurm", workers=3)), {}, lambda _: None
     )
     monkeypatch.setattr(
-        "trainmaster.service.quote_in_places.quote_now", lambda _, part, __, how: quoting(part, how)
+        "trainmaster.service.places.table._quote", lambda _, part, __, how: quoting(part, how)
     )
-    offer = renting.plan_run(service, settled, Path("r.yaml"), {}, lambda _: None)  # type: ignore[arg-type, return-value]
+    offer = plan_run(service, settled, Path("r.yaml"), {}, lambda _: None)  # type: ignore[arg-type, return-value]
     assert offer.quote is not None
     assert any(line.startswith("estimate: 3 min") for line in offer.lines), offer.lines
     assert offer.most_usd == pytest.approx(0.07)
     quoting.measurements = 0
-    offer = renting.plan_run(service, settled, Path("r.yaml"), {}, lambda _: None)  # type: ignore[arg-type, return-value]
+    offer = plan_run(service, settled, Path("r.yaml"), {}, lambda _: None)  # type: ignore[arg-type, return-value]
     assert offer.quote is None
     assert any("what jobs of any kind take, as nothing was measured" in line for line in offer.lines)
 
@@ -157,8 +159,8 @@ def apart(
     lines = [f"  {name}: {{provider: [{place}], {what}}}\n" for place, (name, what) in pairs]
     recipe = Recipe.from_text("name: apart\nexperiments:\n" + "".join(lines))
     settled = settled_place(service, recipe, {}, lambda _: None)
-    plans = renting.plans_of(service, settled, {})
-    return quote_in_places(service, settled, {}, plans, quoting, ask, options=QuoteOptions(fresh=fresh))
+    seen, options = PlaceTable(service, settled, {}), QuoteOptions(fresh=fresh)
+    return quote_in_places(settled, seen, ask, quote=quoting, options=options)
 
 
 def test_a_service_in_a_place_of_its_own_is_not_in_it(
@@ -191,6 +193,7 @@ def test_each_experiment_is_measured_again_once(service: Service, monkeypatch: p
     measured.clear()
     settled = Recipe.from_text(SWEEP.format(places="hosts, slurm", workers=3))
     settled = settled_place(service, settled, {}, lambda _: None)
-    plans, quoting = renting.plans_of(service, settled, {}), Again({"hosts": 60.0, "slurm": 60.0})
-    quote_in_places(service, settled, {}, plans, quoting, ask, options=QuoteOptions(fresh=True))
+    quoting = Again({"hosts": 60.0, "slurm": 60.0})
+    seen, options = PlaceTable(service, settled, {}), QuoteOptions(fresh=True)
+    quote_in_places(settled, seen, ask, quote=quoting, options=options)
     assert [fresh for _, fresh in measured] == [True, False, False, False]

@@ -9,7 +9,8 @@ import pytest
 
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quote import Interval, PlaceRow, Quote
-from trainmaster.service.place_table import Place, PlaceTable, QuotedPlace, table_of, taken_by_objective
+from trainmaster.service.places.place import Place
+from trainmaster.service.places.table import PlaceTable, QuotedPlace, table_of, taken_by_objective
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
@@ -69,7 +70,7 @@ def test_the_table_says_why_others_are_not_taken() -> None:
 
 
 def test_an_objective_chooses_no_single_place_for_a_sweep_that_spreads() -> None:
-    """See `test_spread_quotes.py` for what it chooses."""
+    """See `test_spread.py` for what it chooses."""
     text = """\
 name: sweep
 provider: [slurm, aws]
@@ -95,7 +96,7 @@ class Job:
         self.is_known, self.too_long = is_known, too_long
         self.options: list[QuoteOptions] = []
         self.asked: list[str] = []
-        monkeypatch.setattr("trainmaster.service.place_table._quote", self.known)
+        monkeypatch.setattr("trainmaster.service.places.table._quote", self.known)
 
     def known(self, _service: object, recipe: Recipe, _environ: object, options: QuoteOptions) -> Quote:
         """Nothing is measured."""
@@ -196,7 +197,7 @@ def test_a_recipe_that_was_settled_on_fewer_machines_is_quoted_so(
         asked.append(one)
         return "quote"
 
-    monkeypatch.setattr("trainmaster.service.place_table._quote", quote)
+    monkeypatch.setattr("trainmaster.service.places.table._quote", quote)
     plain = in_place(table.recipe, "aws")
     settled = plain.model_copy(update={"places_left": ("hosts",)})
     (name, main), *_ = plain.experiments.items()
@@ -216,7 +217,7 @@ def test_what_was_measured_meanwhile_is_known_in_all_rows(
     def quote(_service: object, one: Recipe, *_: object) -> FakeQuote:
         return FakeQuote(one.provider, span, span, is_unknown=not is_known)
 
-    monkeypatch.setattr("trainmaster.service.place_table._quote", quote)
+    monkeypatch.setattr("trainmaster.service.places.table._quote", quote)
     assert table.quote("hosts").is_unknown
     is_known = True
     table.ask_again()

@@ -12,13 +12,14 @@ import pytest
 from fake_places import AWAY, FULL, RECIPE, REFUSED, SWEEP, have_places, open_places
 
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
-from trainmaster.service import renting
 from trainmaster.service.dry_run import dry_run
 from trainmaster.service.models.registry import Registry
-from trainmaster.service.place_table import Place, chosen
-from trainmaster.service.places import check_places, settled_place
+from trainmaster.service.places.checking import check_places
+from trainmaster.service.places.place import Place, chosen
+from trainmaster.service.places.settling import settled_place
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_service import Quoter
+from trainmaster.service.renting import cheapest, provider_check
 from trainmaster.service.run_planning import RunPlanner
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
@@ -104,7 +105,7 @@ def test_a_place_whose_quote_does_not_keep_the_limits_is_passed_over(
         if recipe.provider in misses:
             raise NoFeasibleQuote("no cluster keeps a deadline of 10 min with 90 %", "Nearest: 1 h.")
 
-    monkeypatch.setattr("trainmaster.service.place_table._quote", quote)
+    monkeypatch.setattr("trainmaster.service.places.table._quote", quote)
     answers = {"slurm": 0.0, "hosts": 0.0} if misses >= {"slurm"} else {"hosts": 0.0, "slurm": 0.0}
     answers |= costs
     have_places(monkeypatch, answers)
@@ -215,7 +216,7 @@ def test_a_list_of_which_no_place_has_all_is_checked_for_each_experiment(
 def test_machines_that_a_team_has_kept_are_its_own(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the owner are not there for it."""
     teams: list[str | None] = []
-    monkeypatch.setattr(renting, "_is_warm", lambda _service, _plan, team: teams.append(team))
+    monkeypatch.setattr(provider_check, "is_warm", lambda _service, _plan, team: teams.append(team))
     have_places(monkeypatch, {"slurm": 0.0})
     recipe = Recipe.from_text(RECIPE.format(places="slurm, local"))
     assert settled_place(service.of_team("red"), recipe, {}, lambda _: None).provider == "slurm"
@@ -279,7 +280,7 @@ def test_each_experiment_in_a_place_of_its_own(
     assert [part.provider for part in parted(again)] == list(dict.fromkeys(sum(places.values(), ()))) or [
         "ray"
     ]
-    offer = renting._offer_of_parts(service, again, {}, date(2026, 11, 27))
+    offer = cheapest.offer_of_parts(service, again, {}, date(2026, 11, 27))
     assert len({plan.name for plan in offer.plans}) == len(offer.plans)
     assert {plan.provider for plan in offer.plans} == {part.provider for part in parted(again)}
 
@@ -310,7 +311,7 @@ def test_a_sweep_spreads_over_the_places_that_give_something_in_time(
     if not shares:
         assert len(parted(found)) == 1
         return
-    plans = renting._offer_of_parts(service, found, {}, date(2026, 11, 27)).plans
+    plans = cheapest.offer_of_parts(service, found, {}, date(2026, 11, 27)).plans
     assert {plan.provider: plan.nodes for plan in plans} == shares
     assert [plan.experiments for plan in plans] == [("train",)] * len(plans)
     assert [plan.name for plan in plans][:2] == ["train", f"train-{plans[1].provider}"]
@@ -333,7 +334,7 @@ def test_gangs_take_no_more_machines_than_are_asked_for(
     text = SWEEP.format(places=", ".join(answers), workers=6).replace("command", gang)
     found = settled_place(service, Recipe.from_text(text), {}, lambda _: None)
     assert found.experiments["train"].shares == shares
-    assert sum(plan.nodes for plan in renting.plans_of(service, found, {})) == nodes
+    assert sum(plan.nodes for plan in cheapest.plans_of(service, found, {})) == nodes
 
 
 def test_a_sweep_that_one_place_begins_in_part_does_not_wait_for_all_of_it(
@@ -346,7 +347,7 @@ def test_a_sweep_that_one_place_begins_in_part_does_not_wait_for_all_of_it(
     found = settled_place(service, Recipe.from_text(text), {}, told.append)
     assert (found.provider, found.experiments["train"].workers) == ("slurm", 3)
     assert "experiments.train.workers=3" in found.overrides
-    assert [plan.nodes for plan in renting.plans_of(service, found, {})] == [3]
+    assert [plan.nodes for plan in cheapest.plans_of(service, found, {})] == [3]
     assert "train: its tasks are on 3 of 9 machines: more would wait" in told
 
 
@@ -388,7 +389,7 @@ def test_clusters_have_names_of_their_own(service: Service) -> None:
         update={"provider": ("hosts", "slurm"), "shares": {"hosts": 1, "slurm": 1}}
     )
     recipe = recipe.model_copy(update={"experiments": {**recipe.experiments, "train": train}})
-    names = [plan.name for plan in renting.plans_of(service, recipe, {})]
+    names = [plan.name for plan in cheapest.plans_of(service, recipe, {})]
     assert names == ["train", "train-slurm-slurm", "train-slurm"]
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.quote.quote import PlaceRow
-from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.places.place import (
+    Place,
+    chosen,
+    first_line,
+    spreads_over_places,
+    wait_words,
+)
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.parts import in_place
 from trainmaster.spec.places import IN_TIME_S
@@ -19,80 +24,11 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.service import Service
-    from trainmaster.spec import Experiment, Recipe
+    from trainmaster.spec import Recipe
     from trainmaster.spec.objective import Objective
 
 
 _IN_TIME: Final = format_duration(IN_TIME_S)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What a provider would give for a run.
-
-    Attributes:
-        provider: its name.
-        machines: in words; empty if it would give none.
-        usd_per_hour: of all of them.
-        wait_s: until they could begin to start; None if it does not say.
-        refusal: why it would give none; empty if it would. hint: what to do about that.
-        nodes: how many machines of its workers.
-        misses: which limits of the recipe it does not keep by its quote; empty if it does, or has none.
-    """
-
-    provider: str
-    machines: str = ""
-    usd_per_hour: float = 0.0
-    wait_s: float | None = 0.0
-    refusal: str = ""
-    hint: str = ""
-    nodes: int = 0
-    misses: str = ""
-
-    @property
-    def waits_s(self) -> float:
-        """What does not say may take for ever."""
-        return math.inf if self.wait_s is None else self.wait_s
-
-    @property
-    def is_in_time(self) -> bool:
-        """Whether it can begin soon, and keeps the limits of the recipe as far as is known."""
-        return not self.refusal and not self.misses and self.waits_s <= IN_TIME_S
-
-    @property
-    def line(self) -> str:
-        """For people.
-
-        >>> Place("slurm", "2 x gpu", 0.0, 5400.0).line
-        'slurm: 2 x gpu, $0 an hour; waits 1 h 30 min in its queue'
-        >>> Place("hosts", refusal="0 of 1 hosts are free").line
-        'hosts: no, 0 of 1 hosts are free'
-        """
-        if self.refusal or self.misses:
-            return f"{self.provider}: no, {self.refusal or self.misses}"
-        wait = f"; waits {format_duration(self.wait_s)} in its queue" if self.wait_s else ""
-        unsaid = "; how long its queue is it does not say" if self.wait_s is None else ""
-        return f"{self.provider}: {self.machines}, ${self.usd_per_hour:.4g} an hour{wait}{unsaid}"
-
-
-def chosen(places: Sequence[Place]) -> Place | None:
-    """The first that can begin in time; else that which waits least; None if none would give anything.
-
-    If none keeps the limits of the recipe, the first that costs least: where that is nothing, it goes on.
-
-    >>> a, b, c = Place("a", refusal="full"), Place("b", "m", 0.0, 7200.0), Place("c", "m", 3.0)
-    >>> chosen([a, b, c]).provider, chosen([a, b]).provider, chosen([a])
-    ('c', 'b', None)
-    >>> d, e = Place("d", "m", 2.0, misses="its budget"), Place("e", "m", misses="its deadline")
-    >>> chosen([d, b]).provider, chosen([d, e]).provider, chosen([a, d]).provider
-    ('b', 'e', 'd')
-    """
-    could = [each for each in places if not each.refusal]
-    if in_time := [each for each in could if each.is_in_time]:
-        return in_time[0]
-    keeping = [each for each in could if not each.misses]
-    dearest_last = min(could, key=lambda each: each.usd_per_hour, default=None)
-    return min(keeping, key=lambda each: each.waits_s, default=dearest_last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +50,6 @@ class QuotedPlace:
         assert self.row.cost_usd is not None
         time_s, usd = self.place.waits_s + self.row.time_s.p50, self.row.cost_usd.p50
         return objective.time * time_s + objective.cost * usd, usd, time_s
-
-
-def places_of(recipe: Recipe, experiment: Experiment) -> tuple[str, ...]:
-    """Where an experiment may be."""
-    return experiment.provider or recipe.places or (recipe.provider,)
-
-
-def spreads_over_places(recipe: Recipe, experiment: Experiment) -> bool:
-    """Whether it is a sweep over several. None of them is this machine: that is for whole runs."""
-    places = places_of(recipe, experiment)
-    many = experiment.serve is None and len(experiment.tasks(recipe.seed)) > 1
-    apart = len(places) > 1 and not any(capabilities_of(name).is_here for name in places)
-    return many and apart and (experiment.workers or 0) > 1
 
 
 def says_objective(recipe: Recipe) -> bool:
@@ -158,7 +81,7 @@ class PlaceTable:
         options: of the quotes.
 
     Attributes:
-        recipe: the same.
+        service, recipe, environ: the same.
         places: that were asked.
     """
 
@@ -172,9 +95,9 @@ class PlaceTable:
         from trainmaster.service.quotes.quote_options import QuoteOptions
 
         self.places: list[Place] = []
-        self._service = service
+        self.service = service
         self.recipe = recipe
-        self._environ = environ
+        self.environ = environ
         self._options = replace(options or QuoteOptions(), measures=False, fresh=False)
         self._made: dict[str, Quote | TrainmasterError] = {}
 
@@ -186,8 +109,7 @@ class PlaceTable:
         """
         if name not in self._made:
             try:
-                part = in_place(self.recipe, name)
-                self._made[name] = _quote(self._service, part, self._environ, self._options)
+                self._made[name] = self.quote_part(in_place(self.recipe, name))
             except TrainmasterError as error:
                 self._made[name] = error
         made = self._made[name]
@@ -203,15 +125,16 @@ class PlaceTable:
         """
         if settled.experiments == in_place(self.recipe, settled.provider).experiments:
             return self.quote(settled.provider)
-        return _quote(self._service, settled, self._environ, self._options)
+        return self.quote_part(settled)
 
-    def quote_part(self, part: Recipe, options: QuoteOptions) -> Quote:
-        """Of what is in one place of several, see `quote_in_places`.
+    def quote_part(self, part: Recipe, options: QuoteOptions | None = None) -> Quote:
+        """Of a recipe in one place, by what is known now.
 
         Raises:
             TrainmasterError: there is none.
         """
-        return _quote(self._service, part, self._environ, replace(options, measures=False, fresh=False))
+        options = self._options if options is None else replace(options, measures=False, fresh=False)
+        return _quote(self.service, part, self.environ, options)
 
     def with_limits(self, place: Place) -> Place:
         """A place with the limits of the recipe that it would not keep, by what is known of the job now."""
@@ -223,7 +146,7 @@ class PlaceTable:
         try:
             self.quote(place.provider)
         except NoFeasibleQuote as error:
-            return replace(place, misses=_first_line(error))
+            return replace(place, misses=first_line(error))
         except TrainmasterError:
             pass  # without a quote it is not known
         return place
@@ -299,22 +222,8 @@ class PlaceTable:
         try:
             quote = self.quote(place.provider)
         except TrainmasterError as error:
-            return replace(plain, no_quote=_first_line(error))
+            return replace(plain, no_quote=first_line(error))
         return replace(plain.quoted(quote), wait=plain.wait)
-
-
-def quote_now(
-    service: Service, recipe: Recipe, environ: Mapping[str, str], options: QuoteOptions | None = None
-) -> Quote:
-    """The quote of a recipe in one place by what is known now; nothing is measured.
-
-    Raises:
-        TrainmasterError: there is none.
-    """
-    from trainmaster.service.quotes.quote_options import QuoteOptions
-
-    now = replace(options or QuoteOptions(), measures=False, fresh=False)
-    return _quote(service, recipe, environ, now)
 
 
 def _quote(service: Service, recipe: Recipe, environ: Mapping[str, str], options: QuoteOptions) -> Quote:
@@ -322,10 +231,6 @@ def _quote(service: Service, recipe: Recipe, environ: Mapping[str, str], options
 
     quoter = Quoter(service, lambda _: None, measures=False)
     return quoter.quote(recipe, Path("recipe.yaml"), environ, options)
-
-
-def _first_line(error: TrainmasterError) -> str:
-    return str(error.args[0]).partition("\n")[0]
 
 
 def table_of(recipe: Recipe, places: Sequence[QuotedPlace], taken: Sequence[str]) -> tuple[PlaceRow, ...]:
@@ -363,14 +268,3 @@ def _why_not(recipe: Recipe, each: QuotedPlace, *, is_later: bool, by_objective:
         why = words.get(recipe.objective.name, "it is no better by the objective")
         return why if each.is_comparable else f"{each.row.no_quote or 'nothing is known of it'}"
     return "an earlier one begins in time" if is_later else "it has no room for all of the run"
-
-
-def wait_words(wait_s: float | None) -> str:
-    """How long a place lets one wait.
-
-    >>> wait_words(None), wait_words(0.0), wait_words(5400.0)
-    ('it does not say how long its queue is', '', '1 h 30 min in its queue')
-    """
-    if wait_s is None:
-        return "it does not say how long its queue is"
-    return f"{format_duration(wait_s)} in its queue" if wait_s else ""

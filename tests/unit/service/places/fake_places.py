@@ -16,10 +16,10 @@ from trainmaster.cluster.renting.plan_clusters import pinned
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun
 from trainmaster.providers.base import NoCapacityError, NodeRequest
-from trainmaster.service import renting
 from trainmaster.service.driving.moving import moved
 from trainmaster.service.driving.worlds import Session
-from trainmaster.service.places import settled_place
+from trainmaster.service.places.settling import settled_place
+from trainmaster.service.renting import cheapest
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import ProviderError, UsageError
@@ -110,7 +110,7 @@ class MovingRun:
     def __init__(self, service: Service, text: str) -> None:
         self.service, self.told, self.finished = service, list[str](), list[object]()
         recipe = settled_place(service, Recipe.from_text(text), {}, self.told.append)
-        plans = renting.plans_of(service, recipe, {})
+        plans = cheapest.plans_of(service, recipe, {})
         home = service.home.identity()
         clusters = [replace(new_record("r", plan, home), keep_s=60.0).as_row() for plan in plans]
         new = AcceptedRun(

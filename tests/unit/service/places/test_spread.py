@@ -13,8 +13,8 @@ import pytest
 from fake_places import SWEEP, have_places, open_places
 
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
-from trainmaster.service import renting
-from trainmaster.service.places import settled_place
+from trainmaster.service.places.settling import settled_place
+from trainmaster.service.renting import cheapest
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
@@ -64,7 +64,7 @@ def have_quotes(monkeypatch: pytest.MonkeyPatch, known: dict[str, tuple[float, f
         )
         return SimpleNamespace(is_unknown=False, experiments={name: one}, cost_usd=one.cost_usd)
 
-    monkeypatch.setattr("trainmaster.service.place_table._quote", quote)
+    monkeypatch.setattr("trainmaster.service.places.table._quote", quote)
     return asked
 
 
@@ -95,12 +95,12 @@ def test_each_place_gives_the_machines_that_its_quote_says(
     found = settled_place(service, Recipe.from_text(text), {}, told.append)
     again = Recipe.model_validate_json(found.model_dump_json())  # as a run keeps it
     assert tuple(part.provider for part in parted(again)) == tuple(places)
-    plans = renting._offer_of_parts(service, again, {}, date(2026, 11, 27)).plans
+    plans = cheapest.offer_of_parts(service, again, {}, date(2026, 11, 27)).plans
     assert {plan.provider: plan.nodes for plan in plans} == places
     if len(places) > 1:
         types = {plan.provider: plan.roles[0].rentals[0].instance_type for plan in plans}
         assert types["slurm"] == "big"
-        assert not any("objective" in line for line in renting._left_out_of_parts(again))
+        assert not any("objective" in line for line in cheapest.left_out_of_parts(again))
         assert any("by the quotes of its places: about" in line for line in told)
 
 
@@ -115,7 +115,7 @@ def test_an_objective_is_said_to_choose_nothing_only_for_what_it_has_not_chosen(
             "other": other.model_copy(update={"provider": ("slurm",)}),
         }
         placed = recipe.model_copy(update={"places": (), "provider": "hosts", "experiments": experiments})
-        (line,) = renting._left_out_of_parts(placed)
+        (line,) = cheapest.left_out_of_parts(placed)
         assert line.startswith(told)
         assert not any(
             each.hardware.instance for part in parted(placed) for each in part.experiments.values()

@@ -27,7 +27,8 @@ from trainmaster.service.quotes.candidate_offers import candidate_offers_of
 from trainmaster.service.quotes.prices import CATALOGUE
 from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.service.quotes.worker_counts import with_fewest, with_workers
-from trainmaster.service.renting import _check_total, plan_run
+from trainmaster.service.renting.cheapest import check_total
+from trainmaster.service.renting.plan_run import plan_run
 from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import UsageError
 
@@ -336,9 +337,9 @@ def test_a_cap_that_pays_for_one_place_of_a_sweep_is_enough(world):
         return ClusterPlan(f"main-{provider}", ("main",), provider, (RolePlan("worker", 1, (rental,)),))
 
     dear = plan("aws", Rental("small", usd_per_hour=3.6))
-    _check_total(recipe, (plan("hosts", Rental(is_rented=False)), dear))
+    check_total(recipe, (plan("hosts", Rental(is_rented=False)), dear))
     with pytest.raises(UsageError, match="costs up to"):
-        _check_total(recipe, (dear,))
+        check_total(recipe, (dear,))
 
 
 def test_no_feasible_quote_ends_it_where_it_costs_and_is_a_note_where_it_does_not(world):

@@ -1,0 +1,178 @@
+"""`RentalOffer`: what is put before the user, before machines are rented."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainmaster.cluster.renting.plan import ClusterPlan, dearest_usd_per_hour, most_at_once, words
+from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S, saving_limit_usd
+from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told_in_full
+from trainmaster.spec import Recipe
+from trainmaster.spec.units import dollars, format_duration
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.quote.quote import Interval, Quote
+    from trainmaster.db import Database
+
+
+@dataclass(frozen=True)
+class RentalOffer:
+    """What is put before the user.
+
+    Attributes:
+        recipe: with every number of workers settled, and what was planned put in.
+        plans: of the clusters.
+        usd_per_hour: of all machines that may be there at the same time, had in the cheapest way.
+        most_usd_per_hour: had in the dearest way that is planned for when there is no capacity.
+        quote: what is to be expected; None where nothing is known. no_quote: why.
+        of_any_job: then, what jobs of any kind take: it is told, and neither chooses nor promises anything.
+        notes: what was decided for the user, and wishes that mean nothing.
+    """
+
+    recipe: Recipe
+    plans: tuple[ClusterPlan, ...]
+    usd_per_hour: float
+    most_usd_per_hour: float
+    quote: Quote | None = None
+    no_quote: str = ""
+    of_any_job: Quote | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def costs(self) -> bool:
+        """Whether anything is to be paid."""
+        return self.most_usd_per_hour > 0
+
+    @property
+    def most_usd(self) -> float | None:
+        """What the whole run may cost; None if unknown."""
+        if not self.costs:
+            return 0.0
+        quoted = None if self.quote is None or self.quote.cost_usd is None else self.quote.cost_usd.p95
+        return most_usd(quoted, self.recipe)
+
+    @property
+    def cap_usd(self) -> float | None:
+        """A cap, in whole cents, that what is planned does not reach; None if unknown.
+
+        All at the highest price, and beside the run a lease of all machines: a cap sets aside for its end.
+        """
+        if self.most_usd is None:
+            return None
+        dearer = self.most_usd_per_hour / self.usd_per_hour if self.usd_per_hour else 1.0
+        lease_usd = self.most_usd_per_hour * (USUAL_LEASE_S + SWITCH_OFF_S) / 3600
+        return math.ceil(100 * (dearer * self.most_usd + lease_usd)) / 100
+
+    @property
+    def lines(self) -> list[str]:
+        """The machines, their price and what is to be expected, for people."""
+        found = [_line(plan) for plan in self.plans]
+        if self.costs and len(self.plans) > 1:
+            found.append(f"at the same time: at most ${self.usd_per_hour:.4g} per hour")
+        oldest = min((r.as_of for p in self.plans for o in p.roles for r in o.rentals if r.as_of), default="")
+        if oldest:
+            found.append(f"prices as of {oldest}{self._what_prices_hold()}")
+        if self.costs:
+            budget = self.recipe.budget
+            usd = saving_limit_usd(budget.saving_usd if budget else None, self.usd_per_hour)
+            usd = usd if budget is None or budget.total_usd is None else min(usd, budget.total_usd)
+            found.append(
+                f"if a model cannot be saved, machines wait for it for at most {dollars(usd)} (budget.saving)"
+            )
+        if self.quote is not None and self.quote.time_s is not None and self.quote.cost_usd is not None:
+            found.append(
+                f"estimate: {told_in_full(self.quote.time_s, self.quote.cost_usd)}, with the wait for "
+                "the machines"
+            )
+            if self.quote.queue is not None:
+                found.append(f"before that {self.quote.queue.words}, not in the estimate")
+            limits = {one.bottleneck: None for one in self.quote.experiments.values() if one.bottleneck}
+            found += [f"limited by {limit}" for limit in limits]
+            found += [f"{name} is not in the estimate: {why}" for name, why in self.quote.not_quoted.items()]
+        elif self.of_any_job is not None and self.of_any_job.time_s is not None:
+            found.append(f"estimate: {self._any_job(self.of_any_job.time_s)}, as {self.no_quote}")
+        elif self.no_quote:
+            found.append(f"no estimate: {self.no_quote}")
+        return found
+
+    def _any_job(self, time_s: Interval) -> str:
+        """What jobs of any kind take, and cost on these machines."""
+        words = f"{format_duration(time_s.p5)} to {format_duration(time_s.p95)}"
+        if self.costs:
+            cap_usd = self.recipe.budget.total_usd if self.recipe.budget is not None else None
+            low, high = (self.usd_per_hour / 3600 * each for each in (time_s.p5, time_s.p95))
+            low, high = (each if cap_usd is None else min(each, cap_usd) for each in (low, high))
+            words += f", {dollars(low)} to {dollars(high)}"
+        return f"{words}, what jobs of any kind take"
+
+    def _what_prices_hold(self) -> str:
+        rentals = [role.rentals[0] for plan in self.plans for role in plan.roles]
+        extras = max(rental.extras_usd_per_hour for rental in rentals)
+        rise = max((r.at_most.usd_per_hour / r.usd_per_hour for r in rentals if r.usd_per_hour), default=1.0)
+        told = f"; ${extras:.2g} of each machine's is for its disk and address" if extras else ""
+        return told + (f"; spot machines are given up at {rise:.3g} times the price" if rise > 1 else "")
+
+    def note_down(self, database: Database, run: str, now: float) -> None:
+        """Write down what was estimated for a run that has just been accepted, so that it can be judged.
+
+        Args:
+            database: the database.
+            run: its id.
+            now: Unix seconds.
+        """
+        from trainmaster.db import NewQuoteRow
+
+        quote = self.quote
+        if quote is None or quote.time_s is None or quote.cost_usd is None or quote.not_quoted:
+            return
+        points = sum(one.measurements for one in quote.experiments.values())
+        phases: dict[str, dict[str, float]] = {}
+        if len(quote.experiments) == 1:
+            phases = {each.name: each.time_s.as_dict() for each in quote.main.phases}
+        promise = QuoteRecord("estimate", now, quote.time_s, quote.cost_usd, points, _other(quote), phases)
+        database.add_quote(NewQuoteRow(run, None, promise.kind, now, promise.as_json()))
+
+
+def offer_of(
+    recipe: Recipe,
+    plans: tuple[ClusterPlan, ...],
+    quote: Quote | None = None,
+    no_quote: str = "",
+    notes: tuple[str, ...] = (),
+) -> RentalOffer:
+    """An offer of these clusters, with what they cost together."""
+    told = dict.fromkeys([*notes, *(note for plan in plans for note in plan.notes)])
+    return RentalOffer(
+        recipe=recipe,
+        plans=plans,
+        usd_per_hour=most_at_once(recipe, {plan.name: plan.usd_per_hour for plan in plans}, plans),
+        most_usd_per_hour=most_at_once(
+            recipe, {plan.name: dearest_usd_per_hour(plan) for plan in plans}, plans
+        ),
+        quote=quote,
+        no_quote=no_quote,
+        notes=tuple(told),
+    )
+
+
+def _other(quote: Quote) -> str:
+    """The next faster cluster that costs more, in words; else the fastest other one."""
+    one = quote.main
+    if one.time_s is None:
+        return ""
+    others = [each for each in one.pareto if each.cluster != one.cluster]
+    faster = [each for each in others if each.time_s < one.time_s.p50]
+    best = max(faster, key=lambda each: each.time_s, default=None)
+    best = best or min(others, key=lambda each: each.time_s, default=None)
+    if best is None:
+        return ""
+    return f"{best.cluster.words()} ({format_duration(best.time_s)}, {dollars(best.cost_usd)})"
+
+
+def _line(plan: ClusterPlan) -> str:
+    best = plan.roles[0].rentals[0]
+    where = f" in {best.region}" if best.region else ""
+    price = f" at ${plan.usd_per_hour:.4g} per hour" if plan.usd_per_hour else ""
+    return f"{', '.join(plan.experiments)}: {words(plan)}{where}{price}"

@@ -1,0 +1,106 @@
+"""`check_with_provider`: whether a provider would give the machines of a plan; what it would be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.cluster.record import ClusterState, fits, readable
+from trainmaster.cluster.renting.plan import ClusterPlan
+from trainmaster.service.quotes.worker_counts import with_fewest
+from trainmaster.service.renting.cheapest import left_out_of_parts, plans_of
+from trainmaster.spec import Recipe
+
+if TYPE_CHECKING:
+    from trainmaster.providers import NodeRequest
+    from trainmaster.service.open_home import OpenHome
+    from trainmaster.service.service import Service
+
+
+def planned_requests(
+    service: Service, recipe: Recipe, environ: Mapping[str, str]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Requests that renting the machines of a run would send, in order; notes. Nothing is sent or measured.
+
+    Raises:
+        UsageError: what it asks for is not there.
+    """
+    from trainmaster.providers import ProviderPlace, get_provider
+
+    plans = plans_of(service, with_fewest(recipe), environ)
+    place = ProviderPlace(service.home.root, service.home.identity(), environ)
+    shown = []
+    for plan in plans:
+        with closing(get_provider(plan.provider, place)) as provider:
+            shown += provider.dry_run(plan.name, requests_of(plan))
+    notes = (note for plan in plans for note in plan.notes)
+    return shown, list(dict.fromkeys([*left_out_of_parts(recipe), *notes]))
+
+
+def check_with_provider(
+    service: OpenHome, plans: tuple[ClusterPlan, ...], environ: Mapping[str, str], team: str | None = None
+) -> list[str]:
+    """Ask the provider whether it would give these machines: permissions, quotas, hosts that answer.
+
+    Machines that an earlier run of the team has kept warm are there already, without a question.
+
+    Returns:
+        Notes for the user.
+
+    Raises:
+        UsageError: it would not; nothing was rented.
+        ProviderError: it cannot be reached.
+    """
+    from trainmaster.providers import ProviderPlace, get_provider
+
+    notes: list[str] = []
+    plans = tuple(plan for plan in plans if not is_warm(service, plan, team))
+    for name in dict.fromkeys(plan.provider for plan in plans):
+        place = ProviderPlace(service.home.root, service.home.identity(), environ)
+        mine = (plan for plan in plans if plan.provider == name)
+        with closing(get_provider(name, place)) as provider:
+            notes += provider.preflight([request for plan in mine for request in requests_of(plan)])
+    return notes
+
+
+def requests_of(plan: ClusterPlan) -> list[NodeRequest]:
+    """What is asked of the provider for a cluster, had in the best way."""
+    from trainmaster.providers import NodeRequest
+
+    requests = [
+        NodeRequest(
+            role=role.role,
+            count=role.count,
+            instance_type=role.rentals[0].instance_type,
+            region=role.rentals[0].region,
+            zone=role.rentals[0].zone,
+            spot=role.rentals[0].spot,
+            token=f"{plan.name}-{role.role}",
+            labels=role.labels,
+            require=role.require,
+            slots=role.host_slots,
+            gpus=role.host_gpus,
+            disk_bytes=role.disk_bytes,
+            least=role.least,
+            max_usd_per_hour=role.rentals[0].max_price_usd_per_hour,
+            memory_bytes=role.memory_bytes,
+            cpus=role.cpus,
+        )
+        for role in plan.roles
+    ]
+    return [
+        replace(each, beside=tuple(other for other in requests if other is not each)) for each in requests
+    ]
+
+
+def is_warm(service: OpenHome, plan: ClusterPlan, team: str | None) -> bool:
+    """Whether an earlier run has kept what is planned; somebody else may still be quicker."""
+    rows = service.database.living_clusters(plan.provider, service.home.identity())
+    kept = readable(
+        [row for row in rows if row["state"] == ClusterState.KEPT and row["team"] == team], lambda _: None
+    )
+    now = datetime.now(UTC).timestamp()
+    return any((record.kept_until or 0.0) > now and fits(record, plan) for record in kept)
