@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gzip
+import hashlib
 import http.server
+import io
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,10 +55,31 @@ def test_a_web_server_that_may_answer_later_is_no_fault_of_the_user(
     assert trouble_of(raised.value) is StoreTrouble.UNREACHABLE
 
 
-@pytest.mark.parametrize("code", [403, 404])
+@pytest.mark.parametrize("code", [204, 206, 403, 404])
 def test_one_that_refuses_is(web: str, code: int, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=str(code)):
         fetch_url(f"{web}/{code}", tmp_path / "data")
+
+
+@pytest.mark.parametrize(("name", "is_unpacked"), [("x.csv", True), ("x.csv.gz", False)])
+def test_what_a_server_packs_on_the_way_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_unpacked: bool
+) -> None:
+    content = b"1,2\n" * 1000
+    sent = packed = gzip.compress(content)
+
+    class Answer(io.BytesIO):
+        status, headers = 200, {"Content-Encoding": "gzip"}
+
+    monkeypatch.setattr(data_urls, "open_web", lambda *_: Answer(sent))
+    fetch_url(f"https://there/{name}", tmp_path / "data")
+    assert (tmp_path / "data" / name).read_bytes() == (content if is_unpacked else packed)
+    fetch_url(f"https://there/{name}", tmp_path / "meant", sha256=hashlib.sha256(packed).hexdigest())
+    assert (tmp_path / "meant" / name).read_bytes() == packed
+    for sent in (packed[:-9], b"no gzip") if is_unpacked else ():  # noqa: B007 - what is sent
+        with pytest.raises(PublishError) as raised:
+            fetch_url(f"https://there/{name}", tmp_path / "cut")
+        assert trouble_of(raised.value) is StoreTrouble.UNREACHABLE
 
 
 def test_nobody_answers(tmp_path: Path) -> None:

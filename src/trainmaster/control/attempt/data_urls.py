@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gzip
 import hashlib
 import http.client
 import os
 import shutil
 import urllib.error
 import urllib.request
+import zlib
 from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -119,20 +121,40 @@ def _download(url: str, label: str, place: Path, sha256: str | None, size_limit_
     most_bytes = room_bytes(place.parent, size_limit_bytes)
     try:
         with open_web(url, _TIMEOUT_S) as answer:
+            if answer.status not in (200, 203):  # nothing, or a part
+                raise UsageError(f"{label}: {answer.status} {answer.reason}", "Look at the URL.")
             expected = answer.headers.get("Content-Length", "")
             expected_bytes = int(expected) if expected.isdecimal() else None
             if (expected_bytes or 0) > most_bytes:
                 raise _too_large(label, most_bytes)
-            _take(label, answer, place, sha256, most_bytes, expected_bytes)
+            if sha256 is None and _is_packed_on_the_way(answer, place.name):
+                with gzip.open(answer) as content:
+                    _take(label, content, place, None, most_bytes)
+            else:
+                _take(label, answer, place, sha256, most_bytes, expected_bytes)
     except urllib.error.HTTPError as error:
         error.close()
         words = f"{label}: {error.code} {error.reason}"
         if (trouble := trouble_of(error)) is StoreTrouble.UNREACHABLE:
             raise error_of(trouble, words, "It is safe to try again.") from error
         raise UsageError(words, "Look at the URL.") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UnreachableStoreError(
+            f"{label}: the connection was cut, or changes bytes ({error})", "It is safe to try again."
+        ) from error
     except http.client.HTTPException as error:  # a server that does not speak HTTP, or a URL that is none
         words = f"{label}: {error or type(error).__name__}"
         raise error_of(trouble_of(error), words, "Look at the URL.") from error
+
+
+def _is_packed_on_the_way(answer: http.client.HTTPResponse, name: str) -> bool:
+    """Whether a server sends something else than the file, as stores do with what was put there packed.
+
+    Some say so of files that are themselves packed, as their names tell. With a ``sha256`` the bytes that
+    come are meant.
+    """
+    encoding = answer.headers.get("Content-Encoding", "").strip().lower()
+    return encoding in ("gzip", "x-gzip") and not name.endswith((".gz", ".tgz"))
 
 
 def open_web(url: str, timeout_s: float, method: str = "GET") -> http.client.HTTPResponse:
@@ -159,7 +181,7 @@ def open_web(url: str, timeout_s: float, method: str = "GET") -> http.client.HTT
 
 def _take(
     url: str,
-    source: BinaryIO,
+    source: BinaryIO | gzip.GzipFile,
     place: Path | None,
     sha256: str | None,
     most_bytes: int,

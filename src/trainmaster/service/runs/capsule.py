@@ -82,8 +82,7 @@ def write_capsule(service: Service, run: str, file: IO[bytes]) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         _write(archive, _ABOUT, json.dumps(about, indent=2).encode())
         _write(archive, _RECIPE, _pinned(recipe, made, json.loads(row["labels"])).encode())
-        for path in sorted(code.rglob("*")):
-            _add(archive, path, f"{_CODE}/{path.relative_to(code)}")
+        _add_all(archive, code, run)
 
 
 def _models(service: Service, run: str) -> Iterator[dict[str, Any]]:
@@ -136,8 +135,22 @@ def _pinned(recipe: Recipe, made: Mapping[str, Mapping[str, Any]], labels: Mappi
     return recipe.model_copy(update={"overrides": overrides}).as_yaml(code=_CODE)
 
 
+def _add_all(archive: zipfile.ZipFile, code: Path, run: str) -> None:
+    for path in sorted(code.rglob("*")):
+        try:
+            _add(archive, path, f"{_CODE}/{path.relative_to(code)}")
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"the code of {run} has a file whose name is no UTF-8: {os.fsencode(path.name)!r}",
+                "A capsule has no place for such a name. Rename the file, and run the recipe again.",
+            ) from None
+
+
 def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
-    if path.is_symlink():
+    if path.is_dir() and not path.is_symlink():
+        if not any(path.iterdir()):
+            _write(archive, f"{name}/", b"", stat.S_IFDIR | 0o755)
+    elif path.is_symlink():
         _write(archive, name, os.fsencode(path.readlink()), stat.S_IFLNK | 0o777)
     elif path.is_file():
         _write(archive, name, path.read_bytes(), stat.S_IFREG | (path.stat().st_mode & 0o777))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 
 import pytest
 
-from trainmaster.service.runs.capsule import _needs, new_file, open_capsule
+from trainmaster.service.runs.capsule import _add_all, _needs, new_file, open_capsule
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -29,6 +30,18 @@ def test_a_capsule_is_unpacked_once_and_says_what_is_not_known(tmp_path):
     assert found.notes == ("its environment was not recorded",)
     (found.recipe.parent / "mark").touch()
     assert (open_capsule(path, tmp_path / "cache").recipe.parent / "mark").exists()
+
+
+def test_directories_without_files_are_part_of_it_and_a_name_that_no_zip_has_is_told(tmp_path):
+    (tmp_path / "code" / "logs").mkdir(parents=True)
+    files = {"capsule.json": json.dumps(WHOLE)}
+    with zipfile.ZipFile(capsule(tmp_path, **files), "a") as archive:
+        _add_all(archive, tmp_path / "code", "x-1")
+    found = open_capsule(tmp_path / "x.capsule", tmp_path / "cache")
+    assert (found.recipe.parent / "code" / "logs").is_dir()
+    (tmp_path / "code" / os.fsdecode(b"na\xffme")).touch()
+    with zipfile.ZipFile(tmp_path / "y", "w") as archive, pytest.raises(UsageError, match="no UTF-8"):
+        _add_all(archive, tmp_path / "code", "x-1")
 
 
 @pytest.mark.parametrize(
