@@ -436,7 +436,7 @@ class EmbeddedClient:
 
     def configuration(self, directory: str) -> list[dict[str, Any]]:
         from trainmaster.spec.configuration import configured_rows
-        from trainmaster.spec.recipe import configuration_files
+        from trainmaster.spec.recipe_source import configuration_files
 
         return configured_rows(configuration_files(Path(directory).absolute(), self._environ))
 

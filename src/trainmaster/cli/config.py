@@ -32,7 +32,8 @@ def show_values(
 
     from trainmaster.cli.opening import context, open_client, unpacked
     from trainmaster.spec.configuration import configured_rows, recipe_rows
-    from trainmaster.spec.recipe import configuration_files, read_recipe
+    from trainmaster.spec.recipe import read_recipe
+    from trainmaster.spec.recipe_source import configuration_files
 
     if recipe is None:
         rows = configured_rows(configuration_files(Path.cwd(), os.environ))
@@ -60,7 +61,7 @@ def set_value(
 
     from trainmaster.spec.configuration import read_settings, with_setting
     from trainmaster.spec.private_files import write_private
-    from trainmaster.spec.recipe import user_file
+    from trainmaster.spec.recipe_source import user_file
 
     file = user_file(os.environ)
     try:
@@ -83,7 +84,7 @@ def path() -> None:
     """The files that are read in this directory, the first one first."""
     import os
 
-    from trainmaster.spec.recipe import configuration_files, user_file
+    from trainmaster.spec.recipe_source import configuration_files, user_file
 
     own = user_file(os.environ)
     for each in configuration_files(Path.cwd(), os.environ):

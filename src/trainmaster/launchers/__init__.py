@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from trainmaster.launchers.base import Gang as Gang
     from trainmaster.launchers.base import Launcher as Launcher
     from trainmaster.launchers.base import Member as Member
+    from trainmaster.launchers.base import PlainLauncher as PlainLauncher
     from trainmaster.launchers.base import get_launcher as get_launcher
     from trainmaster.launchers.jax import JaxLauncher as JaxLauncher
     from trainmaster.launchers.mpi import MpiLauncher as MpiLauncher
     from trainmaster.launchers.mxnet import MxnetLauncher as MxnetLauncher
-    from trainmaster.launchers.plain import PlainLauncher as PlainLauncher
     from trainmaster.launchers.ray import RayLauncher as RayLauncher
     from trainmaster.launchers.spark import SparkLauncher as SparkLauncher
     from trainmaster.launchers.tensorflow import TensorFlowLauncher as TensorFlowLauncher
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "base": "Gang Launcher Member get_launcher",
+        "base": "Gang Launcher Member PlainLauncher get_launcher",
         "jax": "JaxLauncher",
         "mpi": "MpiLauncher",
         "mxnet": "MxnetLauncher",
-        "plain": "PlainLauncher",
         "ray": "RayLauncher",
         "spark": "SparkLauncher",
         "tensorflow": "TensorFlowLauncher",

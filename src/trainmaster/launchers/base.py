@@ -178,13 +178,40 @@ class Launcher(Protocol):
         return ""
 
 
+class PlainLauncher(Launcher):
+    """Adds nothing for a single process, and the list of hosts for a gang.
+
+    ``TRAINMASTER_HOSTS`` names each member's host in rank order, so that a program of any kind
+    finds the others; ``TRAINMASTER_INDEX`` and ``TRAINMASTER_WORLD_SIZE`` come from Trainmaster itself.
+
+    >>> alone = Gang((Member("worker", 0, "127.0.0.1"),))
+    >>> PlainLauncher().environment(alone, alone.chief)
+    {}
+    >>> pair = Gang((Member("worker", 0, "10.0.0.1"), Member("worker", 1, "10.0.0.2")))
+    >>> PlainLauncher().environment(pair, pair.members[1])
+    {'TRAINMASTER_HOSTS': '10.0.0.1,10.0.0.2'}
+    """
+
+    name = "plain"
+
+    def environment(self, gang: Gang, member: Member) -> dict[str, str]:
+        """``TRAINMASTER_HOSTS`` when there are others."""
+        if gang.world_size == 1:
+            return {}
+        return {"TRAINMASTER_HOSTS": ",".join(other.host for other in gang.members)}
+
+    def explain(self, log_tail: str) -> str:
+        """What PyTorch is known to say: a single process needs no framework in its recipe."""
+        return get_launcher("torchrun").explain(log_tail)
+
+
 _LAUNCHERS = PluginRegistry(
     "launcher",
     {
         "jax": "trainmaster.launchers.jax:JaxLauncher",
         "mpi": "trainmaster.launchers.mpi:MpiLauncher",
         "mxnet": "trainmaster.launchers.mxnet:MxnetLauncher",
-        "plain": "trainmaster.launchers.plain:PlainLauncher",
+        "plain": "trainmaster.launchers.base:PlainLauncher",
         "ray": "trainmaster.launchers.ray:RayLauncher",
         "spark": "trainmaster.launchers.spark:SparkLauncher",
         "tensorflow": "trainmaster.launchers.tensorflow:TensorFlowLauncher",

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT, DataSource
-from trainmaster.spec.errors import Mistake, RecipeError, TrainmasterError, UsageError
+from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.experiment import Experiment, OwnMachineKeys, read_data, read_env, read_secrets
 from trainmaster.spec.habits import Code
 from trainmaster.spec.launcher_names import AUTO, DEFAULT_ENGINE, ENGINES, image_of_framework, image_variable
@@ -24,13 +24,12 @@ from trainmaster.spec.node import (
     below,
     changed,
     compose,
-    place,
     plain_value,
     with_entry,
     written,
 )
 from trainmaster.spec.objective import Budget, Objective, read_objective
-from trainmaster.spec.places import by_hand, first_provider, places_of
+from trainmaster.spec.places import first_provider, places_of
 from trainmaster.spec.reading import (
     Key,
     Noun,
@@ -49,17 +48,21 @@ from trainmaster.spec.reading import (
     text,
     verbatim,
 )
-from trainmaster.spec.redaction import redacted
+from trainmaster.spec.recipe_source import (
+    IN_DIRECTORY,
+    as_set,
+    changed_tree,
+    configuration_files,
+    explain_lost_indentation,
+    text_of,
+    too_large,
+)
 from trainmaster.spec.sinks import Sinks
 from trainmaster.spec.topics import Subscription, read_notify
 from trainmaster.spec.trigger import CONCURRENCY, Trigger, read_triggers
 
 _NAME = re.compile(EXPERIMENT_NAME)
-_EXPERIMENTS: Final = re.compile(r"experiments[\"']?[ \t]*:")
 _MAX_NAME: Final = 100
-#: What a recipe is called by whoever names only its directory.
-IN_DIRECTORY: Final = "recipe.yaml"
-_RIGHT: Final = "give the path of a recipe, for instance examples/digits/recipe.yaml"
 
 
 def _experiments(node: YamlNode, path: Path, problems: Problems) -> dict[str, Experiment]:
@@ -228,7 +231,7 @@ class Recipe(Noun):
             RecipeError: with all mistakes that were found.
             UsageError: an override is wrong in itself.
         """
-        return read_recipe(path, overrides=_texts(overrides or {}), provider=provider)
+        return read_recipe(path, overrides=as_set(overrides or {}), provider=provider)
 
     @classmethod
     def from_text(
@@ -251,7 +254,7 @@ class Recipe(Noun):
             RecipeError: with all mistakes that were found.
         """
         if len(source.encode()) > MAX_RECIPE_BYTES:
-            raise _too_large("recipe")
+            raise too_large("recipe")
         folder = FilePath(directory).absolute()
         return _read_text(source, "recipe", "run", folder, (), provider, defaults, includes=False)
 
@@ -279,7 +282,7 @@ class Recipe(Noun):
         source = json.dumps(plain_value(content), indent=2, ensure_ascii=False) + "\n"  # JSON is YAML
         folder = FilePath(directory).absolute()
         files = configuration_files(folder, os.environ)
-        return _read_text(source, "<recipe>", "run", folder, _texts(overrides or {}), provider, files)
+        return _read_text(source, "<recipe>", "run", folder, as_set(overrides or {}), provider, files)
 
     def as_yaml(self, *, code: str | None = None) -> str:
         """YAML that means this recipe wherever it is read: with its name, and with what was changed of it.
@@ -396,40 +399,9 @@ def read_recipe(
     if file.is_dir() and (file / IN_DIRECTORY).is_file():
         file = file / IN_DIRECTORY
     shown = os.fspath(file)
-    source, folder = _text_of(file, shown), file.absolute().parent
+    source, folder = text_of(file, shown), file.absolute().parent
     files = configuration_files(folder, os.environ)
     return _read_text(source, shown, file.stem, folder, overrides, provider, files)
-
-
-def configuration_files(directory: FilePath, environ: Mapping[str, str]) -> list[FilePath]:
-    """What says what recipes in a directory leave open; the first comes first.
-
-    The nearest ``pyproject.toml`` with a table ``tool.trainmaster``, unless it is another user's than the
-    directory, and the user's own file.
-    """
-    found = []
-    try:
-        ours = {0, os.geteuid(), directory.stat().st_uid}
-        for folder in (directory, *directory.parents):
-            file = folder / "pyproject.toml"
-            if file.is_file() and file.stat().st_uid in ours and b"tool.trainmaster" in file.read_bytes():
-                found.append(file)
-                break
-    except OSError:
-        pass  # as of a directory that is not there, or that nothing may look into
-    return [*found, *own_configuration(environ)]
-
-
-def own_configuration(environ: Mapping[str, str]) -> list[FilePath]:
-    """The user's own file of configuration, if there is one."""
-    file = user_file(environ)
-    return [file] if file.is_file() else []
-
-
-def user_file(environ: Mapping[str, str]) -> FilePath:
-    """The user's own file of configuration, whether it is there or not."""
-    base = FilePath(environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
-    return base / "trainmaster" / "config.toml"
 
 
 def _read_text(
@@ -443,51 +415,16 @@ def _read_text(
     *,
     includes: bool = True,
 ) -> Recipe:
-    if not _EXPERIMENTS.search(source) and not re.search(r"^include[ \t]*:", source, re.MULTILINE):
-        from trainmaster.spec.foreign import foreign_file  # recipes never need it
-
-        if foreign := foreign_file(source):
-            raise RecipeError(shown, [Mistake(1, 1, "", foreign)])
-    root = compose(source, shown)
-    if root.kind is not Kind.MAPPING:
-        message = f"{root.describe()}; a recipe is a mapping with the key `experiments`"
-        raise RecipeError(shown, [Mistake(root.line, root.column, "", message)])
-    told: dict[str, Any] = {}
-    if includes and ("include" in root.entries or "env_file" in source):
-        from trainmaster.spec.including import expanded
-
-        found = expanded(root, shown, directory)
-        root = found.root
-        told = {
-            "included": tuple((name, redacted(text)) for name, text in found.texts.items()),
-            "env_files": tuple(found.env_files),
-            "notes": tuple(found.notes),
-        }
-    changes = [*overrides, *([] if provider is None else by_hand(root, overrides, provider))]
-    if defaults:
-        from trainmaster.spec.configuration import defaults_for, settings_of
-
-        # A command of whoever has the server is not for what others send.
-        settings = [each for each in settings_of(defaults) if includes or each.key != "notify"]
-        said = root
-        for change in changes:
-            said = changed(said, change)
-        named = said.entries.get("provider")
-        open_keys = list(defaults_for(root, named.text if named else None, settings))
-        told["configured"] = tuple((redacted(change), said_by) for change, said_by in open_keys)
-        for change, said_by in open_keys:
-            root = changed(root, change, said_by)
-    for change in changes:
-        root = changed(root, change)
+    root, noted = changed_tree(source, shown, directory, overrides, provider, defaults, includes=includes)
     problems = Problems()
-    _explain_lost_indentation(root, problems)
+    explain_lost_indentation(root, problems)
     try:
         recipe = _read(root, problems, stem)
-        told["places"] = places_of(root)
+        noted["places"] = places_of(root)
     except ReportedMistake:
         raise RecipeError(shown, problems.in_order()) from None
-    told |= {"source_text": redacted(source), "overrides": tuple(redacted(each) for each in changes)}
-    return _with_images(recipe.model_copy(update={"directory": directory, "file": shown, **told}), os.environ)
+    noted |= {"directory": directory, "file": shown}
+    return _with_images(recipe.model_copy(update=noted), os.environ)
 
 
 def _with_images(recipe: Recipe, environ: Mapping[str, str]) -> Recipe:
@@ -532,69 +469,3 @@ def _read(root: YamlNode, problems: Problems, stem: str) -> Recipe:
     if problems.mistakes:
         raise ReportedMistake
     return read_noun(Recipe, root, (), problems)
-
-
-def _text_of(file: FilePath, shown: str) -> str:
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_RECIPE_BYTES + 1)
-    except FileNotFoundError:
-        raise _unreadable(shown, "no such file") from None
-    except IsADirectoryError:
-        raise _unreadable(shown, f"a directory without {IN_DIRECTORY}") from None
-    except (OSError, ValueError) as error:
-        raise _unreadable(shown, f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
-    if len(data) > MAX_RECIPE_BYTES:
-        raise _too_large(shown)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = data[: error.start].decode("utf-8-sig", "replace")
-        line, column = place(before, len(before))
-        message = f"the byte 0x{data[error.start]:02x} is not UTF-8; save the recipe as UTF-8"
-        raise RecipeError(shown, [Mistake(line, column, "", message)]) from None
-
-
-def _too_large(shown: str) -> RecipeError:
-    message = (
-        f"more than {MAX_RECIPE_BYTES >> 20} MiB; a recipe names code and data, it does not contain them"
-    )
-    return RecipeError(shown, [Mistake(1, 1, "", message)])
-
-
-def _unreadable(shown: str, found: str) -> RecipeError:
-    return RecipeError(shown, [Mistake(1, 1, "", f"{found}; {_RIGHT}")])
-
-
-def _explain_lost_indentation(root: YamlNode, problems: Problems) -> None:
-    """Say what is wrong where Hyper's Figure 1 was copied as the paper prints it."""
-    experiments = root.entries.get("experiments")
-    if experiments is None or not experiments.is_null or experiments.via:
-        return
-    following = list(root.entries)[list(root.entries).index("experiments") + 1 :]
-    if following:
-        key = root.keys[following[0]]
-        message = (
-            f"nothing below `experiments`, and '{following[0]}' at line {key.line} is not indented; "
-            "indent the experiments' names below it, and their keys below them"
-        )
-        problems.add(root.keys["experiments"], ("experiments",), message)
-
-
-def _texts(overrides: Mapping[str, object]) -> list[str]:
-    """As ``--set`` takes them.
-
-    >>> _texts({"budget.deadline": "2h", "experiments.train.retries": 5})
-    ['budget.deadline="2h"', 'experiments.train.retries=5']
-
-    Raises:
-        UsageError: it is no mapping.
-    """
-    if not isinstance(overrides, Mapping):
-        raise UsageError(
-            f"overrides: {overrides!r} is no dictionary",
-            'Give keys and values, such as overrides={"experiments.train.retries": 5}.',
-        )
-    return [
-        f"{path}={json.dumps(plain_value(value), ensure_ascii=False)}" for path, value in overrides.items()
-    ]

@@ -47,7 +47,7 @@ from trainmaster.spec.configuration import configured_rows
 from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.model_reference import ModelReference
 from trainmaster.spec.parts import parted
-from trainmaster.spec.recipe import own_configuration
+from trainmaster.spec.recipe_source import own_configuration
 from trainmaster.web.recipe_form import (
     RecipeForm,
     Typed,

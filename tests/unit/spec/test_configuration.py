@@ -7,7 +7,7 @@ import pytest
 from trainmaster.spec import Recipe, read_recipe
 from trainmaster.spec.configuration import configured_rows, with_setting
 from trainmaster.spec.errors import RecipeError, UsageError
-from trainmaster.spec.recipe import configuration_files
+from trainmaster.spec.recipe_source import configuration_files
 
 HEAD = "experiments:\n  train: {command: echo hi}\n"
 

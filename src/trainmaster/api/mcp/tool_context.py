@@ -58,7 +58,7 @@ class LocalToolContext:
     def recipe(self, named: Mapping[str, Any]) -> tuple[Any, str]:
         """See `ToolContext`."""
         from trainmaster.spec import Recipe, read_recipe
-        from trainmaster.spec.recipe import configuration_files
+        from trainmaster.spec.recipe_source import configuration_files
 
         file, text, provider = (named.get(key) for key in ("file", "recipe", "provider"))
         if (file is None) == (text is None):

@@ -36,7 +36,7 @@ from trainmaster.service.users.caller import Caller
 from trainmaster.spec.configuration import configured_rows
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.labels import joined
-from trainmaster.spec.recipe import own_configuration
+from trainmaster.spec.recipe_source import own_configuration
 from trainmaster.spec.schema import recipe_schema
 
 router = Routes(tags=["runs"])

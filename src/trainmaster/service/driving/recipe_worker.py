@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.spec.errors import RecipeError, UsageError
-from trainmaster.spec.recipe import Recipe, own_configuration
+from trainmaster.spec.recipe import Recipe
+from trainmaster.spec.recipe_source import own_configuration
 
 MAX_EXPERIMENTS: Final = 1_000
 #: What one recipe may take. 100 KiB of YAML need 0.7 s and 70 MB.

@@ -30,7 +30,6 @@ from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.spec.parts import named_places
 from trainmaster.spec.private_files import make_private, write_private
 from trainmaster.spec.states import State
-from trainmaster.transport.host_keys import FILE_NAME
 
 if TYPE_CHECKING:
     from trainmaster.db import Database, Lease
@@ -290,6 +289,8 @@ class RunReplicas:
 
     def _prepare(self, root: Path, row: Mapping[Any, Any]) -> None:
         """Give a home of a run the name of the one it began in, and what providers find in a home."""
+        from trainmaster.transport.host_keys import FILE_NAME  # few runs are taken over
+
         if not (root / "identity").exists():
             (root / "identity").write_text(f"{row['home_id']}\n")
         # A lab is this server's, and so are the settings of a place, whatever rents there.

@@ -26,7 +26,7 @@ from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RunError, StoreError, UsageError
 from trainmaster.spec.parts import in_place, named_places
 from trainmaster.spec.private_files import make_private
-from trainmaster.spec.recipe import own_configuration
+from trainmaster.spec.recipe_source import own_configuration
 
 if TYPE_CHECKING:
     from trainmaster.service.driving.worlds import Session
