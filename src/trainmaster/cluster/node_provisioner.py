@@ -22,12 +22,12 @@ from trainmaster.executors.gangs.recorded_cluster import RecordedCluster, cluste
 from trainmaster.providers.base import Node, NodeState, root_on_nodes
 from trainmaster.providers.dead_man_switch import (
     DIRECTORY,
-    NEVER_RUNS,
     RENEWALS,
+    SELF_DELETION_FAILS,
     deadman_script,
     end_command,
-    ending_commands,
     renewal_command,
+    self_deletion_commands,
 )
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
@@ -97,7 +97,7 @@ class NodeProvisioner:
         tell: is told how far a bootstrap is, by any thread.
         has_switch: rented machines of this provider have a dead-man switch.
         switch_at_boot: it runs when they have booted; else the first login starts it.
-        ending: script that deletes a machine, see `BringsEnding`; None if none is needed.
+        self_deletion: script that deletes a machine, see `BringsSelfDeletion`; None if none is needed.
         saved: called when something was written that is needed to go on, before it is relied on.
 
     Attributes:
@@ -116,7 +116,7 @@ class NodeProvisioner:
         *,
         has_switch: bool = True,
         switch_at_boot: bool = True,
-        ending: Callable[[Node], str] | None = None,
+        self_deletion: Callable[[Node], str] | None = None,
         saved: Callable[[], None] = lambda: None,
     ) -> None:
         self.home = home
@@ -129,7 +129,7 @@ class NodeProvisioner:
         self._tell = tell
         self._has_switch = has_switch
         self._switch_at_boot = switch_at_boot
-        self._ending = ending
+        self._self_deletion = self_deletion
         self._saved = saved
         self._packing = threading.Lock()
         self._remembering = threading.Lock()
@@ -154,7 +154,7 @@ class NodeProvisioner:
         with self._login(target, is_new=node.is_rented) as connection:
             self._bring_switch(connection, node)
             self.set_switch(connection, node, self.lease_s, patient=True)
-            self._bring_ending(connection, node)
+            self._bring_self_deletion(connection, node)
         packages, layer = self._packed()
         memory = self.memory(node.cluster)
         with self._kept_alive(target, node):
@@ -204,21 +204,21 @@ class NodeProvisioner:
                 f"May {node.user} use sudo without a password there?",
             )
 
-    def _bring_ending(self, connection: Connection, node: Node) -> None:
+    def _bring_self_deletion(self, connection: Connection, node: Node) -> None:
         """Give a machine the script by which it deletes itself, unless it has it.
 
         Raises:
             TrainmasterError: there is none, or it cannot be brought.
         """
-        if not (node.is_rented and self._ending):
+        if not (node.is_rented and self._self_deletion):
             return
-        is_there, bring = ending_commands(node.id)
+        is_there, bring = self_deletion_commands(node.id)
         if connection.run(is_there, timeout_s=_RENEW_TIMEOUT_S).code == 0:
             return
-        if not (script := self._ending(node)):
+        if not (script := self._self_deletion(node)):
             return
         result = connection.run(bring, data=script.encode(), timeout_s=_RENEW_TIMEOUT_S)
-        if result.code == NEVER_RUNS:
+        if result.code == SELF_DELETION_FAILS:
             raise ProviderError(
                 f"{node.id}: what would delete it does not run there: {result.last_words}",
                 f"It begins with {script.splitlines()[0]}: have the image of its machines run that.",

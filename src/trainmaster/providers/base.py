@@ -346,7 +346,7 @@ class CountsFree(Protocol):
 
 
 @runtime_checkable
-class BringsEnding(Protocol):
+class BringsSelfDeletion(Protocol):
     """What a provider may do, too, whose machines are still there when they have switched themselves off."""
 
     def ending(self, node: Node) -> str:

@@ -24,7 +24,7 @@ RENEWALS: Final = 3
 #: A machine that does not go down when asked is switched off after so long.
 FORCE_AFTER_S: Final = 90
 #: With this a command ends that has brought what does not run there, as its image lacks something.
-NEVER_RUNS: Final = 3
+SELF_DELETION_FAILS: Final = 3
 _MAX_LEASE_S: Final = 7 * 86400
 _USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
@@ -189,21 +189,19 @@ def renewal_command(lease_s: float, directory: str = DIRECTORY, machine: str = "
     return f"sh -c {shlex.quote(script)}"
 
 
-def ending_commands(machine: str) -> tuple[str, str]:
+def self_deletion_commands(machine: str) -> tuple[str, str]:
     """What to run over SSH, as a user who may use sudo: is there what deletes the machine; and, bring it.
 
-    The latter has it on its standard input, and ends with `NEVER_RUNS` where that does not run. An image made
-    of another machine has that one's: no use here.
+    The latter has it on its standard input, and ends with `SELF_DELETION_FAILS` where that does not run. An
+    image made of another machine has that one's: no use here.
 
     Args:
         machine: its id, which is in what deletes it.
     """
-    ending = f"{_STATE}/ending"
-    runs = f"{{ {ending}.new --check || exit {NEVER_RUNS}; }}"
-    brought = (
-        f"umask 077 && cat > {ending}.new && chmod 700 {ending}.new && {runs} && mv -f {ending}.new {ending}"
-    )
-    return f"sudo -n grep -qsF -e {shlex.quote(machine)} {ending}", f"sudo -n sh -c {shlex.quote(brought)}"
+    file = f"{_STATE}/ending"
+    runs = f"{{ {file}.new --check || exit {SELF_DELETION_FAILS}; }}"
+    brought = f"umask 077 && cat > {file}.new && chmod 700 {file}.new && {runs} && mv -f {file}.new {file}"
+    return f"sudo -n grep -qsF -e {shlex.quote(machine)} {file}", f"sudo -n sh -c {shlex.quote(brought)}"
 
 
 def end_command(directory: str = DIRECTORY) -> str:

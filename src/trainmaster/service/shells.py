@@ -409,9 +409,10 @@ def _closed(node: Node) -> list[str]:
 def _options(place: ProviderPlace, node: Node, home: Path) -> list[str]:
     """What a client needs for a machine. home: of the caller, which has met what one goes through."""
     from trainmaster.providers.hosts_over_ssh import target_of
+    from trainmaster.transport.host_keys import FILE_NAME
 
     target = target_of(node)
-    met = place.root / "known_hosts"
+    met = place.root / FILE_NAME
     known = place.root / "clusters" / node.cluster / f"known-{node.id}"  # removed with its cluster
     if not target.host_key:
         known = known if known.is_file() else met
@@ -432,7 +433,7 @@ def _options(place: ProviderPlace, node: Node, home: Path) -> list[str]:
     if target.key is not None:
         options += ["-i", str(target.key), "-o", "IdentitiesOnly=yes"]
     if target.jump is not None and target.jump.key is not None:
-        way = _way_through(target.jump, target.jump.key, [met, home / "known_hosts"])
+        way = _way_through(target.jump, target.jump.key, [met, home / FILE_NAME])
         options += ["-o", f"ProxyCommand={shlex.join(way)}"]
     elif node.jump:
         options += ["-J", node.jump]

@@ -8,8 +8,8 @@ from typing import Final
 
 #: An upper limit for every duration: 100 years. What is longer is a slip, and would overflow clocks.
 MAX_DURATION_S: Final = 100 * 365 * 86400.0
-#: The last digit of seconds and dollars that quotes are kept with.
-DIGIT: Final = 1e-6
+#: Seconds and dollars of quotes are stored with so many digits; smaller differences mean nothing.
+QUOTE_RESOLUTION: Final = 1e-6
 _MAX_BYTES: Final = 1 << 63
 
 _NUMBER: Final = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"

@@ -10,7 +10,7 @@ import pytest
 
 from trainmaster.cluster.node_provisioner import NodeProvisioner
 from trainmaster.providers.base import Node, NodeState
-from trainmaster.providers.dead_man_switch import NEVER_RUNS
+from trainmaster.providers.dead_man_switch import SELF_DELETION_FAILS
 from trainmaster.spec.errors import ProviderError
 from trainmaster.transport.base import Result
 
@@ -73,7 +73,7 @@ class Root:
         if "grep" in command:
             return Result(0 if any(b"m-1" in each for each in self.brought) else 1, "", "")
         if "python9" in data.decode():
-            return Result(NEVER_RUNS, "", "env: 'python9': No such file or directory")
+            return Result(SELF_DELETION_FAILS, "", "env: 'python9': No such file or directory")
         if self.may:
             self.brought.append(data)
         return Result(0 if self.may else 1, "", "" if self.may else "sudo: a password is required")
@@ -81,27 +81,27 @@ class Root:
 
 def test_what_deletes_a_machine_is_brought_once() -> None:
     nodes = provisioner(at_boot=True)
-    nodes._ending = lambda of: f"delete {of.id}"
+    nodes._self_deletion = lambda of: f"delete {of.id}"
     login = Root()
     for _ in range(2):
-        nodes._bring_ending(cast("Any", login), node())
-    nodes._bring_ending(cast("Any", Root()), node(is_rented=False))
+        nodes._bring_self_deletion(cast("Any", login), node())
+    nodes._bring_self_deletion(cast("Any", Root()), node(is_rented=False))
     assert login.brought == [b"delete m-1"]
-    nodes._ending = lambda _: ""
-    nodes._bring_ending(cast("Any", other := Root()), node())
+    nodes._self_deletion = lambda _: ""
+    nodes._bring_self_deletion(cast("Any", other := Root()), node())
     assert other.brought == []
 
 
 def test_what_would_run_what_deletes_a_machine_is_named() -> None:
     nodes = provisioner(at_boot=True)
-    nodes._ending = lambda of: f"#!/usr/bin/env python9\n{of.id}"
+    nodes._self_deletion = lambda of: f"#!/usr/bin/env python9\n{of.id}"
     with pytest.raises(ProviderError, match=r"m-1: .*does not run there: env: 'python9': No such") as caught:
-        nodes._bring_ending(cast("Any", Root()), node())
+        nodes._bring_self_deletion(cast("Any", Root()), node())
     assert "/usr/bin/env python9" in caught.value.hint
 
 
 def test_what_deletes_a_machine_needs_sudo() -> None:
     nodes = provisioner(at_boot=True)
-    nodes._ending = lambda of: of.id
+    nodes._self_deletion = lambda of: of.id
     with pytest.raises(ProviderError, match="cannot be brought: sudo: a password is required"):
-        nodes._bring_ending(cast("Any", Root(may=False)), node())
+        nodes._bring_self_deletion(cast("Any", Root(may=False)), node())

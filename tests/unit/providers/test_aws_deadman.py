@@ -18,11 +18,11 @@ from trainmaster.providers.aws.requests import Renter, host_key_answers, resolve
 from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.base import NodeRequest
 from trainmaster.providers.dead_man_switch import (
-    NEVER_RUNS,
+    SELF_DELETION_FAILS,
     deadman_script,
     end_command,
-    ending_commands,
     renewal_command,
+    self_deletion_commands,
 )
 from trainmaster.testing.waits import until
 
@@ -143,11 +143,11 @@ def test_what_was_brought_deletes_it_first(machine: Machine, code: int) -> None:
     machine.until(machine.is_watched)
     is_there, bring = (
         each.replace("sudo -n ", "").replace("/var/lib", f"{machine.root}/var/lib")
-        for each in ending_commands("s-1")
+        for each in self_deletion_commands("s-1")
     )
     assert machine.shell(is_there).returncode
     never = subprocess.run(bring, shell=True, input=b"#!/usr/bin/env python9\n# s-1\n", capture_output=True)
-    assert never.returncode == NEVER_RUNS
+    assert never.returncode == SELF_DELETION_FAILS
     assert b"python9" in never.stderr
     assert machine.shell(is_there).returncode
     script = f'#!/bin/sh\n# s-1\ntest "$1" && exit; echo deleted >> {machine.calls}; exit {code}'

@@ -15,7 +15,7 @@ from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.infeasible import no_feasible
 from trainmaster.db import Database
 from trainmaster.providers import Catalogue, load_catalogue
-from trainmaster.service.quotes.candidate_offers import told_by, told_elsewhere
+from trainmaster.service.quotes.candidate_offers import measured_elsewhere, measured_for
 from trainmaster.service.quotes.job_knowledge import JobKnowledge, _elsewhere, is_elsewhere
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.quotes.quote_options import QuoteOptions
@@ -35,12 +35,12 @@ def test_what_was_measured_there_counts_before_what_was_measured_here():
         Measurement(None, duration_s=1.0, offer=name) for name in ("local", "m4.large", "c4.large")
     )
     everything = [here, there, elsewhere]
-    assert told_by(everything, offers("laptop", provider="local")) == [here]
-    assert told_by(everything, offers("m4.large", "t2.small")) == [there]
-    assert told_by(everything, offers("t2.small", "t2.large")) == [here]
+    assert measured_for(everything, offers("laptop", provider="local")) == [here]
+    assert measured_for(everything, offers("m4.large", "t2.small")) == [there]
+    assert measured_for(everything, offers("t2.small", "t2.large")) == [here]
     small = Measurement(None, duration_s=8.0, offer="lab:m4.large")  # an eighth of what it is called after
-    assert told_by([here, small], offers("m4.large")) == [here]
-    (found,) = told_by([here, there, small], offers("m4.large", provider="lab"))
+    assert measured_for([here, small], offers("m4.large")) == [here]
+    (found,) = measured_for([here, there, small], offers("m4.large", provider="lab"))
     assert (found.offer, found.duration_s) == ("m4.large", 8.0)
 
 
@@ -48,12 +48,12 @@ def test_what_was_measured_in_another_place_only_says_little_of_how_fast_this_on
     """But that is more than nothing: its machines can be compared with those that are known."""
     measured = [Measurement(None, duration_s=9.0, offer="m4.large")]
     lab = offers("m4.large", provider="lab")
-    found = told_elsewhere(measured, lab)
+    found = measured_elsewhere(measured, lab)
     assert (found[0].offer, found[0].duration_s) == ("elsewhere:m4.large", 9.0)
-    assert told_elsewhere(measured, offers("laptop", provider="local")) == []
+    assert measured_elsewhere(measured, offers("laptop", provider="local")) == []
     known = Knowledge.of(found, [], {}, {})
     assert is_elsewhere(known)
-    both = told_elsewhere([*measured, Measurement(None, duration_s=8.0, offer="hosts:host")], lab)
+    both = measured_elsewhere([*measured, Measurement(None, duration_s=8.0, offer="hosts:host")], lab)
     assert _elsewhere(Knowledge.of(both, [], {}, {})).startswith("it ran on m4.large and hosts:host only;")
     assert speed_ratio(Device("", 64.0, "m4.large"), known.measured) == Ratio(0.0, 1.0)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.redaction import redacted
-from trainmaster.spec.units import DIGIT, dollars, format_duration
+from trainmaster.spec.units import QUOTE_RESOLUTION, dollars, format_duration
 
 if TYPE_CHECKING:
     from trainmaster.providers import Offer
@@ -34,7 +34,7 @@ class Interval:
 
     def holds(self, value: float) -> bool:
         """True if what became of it is no more than was said (less is no miss)."""
-        return value <= self.p95 + DIGIT
+        return value <= self.p95 + QUOTE_RESOLUTION
 
     @property
     def width(self) -> float:

@@ -208,7 +208,7 @@ class OpenstackProvider(LedgerProvider):
         kept_answer(self._memory.directory / "self-deletion.json", list[str], who, _TRIED_OLD_S, ask)
 
     def ending(self, node: Node) -> str:
-        """See `BringsEnding`."""
+        """See `BringsSelfDeletion`."""
 
         def ask() -> str:
             self._try_out()

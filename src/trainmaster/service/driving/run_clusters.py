@@ -24,7 +24,7 @@ from trainmaster.control.decide.budget import USUAL_LEASE_S
 from trainmaster.control.task.layout import Home, seconds_of
 from trainmaster.db import queries
 from trainmaster.db.leases import is_alive
-from trainmaster.providers.base import BringsEnding, Provider, ProviderPlace, root_on_nodes
+from trainmaster.providers.base import BringsSelfDeletion, Provider, ProviderPlace, root_on_nodes
 from trainmaster.providers.capabilities import capabilities_of, get_transport
 from trainmaster.providers.finding import get_provider
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
@@ -307,7 +307,7 @@ class RunClusters:
             self._report,
             has_switch=can.ends_itself,
             switch_at_boot=can.switch_at_boot,
-            ending=provider.ending if isinstance(provider, BringsEnding) else None,
+            self_deletion=provider.ending if isinstance(provider, BringsSelfDeletion) else None,
             saved=self._saved,
         )
         return _Renter(provider, transport, provisioner)

@@ -169,7 +169,7 @@ def catalogue_is_own(catalogue: Catalogue) -> bool:
     return len(catalogue) == 1 and capabilities_of(catalogue.offers[0].provider).is_here
 
 
-def told_by(found: list[Measurement], catalogue: Catalogue) -> list[Measurement]:
+def measured_for(found: list[Measurement], catalogue: Catalogue) -> list[Measurement]:
     """What was measured on this machine where it is meant; elsewhere what was measured there, if anything."""
     here = [each for each in found if each.offer == "local"]
     if catalogue_is_own(catalogue):
@@ -178,7 +178,7 @@ def told_by(found: list[Measurement], catalogue: Catalogue) -> list[Measurement]
     return [replace(each, offer=types[each.offer]) for each in found if each.offer in types] or here
 
 
-def told_elsewhere(found: list[Measurement], catalogue: Catalogue) -> list[Measurement]:
+def measured_elsewhere(found: list[Measurement], catalogue: Catalogue) -> list[Measurement]:
     """What was measured in other places, where nothing else is known; names of machines say so."""
     from trainmaster.advisor.model.devices import ELSEWHERE
 

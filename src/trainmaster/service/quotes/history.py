@@ -85,7 +85,7 @@ class MeasuredNow:
         self.plays[name] = history.plays
         self.lines[name] = history.fingerprint.lines
 
-    def whose(self) -> str:
+    def sources(self) -> str:
         """Of what runs an estimate is, in words."""
         borrowed = [
             each.code_lines == self.lines.get(name)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.service.quotes.candidate_offers import told_by, told_elsewhere
+from trainmaster.service.quotes.candidate_offers import measured_elsewhere, measured_for
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
 from trainmaster.spec.errors import UsageError, one_line
@@ -66,7 +66,7 @@ def _elsewhere(known: Knowledge) -> str:
     return f"it ran on {' and '.join(machines)} only; how fast other machines are is unknown"
 
 
-def is_told_by_runs(experiment: Experiment) -> bool:
+def has_unknown_length(experiment: Experiment) -> bool:
     """Whether it is a gang whose recipe has no length: only runs of it, or of other versions, show that."""
     from trainmaster.advisor.market.workload import Workload
 
@@ -123,10 +123,12 @@ class JobKnowledge:
         from trainmaster.service.quotes.history import experience_of
 
         self.plays[name] = history.plays
-        same, similar = (told_by(list(found), builder.catalogue) for found in (history.same, history.similar))
+        same, similar = (
+            measured_for(list(found), builder.catalogue) for found in (history.same, history.similar)
+        )
         if not same and not similar:
             same, similar = (
-                told_elsewhere(each, builder.catalogue) for each in (history.same, history.similar)
+                measured_elsewhere(each, builder.catalogue) for each in (history.same, history.similar)
             )
         experience = experience_of(self._service.database, history.fingerprint.exact, team=history.team)
         known = builder.knowledge(recipe.experiments[name], same, similar, experience)
@@ -171,7 +173,7 @@ class JobKnowledge:
                     continue
                 points = known.all_points
                 many = "1 measurement" if points == 1 else f"{points} measurements"
-                if is_told_by_runs(recipe.experiments[name]):
+                if has_unknown_length(recipe.experiments[name]):
                     found[name] = known
                     self._tell(
                         f"{name}: {many} of earlier runs used: a minute of it would not show its length"

@@ -11,7 +11,7 @@ from sqlalchemy.engine import RowMapping
 
 from trainmaster.db import Database, Truth
 from trainmaster.spec.states import EndReason, State
-from trainmaster.spec.units import DIGIT, dollars, format_duration
+from trainmaster.spec.units import QUOTE_RESOLUTION, dollars, format_duration
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Interval
@@ -81,7 +81,7 @@ class QuoteRecord:
         if not self.holds(time_s, cost_usd):
             return "late"
         short = max(self.time_s.p5 - time_s, self.cost_usd.p5 - cost_usd)
-        return "early" if short > DIGIT else None
+        return "early" if short > QUOTE_RESOLUTION else None
 
     def as_json(self) -> str:
         """For the database."""

@@ -17,7 +17,7 @@ from trainmaster.service.quotes.candidate_offers import (
     CandidateOffers,
     candidate_offers_of,
     catalogue_is_own,
-    told_by,
+    measured_for,
 )
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.job_knowledge import NO_END, JobKnowledge, is_elsewhere
@@ -465,7 +465,7 @@ class Quoter:
             with suppress(UsageError) if options.policy != "lookup" else nullcontext():
                 load = HomeLoad.now().of(offer.provider for offer in catalogue)
                 known = self._service.measurements(recipe, load)
-                history = {name: told_by(each.same, catalogue) for name, each in known.items()}
+                history = {name: measured_for(each.same, catalogue) for name, each in known.items()}
         made = policy_quote(options.policy, workloads, given, history)
         return replace(made, notes=(*made.notes, *self._stale(catalogue, options)))
 

@@ -547,7 +547,7 @@ class QuoteTracker:
             score = f"; what it waits for other runs is not counted{score}"
         if found.kind == "estimate":
             many = "1 measurement" if found.measurements == 1 else f"{found.measurements} measurements"
-            return [Note(f"estimate: {told(found.time_s)}, from {many} of {self._known.whose()}{score}")]
+            return [Note(f"estimate: {told(found.time_s)}, from {many} of {self._known.sources()}{score}")]
         self._binding = found
         self._next_at = now + FORECAST_EVERY_S
         within = f"ends within {format_duration(found.time_s.p95)}"

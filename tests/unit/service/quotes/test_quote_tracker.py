@@ -268,7 +268,7 @@ def test_whose_measurements_an_estimate_is_from(same, lines, whose):
     point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
     known, others = MeasuredNow(), [Measurement(point, code_lines=each) for each in lines]
     known.read("main", History(NOW, [Measurement(point)] * same, others), others[0].offer)
-    assert known.whose() == whose
+    assert known.sources() == whose
 
 
 @pytest.mark.parametrize("usd", [0.0046 / 3, 0.005 / 3])
