@@ -126,7 +126,7 @@ def test_partitions():
         ({"constraint": "slow"}, 1, "the feature slow"),
         ({"time_limit_s": 90000.0}, 1, "time_limit"),
         ({}, 9, "for ever"),
-        ({}, 0, "0 nodes"),
+        ({}, 0, "worker: 0 machines"),
     ],
 )
 def test_what_would_wait_for_ever_is_refused(machine, count, words):

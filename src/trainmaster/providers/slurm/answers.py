@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 _FIELD: Final = re.compile(r"(?:^| )([A-Z][A-Za-z/:]*)=")
+_LIMIT: Final = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _UNSET: Final = frozenset({"", "(null)", "None", "N/A", "Unknown", "0"})
 
 
@@ -258,16 +259,19 @@ def parse_partitions(text: str) -> dict[str, Partition]:
 
 
 def limit_seconds(written: str) -> float | None:
-    """A time limit as ``sinfo`` writes it.
+    """A time limit as Slurm has it: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS; None for no limit.
 
-    >>> limit_seconds("1-12:00:00"), limit_seconds("30:00"), limit_seconds("infinite")
-    (129600.0, 1800.0, None)
+    >>> [limit_seconds(each) for each in ("15", "30:00", "04:00:00", "1-12", "1-12:00:00", "0", "infinite")]
+    [900.0, 1800.0, 14400.0, 129600.0, 129600.0, None, None]
     """
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", written)
-    if not found:
+    found = _LIMIT.fullmatch(written)
+    if found is None:
         return None
-    days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    days, *parts = [int(each) for each in (found[1] or "0", *found.groups()[1:]) if each is not None]
+    if found[1] is None and len(parts) < 3:
+        parts = [0, *parts]  # it begins with minutes
+    hours, minutes, seconds = [*parts, 0, 0][:3]
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds) or None
 
 
 def _least(written: str) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from trainmaster.providers.ledger_provider import check_requests
 from trainmaster.providers.slurm.answers import NodeKind, Partition, names_of
 from trainmaster.providers.slurm.scripts import Part
+from trainmaster.providers.slurm.settings import SLURM
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import format_duration
 
@@ -22,13 +24,7 @@ def refuse_misfit(part: Part, partitions: Mapping[str, Partition], excluded: Col
         UsageError: what is too much, what there is, and what to write instead.
     """
     machine, request = part.machine, part.request
-    if request.count < 1:
-        raise UsageError(f"{request.count} nodes cannot be asked for", "Ask for 1 or more.")
-    if request.spot:
-        raise UsageError(
-            "Slurm has no spot machines",
-            "Leave out `spot`; a partition that is preempted is a machine of its own.",
-        )
+    check_requests(SLURM.provider, [request])
     name = machine.partition or next((each.name for each in partitions.values() if each.is_default), "")
     partition = partitions.get(name)
     if partition is None:

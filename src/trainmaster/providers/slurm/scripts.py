@@ -176,7 +176,11 @@ def job_name(home: str, cluster: str) -> str:
 
 def prefix(home: str) -> str:
     """How the names of all jobs of a home begin."""
-    return f"tm-{re.sub(r'[^A-Za-z0-9]', '', home)[:12]}-"
+    return f"tm-{_letters(home)}-"
+
+
+def _letters(home: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]", "", home)[:12]
 
 
 def comment(token: str, until: str) -> str:
@@ -202,10 +206,8 @@ def part_of(settings: SlurmSettings, home: str, cluster: str, request: NodeReque
     """
     digest = hashlib.sha256(f"{home} {cluster} {request.token}".encode()).digest()
     port = _PORTS[int.from_bytes(digest[:4], "big") % len(_PORTS)]
-    plain = re.sub(r"[^A-Za-z0-9]", "", home)[:12]
-    return Part(
-        request, settings.machine(request.instance_type), port, f"tm-slurm-{plain}-{digest.hex()[:12]}"
-    )
+    directory = f"tm-slurm-{_letters(home)}-{digest.hex()[:12]}"
+    return Part(request, settings.machine(request.instance_type), port, directory)
 
 
 def part_options(part: Part) -> list[str]:
@@ -273,7 +275,7 @@ def job_script(
         "UNTIL": until,
         "DIFFERS": str(round(CLOCKS_DIFFER_S)),
         "SCRATCH": shlex.quote(settings.scratch),
-        "HOME": re.sub(r"[^A-Za-z0-9]", "", home)[:12],
+        "HOME": _letters(home),
         "LEASE": str(round(parts[0].request.lease_s)),
         "KEY": shlex.quote(key),
         "HOST_KEY": host_key,

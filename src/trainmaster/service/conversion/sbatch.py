@@ -6,6 +6,7 @@ import re
 import shlex
 from typing import Final
 
+from trainmaster.providers.slurm.answers import limit_seconds
 from trainmaster.service.conversion.description import size_of
 from trainmaster.service.conversion.draft import Draft, ExperimentDraft
 from trainmaster.service.conversion.job import Beside, ForeignJob
@@ -49,7 +50,6 @@ _DECISIONS: Final = {
 }
 _GRES: Final = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))?")
 _MODEL: Final = re.compile(r"(?:([A-Za-z][\w.-]*):)?(\d+)|([A-Za-z][\w.-]*)")
-_TIME: Final = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _HOSTS: Final = re.compile(r"scontrol\s+show\s+hostnames?\s+(\"[^\"]*\"|\$\{?\w+\}?)")
 _HOSTS_ALONE: Final = re.compile(r"scontrol\s+show\s+hostnames?(?=\s*[)|`])")
 _NODE: Final = re.compile(
@@ -190,8 +190,8 @@ class _SbatchReader:
         return gpus
 
     def _limits(self) -> None:
-        if (seconds := _seconds(self._options.get("time", ("", 0))[0])) is not None:
-            self._experiment.keys["timeout"] = _duration(seconds)
+        if (seconds := limit_seconds(self._options.get("time", ("", 0))[0])) is not None:
+            self._experiment.keys["timeout"] = _duration(round(seconds))
             self._take("time")
         signal = self._options.get("signal", ("", 0))[0].rpartition("@")
         if signal[1] and signal[2].isdecimal() and "TERM" in signal[0]:
@@ -314,25 +314,6 @@ def _option(words: list[Word], at: int) -> tuple[str, str, int]:
             return name, text[2:].removeprefix("="), at + 1
         return name, words[at + 1].bare if at + 1 < len(words) else "", at + 2
     return "", "", at + 1
-
-
-def _seconds(text: str) -> int | None:
-    """Of a time limit: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS.
-
-    >>> [_seconds(text) for text in ("15", "2:30", "04:00:00", "1-12", "0")]
-    [900, 150, 14400, 129600, None]
-    """
-    if (found := _TIME.fullmatch(text)) is None:
-        return None
-    days, parts = found[1], [int(each) for each in found.groups()[1:] if each is not None]
-    if days is not None:
-        hours, minutes, seconds = [*parts, 0, 0][:3]
-        total = ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
-    elif len(parts) == 3:
-        total = (parts[0] * 60 + parts[1]) * 60 + parts[2]
-    else:
-        total = parts[0] * 60 + (parts[1] if len(parts) > 1 else 0)
-    return total or None
 
 
 def _duration(seconds: int) -> str:
