@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from place_runs import until
 from renter import Renter
+
+from trainmaster.testing.kubernetes_double import KubernetesDouble
+from trainmaster.testing.private_kubernetes import NoKubernetesError, PrivateKubernetes
 
 SETTINGS = """\
 image: work:lab
@@ -34,6 +38,26 @@ class KubernetesAccount:
     def settings(self, wait: str = "5m") -> None:
         """Write them."""
         (self.home / "kubernetes.yaml").write_text(SETTINGS.format(wait=wait))
+
+
+def real_kubernetes(nodes: int) -> Iterator[PrivateKubernetes]:
+    """One for all tests, where its programs are."""
+    try:
+        made = PrivateKubernetes.installed(nodes)
+    except NoKubernetesError as error:
+        pytest.skip(str(error))
+    with made as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=["double", "real"])
+def kubernetes(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """One for all tests of a file, the double and the real one."""
+    if request.param == "real":
+        yield from real_kubernetes(2)
+        return
+    with KubernetesDouble() as double:
+        yield double
 
 
 def account_of(kubernetes: Any, folder: Path) -> KubernetesAccount:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +101,24 @@ class Crossing:
     env: dict[str, str] = field(default_factory=dict)
 
 
+#: Of `run`: its first machine drives it, with keys of the user's own.
+MOVED = ("--on-cluster", "--send-keys")
+#: What a run may have in it that its first machine drives.
+MOVED_ROWS = {
+    "volume": Crossing(
+        'cat "$TRAINMASTER_DATA_IMAGES/deep/a"', "of the volume", more="data: {images: {volume: images}}"
+    ),
+    "sweep": Crossing("echo rate {{rate}}", "rate 2", more="parameters: {rate: [1, 2, 3]}"),
+    "cap": Crossing("sleep 600", "the run ends: it may cost", "dear", "{total: $0.6}", code=1),
+}
+
+
+def moving(row: Crossing, machine: str) -> Crossing:
+    """The same row, driven by its first machine."""
+    machine = row.machine if row.machine == "dear" else machine
+    return replace(row, machine=machine, options=MOVED)
+
+
 def until(condition: Callable[[], Any], patience_s: float = PATIENCE_S, seen: Callable[[], Any] = str) -> Any:
     """Ask again and again, but not all the time."""
     deadline = time.monotonic() + patience_s
@@ -117,7 +135,7 @@ def gang(user: Renter, workers: int = 2, steps: int = 60, machine: str = "node")
 
 def moved(user: Renter, provider: str, recipe: Path) -> tuple[Renting, int]:
     """A run whose first machine drives it."""
-    going = user.run(recipe, "--on-cluster", "--send-keys", provider=provider)
+    going = user.run(recipe, *MOVED, provider=provider)
     going.until_said(r"drives it from now on")
     (driver,) = drivers(going.run)
     return going, driver
@@ -134,7 +152,7 @@ class AwayRenter(Renter):
     def run(self, recipe: Path, *options: object, provider: str = "lab", **env: str) -> Renting:
         """When its first machine drives it, it goes on."""
         (self.work / "go").unlink(missing_ok=True)
-        going = super().run(recipe, "--on-cluster", "--send-keys", *options, provider=provider, **env)
+        going = super().run(recipe, *MOVED, *options, provider=provider, **env)
         going.until_said(r"drives it from now on")
         (self.work / "go").touch()
         return going
@@ -259,8 +277,13 @@ def train_as_a_team(user: Renter, provider: str, folder: Path, machine: str = "h
         env={**os.environ, **user.env, **away}, text=True, check=True, capture_output=True,
     )  # fmt: skip
     secret = 'test "$HF_TOKEN" = hf_of_the_team && echo it has it'
-    text = RECIPE.format(budget="{}", machine=machine, more="secrets: [HF_TOKEN]", command=secret)
-    told = user.start("run", user.recipe(text), "--provider", provider, "--yes", "--json", **away).end()
+    recipe = user.recipe(
+        RECIPE.format(budget="{}", machine=machine, more="secrets: [HF_TOKEN]", command=secret)
+    )
+    refused = user.call("run", recipe, "--provider", provider, "--yes", *MOVED, code=2, **away)
+    assert "--on-cluster is for the machine where runs are" in refused.stderr
+    assert json.loads(user.call("status", "--json", **away).stdout)["runs"] == []
+    told = user.start("run", recipe, "--provider", provider, "--yes", "--json", **away).end()
     assert told["state"] == "DONE"
     assert user.call("logs", told["run"], **away).stdout.count("it has it") == 2
     assert not (folder / "ann" / f"{provider}.yaml").exists()

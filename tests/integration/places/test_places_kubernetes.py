@@ -12,12 +12,12 @@ import pytest
 pytest.importorskip("websockets", reason="websockets is not installed")
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
-from kubernetes_places import KubernetesAccount, account_of, check_clean, renter_of
+from kubernetes_places import KubernetesAccount, account_of, check_clean, real_kubernetes, renter_of
 from place_runs import Crossing, cross, gang, until, until_step
 from renter import Renter
 
 from trainmaster.testing.helm_chart import rendered, values_of
-from trainmaster.testing.private_kubernetes import NAMESPACE, NoKubernetesError, PrivateKubernetes
+from trainmaster.testing.private_kubernetes import NAMESPACE, PrivateKubernetes
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -29,12 +29,7 @@ RBAC = "apis/rbac.authorization.k8s.io/v1"
 @pytest.fixture(scope="module")
 def kubernetes() -> Iterator[PrivateKubernetes]:
     """One for all tests."""
-    try:
-        made = PrivateKubernetes.installed(2)
-    except NoKubernetesError as error:
-        pytest.skip(str(error))
-    with made as running:
-        yield running
+    yield from real_kubernetes(2)
 
 
 @pytest.fixture

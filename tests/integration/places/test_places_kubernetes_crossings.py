@@ -14,7 +14,7 @@ pytest.importorskip("websockets", reason="websockets is not installed")
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
-from kubernetes_places import KubernetesAccount, account_of, check_clean, renter_of
+from kubernetes_places import KubernetesAccount, account_of, check_clean, kubernetes, renter_of
 from place_runs import (
     Crossing,
     cross,
@@ -29,6 +29,7 @@ from renter import Renter
 
 from trainmaster.testing.kubernetes_double import KubernetesDouble
 
+__all__ = ["kubernetes"]
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="pods of the double need namespaces, and these root"),
     pytest.mark.timeout(600),
@@ -51,23 +52,6 @@ ROWS = {
         "echo never", "neither side could read", "node", options=("--on-cluster",), code=2
     ),
 }
-
-
-@pytest.fixture(scope="module", params=["double", "real"])
-def kubernetes(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """One for all tests."""
-    if request.param == "double":
-        with KubernetesDouble() as double:
-            yield double
-        return
-    from trainmaster.testing.private_kubernetes import NoKubernetesError, PrivateKubernetes
-
-    try:
-        real = PrivateKubernetes.installed(2)
-    except NoKubernetesError as error:
-        pytest.skip(str(error))
-    with real:
-        yield real
 
 
 @pytest.fixture
