@@ -91,6 +91,12 @@ def test_quotes_choose_among_the_places_of_a_sweep(renter: Renter) -> None:
     assert renter.lab.alive() == before
 
 
+def places_of(renter: Renter, run: str) -> set[str]:
+    """Where its tasks are, or were."""
+    told = json.loads(renter.call("status", run, "--json").stdout)["place"]["tasks"]
+    return {place for tasks in told.values() for place in tasks}
+
+
 @pytest.mark.parametrize(
     ("text", "steps", "event", "succeed"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
 )
@@ -123,6 +129,7 @@ def test_a_run_in_two_places(renter: Renter, text: str, steps: int, event: str, 
         for machine in sorted(rented)[: None if event == "lose all" else 1]:
             renter.lab.call("terminate", machine)
     elif event == "cancel":
+        going.until(lambda: places_of(renter, run) == {"hosts", "lab"}, "tasks in both")
         renter.call("cancel", run)
     found = going.end(code=None if event == "cancel" else 0)
     renter.lab.call("capacity", "none")
@@ -132,7 +139,7 @@ def test_a_run_in_two_places(renter: Renter, text: str, steps: int, event: str, 
     assert found["reason"] == ("CANCELLED" if event == "cancel" else "SUCCEEDED")
     if event == "unpaid":
         assert status["cost_usd"] == 0
-    places = {place for tasks in status["place"]["tasks"].values() for place in tasks}
+    places = places_of(renter, run)
     is_free = event in ("unpaid", "left")
     none_left = is_free or event == "lose all"
     assert places == ({"hosts"} if none_left else {"hosts", "lab"}), status["place"]["words"]
