@@ -246,7 +246,7 @@ class ClusterExecutor:
         for connection in self._all:
             connection.loop.stays = has_nodes
             notes += [Note(text, reason=EndReason.NODE_LOST) for text in connection.loop.losses()]
-            notes += [Note(text) for text in (*connection.loop.notes(), *connection.waits())]
+            notes += map(Note, self._said_of(connection))
             if connection.loop.fatal is not None:
                 notes += map(Note, self._spread.without(connection, connection.loop.fatal))
             if connection.loop.fatal is not None or connection.loop.leaves_at < math.inf:
@@ -282,6 +282,12 @@ class ClusterExecutor:
                 notes += map(Note, self._spread.without_dear(self.costs, meter, now, idle))
         self.costs.keep_written(now)
         return notes
+
+    def _said_of(self, connection: ClusterConnection) -> list[str]:
+        """What there is to say of a cluster; with its place if the run has several, as seats are alike."""
+        has_places = len({each.loop.record.provider for each in self._all}) > 1
+        place = f"{connection.loop.record.provider}: " if has_places else ""
+        return [place + text for text in (*connection.loop.notes(), *connection.waits())]
 
     @property
     def slots(self) -> int:
@@ -349,7 +355,7 @@ class ClusterExecutor:
                 break
             time.sleep(_SLICE_S)
             for connection in self._all:
-                for note in connection.loop.notes():
+                for note in self._said_of(connection):
                     tell(note)
         for connection in self._all:
             connection.loop.close()

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import RowMapping
@@ -370,11 +370,26 @@ def attempts(
     return database.read(query)
 
 
+_OF_TASK: Final = ("started_at", "restored")
+
+
 def attempt_details(database: Database, run: str, limit: int) -> Sequence[RowMapping]:
-    """The newest attempts of a run, the newest first: all columns, with the experiment's name."""
+    """The newest attempts of a run, the newest first: all columns, with the experiment's name.
+
+    When the present attempt of a task has begun, and from which checkpoint, is in the row of the task.
+    """
+    goes_on = sa.and_(
+        t.task.c.experiment_id == t.attempt.c.experiment_id,
+        t.task.c.number == t.attempt.c.task,
+        t.task.c.attempt == t.attempt.c.number,
+        t.attempt.c.ended_at.is_(None),
+    )
+    known = [sa.func.coalesce(t.attempt.c[key], t.task.c[key]).label(key) for key in _OF_TASK]
+    columns = [column for column in t.attempt.c if column.name not in _OF_TASK]
     query = (
-        sa.select(*t.attempt.c, t.experiment.c.name.label("experiment"))
+        sa.select(*columns, *known, t.experiment.c.name.label("experiment"))
         .join(t.experiment, t.attempt.c.experiment_id == t.experiment.c.id)
+        .join(t.task, goes_on, isouter=True)
         .where(t.experiment.c.run_id == run)
         .order_by(t.attempt.c.id.desc())
         .limit(limit)

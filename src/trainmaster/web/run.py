@@ -200,7 +200,9 @@ def _of_systems(found: TeamRuns, run: str, wanted: LogWish) -> str:
 def machines(request: Request, run: str, found: Runs) -> Response:
     """What was rented, and CPU, GPUs, memory and network over time."""
     head = _head(found, run, found.status(run))
-    return page(request, "machines.html", **head, machines=found.details(run).machines())
+    machines = found.details(run).machines()
+    places = {each["provider"] for each in machines}
+    return page(request, "machines.html", **head, machines=machines, has_places=len(places) > 1)
 
 
 @router.get("/runs/{run}/history")

@@ -48,7 +48,8 @@ class FakeLoop:
     scaling: Scaling = field(default_factory=Scaling)
     awaits: bool = False
     wanted: bool = False
-    record: Any = field(default_factory=lambda: SimpleNamespace(id="c", machines=()))
+    record: Any = field(default_factory=lambda: SimpleNamespace(id="c", machines=(), provider="lab"))
+    said: list[str] = field(default_factory=list)
     fatal: Exception | None = None
     is_running: bool = True
     is_over: bool = False
@@ -73,7 +74,8 @@ class FakeLoop:
         return self.befell
 
     def notes(self) -> list[str]:
-        return []
+        said, self.said = self.said, []
+        return said
 
     def losses(self) -> list[str]:
         return []

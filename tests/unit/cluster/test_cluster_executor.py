@@ -439,6 +439,16 @@ def test_what_a_place_has_is_given_back_when_others_do_its_work(tmp_path: Path) 
     assert not own.hosts.ended, "this process would end with it"
 
 
+def test_what_is_said_of_a_place_names_it_where_there_are_several(tmp_path: Path) -> None:
+    """Seats of both are called node-1."""
+    spread = Spread(tmp_path)
+    spread.hosts.said, spread.rented.said = ["2 x host for node-1, node-2"], ["1 x large for node-1"]
+    assert spread.look() == ["hosts: 2 x host for node-1, node-2", "lab: 1 x large for node-1"]
+    spread.rented.record = replace(spread.rented.record, provider="hosts")
+    spread.rented.said = ["1 x host for node-3"]
+    assert spread.look() == ["1 x host for node-3"]
+
+
 def test_a_place_that_is_left_keeps_its_machines_while_a_gang_is_on_them(tmp_path: Path) -> None:
     spread = Spread(tmp_path)
     spread.runs()

@@ -74,6 +74,19 @@ def test_an_attempt_is_closed_with_its_records(database, lease):
     assert (task["state"], task["reason"], task["message"]) == ("DONE", "OOM", "so")
 
 
+def test_an_attempt_that_goes_on_has_begun_when_its_task_says(database, lease):
+    database.commit(lease, [planned(0), opened(0), planned(1), opened(1)], NOW)
+    database.commit(lease, [Progress("a", 0, {"started_at": NOW + 1.0, "restored": 2})], NOW + 1)
+    found = {row["task"]: row for row in queries.attempt_details(database, "r-1", 9)}
+    assert [(row["started_at"], row["restored"]) for _, row in sorted(found.items())] == [
+        (NOW + 1, 2),
+        (None, None),
+    ]
+    database.commit(lease, [ended(0, EndReason.OOM)], NOW + 9)
+    closed = next(row for row in queries.attempt_details(database, "r-1", 9) if row["task"] == 0)
+    assert (closed["ended_at"], closed["experiment"]) == (NOW + 5, "a")
+
+
 @pytest.mark.parametrize(
     "bad",
     [

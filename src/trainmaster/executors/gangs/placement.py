@@ -161,7 +161,7 @@ def lacking(request: Message, nodes: Sequence[LiveNode]) -> str:
     if plan_gang(request, nodes) is not None or not request["members"]:
         return ""
     if not nodes:
-        return "nodes; there are none"
+        return "a machine, and none is ready"
     per_node = request.get("per_node", 0)
     share = request["slots"] / len(request["members"])
     bundles = _bundles(request["members"], per_node, share)

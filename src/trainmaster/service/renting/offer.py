@@ -88,8 +88,10 @@ class RentalOffer:
             )
             if self.quote.queue is not None:
                 found.append(f"before that {self.quote.queue.words}, not in the estimate")
-            limits = {one.bottleneck: None for one in self.quote.experiments.values() if one.bottleneck}
-            found += [f"limited by {limit}" for limit in limits]
+            limits = {name: one.bottleneck for name, one in self.quote.experiments.items() if one.bottleneck}
+            is_one = len(set(limits.values())) == 1
+            told = [f"{'' if is_one else name + ': '}limited by {limit}" for name, limit in limits.items()]
+            found += dict.fromkeys(told)
             found += [f"{name} is not in the estimate: {why}" for name, why in self.quote.not_quoted.items()]
         elif self.of_any_job is not None and self.of_any_job.time_s is not None:
             found.append(f"estimate: {self._any_job(self.of_any_job.time_s)}, as {self.no_quote}")

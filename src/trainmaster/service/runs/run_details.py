@@ -129,8 +129,8 @@ class RunDetails:
         """Every machine that was ever rented for it, in order; none of a run on this machine.
 
         Returns:
-            ``cluster``, ``name``, ``id``, ``type``, ``zone``, ``spot``, ``usd_per_hour``, ``cost_usd``,
-            ``started_at``, ``ended_at`` and ``reason`` (why it is over).
+            ``cluster``, ``provider``, ``name``, ``id``, ``type``, ``zone``, ``spot``, ``usd_per_hour``,
+            ``cost_usd``, ``started_at``, ``ended_at`` and ``reason`` (why it is over).
         """
         rows = self._service.database.clusters_of(self._run)
         if not rows:
@@ -141,6 +141,7 @@ class RunDetails:
         return [
             {
                 "cluster": record.id,
+                "provider": record.provider_of(machine),
                 "name": record.name_of(machine.seat),
                 "id": machine.id,
                 "type": machine.rental.instance_type or "host",

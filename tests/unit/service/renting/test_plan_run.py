@@ -216,6 +216,19 @@ def test_the_cheapest_is_taken_where_nothing_is_known(world):
     assert found.costs
 
 
+def test_what_limits_several_experiments_says_which(world):
+    world.prices()
+    main = quoted(not_quoted={})
+    for limit, told in (
+        ("compute", ["limited by compute"]),
+        ("latency", ["main: limited by compute", "main at lab: limited by latency"]),
+    ):
+        more = {"main at lab": replace(main.main, bottleneck=limit)}
+        world.quote = replace(main, experiments={**main.experiments, **more})
+        found = world.plan(world.recipe({"main": {"distributed": {"workers": 2}}}))
+        assert [line for line in found.lines if "limited" in line] == told
+
+
 def test_what_jobs_of_any_kind_take_is_told_and_chooses_and_promises_nothing(world):
     world.prices()
     any_kind = quoted("large", 1)

@@ -15,6 +15,7 @@ from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import RunFiles
 from trainmaster.db import queries
 from trainmaster.service.runs import summary, task_places
+from trainmaster.service.runs.run_details import RunDetails
 from trainmaster.service.runs.task_places import TaskPlaces
 
 RENTED = Rental("m4.large", usd_per_hour=1.0)
@@ -55,6 +56,16 @@ def test_each_member_has_the_machine_and_the_place_that_gave_it(files: RunFiles)
         "member": "worker-0", "provider": "", "machine": "", "id": "i-9"
     }, "its cluster is not written any more"  # fmt: skip
     assert places.machines("train", 7, 1) == []
+
+
+def test_machines_of_a_run_name_the_place_that_gave_them() -> None:
+    service = SimpleNamespace(database=SimpleNamespace(clusters_of=clusters))
+    found = RunDetails(service, "r").machines()  # type: ignore[arg-type]
+    assert [(each["provider"], each["name"], each["id"]) for each in found] == [
+        ("hosts", "node-1", "gpu1"),
+        ("aws", "node-1", "i-1"),
+        ("aws", "node-2", "i-2"),
+    ]
 
 
 def test_status_says_how_many_tasks_are_in_each_place(
