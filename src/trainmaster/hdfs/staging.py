@@ -21,7 +21,8 @@ from trainmaster.objects.backend import ObjectDetail
 from trainmaster.objects.errors import FullStoreError, ObjectChangedError, StoreTrouble, explained, trouble_of
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.parallel import in_order
-from trainmaster.objects.webhdfs import NoDatanodeError, WebHdfsBackend
+from trainmaster.objects.webhdfs import WebHdfsBackend
+from trainmaster.objects.webhdfs_answers import NoDatanodeError
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 #: Files that a node copies at the same time: of small ones more, as they are mostly waited for. Of each large

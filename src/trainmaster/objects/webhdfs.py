@@ -3,21 +3,16 @@
 An object is written beside its place and renamed into it, so it appears whole or not at
 all; a rename onto something that is there is refused by the namenode, which makes it a
 create-only write. A client that reads or writes is sent to a datanode; one that is dead is named to
-the namenode and another is asked for.
-
-`listed_items`: what WebHDFS says of a folder, one entry after the other.
+the namenode and another is asked for. What they answer: `webhdfs_answers`.
 """
 
 from __future__ import annotations
 
-import codecs
 import errno
 import getpass
 import http.client
-import json
 import os
 import random
-import re
 import secrets
 import shutil
 import socket
@@ -25,101 +20,32 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from trainmaster.objects.backend import Backend, ObjectDetail
-from trainmaster.objects.errors import ObjectChangedError, StoreTrouble, trouble_of_status
-from trainmaster.spec.plain_json import parsed_json, typed
-
-_START: Final = re.compile(r'\s*\{\s*"FileStatuses"\s*:\s*\{\s*"FileStatus"\s*:\s*\[')
-_BETWEEN: Final = re.compile(r"[\s,]*")
-
-
-def listed_items(said: IO[bytes]) -> Iterator[Any]:
-    r"""Reads an answer to ``LISTSTATUS``; of a large folder, all of it need not fit into memory.
-
-    Raises:
-        ValueError: it is no such answer, or it is cut off.
-
-    >>> import io
-    >>> list(listed_items(io.BytesIO(b'{"FileStatuses":{"FileStatus":[\n{"length":1},{"length":2}\n]}}')))
-    [{'length': 1}, {'length': 2}]
-    >>> list(listed_items(io.BytesIO(b'{"FileStatuses":{"FileStatus":[')))
-    Traceback (most recent call last):
-    ValueError: the listing is cut off
-    """
-    decoder = json.JSONDecoder()
-    has_begun, rest = False, ""
-    for block in codecs.iterdecode(iter(lambda: said.read(_BLOCK_BYTES), b""), "utf-8"):
-        rest += block
-        if not has_begun:
-            if (start := _START.match(rest)) is None:
-                raise ValueError("it is no listing")
-            has_begun, rest = True, rest[start.end() :]
-        at = 0
-        while not rest.startswith("]", at := _end_of(rest, at)):
-            try:
-                item, at = decoder.raw_decode(rest, at)
-            except json.JSONDecodeError:  # the rest of it comes with the next block
-                break
-            except RecursionError:
-                raise ValueError("it is nested too deeply") from None
-            yield item
-        else:
-            return
-        rest = rest[at:]
-        if len(rest) > _BLOCK_BYTES:  # each block would be read again with all that follow
-            raise ValueError("an entry of the listing is none")
-    raise ValueError("the listing is cut off")
-
-
-def _end_of(text: str, at: int) -> int:
-    found = _BETWEEN.match(text, at)
-    return at if found is None else found.end()
-
+from trainmaster.objects.errors import ObjectChangedError
+from trainmaster.objects.webhdfs_answers import (
+    Answer,
+    FileStatus,
+    WebHdfsError,
+    is_passing,
+    listed_statuses,
+    part_of,
+    refusal_of,
+    status_of,
+)
 
 DEFAULT_PORT = 9870
 _BLOCK_BYTES = 1 << 20
 _PART_BYTES = 8 << 20
-_SHOWN_BYTES = 200
+_SCRATCH = ".in-the-making-"
 _CONNECT_TIMEOUT_S = 5.0
 _TIMEOUT_S = 120.0
 # A datanode that dies is noticed by the namenode after half a minute or more.
 _PATIENCE_S = 60.0
 #: One that has never answered is more likely a wrong address than one that starts again.
 _FIRST_PATIENCE_S = 5.0
-_ERRNO = {
-    StoreTrouble.UNREACHABLE: errno.EAGAIN,
-    StoreTrouble.REFUSED: errno.EACCES,
-    StoreTrouble.FULL: errno.ENOSPC,
-}
-
-
-class WebHdfsError(OSError):
-    """The namenode or a datanode has refused; `errno` says why, where that is known."""
-
-
-class NoDatanodeError(WebHdfsError):
-    """No datanode takes a block just now, often for want of room."""
-
-
-class _Answer(NamedTuple):
-    status: int
-    location: str
-    body: bytes
-
-
-class _Status(NamedTuple):
-    name: str
-    is_directory: bool
-    size_bytes: int
-    modified_ms: int
-    file_id: int
-
-    @property
-    def etag(self) -> str:
-        return f"{self.file_id:x}-{self.modified_ms:x}-{self.size_bytes:x}"
 
 
 class WebHdfsBackend(Backend):
@@ -264,26 +190,19 @@ class WebHdfsBackend(Backend):
     def delete_all(self, prefix: str) -> None:
         self._ask("DELETE", prefix, "DELETE", recursive="true")
 
-    def _status(self, key: str) -> _Status | None:
+    def _status(self, key: str) -> FileStatus | None:
         try:
-            return _status_of(self._said("GET", key, "GETFILESTATUS", "FileStatus"))
+            return status_of(self._said("GET", key, "GETFILESTATUS", "FileStatus"))
         except FileNotFoundError:
             return None
 
-    def _listed(self, folder: str) -> Iterator[_Status]:
+    def _listed(self, folder: str) -> Iterator[FileStatus]:
         with tempfile.SpooledTemporaryFile(max_size=_PART_BYTES) as said:
             try:
                 self._asked("GET", folder, {"op": "LISTSTATUS"}, said)
             except FileNotFoundError:
                 return
-            said.seek(0)
-            try:
-                for status in map(_status_of, listed_items(said)):
-                    if status.name:  # of a file, too, there is a listing: itself, without a name
-                        yield status
-            except ValueError as error:
-                said.seek(0)
-                raise _no_answer(said.read(_SHOWN_BYTES)) from error
+            yield from listed_statuses(said)
 
     def _place(self, key: str, scratch: str, *, overwrite: bool) -> bool:
         options = {"renameoptions": "OVERWRITE"} if overwrite else {}
@@ -294,7 +213,7 @@ class WebHdfsBackend(Backend):
             self._made.add(folder)
         try:
             answer = self._ask("PUT", scratch, "RENAME", destination=target, **options)
-            if overwrite or _part(answer.body, "boolean"):
+            if overwrite or part_of(answer.body, "boolean"):
                 return True
         except (WebHdfsError, FileNotFoundError):
             # The answer to a first try may have been lost, and the second finds nothing to rename.
@@ -327,9 +246,9 @@ class WebHdfsBackend(Backend):
         *,
         looks: bool,
         **options: str,
-    ) -> _Status | None:
+    ) -> FileStatus | None:
         """Writes a file; nothing of it stays where that fails."""
-        found: _Status | None = None
+        found: FileStatus | None = None
 
         def send(location: str) -> None:
             nonlocal found
@@ -343,7 +262,7 @@ class WebHdfsBackend(Backend):
                 body = iter(data)
             answer = self._request("PUT", location, body, length)
             if answer.status not in (200, 201):
-                raise _refusal(answer, key)
+                raise refusal_of(answer, key)
             # Before Hadoop 3 a datanode says so even where it could not close the file: that is empty then.
             found = self._status(key) if looks else None
             if found and found.size_bytes != length:
@@ -368,7 +287,7 @@ class WebHdfsBackend(Backend):
         def receive(location: str) -> None:
             answer = self._request("GET", location)
             if answer.status != 200:
-                raise _refusal(answer, key)
+                raise refusal_of(answer, key)
             found.append(answer.body)
 
         self._through_datanode("GET", key, "OPEN", receive, **options)
@@ -410,14 +329,14 @@ class WebHdfsBackend(Backend):
                 pause_s = min(2 * pause_s, 5.0)
 
     def _said(self, method: str, key: str, operation: str, *names: str) -> Any:  # noqa: ANN401
-        return _part(self._ask(method, key, operation).body, *names)
+        return part_of(self._ask(method, key, operation).body, *names)
 
-    def _ask(self, method: str, key: str, operation: str, **options: str) -> _Answer:
+    def _ask(self, method: str, key: str, operation: str, **options: str) -> Answer:
         return self._asked(method, key, {"op": operation, **options})
 
     def _asked(
         self, method: str, key: str, options: Mapping[str, str], into: IO[bytes] | None = None
-    ) -> _Answer:
+    ) -> Answer:
         """Asks the namenode; one that does not answer is asked again for a while."""
         query = urlencode({"user.name": self._user, **options})
         target = f"/webhdfs/v1{quote(self._path(key))}?{query}"
@@ -434,14 +353,14 @@ class WebHdfsBackend(Backend):
                 deadline = began + _PATIENCE_S
                 if answer.status < 400:
                     return answer
-                if not _is_passing(answer) or time.monotonic() > deadline:
-                    raise _refusal(answer, key)
+                if not is_passing(answer) or time.monotonic() > deadline:
+                    raise refusal_of(answer, key)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 5.0)
 
     def _request(
         self, method: str, url: str, body: Iterator[bytes | memoryview] | None = None, length: int = 0
-    ) -> _Answer:
+    ) -> Answer:
         parts = urlsplit(url)
         connection = http.client.HTTPConnection(
             parts.hostname or "", parts.port or 80, timeout=_CONNECT_TIMEOUT_S
@@ -466,7 +385,7 @@ class _KeptConnections:
         for connection in self._idle:
             connection.close()
 
-    def ask(self, method: str, target: str, into: IO[bytes] | None) -> _Answer:
+    def ask(self, method: str, target: str, into: IO[bytes] | None) -> Answer:
         """Asks once; only if a connection has been closed since it was last used, once more by a new one."""
         while True:
             connection, is_new = self._taken()
@@ -498,7 +417,7 @@ def _exchanged(
     body: Iterator[bytes | memoryview] | None = None,
     length: int = 0,
     into: IO[bytes] | None = None,
-) -> _Answer:
+) -> Answer:
     try:
         if connection.sock is None:
             connection.connect()
@@ -507,7 +426,7 @@ def _exchanged(
         connection.request(method, target, body=body, headers=headers if body is not None else {})
         response = connection.getresponse()
         found = response.read() if into is None or response.status >= 400 else _kept_in(into, response)
-        return _Answer(response.status, response.getheader("Location") or "", found)
+        return Answer(response.status, response.getheader("Location") or "", found)
     except http.client.HTTPException as error:
         if isinstance(error, OSError):
             raise
@@ -534,60 +453,5 @@ def _names(host: str) -> Sequence[str]:
 _SCRATCH = ".in-the-making-"
 
 
-def _part(body: bytes, *names: str) -> Any:  # noqa: ANN401
-    """What an answer says under these names."""
-    try:
-        found = parsed_json(body)
-        for name in names:
-            found = found[name]
-    except (ValueError, LookupError, TypeError) as error:
-        raise _no_answer(body) from error
-    return found
-
-
-def _status_of(item: dict[str, Any]) -> _Status:
-    try:
-        return typed(
-            _Status,
-            {
-                "name": item["pathSuffix"],
-                "is_directory": item["type"] == "DIRECTORY",
-                "size_bytes": item["length"],
-                "modified_ms": item["modificationTime"],
-                "file_id": item.get("fileId", 0),
-            },
-        )
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise _no_answer(repr(item).encode(errors="replace")) from error
-
-
-def _no_answer(said: bytes) -> WebHdfsError:
-    return WebHdfsError(f"HDFS answered {said[:_SHOWN_BYTES]!r}, which means nothing: is it a namenode?")
-
-
-def _detail(key: str, status: _Status) -> ObjectDetail:
+def _detail(key: str, status: FileStatus) -> ObjectDetail:
     return ObjectDetail(key, status.size_bytes, status.etag, status.modified_ms / 1000)
-
-
-def _is_passing(answer: _Answer) -> bool:
-    # 403 is also said while it starts ("safe mode") and to writes that come too early.
-    return answer.status >= 500 or b"SafeMode" in answer.body or b"Retriable" in answer.body
-
-
-def _refusal(answer: _Answer, key: str) -> OSError:
-    """Gives the error that an answer stands for."""
-    try:
-        exception = parsed_json(answer.body)["RemoteException"]
-        kind, text = exception["exception"], str(exception["message"]).splitlines()[0]
-    except (ValueError, KeyError, TypeError, IndexError):
-        kind, text = "", answer.body[:200].decode("utf-8", "replace")
-    if kind == "FileNotFoundException" or answer.status == 404:
-        return FileNotFoundError(errno.ENOENT, "no such object", key)
-    if kind in ("AccessControlException", "SecurityException") or answer.status == 401:
-        return PermissionError(errno.EACCES, f"HDFS says: {text}")
-    if "QuotaExceeded" in kind:
-        return WebHdfsError(errno.EDQUOT, f"Disk quota exceeded: {text}")
-    said = f"HDFS says {answer.status} {kind}: {text}"
-    trouble = StoreTrouble.UNREACHABLE if _is_passing(answer) else trouble_of_status(answer.status)
-    error = NoDatanodeError if "replicat" in text else WebHdfsError  # HDFS has no name for it but IOException
-    return error(_ERRNO[trouble], said) if trouble in _ERRNO else error(said)

@@ -16,6 +16,7 @@ from hostile_bytes import changed_json
 from trainmaster.objects import webhdfs
 from trainmaster.objects.errors import FullStoreError, ObjectStoreError, StoreTrouble
 from trainmaster.objects.object_store import ObjectStore
+from trainmaster.objects.webhdfs_answers import Answer, WebHdfsError, refusal_of
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.object_store_contract import ObjectStoreContract
 from trainmaster.volumes.packed.getting import get
@@ -138,7 +139,7 @@ def test_any_answer(said):
     def answer(method, key, options, into=None):
         if into is not None:
             into.write(said)
-        return webhdfs._Answer(200, "", said)
+        return Answer(200, "", said)
 
     backend._asked = answer
     for ask in (
@@ -146,9 +147,9 @@ def test_any_answer(said):
         lambda: list(backend._listed("x")),
         lambda: backend._place("x", "y", overwrite=False),
     ):
-        with contextlib.suppress(webhdfs.WebHdfsError):
+        with contextlib.suppress(WebHdfsError):
             ask()
-    webhdfs._refusal(webhdfs._Answer(500, "", said), "x")
+    refusal_of(Answer(500, "", said), "x")
 
 
 class _Folder(BaseHTTPRequestHandler):
