@@ -7,9 +7,8 @@ import importlib.util
 import os
 import shutil
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import BUILT_IN, capabilities_of
 from trainmaster.providers.examining import Finding, cuda_of_image, examined, refused
 from trainmaster.providers.finding import PROVIDERS, get_provider
+from trainmaster.service.background import begun
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.launcher_names import packages_of
@@ -77,27 +77,13 @@ def places_checkup(
     for name in names:
         if name not in BUILT_IN:
             PROVIDERS.check(name)
-    looks = {name: _begun(partial(_place_checkup, service, name, recipe, environ)) for name in names}
+    looks = {name: begun(partial(_place_checkup, service, name, recipe, environ), "doctor") for name in names}
     done, _ = concurrent.futures.wait(looks.values(), limit_s)
     found = list[Finding]()
     for name, look in looks.items():
         seen = look.result() if look in done else [_silent(name, limit_s or 0.0)]
         found += [replace(each, what=f"{name}: {each.what}") for each in seen]
     return found
-
-
-def _begun(look: Callable[[], list[Finding]]) -> concurrent.futures.Future[list[Finding]]:
-    """In a thread that is not waited for when the process ends: a place may be silent for minutes."""
-    answer: concurrent.futures.Future[list[Finding]] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(look())
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            answer.set_exception(error)
-
-    threading.Thread(target=run, name="doctor", daemon=True).start()
-    return answer
 
 
 def _silent(name: str, limit_s: float) -> Finding:

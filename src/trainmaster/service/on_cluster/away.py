@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +25,7 @@ from trainmaster.db.leases import LEASE_S
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.sent_settings import driver_login
+from trainmaster.service.background import begun
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.notifications.delivery import deliver_left
 from trainmaster.service.on_cluster.assignment import key_of, resealed
@@ -121,17 +122,10 @@ class AwayRuns:
         Raises:
             PublishError: the object store cannot be read or written, or says nothing.
         """
-        row, answer = self.home.database.run_row(run), Future[bool]()
+        row = self.home.database.run_row(run)
         if row["away"] is None:
             return False
-
-        def ask() -> None:
-            try:
-                answer.set_result(self._cancel(run))
-            except BaseException as error:  # noqa: BLE001 - the caller gets it
-                answer.set_exception(error)
-
-        threading.Thread(target=ask, name=f"cancels {run}", daemon=True).start()
+        answer = begun(lambda: self._cancel(run), f"cancels {run}")
         store = ObjectStore(row["store_url"])
         while not wait([answer], _SLOW_S).done:  # its requests are tried again for half a minute
             if run not in self._coming and not store.answers(self.answers_within_s) and not answer.done():

@@ -6,9 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.service.background import begun
 from trainmaster.service.places.place import Ask, Place
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _HANGS_S: Final = 180.0
 class _Question:
     recipe: str
     at: float
-    answer: Future[Place] = field(default_factory=Future)
+    answer: Future[Place]
 
 
 class PlaceAnswers:
@@ -70,15 +71,6 @@ class PlaceAnswers:
             if latest is not None and not latest.answer.done() and age_s <= _HANGS_S:
                 return latest
             if latest is None or latest.recipe != text or age_s > _KEPT_S:
-                latest = self._latest[place] = _Question(text, now)
-                work = (latest, service, recipe, environ)
-                threading.Thread(target=self._find, args=work, name="ask a place", daemon=True).start()
+                answer = begun(lambda: self._ask(service, recipe, environ), "ask a place")
+                latest = self._latest[place] = _Question(text, now, answer)
             return latest
-
-    def _find(
-        self, question: _Question, service: OpenHome, recipe: Recipe, environ: Mapping[str, str]
-    ) -> None:
-        try:
-            question.answer.set_result(self._ask(service, recipe, environ))
-        except Exception as error:  # noqa: BLE001 - it is raised where the answer is waited for
-            question.answer.set_exception(error)
