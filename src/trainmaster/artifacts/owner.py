@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from trainmaster.artifacts.manifest import JSON, Manifest
+from trainmaster.objects.errors import UnreachableStoreError
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
 
@@ -96,6 +97,25 @@ def claimed_by(store_url: str, owner: Owner) -> bool:
         return (document["home"], document["created_at"]) == (owner.home, owner.created_at)
     except (ValueError, KeyError, TypeError):
         return False
+
+
+def lost_store(store_url: str, run: str) -> UnreachableStoreError | None:
+    """Whether a directory is not the store any more that a run has begun with; what to say then.
+
+    A claim is there at least. Without it the run would train from the beginning, as if it had saved nothing,
+    and what it saves then would lie where nobody looks for it.
+
+    Raises:
+        PublishError: it cannot be read.
+    """
+    store = ObjectStore(store_url)
+    if not store.is_local or store.folders():
+        return None
+    return UnreachableStoreError(
+        f"{store_url} is empty or not there, and {run} has saved there",
+        "Is its disk mounted? If the home was moved, let its old path lead to it: ln -s NEW OLD. To train "
+        "from the beginning, use `trainmaster run`.",
+    )
 
 
 def give_up_claim(store_url: str, owner: Owner) -> None:

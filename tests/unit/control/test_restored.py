@@ -55,6 +55,7 @@ def context(directory: Path, site: Site | None, attempt: int = 2, parent: int | 
     experiment = Experiment(name="train", command="true", distributed=Distributed(workers=2))
     recipe = Recipe(name="digits", directory=directory, experiments={"train": experiment})
     home = Home.from_environment({"TRAINMASTER_HOME": str(directory / "home")})
+    (directory / "home/store/runs").mkdir(parents=True, exist_ok=True)  # the claim of its name lies there
     actions = AttemptActions(
         home=home, run="digits-7f3a", recipe=recipe, secrets={}, find_models=lambda *_: [], slots=2,
         site=site or LocalSite(),
@@ -67,6 +68,16 @@ def publish(asked: TaskContext, directory: Path, *files: str) -> None:
     for name in files:
         (directory / name).write_text(name)
     assert CheckpointSeries(asked.checkpoints_uri).publish({"": directory}, attempt=1)
+
+
+def test_an_attempt_does_not_begin_anew_where_its_store_is_gone(tmp_path: Path) -> None:
+    asked = context(tmp_path, None)
+    assert staging.stage(asked, {}).error == ""
+    (tmp_path / "home/store/runs").rmdir()
+    job = staging.stage(asked, {})
+    assert (job.reason, "is empty or not there" in job.error) == (EndReason.NODE_LOST, True), (
+        "it is waited for"
+    )
 
 
 @pytest.mark.parametrize("damage", ["changed", "gone"])

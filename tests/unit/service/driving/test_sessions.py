@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +44,16 @@ def test_one_whose_driver_does_not_let_go_is_told_to_be_tried_later(ended, monke
     monkeypatch.setattr(sessions, "_GIVEN_BACK_S", -1.0)
     with pytest.raises(UsageError, match="still gives back what it held"):
         service.resume(run, {})
+
+
+def test_a_run_whose_store_is_gone_does_not_begin_anew(ended):
+    service, run, lease = ended
+    service.database.release(lease, time.time())
+    store = Path(service.database.run_row(run)["store_url"].removeprefix("file://"))
+    store.rename(store.with_name("moved"))
+    with pytest.raises(UsageError, match="is empty or not there") as refused:
+        service.resume(run, {})
+    assert "ln -s NEW OLD" in refused.value.hint
+    assert not store.exists()
+    store.symlink_to(store.with_name("moved"))
+    assert service.resume(run, {}) is not None
