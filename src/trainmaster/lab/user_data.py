@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trainmaster.spec.plain_json import parsed_yaml
+
 _MODE = re.compile(r"0?[0-7]{3,4}")
 #: Keys of cloud-config that a host of the lab cannot or need not follow; they are named in its log.
 _DONE: Final = frozenset(
@@ -131,12 +133,9 @@ def _add(plan: BootPlan, data: bytes, user: str, keys: Sequence[str]) -> None:
 
 
 def _add_config(plan: BootPlan, text: str, user: str, keys: Sequence[str]) -> None:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
     try:
-        config = YAML(typ="safe", pure=True).load(text)
-    except YAMLError as error:
+        config = parsed_yaml(text)
+    except ValueError as error:
         plan.notes.append("cloud-config is no YAML: " + " ".join(str(error).split()))
         return
     if config is None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from trainmaster.executors.telemetry.log_formats import prints
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.metric_names import says_how_good
+from trainmaster.spec.plain_json import parsed_yaml
 
 _FRAMEWORKS: Final = {
     "ray": ("ray",),
@@ -226,12 +227,9 @@ def _of_hydra(path: Path, main: ast.Call | None) -> list[ScriptOption]:
     file = file if file.suffix in (".yaml", ".yml") else file.with_name(f"{file.name}.yaml")
     if not file.is_file():
         return []
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
     try:
-        content = YAML(typ="safe", pure=True).load(file.read_text(encoding="utf-8"))
-    except (YAMLError, ValueError):
+        content = parsed_yaml(file.read_text(encoding="utf-8"))
+    except ValueError:
         return []
     return list(_flattened(content, "")) if isinstance(content, dict) else []
 

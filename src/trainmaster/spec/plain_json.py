@@ -1,4 +1,4 @@
-"""JSON that anybody may have written, or a disk may have damaged."""
+"""JSON and YAML that anybody may have written, or a disk may have damaged."""
 
 from __future__ import annotations
 
@@ -38,6 +38,29 @@ def parsed_json(data: str | bytes, *, finite: bool = False) -> Any:  # noqa: ANN
         if finite:
             return json.loads(data, parse_constant=_refuse, parse_float=_finite)
         return json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def parsed_yaml(text: str) -> Any:  # noqa: ANN401 - whatever it says
+    """What a text in YAML says, as other tools read it: plain values, and no positions.
+
+    Raises:
+        ValueError: it is no YAML, or nested too deeply.
+
+    >>> parsed_yaml("a: [1, b]")
+    {'a': [1, 'b']}
+    >>> parsed_yaml("[" * 100_000)
+    Traceback (most recent call last):
+    ValueError: it is nested too deeply
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except YAMLError as error:
+        raise ValueError(str(error)) from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

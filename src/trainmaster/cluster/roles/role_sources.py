@@ -13,6 +13,7 @@ from typing import Final
 from trainmaster.control.checks.role_files import require_role, required_names
 from trainmaster.control.task.locking import locked
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.plain_json import parsed_yaml
 from trainmaster.spec.roles import Roles, is_requirements
 
 _TROUBLE: Final = re.compile(r"(?:\[(?:WARNING|ERROR)\]:|ERROR!|fatal:) *(.+)")
@@ -112,11 +113,8 @@ def why(said: str) -> str:
 
 
 def _document(file: Path, entry: str) -> object:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
     try:
-        return YAML(typ="safe", pure=True).load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        return parsed_yaml(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"roles: {entry} cannot be read: {said}") from None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.plain_json import parsed_yaml
 from trainmaster.spec.roles import secret_of
 
 _MAIN: Final = ("main.yml", "main.yaml", "main.json", "main")
@@ -152,13 +153,10 @@ def require_variables(directory: Path, shown: str, given: Mapping[str, Any]) -> 
 
 def _load(directory: Path, part: str, names: Iterable[str]) -> dict[str, Any]:
     """A file of a role as plain values; empty if there is none, or if it has tags of Ansible's own."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
     for path in (directory / part / name for name in names):
         try:
-            found = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, YAMLError):
+            found = parsed_yaml(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
             continue
         return found if isinstance(found, dict) else {}
     return {}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.plain_json import parsed_yaml
 
 _EXAMPLE: Final = (
     "clouds:\n  ours:\n    auth_type: v3applicationcredential\n    auth:\n"
@@ -174,12 +175,9 @@ def _found(name: str, environ: Mapping[str, str], here: Path | None) -> Path | N
 
 
 def _read(file: Path) -> dict[str, Any]:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
     try:
-        found = YAML(typ="safe", pure=True).load(file.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError, YAMLError, RecursionError) as error:
+        found = parsed_yaml(file.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is no YAML"
         raise UsageError(f"{file} cannot be read: {why}", f"Such as:\n{_EXAMPLE}") from None
     return found if isinstance(found, dict) else {}

@@ -14,6 +14,7 @@ from typing import Any, Final
 from trainmaster.service.conversion.description import ClusterDescription, MachineGroup, RoleUse, size_of
 from trainmaster.service.conversion.secrets import without_secrets
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.plain_json import parsed_yaml
 
 #: Of a play whose roles are all that matters in it.
 _BESIDE: Final = {"hosts", "roles", "vars", "become", "become_user", "name", "gather_facts"}
@@ -60,12 +61,9 @@ def _safe(key: object, value: Any, shown: str) -> object:  # noqa: ANN401 - what
 
 
 def _plays(source: str) -> list[dict[str, Any]]:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
     try:
-        found = YAML(typ="safe", pure=True).load(source)
-    except YAMLError:  # it is dropped, with its lines
+        found = parsed_yaml(source)
+    except ValueError:  # it is dropped, with its lines
         return []
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from trainmaster.spec.addresses import is_loopback
 from trainmaster.spec.errors import ProviderError, UsageError
-from trainmaster.spec.plain_json import parsed_json
+from trainmaster.spec.plain_json import parsed_json, parsed_yaml
 
 _POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 #: The login of a pod, in the place of a context's name.
@@ -197,12 +197,9 @@ def _checked(login: KubeLogin) -> KubeLogin:
 
 
 def _read(file: Path) -> Mapping[str, Any]:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
     try:
-        found = YAML(typ="safe", pure=True).load(file.read_text())
-    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        found = parsed_yaml(file.read_text())
+    except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is not YAML"
         raise UsageError(f"{file} cannot be read: {why}", _HINT) from None
     return found if isinstance(found, dict) else {}
