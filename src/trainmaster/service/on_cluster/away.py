@@ -256,8 +256,8 @@ class AwayRuns:
     def _look(self, run: str, *, is_ours: bool = False) -> tuple[DriverStore, Published | None, bool] | None:
         """Bring it on, and whether we are to go on with it; None if it is not away.
 
-        One that is ours has no driver any more. Until somebody has gone on with one that is lost, it is not
-        shown as undriven.
+        One that is ours has no driver any more. Until it is here, or somebody has gone on with one that is
+        lost, it is not shown as undriven: who follows it would take it for left.
         """
         database = self.home.database
         for _ in range(_TRIES):
@@ -268,7 +268,8 @@ class AwayRuns:
             state = store.state()
             is_lost = is_ours or self._is_lost(row, store, state)
             is_left = is_lost and not is_ours and self._goes_on(row)
-            if self._bring(row, store, state, is_alive=is_left or not is_lost):
+            is_coming = is_ours and not (state is not None and state.is_over)
+            if self._bring(row, store, state, is_alive=is_left or is_coming or not is_lost):
                 return store, state, is_left
         raise ProviderError(f"{run} is brought here by another process all the time", "Try again.")
 

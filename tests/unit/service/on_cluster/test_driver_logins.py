@@ -43,6 +43,19 @@ def test_a_login_that_was_made_for_a_machine_goes_when_it_does_not_drive(scene, 
     assert removed == [("c-1", "i-1")] * 3
 
 
+def test_a_run_is_not_taken_for_left_while_the_login_of_its_machine_is_removed(scene, monkeypatch):
+    shown = []
+    login = SimpleNamespace(
+        make=lambda *_: {}, remove=lambda *_: shown.append(scene.home.brief(RUN)["driven"])
+    )
+    for module in ("hand_over", "away"):
+        monkeypatch.setattr(f"trainmaster.service.on_cluster.{module}.driver_login", lambda *_: login)
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    scene.away(lost_s=-1).take_back(RUN)
+    assert shown == [True], "it may take a minute where the place is slow"
+    assert scene.is_free()
+
+
 def test_what_was_made_for_a_machine_after_the_run_has_ended_is_removed(scene, monkeypatch):
     packages = "trainmaster.cluster.bootstrap.runtime_package.cached_runtime_packages"
     monkeypatch.setattr(packages, lambda *_, **__: ())
