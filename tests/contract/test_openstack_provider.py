@@ -20,6 +20,7 @@ from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, 
 from trainmaster.providers.capabilities import BUILT_IN
 from trainmaster.providers.examining import Finding, examined
 from trainmaster.providers.openstack.client import OpenstackClient
+from trainmaster.providers.openstack.driver_login import DriverCredential
 from trainmaster.providers.openstack.login import login_of, read_login
 from trainmaster.providers.openstack.provider import OpenstackProvider
 from trainmaster.providers.openstack.settings import OPENSTACK
@@ -311,6 +312,43 @@ def test_a_machine_deletes_itself_and_can_do_nothing_else(bench: OpenstackBench)
     assert bench.nova.credentials() == []
     assert subprocess.run(["python3", "-"], input=provider.ending(other).encode(), timeout=60).returncode == 0
     bench.provider().release("one")
+    assert bench.left() == []
+
+
+def test_what_drives_a_run_may_send_what_a_driver_sends_and_little_else(
+    bench: OpenstackBench, tmp_path: Path
+) -> None:
+    """Everything of a run goes through, and Keystone and its middleware refuse the rest."""
+    bench.settings = SETTINGS + "floating: public\n"
+    home = DriverCredential(read_login("", bench.nova.environ()), bench.names["home"])
+    (file := tmp_path / "clouds.yaml").write_text(home.make("one", "s-1")["OS_CLIENT_CONFIG_FILE"])
+    bench.environ = {"OS_CLIENT_CONFIG_FILE": str(file)}
+    provider, request = bench.provider(), bench.request(count=2, token="t1")
+    provider.preflight([request])
+    assert all(each.ok for each in examined(provider, {}))
+    nodes = provider.acquire("one", request)
+    assert provider.ending(nodes[0])
+    while not all(node.address for node in provider.nodes("one")):
+        time.sleep(0.2)
+    provider.renew("one", 60)
+    assert provider.console("one", nodes[0].id)
+    stolen = OpenstackClient(read_login("", bench.environ))
+    user = stolen.said["user"]["id"]
+    for method, service, path, body in (
+        ("GET", "compute", "/os-keypairs", None),
+        ("PUT", "compute", f"/servers/{nodes[0].id}", {"server": {"name": "mine"}}),
+        ("GET", "compute", f"/servers/{nodes[0].id}/os-volume_attachments", None),
+        ("POST", "network", "/networks", {"network": {}}),
+        ("DELETE", "image", "/images/any", None),
+        ("GET", "identity", f"/users/{user}/projects", None),
+        ("POST", "identity", f"/users/{user}/credentials/OS-EC2", {}),
+    ):
+        with pytest.raises(UsageError, match=r"does not (take|let)"):
+            stolen.call(method, service, path, body)
+    provider.release("one")
+    provider.reap([])
+    bench.environ = {}
+    home.remove("one", "s-1")
     assert bench.left() == []
 
 

@@ -25,6 +25,7 @@ from trainmaster.providers.openstack.driver_login import DriverCredential
 from trainmaster.providers.openstack.login import login_of, read_login
 from trainmaster.providers.openstack.project import base_name, whose
 from trainmaster.providers.openstack.provider import OpenstackProvider
+from trainmaster.providers.openstack.self_deletion import SelfDeletion
 from trainmaster.providers.openstack.settings import OPENSTACK
 from trainmaster.providers.sent_settings import DRIVES_VARIABLE, path_mark
 from trainmaster.spec.errors import ProviderError, UsageError
@@ -232,19 +233,22 @@ class Keystone:
     Attributes:
         token: what it says of each. rules, makes, takes: status of what is asked for access rules, of what
             makes a credential, and of Nova's for it. asked: what was changed, with its body. has: those
-            that there are.
+            that there are. refuses: end of the path that no credential with rules is let in at.
     """
 
     def __init__(self, **token):
         self.token = {"catalog": CATALOG, "roles": [{"name": "member"}], "user": {"id": "ada"}} | token
         self.rules, self.makes, self.takes, self.asked = 200, 201, 404, []
         self.kept, self.has = [{"id": "1", "method": "DELETE"}], []
+        self.refuses = "none"
 
     def send(self, method, address, headers, body, timeout_s):
         path = urlsplit(address).path
         if path.endswith("/auth/tokens"):
             return HttpAnswer(201, json.dumps({"token": self.token}), {"x-subject-token": "token"})
         if method == "GET":
+            if path.endswith(self.refuses):
+                return HttpAnswer(401, json.dumps({"error": {"message": "it has rules"}}))
             if path.endswith("/access_rules"):
                 return HttpAnswer(self.rules, json.dumps({"error": {"message": "no such thing"}}))
             return HttpAnswer(200, json.dumps({"application_credentials": self.has, "limits": {}}))
@@ -301,6 +305,37 @@ def test_a_machine_that_drives_logs_in_by_a_credential_of_its_own(tmp_path, cace
     machines.remove("c", "s-2")
     machines.remove("c", "s-1")
     assert [each[:2] for each in keystone.asked[1:]] == [("DELETE", f"{address}/c")]
+
+
+def test_a_machine_that_drives_may_send_only_what_a_driver_sends():
+    keystone = Keystone()
+    DriverCredential(login_of("ours", {"auth": PASSWORD}), "home", keystone.send).make("c", "s-1")
+    ((_, _, body),) = keystone.asked
+    rules = {tuple(rule.values()) for rule in body["application_credential"]["access_rules"]}
+    assert ("compute", "POST", "/servers") in rules
+    assert ("identity", "POST", "/v3/users/ada/application_credentials") in rules
+    assert {service for service, _, _ in rules} == {"compute", "network", "image", "identity"}
+    assert not [rule for rule in rules if "**" in rule[2] or "{" in rule[2]]
+
+
+@pytest.mark.parametrize("service", ["limits", "networks", "images", "access_rules"])
+def test_where_a_service_takes_no_rules_what_drives_has_none(service):
+    keystone = Keystone()
+    keystone.refuses = service
+    DriverCredential(login_of("ours", {"auth": PASSWORD}), "home", keystone.send).make("c", "s-1")
+    assert [each[0] for each in keystone.asked] == ["POST", "DELETE", "DELETE", "POST"]
+    asked = keystone.asked[-1][2]["application_credential"]
+    assert asked["unrestricted"]
+    assert "access_rules" not in asked
+
+
+def test_what_drives_leaves_its_own_credential_to_its_home():
+    """Its rules could not be removed any more."""
+    keystone = Keystone(application_credential={"id": "c"})
+    about = "trainmaster made it for a server of https://compute.example.org"
+    keystone.has = [{"name": name, "description": about, "id": name} for name in ("c", "d")]
+    SelfDeletion(OpenstackClient(login_of("ours", {"auth": PASSWORD}), keystone.send)).remove(lambda _: True)
+    assert [address.rpartition("/")[2] for _, address, _ in keystone.asked] == ["d"]
 
 
 def test_a_login_that_may_make_no_other_is_sent_itself(tmp_path):

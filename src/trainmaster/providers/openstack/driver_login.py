@@ -30,8 +30,9 @@ def sent_settings(place: ProviderPlace) -> SentSettings:
     settings = OPENSTACK.read(place.root, place.environ)
     login = read_login(settings.cloud, place.environ)
     words = (
-        f"an application credential that is made for it from {login.name}: in its project it may do what "
-        f"that may, and make others; it is removed with the run, and over after {LASTS.days} days"
+        f"an application credential that is made for it from {login.name}: it may send what a run sends, and "
+        f"make others that may do what {login.name} may; it is removed with the run, and over after "
+        f"{LASTS.days} days"
     )
     if login.is_credential:
         words += f". If {login.name} may make no others, that itself is sent"

@@ -7,6 +7,7 @@ know what kind of service it is lets none of these credentials in.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -25,6 +26,26 @@ LASTS: Final = timedelta(days=90)
 _TRIAL_LASTS: Final = timedelta(hours=1)
 #: No server has this id: who may delete it is told that it is not there.
 _NOBODY: Final = "00000000-0000-0000-0000-000000000000"
+#: What a driver sends, by service: below its address, where `*` stands for one part of a path.
+DRIVES_WITH: Final = {
+    "compute": (
+        "GET /limits", "GET /flavors/detail", "GET /servers/*", "POST /servers", "DELETE /servers/*",
+        "POST /servers/*/metadata", "POST /servers/*/action", "POST /os-keypairs", "DELETE /os-keypairs/*",
+    ),
+    "network": (
+        "GET /*", "POST /security-groups", "DELETE /security-groups/*", "POST /security-group-rules",
+        "POST /floatingips", "DELETE /floatingips/*",
+    ),
+    "image": ("GET /images", "GET /images/*"),
+    "identity": (
+        "GET {user}/application_credentials", "POST {user}/application_credentials",
+        "DELETE {user}/application_credentials/*", "GET {user}/access_rules", "DELETE {user}/access_rules/*",
+    ),
+}  # fmt: skip
+#: By which it is seen whether a service takes a credential with rules.
+_LOOKS: Final = {
+    "compute": "/limits", "network": "/networks", "image": "/images", "identity": "{user}/access_rules",
+}  # fmt: skip
 _ASK: Final = "Ask your site for application credentials with access rules"
 
 
@@ -109,7 +130,10 @@ class SelfDeletion:
         return not self._client.said.get("application_credential", {}).get("restricted")
 
     def make_login(self, name: str) -> dict[str, Any]:
-        """A credential that may do what this login may; its id and its secret.
+        """A credential for what drives a run; its id and its secret.
+
+        It may send what `DRIVES_WITH` lists, where all services take such credentials; else all that this
+        login may.
 
         Args:
             name: its own; one that had it before is of no use then.
@@ -119,10 +143,40 @@ class SelfDeletion:
             RefusedError: it does not say now.
         """
         self.remove(name.__eq__)
+        sent = {
+            service: [each.format(user=self._user) for each in what] for service, what in DRIVES_WITH.items()
+        }
+        rules = [rule for service, what in sent.items() for rule in self._rules(service, what)]
         try:
+            with suppress(UsageError):
+                made = self._make(name, LASTS, unrestricted=True, access_rules=rules)
+                if self._is_taken(made):
+                    return made
+                self._remove(made)
             return self._make(name, LASTS, unrestricted=True)
         except (RefusedError, UsageError) as error:
             raise _refusal(error, "Keystone makes no application credential", _ASK) from None
+
+    def _is_taken(self, made: dict[str, Any]) -> bool:
+        """Whether each service lets a credential with rules in."""
+        client = self._client.of(_identity(made))
+        try:
+            for service, path in _LOOKS.items():
+                client.get(service, path.format(user=self._user))
+        except UsageError:
+            return False
+        return True
+
+    def _rules(self, service: str, requests: Collection[str]) -> list[dict[str, str]]:
+        """Access rules for requests. A service may see a whole path, or what comes after its place there."""
+        path = urlsplit(self._client.address(service)).path
+        versioned = re.search(r"/v\d.*", path)
+        befores = sorted({path, versioned[0] if versioned else path})
+        return [
+            {"service": service, "method": method, "path": before + below}
+            for method, _, below in (each.partition(" ") for each in requests)
+            for before in befores
+        ]
 
     def names(self) -> dict[str, bool]:
         """What there is of this login's, and whether it is over."""
@@ -130,9 +184,10 @@ class SelfDeletion:
         return {str(each["name"]): str(each.get("expires_at") or "9") < now for each in self._all()}
 
     def remove(self, is_wanted_no_more: Callable[[str], bool]) -> None:
-        """Remove credentials by their names, with their rules."""
+        """Remove credentials by their names, with their rules, but for the one that asks for it."""
+        own = self._client.said.get("application_credential", {}).get("id")
         for each in self._all():
-            if is_wanted_no_more(str(each["name"])):
+            if each["id"] != own and is_wanted_no_more(str(each["name"])):
                 self._remove(each)
 
     @property
@@ -160,13 +215,7 @@ class SelfDeletion:
         return ()
 
     def _make_ending(self, name: str, server: str, lasts: timedelta) -> dict[str, Any]:
-        path = urlsplit(self._client.address("compute")).path
-        # Nova may see the whole of the path, or what comes after the place that the site has given it.
-        paths = {path, path[max(path.find("/v2"), 0) :]}
-        rules = [
-            {"service": "compute", "method": "DELETE", "path": f"{each}/servers/{server}"}
-            for each in sorted(paths)
-        ]
+        rules = self._rules("compute", [f"DELETE /servers/{server}"])
         made = self._make(name, lasts, unrestricted=False, access_rules=rules)
         if not made.get("access_rules"):  # older ones ignore what they do not know: it could do anything
             self._remove(made)
@@ -193,7 +242,8 @@ class SelfDeletion:
         with gone_is_fine(), suppress(UsageError):
             self._client.call("DELETE", "identity", f"{self._path}/{made['id']}")
         for rule in made.get("access_rules") or ():
-            with gone_is_fine(), suppress(UsageError):  # another credential has it, too
+            # Another credential has it, too; or Keystone fails, and the others go nevertheless.
+            with suppress(RefusedError, UsageError):
                 self._client.call("DELETE", "identity", f"{self._user}/access_rules/{rule['id']}")
 
 
