@@ -4,7 +4,8 @@ API, conductor, scheduler, compute and Placement are the real ones, on SQLite. N
 those that Nova's own functional tests stand on; what of them the provider speaks with over HTTP is answered
 here from them. All of it is behind Keystone's own middleware, which asks the real Keystone at an address; a
 token ``user:`` is the tests' own way past it. With a hook, each machine is booted by it: it is
-sent what is booted, or ended, and answers with the address, or with the fault of what fails. ``/trouble``
+sent what is booted, or ended, and answers with its address, and the one that a floating address is then, or
+with the fault of what fails. ``/trouble``
 has the next calls fail, and tells what is left of that: so many are ``throttled``, so many requests for
 servers come ``twice``.
 """
@@ -50,6 +51,7 @@ class Services:
     def __init__(self, neutron, glance):
         self.neutron, self.glance = neutron, glance
         self.floating = {}
+        self.reached_at = {}  # floating addresses by those of the machines that the hook has booted
         self.trouble = {}
 
     def is_in_trouble(self, kind):
@@ -103,11 +105,10 @@ class Services:
         if kind == "security-groups":
             made = {**new, **body["security_group"], "security_group_rules": []}
         else:
-            made = {
-                **new,
-                **body["floatingip"],
-                "floating_ip_address": f"198.51.100.{len(self.floating) + 1}",
-            }
+            asked = body["floatingip"]
+            fixed = self.neutron._ports[asked["port_id"]]["fixed_ips"][0]["ip_address"]
+            address = self.reached_at.get(fixed, f"198.51.100.{len(self.floating) + 1}")
+            made = {**new, **asked, "floating_ip_address": address}
         tables[kind][made["id"]] = made
         return 201, {noun[:-1]: made}
 
@@ -185,6 +186,7 @@ def main(address, port, keystone, hook):
                 )
                 if "fault" in told:
                     raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=told["fault"])
+                cloud.services.reached_at[told["address"]] = told["floating"]
                 for vif in network_info:
                     vif["network"]["subnets"][0]["ips"][0]["address"] = told["address"]
                     the_port = cloud.neutron._ports[vif["id"]]
@@ -234,7 +236,7 @@ def main(address, port, keystone, hook):
             member = nova_context.RequestContext("me", self.neutron.tenant_id)
             with nova_context.target_cell(member, self.cell_mappings["cell0"]) as cell0:
                 database.security_group_ensure_default(cell0)
-            services = Services(self.neutron, self.glance)
+            self.services = services = Services(self.neutron, self.glance)
 
             def rest(environ, start_response):
                 """What is no Nova."""

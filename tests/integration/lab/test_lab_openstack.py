@@ -5,13 +5,9 @@ Keystone is real, too; Neutron and Glance are doubles. What Nova and the lab hav
 
 from __future__ import annotations
 
-import base64
-import json
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +16,12 @@ import pytest
 sys.path.append(str(Path(__file__).parent.parent / "places"))
 
 from killed_drivers import MOMENTS_S, Place, kill_twice
+from openstack_places import Cloud, renter_of, running_cloud
 from place_runs import (
     PATIENCE_S,
     RECIPE,
     Crossing,
     cross,
-    drive_while_home_is_off,
     gang,
     keep_for_the_next,
     serve,
@@ -36,123 +32,21 @@ from place_runs import (
 from private_engines import IMAGE, NoEngineError, PrivateEngine, make_image
 from renter import Renter
 
-from trainmaster.lab.settings import LabSettings
-from trainmaster.testing.private_nova import NoNovaError, PrivateNova, installed
-
 pytestmark = [pytest.mark.places, pytest.mark.timeout(600)]
 
-PROGRAM = Path(__file__).parents[2] / "contract" / "nova_process.py"
-SETTINGS = """\
-image: 155d900f-4e14-4e4c-a73d-069cbf4541e6
-user: admin
-flavors: {m1.tiny: {}, m1.small: {usd_per_hour: 3}}
-"""
-
-
 HOSTNAME = RECIPE.format(budget="{}", machine="m1.tiny", more="", command="hostname")
-
-
-class LabHosts(ThreadingHTTPServer):
-    """What boots the machines of a Nova: hosts of a lab.
-
-    Attributes:
-        booted: instance of the lab by server.
-        faults: so many of the next machines do not boot.
-    """
-
-    daemon_threads = True
-
-    def __init__(self, lab: Any) -> None:
-        super().__init__(("127.0.0.1", 0), Booting)
-        self.lab, self.faults = lab, 0
-        self.booted = dict[str, str]()
-        self.lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/"
-
-    def boot(self, server: str, user_data: str, key: str) -> dict[str, str]:
-        """A host with what Nova was sent; its address, or its fault."""
-        with self.lock:
-            if self.faults:
-                self.faults -= 1
-                return {"fault": "no power, as asked for"}
-            self.lab.ec2.import_key_pair(KeyName=server, PublicKeyMaterial=key.encode())
-            (name,) = self.lab.rent("m4.large", KeyName=server, UserData=base64.b64decode(user_data).decode())
-            self.booted[server] = name
-        return {"address": self.lab.instance(name)["PrivateIpAddress"]}
-
-    def end(self, server: str) -> dict[str, str]:
-        """Its host ends."""
-        if name := self.booted.get(server):
-            self.lab.ec2.terminate_instances(InstanceIds=[name])
-        return {}
-
-
-class Booting(BaseHTTPRequestHandler):
-    """See `LabHosts`."""
-
-    server: LabHosts
-
-    def do_POST(self) -> None:
-        """Boot or end."""
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        hosts = self.server
-        told = (
-            hosts.boot(asked["boot"], asked["user_data"], asked["key"])
-            if "boot" in asked
-            else hosts.end(asked["end"])
-        )
-        said = json.dumps(told).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(said)))
-        self.end_headers()
-        self.wfile.write(said)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-
-@dataclass(frozen=True)
-class Cloud:
-    """A Nova, and the hosts behind it."""
-
-    nova: PrivateNova
-    hosts: LabHosts
-
-    def servers(self) -> list[str]:
-        """Ids of those that there are."""
-        listed = self.nova.asked("GET", "/v2.1/servers", user="me")["servers"]
-        return sorted(each["id"] for each in listed)
 
 
 @pytest.fixture(scope="module")
 def cloud(lab: Any, lab_cache: Path) -> Iterator[Cloud]:
     """One for all tests of this file."""
-    try:
-        python = installed(lab_cache)
-    except NoNovaError as error:
-        pytest.skip(str(error))
-    hosts = LabHosts(lab)
-    threading.Thread(target=hosts.serve_forever, daemon=True).start()
-    here = LabSettings.load(lab.directory / "settings.json").root_address  # hosts delete themselves there
-    with PrivateNova(python, PROGRAM, hosts.url, here) as nova:
-        yield Cloud(nova, hosts)
-    hosts.shutdown()
-    hosts.server_close()
+    yield from running_cloud(lab, lab_cache)
 
 
 @pytest.fixture
 def user(cloud: Cloud, renter: Renter, tmp_path: Path) -> Iterator[Renter]:
-    """They run recipes there; what is left of that is a failure."""
-    (file := tmp_path / "openstack.yaml").write_text(SETTINGS)
-    renter.env |= {**cloud.nova.environ(), "TRAINMASTER_OPENSTACK": str(file)}
-    before = renter.lab.alive()
-    yield renter
-    renter.kill_all()
-    until(lambda: not cloud.nova.left() + cloud.nova.credentials(), 60, cloud.nova.left)
-    until(lambda: renter.lab.alive() == before, 60, renter.lab.alive)
+    """Who has an account there."""
+    yield from renter_of(cloud, renter, tmp_path)
 
 
 @dataclass(frozen=True)
@@ -219,29 +113,6 @@ def test_a_team_trains_on_a_server_that_has_an_account(user: Renter, tmp_path: P
     """Its member has neither login nor settings."""
     nowhere = dict.fromkeys(("OS_AUTH_URL", "OS_PASSWORD", "TRAINMASTER_OPENSTACK"), "/nowhere")
     train_as_a_team(user, "openstack", tmp_path, "m1.tiny", **nowhere)
-
-
-def test_a_server_drives_while_its_home_is_off(user: Renter, cloud: Cloud, store: Any) -> None:
-    """It has a credential of its own, which goes with the run; `user` looks for that."""
-    go = Path("/var/tmp/go")
-
-    def let_go(run: str) -> None:
-        assert len([each for each in cloud.nova.credentials() if each.endswith(" driver")]) == 1
-        assert len(cloud.servers()) == 2
-        for member in ("worker-0", "worker-1"):
-            user.call("exec", run, member, "--", "touch", go)
-
-    drive_while_home_is_off(user, "openstack", "m1.tiny", go, let_go)
-
-
-def test_servers_that_have_driven_are_kept(user: Renter, cloud: Cloud, store: Any) -> None:
-    """For the next run; what they have driven with goes when a run is over."""
-
-    def held() -> list[str]:
-        until(lambda: not [each for each in cloud.nova.credentials() if each.endswith(" driver")])
-        return cloud.servers()
-
-    keep_for_the_next(user, "openstack", "m1.tiny", held, "--on-cluster", "--send-keys")
 
 
 def test_machines_that_are_kept_have_the_next_run(user: Renter, cloud: Cloud) -> None:

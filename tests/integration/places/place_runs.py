@@ -113,10 +113,14 @@ MOVED_ROWS = {
 }
 
 
-def moving(row: Crossing, machine: str) -> Crossing:
-    """The same row, driven by its first machine."""
-    machine = row.machine if row.machine == "dear" else machine
-    return replace(row, machine=machine, options=MOVED)
+def moving(row: Crossing, machine: str, dear: str = "dear") -> Crossing:
+    """The same row, driven by its first machine.
+
+    Args:
+        row: as others have it.
+        machine, dear: what a place calls them.
+    """
+    return replace(row, machine=dear if row.machine == "dear" else machine, options=MOVED)
 
 
 def until(condition: Callable[[], Any], patience_s: float = PATIENCE_S, seen: Callable[[], Any] = str) -> Any:
