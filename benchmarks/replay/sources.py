@@ -157,11 +157,13 @@ def hand_set(kind: int):
         "pile": (0.0, 0.05),
         "shared": (-2.8, 1.0),
         "wire": (-2.5, 1.5),
+        "fan": (-4.5, 1.3),  # as one more hop inside a node
     }
-    ratios = {"fixed", "rho_in", "hop_in", "rho_out", "hop_out", "serve"}
+    ratios = {"fixed", "rho_in", "hop_in", "rho_out", "hop_out", "serve", "fan"}
     scarce = {"hop_in": 0.4, "contend": 0.4, "hop_out": 0.4, "crowd": 0.5, "share": 0.5} | {
         "straggle": 0.5,
         "pile": 0.5,
+        "fan": 0.4,
         "shared": 0.3,
     }
     table = tuple(

@@ -57,9 +57,9 @@ def changed(point, **values):
     return Point(**{name: getattr(point, name) for name in Point.__dataclass_fields__} | values)
 
 
-def pair(z, point, **values):
+def pair(z, point, known=None, **values):
     """Seconds of a point, and of the same point changed."""
-    vector = theta(KINDS.index(point.sync), z)
+    vector = theta(KINDS.index(point.sync), z, **known or {})
     return step_time(vector, shapes(point, changed(point, **values)))[0]
 
 
@@ -86,13 +86,22 @@ def test_what_cannot_help_does_not_help(z, point, factor):
 @settings(max_examples=150, deadline=None)
 @given(zs, points(), st.integers(2, 8))
 def test_more_of_everything(z, point, factor):
-    """More nodes never shorten a synchronous step, and more servers never make one longer."""
+    """More nodes never shorten a synchronous step; more servers only lengthen it by exchanges with them."""
     before, after = pair(z, point, workers=point.workers * factor, nodes=point.nodes * factor)
     if point.sync is not Strategy.PS_ASYNC:
         assert after >= before * (1 - 1e-9)
     if point.sync.has_servers:
-        before, after = pair(z, point, parameter_servers=point.parameter_servers * factor)
+        more = point.parameter_servers * factor
+        before, after = pair(z, point, {"fan": -60.0}, parameter_servers=more)
         assert after <= before * (1 + 1e-9)
+
+
+def test_a_worker_exchanges_with_each_server():
+    """Servers divide an update, but a worker waits for all of them: there can be too many."""
+    some = shapes(*(Point(Strategy.PS_SYNC, 64, nodes=64, parameter_servers=p) for p in (1, 4, 64)))
+    one, few, many = step_time(theta(1, fan=-3.0, serve=-3.0, shared=-9.0), some)[0]
+    assert few < one
+    assert few < many
 
 
 def test_a_network_may_get_faster_with_more_nodes():
@@ -147,6 +156,7 @@ def test_a_worker_of_its_own_is_the_least():
         ("hop_out", 4.0, Point(Strategy.ALLREDUCE, 8, nodes=8), "hop_inter"),
         ("wire", -5.0, Point(Strategy.PS_SYNC, 64, parameter_servers=1), "server"),
         ("wire", 5.0, Point(Strategy.PS_ASYNC, 64, parameter_servers=1), "server_nic"),
+        ("fan", 0.0, Point(Strategy.PS_SYNC, 64, parameter_servers=64), "fan"),
         ("shared", 3.0, Point(Strategy.PS_ASYNC, 64, parameter_servers=4), "shared"),
     ],
 )

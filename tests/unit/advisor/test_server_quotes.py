@@ -208,6 +208,19 @@ def test_a_card_that_sustains_or_reaches_more_is_never_slower(busy, share, fast,
         assert of(fast * less, fast * sustained) >= slower * (1 - 1e-9)
 
 
+def test_a_cluster_takes_as_long_whatever_else_is_looked_at():
+    """The other one's card slows down, and so all cards were counted; alone none was."""
+    some = {"gpu": "V100", "nic": None, "vcpus": 2.0}
+    steady, tired = (offer("m", 1.0, gpus=0.0, nic_burst_gbps=burst, **some) for burst in (None, 10.0))
+    timing, candidates = everything(
+        subject(Strategy.PS_SYNC),
+        named([steady, tired, offer("w", 0.5, gpu="T4", nic=None, vcpus=2.0), V100]),
+    )
+    together = timing.time_s(candidates)
+    alone = [timing.time_s(candidates[np.array([i])])[:, 0] for i in range(len(candidates))]
+    np.testing.assert_allclose(together, np.column_stack(alone), rtol=1e-9)
+
+
 def busy_server(workers, cores):
     """A worker keeps that many of the server's cores busy."""
     found = measured(workers, 64, sync=Strategy.PS_ASYNC)

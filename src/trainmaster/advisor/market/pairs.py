@@ -104,11 +104,9 @@ class Cards:
         )
 
     @property
-    def all_sustain(self) -> bool:
-        """True if no card slows down."""
-        return not (
-            (self.worker_sustained < self.worker).any() or (self.server_sustained < self.server).any()
-        )
+    def are_known(self) -> bool:
+        """True if the rate of any card is."""
+        return bool(np.isfinite(np.column_stack([self.worker, self.server])).any())
 
     def features(self) -> Floats:
         """(m, 5) what more of is never worse."""

@@ -26,6 +26,7 @@ WORDS: Final[dict[str, str]] = {
     "nic": "network between nodes: bandwidth for the gradients",
     "hop_inter": "coordination between nodes: fixed cost of each exchange",
     "trips": "network latency: workers wait for round trips",
+    "fan": "parameter servers: each worker exchanges with every one of them",
     "server": "parameter server: its processors are saturated by updates",
     "shared": "parameter server: updates that more servers do not divide",
     "server_nic": "parameter server: its network card is saturated by updates",
@@ -33,7 +34,7 @@ WORDS: Final[dict[str, str]] = {
 #: The parts that can be taken as free of cost, by whether there are servers.
 PARTS: Final = {
     False: ("compute", "input", "straggle", "intra", "hop_intra", "nic", "hop_inter", "trips"),
-    True: ("compute", "straggle", "trips", "server", "shared", "server_nic"),
+    True: ("compute", "straggle", "trips", "fan", "server", "shared", "server_nic"),
 }
 #: No part of a step is shorter than this share of one worker's compute.
 _LEAST: Final = 1e-12
@@ -144,9 +145,11 @@ def _allreduce(par: Mapping[str, Floats], x: Shapes, compute: Floats, free: str)
 
 
 def _servers(par: Mapping[str, Floats], x: Shapes, compute: Floats, free: str) -> Floats:
-    """Workers' cycles, and updates that queue at the servers: the longer wins, softly."""
+    """Workers' cycles, with an exchange per server, and updates that queue there: the longer wins, softly."""
     if free != "trips" and x.latency.any():
         compute = np.logaddexp(compute, par["trips"] + np.log(np.maximum(x.latency, _LEAST)))
+    if "fan" in par and free != "fan" and (x.servers > 1).any():
+        compute = np.logaddexp(compute, par["fan"] + np.log(np.maximum(x.servers - 1, _LEAST)))
     wire = _card_share(par)
     push = (wire * x.gradient / x.nic * (free != "server_nic")) + (1 - wire) * (free != "server")
     split = 1 / x.servers + np.exp(par["shared"]) * (free != "shared")

@@ -230,7 +230,7 @@ class Timing:
         if not at_best:
             total = np.maximum(total, self._served_s(some))
         cards = Cards.of(self.machines, self.servers, some.machine, some.server)
-        if not at_best and not self.own_machine and not cards.all_sustain:
+        if not at_best and not self.own_machine and cards.are_known:
             credit_s = _draw(beliefs.NIC_CREDIT_S, self._normal(7)) / self._waves(some)
             worker, server = sent_mbit(theta, shapes, model.context)
             total = slowed(total, (some.steps * worker, some.steps * server), cards, credit_s)
