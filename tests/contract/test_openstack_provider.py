@@ -284,7 +284,7 @@ def test_a_machine_deletes_itself_and_can_do_nothing_else(bench: OpenstackBench)
     """Keystone and its middleware hold its credential to that; it goes with its machine."""
     provider = bench.provider()
     one, other = provider.acquire("one", bench.request(count=2, token="t1"))
-    script = provider.ending(one)
+    script = provider.self_deletion_script(one)
     keystone, id, secret, address, _ = values_of(script)
     assert address.endswith(f"/servers/{one.id}")
     told = {
@@ -310,7 +310,12 @@ def test_a_machine_deletes_itself_and_can_do_nothing_else(bench: OpenstackBench)
     assert ended(bench, "t1", 1) == [other.id]
     assert lived(bench) == {other.id}
     assert bench.nova.credentials() == []
-    assert subprocess.run(["python3", "-"], input=provider.ending(other).encode(), timeout=60).returncode == 0
+    assert (
+        subprocess.run(
+            ["python3", "-"], input=provider.self_deletion_script(other).encode(), timeout=60
+        ).returncode
+        == 0
+    )
     bench.provider().release("one")
     assert bench.left() == []
 
@@ -327,7 +332,7 @@ def test_what_drives_a_run_may_send_what_a_driver_sends_and_little_else(
     provider.preflight([request])
     assert all(each.ok for each in examined(provider, {}))
     nodes = provider.acquire("one", request)
-    assert provider.ending(nodes[0])
+    assert provider.self_deletion_script(nodes[0])
     while not all(node.address for node in provider.nodes("one")):
         time.sleep(0.2)
     provider.renew("one", 60)
@@ -357,8 +362,8 @@ def test_credentials_go_with_what_they_are_for(bench: OpenstackBench) -> None:
     provider = bench.provider()
     for cluster in ("one", "two"):
         for node in provider.acquire(cluster, bench.request(count=2, token="t1")):
-            provider.ending(node)
-            provider.ending(node)
+            provider.self_deletion_script(node)
+            provider.self_deletion_script(node)
     assert len(bench.nova.credentials()) == 8
     provider.release("one", [provider.nodes("one")[0].id])
     assert len(bench.nova.credentials()) == 6
@@ -385,7 +390,7 @@ def test_a_login_that_makes_no_credentials_needs_the_user_to_know(bench: Opensta
         bench.settings += "ends_only_from_here: true\n"
         assert doctored(bench).ok
         (node,) = bench.provider().acquire("one", bench.request())
-        assert not bench.provider().ending(node)
+        assert not bench.provider().self_deletion_script(node)
         bench.provider().release("one")
     bench.environ = {}
     bench.settings = SETTINGS

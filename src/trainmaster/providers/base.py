@@ -349,7 +349,7 @@ class CountsFree(Protocol):
 class BringsSelfDeletion(Protocol):
     """What a provider may do, too, whose machines are still there when they have switched themselves off."""
 
-    def ending(self, node: Node) -> str:
+    def self_deletion_script(self, node: Node) -> str:
         """A script by which a machine deletes itself, run as root when its lease is over; empty for none.
 
         It may hold a secret that can do nothing else. With ``--check`` it does nothing, and ends with 0.

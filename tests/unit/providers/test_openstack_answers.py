@@ -263,7 +263,7 @@ class Keystone:
 def test_a_credential_is_for_one_request_only(provider):
     keystone = Keystone()
     machine = Node("s-1", "c", "worker", NodeState.READY)
-    script = provider(cloud=keystone).ending(machine)
+    script = provider(cloud=keystone).self_deletion_script(machine)
     *trial, (method, address, body) = keystone.asked
     assert [each[0] for each in trial] == ["POST", "DELETE", "DELETE", "DELETE"]
     assert (method, address) == ("POST", f"{KEYSTONE}/users/ada/application_credentials")
@@ -274,7 +274,7 @@ def test_a_credential_is_for_one_request_only(provider):
     assert asked["access_rules"] == [{"service": "compute", "method": "DELETE", "path": "/servers/s-1"}]
     assert asked["expires_at"] > trial[0][2]["application_credential"]["expires_at"]
     assert "'https://compute.example.org/servers/s-1'" in script
-    provider(cloud=keystone).ending(machine)
+    provider(cloud=keystone).self_deletion_script(machine)
     assert [each[0] for each in keystone.asked[5:]] == ["POST"], "it was tried out a moment ago"
 
 
@@ -362,7 +362,7 @@ def test_what_keystone_does_not_say_now_is_asked_again(provider, status):
 
 
 def test_what_deletes_a_machine_runs_under_old_pythons(provider):
-    script = provider(cloud=Keystone()).ending(Node("s-1", "c", "worker", NodeState.READY))
+    script = provider(cloud=Keystone()).self_deletion_script(Node("s-1", "c", "worker", NodeState.READY))
     assert script.startswith("#!/usr/bin/env python3\n")
     ast.parse(script, feature_version=(3, 6))
     assert subprocess.run(["python3", "-", "--check"], input=script.encode()).returncode == 0
@@ -371,7 +371,9 @@ def test_what_deletes_a_machine_runs_under_old_pythons(provider):
 
 def test_a_service_below_a_path_may_see_it_whole_or_in_part(provider):
     compute = {"type": "compute", "endpoints": [{"interface": "public", "url": "https://a.org/compute/v2.1"}]}
-    provider(cloud=(keystone := Keystone(catalog=[compute]))).ending(Node("s", "c", "w", NodeState.READY))
+    provider(cloud=(keystone := Keystone(catalog=[compute]))).self_deletion_script(
+        Node("s", "c", "w", NodeState.READY)
+    )
     rules = keystone.asked[-1][2]["application_credential"]["access_rules"]
     assert [each["path"] for each in rules] == ["/compute/v2.1/servers/s", "/v2.1/servers/s"]
 
@@ -399,7 +401,7 @@ def test_what_may_be_left_over_has_to_be_known(provider, kind, why, hint):
     made = [method for method, address, _ in keystone.asked if "/servers/" not in address]
     assert made in ([], ["POST"], ["POST", "DELETE"], ["POST", "DELETE", "DELETE"])
     known = provider("ends_only_from_here: true\n", keystone)
-    assert not known.ending(Node("s-1", "c", "worker", NodeState.READY))
+    assert not known.self_deletion_script(Node("s-1", "c", "worker", NodeState.READY))
 
 
 def test_a_machine_boots_from_a_volume_where_its_flavor_has_no_room(provider):

@@ -207,7 +207,7 @@ class OpenstackProvider(LedgerProvider):
         who = f"{self._login.url} {self._client.said['user']['id']}"
         kept_answer(self._memory.directory / "self-deletion.json", list[str], who, _TRIED_OLD_S, ask)
 
-    def ending(self, node: Node) -> str:
+    def self_deletion_script(self, node: Node) -> str:
         """See `BringsSelfDeletion`."""
 
         def ask() -> str:

@@ -307,7 +307,7 @@ class RunClusters:
             self._report,
             has_switch=can.ends_itself,
             switch_at_boot=can.switch_at_boot,
-            self_deletion=provider.ending if isinstance(provider, BringsSelfDeletion) else None,
+            self_deletion=provider.self_deletion_script if isinstance(provider, BringsSelfDeletion) else None,
             saved=self._saved,
         )
         return _Renter(provider, transport, provisioner)
