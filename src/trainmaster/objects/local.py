@@ -99,15 +99,23 @@ class LocalBackend(Backend):
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         path = self._path(key)
-        scratch = self._write(path, (data,))
-        try:
-            os.link(scratch, path)  # unlike rename, it fails where something is
-        except FileExistsError:
-            return False
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(scratch)
-        return True
+        for tries_left in (2, 1, 0):
+            scratch = path
+            try:
+                scratch = self._write(path, (data,))
+                os.link(scratch, path)  # unlike rename, it fails where something is
+            except FileExistsError:
+                return False
+            except FileNotFoundError:  # others have removed the folder meanwhile; object stores have none
+                if not tries_left:
+                    raise
+            else:
+                return True
+            finally:
+                if scratch != path:
+                    with suppress(FileNotFoundError):
+                        os.unlink(scratch)
+        raise AssertionError("unreachable")
 
     def put_blocks(self, key: str, blocks: Iterable[bytes], size_bytes: int) -> None:
         path = self._path(key)

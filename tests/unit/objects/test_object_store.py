@@ -34,6 +34,22 @@ class TestDirectory(ObjectStoreContract):
         return {StoreTrouble.FULL: full, StoreTrouble.REFUSED: ObjectStore(str(tmp_path / "file"))}
 
 
+def test_an_object_is_created_though_its_folder_is_removed_meanwhile(tmp_path, monkeypatch):
+    store, link, removals = ObjectStore(str(tmp_path / "store")), os.link, 2
+
+    def removed(scratch, path):
+        nonlocal removals
+        if removals:
+            removals -= 1
+            store.delete_all("000001")
+        link(scratch, path)
+
+    monkeypatch.setattr(os, "link", removed)
+    assert store.put_if_absent("000001/manifest.json", b"x")
+    assert [each.name for each in (tmp_path / "store/000001").iterdir()] == ["manifest.json"]
+    assert not store.put_if_absent("000001/manifest.json", b"y")
+
+
 class TestMemory(ObjectStoreContract):
     @pytest.fixture
     def store(self):

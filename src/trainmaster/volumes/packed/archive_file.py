@@ -211,7 +211,7 @@ class WebFile:
         if not self._position:
             length = response.headers.get("Content-Length")
             self.size_bytes = int(length) if length and length.isdigit() else None
-            etag = response.headers.get("ETag") or ""
+            etag = response.headers.get("ETag") or "W/"
             self._validator = (
                 etag if not etag.startswith("W/") else response.headers.get("Last-Modified") or ""
             )

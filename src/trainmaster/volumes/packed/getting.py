@@ -19,6 +19,7 @@ from trainmaster.artifacts.scratch import is_occupied, move_into_place
 from trainmaster.objects.errors import error_of, explained, trouble_of, url_of
 from trainmaster.objects.parallel import all_done
 from trainmaster.spec.errors import PublishError, UsageError
+from trainmaster.spec.processes import process_space
 from trainmaster.volumes.errors import DamagedChunkError, DamagedVolumeError, SourceChangedError
 from trainmaster.volumes.packed.hashes import file_digest
 from trainmaster.volumes.packed.opening import OpenVolume
@@ -199,7 +200,8 @@ class _Download:
         self._chunks = volume.chunks
         self._selection = selection
         self._root = os.fspath(partial / "files")
-        self._done_path = partial / "done"
+        # A machine that was lost may have written the marks of chunks to its disk, and not yet their files.
+        self._done_path = partial / f"done-{process_space().partition(' ')[0]}"
         self._jobs = max(1, jobs)
         self._progress = progress
         progress.file_count, progress.file_bytes = selection.file_count, selection.total_bytes

@@ -9,6 +9,7 @@ from packed_trees import contents
 from trainmaster.objects.errors import UnreachableStoreError
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes.errors import DamagedChunkError
+from trainmaster.volumes.packed import getting
 from trainmaster.volumes.packed.getting import GetProgress, get
 from trainmaster.volumes.packed.indexing import index
 from trainmaster.volumes.packed.opening import open_volume
@@ -153,6 +154,28 @@ def test_it_goes_on_where_it_was(volume, tree, tmp_path, fetched, monkeypatch):
     assert contents(tmp_path / "out") == wanted(tree, only)
     with pytest.raises(UsageError, match="not empty"):
         get(volume, tmp_path / "out", only=only)
+
+
+def test_after_a_start_of_the_machine_nothing_counts_as_written(volume, tree, tmp_path, monkeypatch):
+    real, calls = ChunkSource.fetch_into, []
+
+    def failing(self, *args):
+        calls.append(args)
+        if len(calls) > 3:
+            raise UnreachableStoreError("the store is down")
+        real(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChunkSource, "fetch_into", failing)
+        with pytest.raises(UnreachableStoreError, match="down"):
+            get(volume, tmp_path / "out", jobs=1)
+    lost = [path for path in tmp_path.glob(".out.getting-*/files/**/*") if path.is_file()]
+    assert lost
+    for path in lost:
+        path.write_bytes(bytes(path.stat().st_size))
+    monkeypatch.setattr(getting, "process_space", lambda: "another pid:[1]")
+    get(volume, tmp_path / "out")
+    assert contents(tmp_path / "out") == contents(tree)
 
 
 def test_a_part_of_objects_as_they_are(tree, tmp_path, fetched):

@@ -188,6 +188,7 @@ class Server(ThreadingHTTPServer):
     refuse = 0
     ranges = True
     etag = '"1"'
+    names_it = "ETag"
 
     def __init__(self, body):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -221,7 +222,7 @@ class Handler(BaseHTTPRequestHandler):
             start = int(wanted.removeprefix("bytes=").rstrip("-"))
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(server.body) - start))
-        self.send_header("ETag", server.etag)
+        self.send_header(server.names_it, server.etag)
         self.end_headers()
         body = server.body[start:]
         if server.breaks:
@@ -260,8 +261,9 @@ def test_a_connection_that_cannot_go_on(web, tmp_path):
         pushed(web.url, tmp_path)
 
 
-def test_a_file_that_is_another_after_the_break(web, tmp_path):
-    web.breaks = 1
+@pytest.mark.parametrize("named", ["ETag", "Last-Modified"])
+def test_a_file_that_is_another_after_the_break(web, tmp_path, named):
+    web.breaks, web.names_it = 1, named
     web.on_break = lambda: setattr(web, "etag", '"2"')
     with pytest.raises(PublishError, match="another file now"):
         pushed(web.url, tmp_path)
