@@ -18,7 +18,7 @@ from trainmaster.spec.redaction import redacted
 #: What a recipe is called by whoever names only its directory.
 IN_DIRECTORY: Final = "recipe.yaml"
 _EXPERIMENTS: Final = re.compile(r"experiments[\"']?[ \t]*:")
-_RIGHT: Final = "give the path of a recipe, for instance examples/digits/recipe.yaml"
+_RIGHT: Final = "give the path of a recipe; `trainmaster init SCRIPT.py` writes one"
 
 
 def configuration_files(directory: FilePath, environ: Mapping[str, str]) -> list[FilePath]:

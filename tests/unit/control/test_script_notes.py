@@ -11,6 +11,7 @@ from trainmaster.control.checks.inputs import _script_notes as script_notes
 from trainmaster.control.checks.inputs import missing_scripts, not_sent_of
 from trainmaster.control.checks.preflight import check_sent
 from trainmaster.control.task.layout import Home
+from trainmaster.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -131,3 +132,17 @@ def test_data_are_not_shown_where_the_code_has_something(tmp_path: Path, at: str
         return
     with pytest.raises(UsageError, match=r"data\.x\.at: .* is in the code already; choose another path"):
         not_sent_of(recipe, home)
+
+
+@pytest.mark.parametrize("provider", ["local", "aws"])
+def test_a_run_whose_script_nothing_can_bring_is_refused_like_by_check(tmp_path, provider):
+    service = Service.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")})
+    code = tmp_path / "code"
+    code.mkdir()
+    text = f"name: a\nprovider: {provider}\nexperiments: {{t: {{command: python nosuch.py}}}}\n"
+    recipe = Recipe.from_text(text, directory=code)
+    with pytest.raises(UsageError, match=r"there is no nosuch\.py in the code"):
+        service.check_inputs(recipe, {})
+    (code / "nosuch.py").touch()
+    assert service.check_inputs(recipe, {}) == []
+    service.close()

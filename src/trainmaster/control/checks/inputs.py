@@ -75,13 +75,15 @@ def check_inputs(
         UsageError: naming all that is not there, each with its key; nothing was started.
     """
     not_sent: list[NotSent] = []
+    scripts: list[str] = []
     check_all(
         lambda: check_data_parts(recipe),
         lambda: check_directories(recipe),
         lambda: not_sent.extend(not_sent_of(recipe, home)),
         lambda: check_urls(recipe),
+        lambda: scripts.extend(missing_script_notes(recipe)),
     )
-    notes = [*recipe.notes, *([note] if (note := not_sent_note(not_sent)) else [])]
+    notes = [*recipe.notes, *scripts, *([note] if (note := not_sent_note(not_sent)) else [])]
     if any(each.framework or each.container for each in recipe.experiments.values()):
         from trainmaster.control.checks.framework_notes import framework_notes
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from trainmaster.db import queries
 from trainmaster.service.runs.summary import resolve_run
 from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.db import Database
@@ -66,8 +67,17 @@ def find_model(database: Database, name: str, run: str | None = None) -> str:
     names = ", ".join(f"{run}/{task}" for task, _ in near[:5]) + " ..." * (len(near) > 5)
     if found:
         raise UsageError(f"{name}: there are {len(found)} models", f"Name one of them: {names}")
-    hint = f"There are: {names}" if names else "Its tasks must write files into TRAINMASTER_OUTPUT_DIR."
-    raise NotFoundError(f"{name}: there is no such model", hint)
+    if names:
+        raise NotFoundError(f"{name}: there is no such model", f"There are: {names}")
+    row = database.run_row(run)
+    if row["state"] != State.DONE:
+        raise NotFoundError(f"{run} has no model yet", "A task leaves its model when it has ended.")
+    if row["reason"] != EndReason.SUCCEEDED:
+        why = f"`trainmaster status {run}` says why."
+        raise NotFoundError(f"{run} left no model: it ended as {row['reason']}", why)
+    raise NotFoundError(
+        f"{run} left no model", "Its tasks must write files into the directory TRAINMASTER_OUTPUT_DIR."
+    )
 
 
 def _refuse_if_others_lack(database: Database, name: str, run: str, task: str) -> None:

@@ -12,7 +12,6 @@ from trainmaster.cluster.renting.plan import capped
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
 from trainmaster.cluster.renting.requirements import Pick
 from trainmaster.control.checks.framework_notes import framework_notes
-from trainmaster.control.checks.inputs import missing_script_notes
 from trainmaster.control.checks.preflight import (
     check_all,
     check_machine,
@@ -138,7 +137,6 @@ def check_run(
     notes: list[str] = []
     checks: list[Callable[[], object]] = [
         lambda: notes.extend(service.check_inputs(probe, environ)),
-        lambda: notes.extend(missing_script_notes(probe)),
     ]
     if not has_code:
         notes += framework_notes(probe, environ)
