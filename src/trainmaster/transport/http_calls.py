@@ -8,14 +8,17 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Final
 
 from trainmaster.spec.errors import ProviderError
+from trainmaster.spec.plain_json import parsed_json, typed
 
 _MOST_BYTES: Final = 32 << 20
+#: Of what an error says, in characters.
+_MOST_WORDS: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +62,32 @@ def gone_is_fine(*also: int) -> Iterator[None]:
             raise
 
 
-def pause_before_retry_s(answer: HttpAnswer, attempt: int, most_s: float) -> float:
-    """How long to wait before the same is asked again.
+def said_of(text: str) -> str:
+    """What an error of an API says, on one line: its ``message``, or that of what it holds, else all of it.
+
+    >>> said_of('{"kind": "Status", "message": "no"}'), said_of('{"badRequest": {"message": "no"}}')
+    ('no', 'no')
+    """
+    with contextlib.suppress(ValueError):
+        told = typed(dict[str, Any], parsed_json(text))
+        held = (each["message"] for each in told.values() if isinstance(each, dict) and each.get("message"))
+        text = str(told.get("message") or next(held, text))
+    return " ".join(text.split())[:_MOST_WORDS] or "it does not say why"
+
+
+def pause_before_retry_s(
+    answer: HttpAnswer, attempt: int, most_s: float, busy: Collection[int]
+) -> float | None:
+    """How long to wait before the same is asked again; None if it is not to be.
 
     Args:
-        answer: that it is too much now.
+        answer: of the API.
         attempt: how often it was asked before.
         most_s: the longest pause.
+        busy: statuses that mean as much as 429, too many requests, where they say how long to wait.
     """
+    if answer.status != 429 and not (answer.status in busy and answer.headers.get("retry-after")):
+        return None
     try:
         return min(max(float(answer.headers.get("retry-after", "")), 0.0), most_s)
     except ValueError:  # a date, or nothing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, Final
 from trainmaster.providers.im.credentials import ImCredentials
 from trainmaster.spec.errors import ProviderError
 from trainmaster.spec.plain_json import parsed_json, typed
-from trainmaster.transport.http_calls import HttpRefusedError, Send, send_request, why_unanswered
+from trainmaster.transport.http_calls import HttpRefusedError, Send, said_of, send_request, why_unanswered
 
 #: For an answer that IM has at once.
 _TIMEOUT_S: Final = 60.0
@@ -175,14 +174,7 @@ class ImClient:
             ) from None
         if 200 <= answer.status < 300:
             return answer.text
-        raise ImRefusedError(answer.status, self._credentials.hidden(_words(answer.text)))
-
-
-def _words(text: str) -> str:
-    """What an error says, of JSON or as it is, on one line."""
-    with contextlib.suppress(ValueError):
-        text = str(typed(dict[str, Any], parsed_json(text)).get("message") or text)
-    return " ".join(text.split())[:2000]
+        raise ImRefusedError(answer.status, self._credentials.hidden(said_of(answer.text)))
 
 
 def _json(text: str) -> Any:  # noqa: ANN401 - whatever it says

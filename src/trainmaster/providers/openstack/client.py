@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 import time
@@ -19,6 +18,7 @@ from trainmaster.transport.http_calls import (
     HttpRefusedError,
     Send,
     pause_before_retry_s,
+    said_of,
     sender,
     sent,
     why_unanswered,
@@ -32,6 +32,7 @@ _SERVICES: Final = {"compute": "", "network": "/v2.0", "image": "/v2"}
 #: A request that is one too many is sent again so often, and waits so long at most.
 _TRIES: Final = 6
 _MOST_WAIT_S: Final = 60.0
+_BUSY: Final = (413, 503)
 _PAGE: Final = 500
 
 
@@ -129,7 +130,7 @@ class OpenstackClient:
         for attempt in range(_TRIES):
             answer, ahead_s = sent(self._send, "OpenStack", at, request)
             self.ahead_s = ahead_s or 0.0
-            waits_s = _waits_s(answer, attempt)
+            waits_s = pause_before_retry_s(answer, attempt, _MOST_WAIT_S, _BUSY)
             if waits_s is None or attempt == _TRIES - 1:
                 break
             self._sleep(waits_s)
@@ -139,7 +140,7 @@ class OpenstackClient:
         """What an answer says."""
         if 200 <= answer.status < 300:
             return _object(answer.text) if answer.text.strip() else {}
-        words = words_of(answer.text)
+        words = said_of(answer.text)
         refused = RefusedError(answer.status, words)
         if answer.status == 401:
             raise UsageError(
@@ -164,7 +165,7 @@ class OpenstackClient:
                 return self._token
             data = json.dumps(self._login.body).encode()
             answer = self._sent("POST", f"{self._login.url}/auth/tokens", {}, data)
-            if answer.status == 404 and "credential" in words_of(answer.text).lower():  # one that was deleted
+            if answer.status == 404 and "credential" in said_of(answer.text).lower():  # one that was deleted
                 answer = replace(answer, status=401)
             said = self._read(answer, "POST /auth/tokens").get("token")
             self._token = answer.headers.get("x-subject-token", "")
@@ -194,26 +195,6 @@ class OpenstackClient:
             f"OpenStack: {self._login.name} has no service {service!r}{where}",
             "Correct region_name or interface of the cloud in clouds.yaml.",
         )
-
-
-def _waits_s(answer: HttpAnswer, attempt: int) -> float | None:
-    """How long to wait before the same is sent again; None if it is not to be."""
-    asked = answer.headers.get("retry-after", "")
-    if answer.status != 429 and not (answer.status in (413, 503) and asked):
-        return None
-    return pause_before_retry_s(answer, attempt, _MOST_WAIT_S)
-
-
-def words_of(text: str) -> str:
-    """What an error of any of the services says, on one line.
-
-    >>> words_of('{"badRequest": {"code": 400, "message": "no"}}')
-    'no'
-    """
-    with contextlib.suppress(ValueError, KeyError, TypeError, StopIteration):
-        said = next(iter(typed(dict[str, Any], parsed_json(text)).values()))
-        text = said["message"] if isinstance(said, dict) else str(said)
-    return " ".join(text.split())[:1000]
 
 
 def _object(text: str) -> dict[str, Any]:

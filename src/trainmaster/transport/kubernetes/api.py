@@ -17,6 +17,7 @@ from trainmaster.transport.http_calls import (
     HttpRefusedError,
     Send,
     pause_before_retry_s,
+    said_of,
     sender,
     sent,
 )
@@ -26,6 +27,7 @@ _TIMEOUT_S: Final = 30.0
 #: A server that has too much to do is asked so often, and waited for so long at most.
 _TRIES: Final = 5
 _MOST_WAIT_S: Final = 20.0
+_BUSY: Final = (500, 503, 504)
 _PAGE: Final = 500
 
 
@@ -216,18 +218,11 @@ class KubeApi:
 
 def refused_of(status: int, text: str) -> KubeRefusedError:
     """What an answer says that is no success."""
-    try:
-        told = typed(dict[str, Any], parsed_json(text))
-    except ValueError:
-        told = {"message": text}
-    words = " ".join(str(told.get("message") or "it does not say why").split())[:1000]
-    return KubeRefusedError(status, words)
+    return KubeRefusedError(status, said_of(text))
 
 
 def _waits_s(answer: HttpAnswer, attempt: int) -> float | None:
     """How long to wait before asking again; None: not at all."""
-    if answer.status != 429 and not (answer.status in (500, 503, 504) and "retry-after" in answer.headers):
-        return None
     if answer.status == 429 and "disruption budget" in answer.text:
         return None
-    return pause_before_retry_s(answer, attempt, _MOST_WAIT_S)
+    return pause_before_retry_s(answer, attempt, _MOST_WAIT_S, _BUSY)
