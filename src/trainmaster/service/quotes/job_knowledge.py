@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +16,7 @@ from trainmaster.spec.errors import UsageError, one_line
 if TYPE_CHECKING:
     from trainmaster.advisor.model.knowledge import Knowledge
     from trainmaster.control.measure.profile_progress import ProfileProgress
+    from trainmaster.service.quotes.history import History
     from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
     from trainmaster.service.quotes.profiling import Profiler
     from trainmaster.service.quotes.quote_options import QuoteOptions
@@ -108,21 +109,34 @@ class JobKnowledge:
             profiler.interrupt()
         return profiler is not None
 
-    def known(self, recipe: Recipe, name: str, builder: KnowledgeBuilder) -> Knowledge | None:
-        """What earlier runs and measurements say of an experiment; None if that is nothing.
+    def known(self, recipe: Recipe, names: Iterable[str], builder: KnowledgeBuilder) -> dict[str, Knowledge]:
+        """What earlier runs and measurements say of experiments; without those of which that is nothing.
 
         Args:
-            recipe: that it is of.
-            name: of the experiment.
+            recipe: that they are of.
+            names: of the experiments.
             builder: knows the machines.
         """
+        wanted = list(names)
+        if not wanted:
+            return {}
         load = HomeLoad.now().of(offer.provider for offer in builder.catalogue)
-        history = self._service.measurements(recipe, load).get(name)
-        if history is None or not (history.same or history.similar):
+        histories = self._service.measurements(recipe, load)
+        found = {
+            name: self._of_history(recipe.experiments[name], histories[name], builder)
+            for name in wanted
+            if name in histories
+        }
+        self.plays |= {name: histories[name].plays for name in found}
+        return {name: known for name, known in found.items() if known is not None}
+
+    def _of_history(
+        self, experiment: Experiment, history: History, builder: KnowledgeBuilder
+    ) -> Knowledge | None:
+        if not (history.same or history.similar):
             return None
         from trainmaster.service.quotes.history import experience_of
 
-        self.plays[name] = history.plays
         same, similar = (
             measured_for(list(found), builder.catalogue) for found in (history.same, history.similar)
         )
@@ -131,7 +145,7 @@ class JobKnowledge:
                 measured_elsewhere(each, builder.catalogue) for each in (history.same, history.similar)
             )
         experience = experience_of(self._service.database, history.fingerprint.exact, team=history.team)
-        known = builder.knowledge(recipe.experiments[name], same, similar, experience)
+        known = builder.knowledge(experiment, same, similar, experience)
         return known and replace(known, fingerprint=history.fingerprint.exact)
 
     def gather(
@@ -167,10 +181,8 @@ class JobKnowledge:
         names = [name for name in wanted if recipe.experiments[name].serve is None]
         found = self._given(recipe, names, builder, options)
         if not options.fresh:
-            for name in (name for name in names if name not in found):
-                known = self.known(recipe, name, builder)
-                if known is None:
-                    continue
+            earlier = self.known(recipe, (name for name in names if name not in found), builder)
+            for name, known in earlier.items():
                 points = known.all_points
                 many = "1 measurement" if points == 1 else f"{points} measurements"
                 if has_unknown_length(recipe.experiments[name]):
@@ -201,11 +213,10 @@ class JobKnowledge:
             self._profiler.measure(recipe, recipe_path, environ, left, self._show, only)
             missing = dict(self._profiler.not_measured)
             self._profiler = None
-        for name in left:
-            if (known := self.known(recipe, name, builder)) is not None:
-                found[name] = known
-                if known.similar:
-                    missing.pop(name, None)
+        for name, known in self.known(recipe, left, builder).items():
+            found[name] = known
+            if known.similar:
+                missing.pop(name, None)
         for name, known in found.items():
             if is_elsewhere(known):
                 self.notes.append(f"{name}: {_elsewhere(known)}")

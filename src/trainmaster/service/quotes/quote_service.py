@@ -20,7 +20,7 @@ from trainmaster.service.quotes.candidate_offers import (
     measured_for,
 )
 from trainmaster.service.quotes.home_load import HomeLoad
-from trainmaster.service.quotes.job_knowledge import NO_END, JobKnowledge, is_elsewhere
+from trainmaster.service.quotes.job_knowledge import NO_END, JobKnowledge, has_unknown_length, is_elsewhere
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.quotes.other_jobs import other_jobs_s
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
@@ -212,9 +212,7 @@ class Quoter:
         options = QuoteOptions()
         catalogue = self._catalogue(recipe, environ, options)
         builder = self._builder(recipe, catalogue)
-        known = {
-            name: found for name in recipe.experiments if (found := self._jobs.known(recipe, name, builder))
-        }
+        known = self._jobs.known(recipe, recipe.experiments, builder)
         for name, found in known.items():
             if not _has_length(recipe.experiments[name], found):
                 return None, no_length(name).args[0]
@@ -241,13 +239,13 @@ class Quoter:
         """
         builder = self._builder(recipe, self._catalogue(recipe, environ, QuoteOptions()))
         found = {}
-        for name, experiment in recipe.experiments.items():
-            known = self._jobs.known(recipe, name, builder)
-            if known is None or known.similar or is_elsewhere(known):
+        for name, known in self._jobs.known(recipe, recipe.experiments, builder).items():
+            if known.similar or is_elsewhere(known):
                 continue
             from trainmaster.advisor.market.memory_floor import Memory
             from trainmaster.advisor.market.workload import Workload
 
+            experiment = recipe.experiments[name]
             count = experiment.distributed.workers if experiment.distributed else 1
             lengths = Workload.of(experiment, recipe.seed, None).lengths
             length = lengths.get(count) if isinstance(count, int) else None
@@ -501,14 +499,13 @@ class Quoter:
         from trainmaster.advisor.quote.supply import offers_for, servers_for
 
         market = self._market(recipe, builder.catalogue, options)
-        for name, experiment in recipe.experiments.items():
-            if options.only is not None and name not in options.only:
-                continue
-            workload = Workload.of(experiment, recipe.seed, options.max_workers)
-            if experiment.distributed is not None and not workload.has_length:
-                known = None if options.fresh else self._jobs.known(recipe, name, builder)
-                if known is None or known.duration_s is None:
-                    raise no_length(name)
+        asked = [name for name in recipe.experiments if options.only is None or name in options.only]
+        unclear = [name for name in asked if has_unknown_length(recipe.experiments[name])]
+        known = {} if options.fresh else self._jobs.known(recipe, unclear, builder)
+        for name in asked:
+            workload = Workload.of(recipe.experiments[name], recipe.seed, options.max_workers)
+            if name in unclear and (name not in known or known[name].duration_s is None):
+                raise no_length(name)
             offers_for(workload, market)
             if market.has_server_machines(workload):
                 servers_for(workload, market)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,10 @@ from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.knowledge import Knowledge, undisturbed
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.executors.capacity import detect_capacity
-from trainmaster.service.quotes.job_knowledge import _helps_again, is_quiet
+from trainmaster.providers import Catalogue
+from trainmaster.service.quotes.fingerprint import Fingerprint
+from trainmaster.service.quotes.history import History
+from trainmaster.service.quotes.job_knowledge import JobKnowledge, _helps_again, is_quiet
 from trainmaster.spec import Strategy
 
 CALM = Measurement(Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.1), held=0.02)
@@ -55,3 +59,25 @@ def test_a_machine_is_quiet_by_its_load(load, quiet):
 )
 def test_what_was_disturbed_is_measured_again_once_and_only_where_it_was(measured, helps):
     assert _helps_again(Knowledge.of(measured, [], {"local": Device("", 2.0, "local")}, {})) is helps
+
+
+def test_what_was_measured_of_all_experiments_is_read_once(monkeypatch):
+    asked = []
+
+    def measurements(recipe, _load):
+        asked.append(recipe)
+        seen = [Measurement(None, duration_s=9.0, offer="m4.large")]
+        return {name: History(Fingerprint(name, name), seen if name != "d" else []) for name in "abcd"}
+
+    monkeypatch.setattr("trainmaster.service.quotes.history.experience_of", lambda *_, **__: None)
+    catalogue = Catalogue("some", (SimpleNamespace(instance_type="m4.large", provider="aws"),))
+    builder = SimpleNamespace(
+        catalogue=catalogue, knowledge=lambda _, same, *__: Knowledge.of(same, [], {}, {})
+    )
+    recipe = SimpleNamespace(experiments=dict.fromkeys("abcd"))
+    jobs = JobKnowledge(SimpleNamespace(measurements=measurements, database=None), print, None)
+    known = jobs.known(recipe, "abd", builder)
+    assert [each.fingerprint for each in known.values()] == list(known) == ["a", "b"]
+    assert asked == [recipe]
+    assert jobs.known(recipe, "", builder) == {}
+    assert asked == [recipe]
