@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from trainmaster.testing.private_server import PrivateServer, free_ports
+from trainmaster.transport.http_calls import gone_is_fine
 from trainmaster.transport.kubernetes.api import KubeApi, KubeRefusedError
 from trainmaster.transport.kubernetes.login import read_login
 
@@ -303,7 +304,8 @@ class PrivateKubernetes(PrivateServer):
     def pod_limit(self, limit: int | None) -> None:
         self._pod_limit = limit
         if limit is None:
-            self.api.call("DELETE", "resourcequotas/q")
+            with gone_is_fine():
+                self.api.call("DELETE", "resourcequotas/q")
             return
         for each in self.api.all("pods"):  # those that go count, and it may take a minute
             name = each["metadata"]["name"]

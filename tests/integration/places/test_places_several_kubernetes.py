@@ -1,11 +1,11 @@
-"""A real Slurm and Kubernetes' double in one run: a sweep that spreads over both, a gang that moves on."""
+"""A real Slurm and a Kubernetes, double or real, in one run: a sweep in both, and a gang that moves on."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,15 +13,16 @@ pytest.importorskip("websockets", reason="websockets is not installed")
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
+from kubernetes_places import kubernetes
 from place_runs import check_clean, until, until_step
 from renter import Renter
 
-from trainmaster.testing.kubernetes_double import KubernetesDouble
 from trainmaster.testing.private_slurm import PrivateSlurm
 
 if TYPE_CHECKING:  # another folder's conftest.py may have the name by then
     from conftest import Account
 
+__all__ = ["kubernetes"]
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="pods of the double need namespaces, and these root"),
     pytest.mark.timeout(600),
@@ -67,29 +68,22 @@ experiments:
 """
 
 
-@pytest.fixture(scope="module")
-def double() -> Iterator[KubernetesDouble]:
-    """One for all tests."""
-    with KubernetesDouble() as running:
-        yield running
-
-
 @pytest.fixture
-def both(user: Renter, account: Account, double: KubernetesDouble) -> Iterator[Renter]:
+def both(user: Renter, account: Account, kubernetes: Any) -> Iterator[Renter]:
     """They may use a Slurm and a Kubernetes."""
     file = account.home / "slurm.yaml"
     machines = f"machines:\n  half: {{cpus: 1, memory: 300MB, usd_per_hour: {USD['slurm']}}}\n"
     file.write_text(file.read_text().partition("machines:")[0] + machines)
     (account.home / "kubernetes.yaml").write_text(PODS)
-    user.env["KUBECONFIG"] = str(double.kubeconfig)
+    user.env["KUBECONFIG"] = str(kubernetes.kubeconfig)
     yield user
     user.kill_all()
-    double.pod_limit = None
-    for name in double.left():
-        double.evict(name)
+    kubernetes.pod_limit = None
+    for name in kubernetes.left():
+        kubernetes.evict(name)
 
 
-def check_end(user: Renter, account: Account, double: KubernetesDouble, run: str) -> None:
+def check_end(user: Renter, account: Account, kubernetes: Any, run: str) -> None:
     """One bill, of both; nothing is left in either."""
     told = json.loads(user.call("status", run, "--json").stdout)
     assert told["reason"] == "SUCCEEDED", told
@@ -99,15 +93,15 @@ def check_end(user: Renter, account: Account, double: KubernetesDouble, run: str
     assert all(part > 0 for part in parts.values()), bill
     assert sum(parts.values()) == pytest.approx(told["cost_usd"], rel=0.01)
     check_clean(account)
-    until(lambda: not double.left(), 60, double.left)
+    until(lambda: not kubernetes.left(), 60, kubernetes.left)
 
 
 @pytest.mark.parametrize("event", ["", "killed and resumed"])
 def test_a_sweep_is_in_a_slurm_and_in_a_kubernetes(
-    both: Renter, account: Account, double: KubernetesDouble, event: str
+    both: Renter, account: Account, kubernetes: Any, event: str
 ) -> None:
     """Each task once, and both are used: neither has room for all."""
-    double.pod_limit = 2
+    kubernetes.pod_limit = 2
     (both.work / "recipe.yaml").write_text(SWEEP.replace("STEPS", "80" if event else "40"))
     going = both.start("run", both.work / "recipe.yaml", "--yes", "--json")
     run = going.run
@@ -120,11 +114,11 @@ def test_a_sweep_is_in_a_slurm_and_in_a_kubernetes(
     tasks = told["place"]["tasks"]["train"]
     assert set(tasks) == set(USD), going.text
     assert sum(tasks.values()) == 8
-    check_end(both, account, double, run)
+    check_end(both, account, kubernetes, run)
 
 
 def test_a_gang_moves_on_to_a_kubernetes(
-    both: Renter, account: Account, double: KubernetesDouble, slurm: PrivateSlurm
+    both: Renter, account: Account, kubernetes: Any, slurm: PrivateSlurm
 ) -> None:
     """Its job is gone when it is resumed, and the queue is full: it goes on in pods, from its checkpoint."""
     (both.work / "recipe.yaml").write_text(GANG)
@@ -141,4 +135,4 @@ def test_a_gang_moves_on_to_a_kubernetes(
     finally:
         slurm.command("scancel", "-n", "wrap")
     assert max(step for _, step in both.starts(run)) > 0
-    check_end(both, account, double, run)
+    check_end(both, account, kubernetes, run)
