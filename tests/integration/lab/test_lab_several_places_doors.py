@@ -37,6 +37,40 @@ experiments:
 """
 
 
+GANGS = """
+name: steps
+provider: [hosts, lab]
+budget: {total: $1}
+experiments:
+  train:
+    distributed: {strategy: allreduce, workers: 2, per_node: 1}
+    framework: plain
+    hardware: {cpus: 1}
+    parameters: {rate: [1, 2]}
+    workers: 4
+    command: python3 train.py 20 0.3
+"""
+WORKFLOW = """
+name: steps
+budget: {total: $1}
+experiments:
+  prepare:
+    provider: hosts
+    hardware: {cpus: 1}
+    command: python3 train.py 20 0.3
+  train:
+    provider: lab
+    after: prepare
+    hardware: {cpus: 1}
+    command: python3 train.py 20 0.3
+"""
+#: What is quoted, and what each place has of it.
+KNOWN = {
+    "gangs": (GANGS, {"hosts": {"train": 1}, "lab": {"train": 1}}),
+    "workflow": (WORKFLOW, {"hosts": {"prepare": 1}, "lab": {"train": 1}}),
+}
+
+
 @pytest.fixture(scope="module")
 def lab(make_lab_user: Callable[[], Any]) -> Any:
     """Somebody with two hosts: with another lab than the other files here."""
@@ -103,26 +137,45 @@ def test_by_rest_on_a_server_and_its_pages(lab: Any, renter: Renter, lab_servers
     assert "provider: hosts; the code of others runs on rented machines only" in refused.value.read().decode()
 
 
-def same_at_all_doors(server: Any, renter: Renter, page: Any, recipe: str) -> None:
-    """The quote of the sweep that has run, a refusal, and what each place has cost."""
-    path = renter.work / "recipe.yaml"
-    (renter.work / "train.py").write_text(STEPS)
-    path.write_text(recipe)
-    env = {**server.env, "HF_TOKEN": SECRET}
-    told = json.loads(renter.call("quote", path, "--no-measure", "--json", **env).stdout)
+def asked(server: Any, recipe: str) -> dict[str, Any]:
+    """The quote of a recipe by REST, or why there is none."""
     wanted = {"recipe": recipe, "code": server.put_code(STEPS), "measure": False}
+    name = server.ask("POST", "/quotes", wanted)[1]["id"]
+    server.process.until(lambda: server.json(f"/quotes/{name}")["state"] == "DONE", "its quote")
+    found: dict[str, Any] = server.json(f"/quotes/{name}")
+    return found
 
-    def asked(**changes: Any) -> dict[str, Any]:
-        name = server.ask("POST", "/quotes", wanted | changes)[1]["id"]
-        server.process.until(lambda: server.json(f"/quotes/{name}")["state"] == "DONE", "its quote")
-        found: dict[str, Any] = server.json(f"/quotes/{name}")
-        return found
 
-    made = asked()
+def quoted_at_both_doors(server: Any, renter: Renter, recipe: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the command line says, and what REST does: each place has the same machines, tasks and wait."""
+    path, env = renter.work / "recipe.yaml", {**server.env, "HF_TOKEN": SECRET}
+    path.write_text(recipe)
+    told = json.loads(renter.call("quote", path, "--no-measure", "--json", **env).stdout)
+    made = asked(server, recipe)
     assert made["error"] is None, made
     for one, other in zip(told["places"], made["answer"]["places"], strict=True):
         keys = ("place", "machines", "tasks", "is_taken", "wait", "why_not", "is_unknown")
         assert {key: one[key] for key in keys} == {key: other[key] for key in keys}
+    return told, made
+
+
+def refused_at_both_doors(server: Any, renter: Renter, recipe: str, words: str) -> None:
+    """No quote, for the same reason."""
+    path = renter.work / "recipe.yaml"
+    path.write_text(recipe)
+    env = {**server.env, "HF_TOKEN": SECRET}
+    said = renter.call("quote", path, "--no-measure", code=2, **env).stderr
+    error = asked(server, recipe)["error"]
+    assert words in error["title"]
+    assert all(line in said for line in error["title"].splitlines()), (said, error)
+
+
+def same_at_all_doors(server: Any, renter: Renter, page: Any, recipe: str) -> None:
+    """The quote of the sweep that has run, a refusal, and what each place has cost."""
+    path = renter.work / "recipe.yaml"
+    (renter.work / "train.py").write_text(STEPS)
+    env = {**server.env, "HF_TOKEN": SECRET}
+    told, made = quoted_at_both_doors(server, renter, recipe)
     shares = {each["place"]: each["tasks"]["train"] for each in told["places"] if each["is_taken"]}
     assert set(shares) == {"hosts", "lab"}
     assert sum(shares.values()) == 6
@@ -143,16 +196,14 @@ def same_at_all_doors(server: Any, renter: Renter, page: Any, recipe: str) -> No
         changed = recipe.replace("budget: {total: $1}\n", "") + more
         path.write_text(changed)
         told = json.loads(renter.call("quote", path, "--no-measure", "--json", **env).stdout)
-        answer = asked(recipe=changed)["answer"]
+        made = asked(server, changed)
+        answer = made["answer"]
+        assert answer is not None, made
         taken = [[each["place"] for each in one["places"] if each["is_taken"]] for one in (told, answer)]
         assert taken[0] == taken[1] != [], (told, answer)
 
     impossible = recipe.replace("cpus: 1", "cpus: 1, gpu: H200")
-    path.write_text(impossible)
-    said = renter.call("quote", path, "--no-measure", code=2, **env).stderr
-    error = asked(recipe=impossible)["error"]
-    assert "no place would give what this recipe asks for" in error["title"]
-    assert all(line in said for line in error["title"].splitlines()), (said, error)
+    refused_at_both_doors(server, renter, impossible, "no place would give what this recipe asks for")
     page.goto(server.url + "/new")
     page.get_by_role("tab", name="Recipe").click()
     page.locator("#recipe").fill(impossible)
@@ -163,6 +214,43 @@ def same_at_all_doors(server: Any, renter: Renter, page: Any, recipe: str) -> No
     assert "lab" in json.dumps(cost)
     page.goto(server.url + "/cost?by=provider")
     assert "lab" in page.locator("main").inner_text()
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_quotes_by_command_line_and_rest(lab: Any, renter: Renter, lab_servers: Any, name: str) -> None:
+    """Of gangs, and of a workflow: what nobody knows is told as that; after a run there are numbers."""
+    before = lab.alive()
+    server = lab_servers("a")
+    server.start()
+    wanted = ("token", "create", "own", "--scopes", "admin", "--json")
+    server.token = json.loads(renter.call(*wanted, **server.env).stdout)["token"]
+    (renter.work / "train.py").write_text(STEPS)
+    text, tasks = KNOWN[name]
+    recipe = with_engine(text, "ssh")
+    if name == "gangs":  # nobody knows how many steps they make
+        refused_at_both_doors(server, renter, recipe, "how long it trains is unknown")
+    else:
+        told, _ = quoted_at_both_doors(server, renter, recipe)
+        assert all(each["is_unknown"] for each in told["places"] if each["is_taken"])
+    run = server.send(STEPS, {"recipe": recipe, "max_usd": 1})[1]["run"]
+    server.process.until(lambda: server.json(f"/runs/{run}")["state"] == "DONE", "its end")
+    found = server.json(f"/runs/{run}")
+    assert found["reason"] == "SUCCEEDED", found
+
+    def held() -> str:
+        return str(renter.call("clusters", "--json", **server.env).stdout)
+
+    server.process.until(lambda: not json.loads(held())["clusters"], "all machines are free again")
+    told, made = quoted_at_both_doors(server, renter, recipe)
+    rows = {each["place"]: each for each in told["places"] if each["is_taken"]}
+    assert {place: row["tasks"] for place, row in rows.items()} == tasks
+    assert not any(each["is_unknown"] for each in rows.values())
+    parts = [each["time_s"]["p50"] for each in told["experiments"].values()]
+    least_s = sum(parts) if name == "workflow" else max(parts)
+    for one in (told, made["answer"]):
+        assert one["total"]["time_s"]["p50"] == pytest.approx(least_s, rel=0.2)
+        assert one["total"]["cost_usd"]["p50"] == pytest.approx(rows["lab"]["cost_usd"]["p50"], rel=0.2)
+    assert lab.alive() == before
 
 
 def test_containers_are_on_both(renter: Renter, lab: Any) -> None:
