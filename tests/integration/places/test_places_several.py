@@ -34,6 +34,9 @@ experiments:
 def user(account: object, ray: PrivateRay, tmp_path: Path) -> Iterator[Renter]:
     """They may use both."""
     (tmp_path / "home" / "ray.yaml").write_text(SETTINGS.format(way=ray.way, scratch=ray.scratch))
+    file = tmp_path / "home" / "slurm.yaml"  # three machines that have no room for eight tasks
+    machines = "machines:\n  node: {cpus: 2, memory: 900MB}\n"
+    file.write_text(file.read_text().partition("machines:")[0] + machines)
     work = tmp_path / "work"
     work.mkdir()
     renter = Renter(account, work)
