@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import secrets
 import shlex
 import shutil
 import signal
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from trainmaster.executors.ray.tls import Authority, variables
 from trainmaster.testing.private_network import NoNetworkError, PrivateNetwork
 from trainmaster.testing.private_server import PrivateServer, kill_group
 
@@ -51,6 +53,7 @@ class PrivateRay(PrivateServer):
 
     Args:
         nodes: how many; the first is the head.
+        guard: what those need who speak with it: nothing, its ``token``, or a certificate of its: ``tls``.
 
     Attributes:
         names: of the nodes.
@@ -58,11 +61,12 @@ class PrivateRay(PrivateServer):
         enter: command that runs what follows it on its head.
         way: what `ray.yaml` has of the way to it: by that command.
         client: the same by Ray Client, from this machine.
+        user_environ: what somebody here needs for that, of whom it asks a token or a certificate.
         address: of this machine, as nodes reach it.
         starts: how often all of it was started.
     """
 
-    def __init__(self, nodes: int = 3) -> None:
+    def __init__(self, nodes: int = 3, guard: str = "") -> None:
         self.names = [f"n{k}" for k in range(1, nodes + 1)]
         self._place = Path(tempfile.mkdtemp(prefix="tm-ray-", dir="/run"))
         self.scratch = self._place / "scratch"
@@ -75,6 +79,8 @@ class PrivateRay(PrivateServer):
         self.client = f"address: ray://{head}:10001\n"
         self.enter = self._place / "enter"
         self.way = f"address: {head}:6379\nvia: {self.enter}\npython: {sys.executable}\n"
+        self._token, self._guard = secrets.token_hex(16), guard
+        self.user_environ = self._guarded("")
 
     # --- its life ------------------------------------------------------------------------------------------
 
@@ -85,7 +91,15 @@ class PrivateRay(PrivateServer):
         for name in ("scratch", "r", *(f"{kind}.{name}" for kind in ("var", "r") for name in self.names)):
             (self._place / name).mkdir()
             (self._place / name).chmod(0o1777)
-        self.enter.write_text(f'#!/bin/sh\nexec {shlex.join(self._entering(self.names[0]))} "$@"\n')
+        if self._guard == "tls":
+            authority = Authority.make()
+            for name in ("", *self.names):
+                (folder := self._place / f"tls.{name}").mkdir()
+                for file, text in authority.files(self._network.address(name)).items():
+                    (folder / file).write_text(text)
+        has = [f"{name}={value}" for name, value in self._guarded(self.names[0]).items()]
+        words = shlex.join([*self._entering(self.names[0]), "env", *has])  # as in a container of its head
+        self.enter.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         self.enter.chmod(0o755)
 
     def start(self) -> None:
@@ -113,6 +127,13 @@ class PrivateRay(PrivateServer):
 
     def boot(self, name: str) -> None:
         """A node is there, with nothing on it. The last one has a resource and a label of its own."""
+        for path in self.files():  # of what was killed with it: as machines that boot clear it
+            pid = path / "deadman.pid"
+            if path.parent == self.var(name) or (
+                pid.exists() and not Path("/proc", pid.read_text()).exists()
+            ):
+                shutil.rmtree(path, ignore_errors=True)
+                path.unlink(missing_ok=True)
         head = self._network.address(self.names[0])
         is_head, is_last = name == self.names[0], name == self.names[-1]
         words = (
@@ -137,6 +158,13 @@ class PrivateRay(PrivateServer):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(30)
         kill_group(process)
+
+    def restart_head(self) -> None:
+        """Its head alone starts again, with nothing known; others end when they see it, and are booted."""
+        self.starts += 1
+        self.kill(self.names[0])
+        self.boot(self.names[0])
+        self._until(lambda: self.said(_COUNT) == str(len(self.names)))
 
     def drain(self, name: str, left_s: int) -> None:
         """Say that a node is taken back soon, as an autoscaler says it."""
@@ -171,11 +199,13 @@ class PrivateRay(PrivateServer):
         """Actors of others than `theirs`, groups that hold something, by name."""
         return self.said(_OURS).split()
 
+    def var(self, name: str) -> Path:
+        """What a node has as `/var/tmp`."""
+        return self._place / f"var.{name}"
+
     def files(self) -> list[Path]:
         """What lies on nodes where ours may."""
-        return [path for name in self.names for path in (self._place / f"var.{name}").iterdir()] + list(
-            self.scratch.iterdir()
-        )
+        return [path for place in (*map(self.var, self.names), self.scratch) for path in place.iterdir()]
 
     def runs(self, words: str) -> list[str]:
         """Nodes on which a command line has these words."""
@@ -210,20 +240,26 @@ class PrivateRay(PrivateServer):
         mounts = {self._place / f"{kind}.{name}": path for kind, path in there.items()}
         return self._network.entering(name, mounts)
 
-    def _environ(self) -> dict[str, str]:
+    def _guarded(self, name: str) -> dict[str, str]:
+        """What a process on a node needs to speak with the others; or one on this machine."""
+        if self._guard == "tls":
+            return variables(f"{self._place}/tls.{name}")
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token} if self._guard else {}
+
+    def _environ(self, name: str = "") -> dict[str, str]:
         kept = {
             key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "TRAINMASTER"))
         }
         # On a busy machine its parts take longer to begin than Ray waits for them.
         patience = {"RAY_agent_register_timeout_ms": "150000"}
-        return kept | {"RAY_USAGE_STATS_ENABLED": "0"} | patience
+        return kept | {"RAY_USAGE_STATS_ENABLED": "0"} | patience | self._guarded(name or self.names[0])
 
     def _spawn(self, name: str, *words: str) -> None:
         command = [*self._entering(name), sys.executable, "-c", _START, *words]
         with (self._place / f"{name}.log").open("ab") as log:
             self._started[name] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
-                env=self._environ(),
+                env=self._environ(name),
             )  # fmt: skip
 
     def _until(self, done: Callable[[], bool]) -> None:

@@ -51,15 +51,15 @@ class RayAccount:
     env: dict[str, str]
 
 
-def running_ray(tools: Path) -> Iterator[PrivateRay]:
-    """One for all tests of a file; `tools` is on the `PATH` of every node."""
+def running_ray(tools: Path, guard: str = "") -> Iterator[PrivateRay]:
+    """One for all tests of a file; `tools` is on the `PATH` of every node; `guard`: see `PrivateRay`."""
     try:
         check_installed()
     except NoNetworkError as error:
         pytest.skip(str(error))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-        with PrivateRay(3) as running:
+        with PrivateRay(3, guard) as running:
             yield running
 
 

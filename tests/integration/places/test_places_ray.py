@@ -25,7 +25,7 @@ from place_runs import (
 )
 from private_engines import IMAGE
 from ray_places import SETTINGS, TENANT, RayAccount, account_of, renter_of, running_ray
-from renter import Renter
+from renter import Renter, Renting
 
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_ray import PrivateRay
@@ -176,6 +176,8 @@ from ray.util.placement_group import placement_group
 ray.get(placement_group([{'GPU': 1}] * 3, 'SPREAD', 'held', lifetime='detached').ready())
 print(1)
 """
+#: Holds the head's GPU: machines are on the other two.
+HOLD_HEAD = HOLD.replace("[{'GPU': 1}] * 3", "[{'GPU': 1, 'node:__internal_head__': 0.001}]")
 LET_GO = """
 from ray.util import get_placement_group, remove_placement_group
 remove_placement_group(get_placement_group('held'))
@@ -324,3 +326,79 @@ def test_the_head_is_started_anew(user: Renter, ray: PrivateRay) -> None:
     assert ray.said(TENANT)
     assert going.end(timeout_s=2 * PATIENCE_S)["state"] == "DONE"
     assert max(step for _, step in user.starts(run)) > 0
+
+
+@contextlib.contextmanager
+def driven_beside_the_head(away: Renter, ray: PrivateRay) -> Iterator[tuple[Renting, str]]:
+    """A gang that a node drives which is not the head, and which node; the head is free then, too."""
+    assert ray.said(HOLD_HEAD)
+    try:
+        going = away.run(gang(away, 2, 300), provider="ray")
+    finally:
+        assert ray.said(LET_GO)
+    until(lambda: "step=" in away.call("status", going.run).stdout and len(away.saved_at(going.run)))
+    (driver,) = ray.runs("machine_driver")
+    assert driver != ray.names[0]
+    yield going, driver
+    told = going.end(timeout_s=2 * PATIENCE_S)
+    assert told["state"] == "DONE"
+    assert max(step for _, step in away.starts(going.run)) > 0
+
+
+def test_the_node_that_drives_is_lost(away: Renter, ray: PrivateRay) -> None:
+    """Its home goes on with the run, on the machine that is left and the third."""
+    with driven_beside_the_head(away, ray) as (going, driver):
+        machines = {name for name in ray.others() if name.rpartition("-")[2].count(".") == 1}
+        ray.kill(driver)
+        going.until_said("it goes on, driven from here in the background")
+        until(lambda: len(machines & set(ray.others())) == 1, seen=ray.others)
+        ray.boot(driver)
+
+
+def test_the_head_is_started_anew_while_a_node_drives(away: Renter, ray: PrivateRay) -> None:
+    """All of the Ray ends with it, and so does the driver: its home asks again."""
+    with driven_beside_the_head(away, ray) as (going, _):
+        ray.restart_head()
+        assert ray.said(TENANT)
+        going.until_said("it goes on, driven from here in the background", PATIENCE_S)
+
+
+@pytest.mark.parametrize("whose", ["driver", "worker", "keeper"])
+def test_somebody_ends_our_actor_while_a_node_drives(away: Renter, ray: PrivateRay, whose: str) -> None:
+    """The driver asks for another; its own, or the keeper's, ends it, and its home goes on."""
+    with driven_beside_the_head(away, ray) as (going, _):
+        names = {"driver": ".0", "worker": ".1"}
+        ours = [name for name in ray.others() if "-" in name]
+        if whose == "keeper":
+            (name,) = [each for each in ours if "." not in each.rpartition("-")[2]]
+        else:
+            (name,) = [each for each in ours if each.endswith(names[whose])]
+        home = name.partition("-")[0]
+        assert ray.said(f"ray.kill(ray.get_actor({name!r}, namespace='trainmaster-{home}'))\nprint(1)")
+        if whose != "worker":
+            going.until_said("it goes on, driven from here in the background", PATIENCE_S)
+
+
+def test_a_node_that_does_not_suit_is_left_out(away: Renter, ray: PrivateRay, account: RayAccount) -> None:
+    """It is said which one and why, and another is had; one that does may drive."""
+    settings = account.home / "ray.yaml"
+    settings.write_text(SETTINGS.format(way=ray.way, scratch="/var/tmp/ours"))
+    bad = ray.var(ray.names[1]) / "ours"
+    bad.write_text("no directory")
+    assert ray.said(HOLD_HEAD)
+    try:
+        going = Renter.run(away, gang(away, 2, 60), "--on-cluster", "--send-keys", provider="ray")
+        going.until_said("does not suit, and is left out")
+        assert ray.said(LET_GO)
+        said = away.call("doctor", "--provider", "ray", code=None).stdout
+        assert said.count("may write below") == 2, said
+        assert said.count("may not write below") == 1, said
+        going.until_said(r"drives it from now on")
+        (away.work / "go").touch()
+        assert going.end(timeout_s=PATIENCE_S)["state"] == "DONE"
+    finally:
+        bad.unlink()
+        for place in (ray.var(name) / "ours" for name in ray.names):  # an empty one stays
+            until(lambda place=place: not place.exists() or not list(place.iterdir()))
+            with contextlib.suppress(FileNotFoundError):
+                place.rmdir()

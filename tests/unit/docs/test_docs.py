@@ -47,8 +47,7 @@ OURS = {
         "ATTEMPT_ID", "AWS_INSIDE_VPC", "CLAIMS", "DATA_DATA", "DATA_FILES", "DATA_MODEL", "DRIVES",
         "HOME_ID", "IMAGE_JAX", "KEYS_EXPIRE", "MESSAGE_ID", "NODE_FILE", "OPENSTACK_CACERT",
         "PARAM_SLURM_ARRAY_TASK_ID", "RAY_ADDRESS", "RAY_CLIENT_PORT", "RAY_HOST", "RAY_MEMBERS_HERE",
-        "RAY_PYTHON", "ROLES",
-        "ROLES_CALL", "SETUP",
+        "RAY_PYTHON", "RAY_VARIABLES", "ROLES", "ROLES_CALL", "SETUP",
     )
 }  # fmt: skip
 #: Pages whose names of files must be those of the tree.

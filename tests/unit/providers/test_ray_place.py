@@ -46,6 +46,7 @@ class Proxy(RayProxy):
         self.seats: list[dict[str, Any]] | None = None
         self.taken: list[dict[str, Any]] = []
         self.numbers = itertools.count()
+        self.unfit: list[str] = []
 
     def lend(self) -> None:
         """See `RayProxy`."""
@@ -72,7 +73,7 @@ class Proxy(RayProxy):
                 for part in args[0]
                 for _ in range(part["count"])
             ]  # fmt: skip
-        return {"until": 0.0, "seats": self.seats}
+        return {"until": 0.0, "seats": self.seats, "unfit": self.unfit}
 
 
 def provider(tmp_path: Path, proxy: RayProxy, text: str = SETTINGS) -> RayProvider:
@@ -184,6 +185,11 @@ def test_what_ray_refuses_is_no_actor_that_is_gone(monkeypatch: pytest.MonkeyPat
             "of another version: .*2.9.0",
         ),
         ("raise OSError('refused')", ProviderError, "does not answer: refused"),
+        (
+            "raise type('AuthenticationError', (Exception,), {})('no token')",
+            UsageError,
+            "does not know us: no token",
+        ),
         ("import os; os._exit(1)", ProviderError, "does not start what speaks with Ray"),
     ],
 )
@@ -392,6 +398,72 @@ def test_a_head_that_fails_is_tried_less_and_less_often(monkeypatch: pytest.Monk
     assert slept == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 8.0, 8.0])
 
 
+def test_ray_finds_the_variables_of_the_settings(tmp_path: Path) -> None:
+    """Not in a command line, which others see."""
+    settings = fake_ray(tmp_path, "import os; raise RuntimeError(os.environ['RAY_AUTH_TOKEN'])")
+    with (tmp_path / "ray.yaml").open("a") as file:
+        file.write("variables: {RAY_AUTH_TOKEN: hush}\n")
+    with pytest.raises(UsageError, match="refuses: hush"):
+        RayProxy(RAY.read(tmp_path, {}), tmp_path).ask("versions")
+    assert settings.variables == {}
+
+
+def test_a_node_that_does_not_suit_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bundle is used no more, and another group is elsewhere; nobody waits where none is left."""
+    ray, groups = MagicMock(), list[dict[str, Any]]()
+    nodes, over = iter(["n1", "n2", "n3"]), list[str]()
+    ray.wait.side_effect = lambda asked, **_: (asked if over or asked == ["about"] else [], [])
+
+    def about(_: object) -> dict[str, str]:
+        node = next(nodes)
+        over[:] = [node] * (node == "n1")  # nothing of ours is there
+        return {"node": node, "address": f"10.0.0.{node[1]}", "unfit": "a full disk" * (node == "n1")}
+
+    ray.get.side_effect = about
+    ray.exceptions.RayError = OSError
+    ray.remote.return_value.options.return_value.remote.side_effect = lambda *_: SimpleNamespace(
+        about=SimpleNamespace(remote=lambda: "about"), stay=SimpleNamespace(remote=lambda: "stay")
+    )
+
+    def placement_group(bundles: list[Any], *_: str, **more: Any) -> object:
+        groups.append(more)
+        return object()
+
+    ray.util.placement_group.placement_group = placement_group
+    for name in ("ray", "ray.util", "ray.util.placement_group", "ray.util.scheduling_strategies"):
+        monkeypatch.setitem(
+            sys.modules, name, ray.util.placement_group if name[9:] == "placement_group" else ray
+        )
+    monkeypatch.setattr("trainmaster.providers.ray.guest.proxy_program._leaving", dict)
+    keeper = Keeper("k", "n", "", "", "")
+    part = {
+        "token": "t",
+        "role": "worker",
+        "count": 1,
+        "kind": {"resources": {}, "labels": {}},
+        "scratch": "/t",
+    }
+    part["lease_s"] = 60.0
+    (first,) = keeper.take([part], 0.0, 1e6)["seats"]
+    assert (first["state"], first["started_s"]) == ("GONE", None)
+    assert first["reason"] == "10.0.0.1 does not suit, and is left out: a full disk"
+    said = keeper.take([{**part, "token": "u"}], 0.0, 1e6)
+    assert [seat["state"] for seat in said["seats"]] == ["GONE", "READY"]
+    assert said["unfit"] == ["10.0.0.1"]
+    assert groups == [{}, {"bundle_label_selector": [{"ray.io/node-id": "!in(n1)"}]}]
+
+
+def test_where_the_other_nodes_do_not_suit_nobody_waits(tmp_path: Path) -> None:
+    """It is said which ones."""
+    proxy = Proxy()
+    asked = provider(tmp_path, proxy)
+    asked.acquire("c", NodeRequest("worker", 1, "small", token="t"))
+    proxy.unfit = ["10.0.0.2"]
+    asked.nodes("c")
+    with pytest.raises(NoCapacityError, match=r"0 of its 0 nodes could.*; 10[.]0[.]0[.]2 did not suit"):
+        asked.acquire("c", NodeRequest("worker", 1, "small", token="u"))
+
+
 def test_a_node_that_does_not_say_its_time_is_told_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends no look at all of them."""
 
@@ -453,13 +525,15 @@ def test_a_doctor_says_what_is_seen_on_nodes() -> None:
     assert wrong == [
         "network: a does not reach b: no answer",
         "driver: a: driver 470.57.02 is too old for torch, which is built for CUDA 12.4",
-        "rights: b: ray may not write below /tmp/x",
+        "node: b: ray may not write below /tmp/x",
         "clock: b: 6 min 40 s behind ours",
         "network: b does not reach a: no answer",
         "driver: b: driver 470.57.02 is too old for torch, which is built for CUDA 12.4",
         "c: Ray starts nothing there: no answer",
     ]
     assert all(each.ok or each.advice for each in found)
+    (only, _, *_) = look_findings({"nodes": {"b": seen["b"]}}, 0.0, "/tmp/x", {})
+    assert (only.what, only.ok) == ("rights", False)
 
 
 def test_a_login_shell_of_any_kind_takes_the_command() -> None:

@@ -120,8 +120,9 @@ def test_pods_get_a_login_or_use_their_own(tmp_path: Path) -> None:
 def test_a_node_of_a_ray_uses_what_it_says_itself(tmp_path: Path) -> None:
     """It has that Ray's Python and knows its address: neither a login nor a way there goes."""
     told = f"address: ray://head:10001\nlogin: ada@head\nkey: ~/.ssh/id\npython: /home/ray/python\n{MACHINES}"
-    found = sent(tmp_path, "ray", told)
+    found = sent(tmp_path, "ray", told + "variables: {RAY_AUTH_TOKEN: hush}\n")
     assert found is not None
+    assert "hush" not in str(found.files)
     assert not found.is_wide
     assert "ray://head:10001" in found.words[0]
     there = {

@@ -66,7 +66,7 @@ def sent_settings(place: ProviderPlace) -> SentSettings:
     settings = RAY.read(place.root, place.environ)
     text = with_values(
         settings.file.read_text(),
-        without=("login", "key", "via"),
+        without=("login", "key", "via", "variables"),
         address=path_mark("TRAINMASTER_RAY_ADDRESS"),  # `guest/node_process.py` says both
         python=path_mark("TRAINMASTER_RAY_PYTHON"),
     )
@@ -102,6 +102,7 @@ class RayProvider(LedgerProvider):
         self._settings, self._proxy = settings, proxy
         self._place_root, self._root = place.root, root_on_nodes(place.identity)
         self._home = re.sub(r"[^A-Za-z0-9]", "", place.identity)[:12]
+        self._unfit: dict[str, Sequence[str]] = {}
 
     def check_up(self) -> None:
         """Refuse a Ray that does not answer, or is of another version."""
@@ -221,12 +222,14 @@ class RayProvider(LedgerProvider):
         """See `LedgerProvider`. It does not wait for room: machines that wait are STARTING."""
         made = {token for token, asked in known.asked.items() if asked.is_made}
         requests = [each for each in request.together if each.token not in made]
-        there = self._proxy.ask("facts")
+        unfit, there = self._unfit.get(known.cluster, ()), self._proxy.ask("facts")
         parts = [self._part(each, there) for each in requests]
-        if words := self._misfit(parts, there):
+        held = [machine.private_address for _, _, machine in known.left] if unfit else []
+        if words := self._misfit(parts, [each for each in there if each["address"] not in (*unfit, *held)]):
+            left_out = f"; {', '.join(unfit)} did not suit" if unfit else ""
             raise NoCapacityError(
-                f"Ray at {self._settings.address} has no room for {words}",
-                "Some of its nodes may be away.",
+                f"Ray at {self._settings.address} has no room for {words}{left_out}",
+                "Some of its nodes may be away; `trainmaster doctor --provider ray` looks at them.",
                 [self._settings.address],
             )
         until, lease_s = self._clock() + requests[0].lease_s, requests[0].lease_s
@@ -242,7 +245,8 @@ class RayProvider(LedgerProvider):
     def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, SeenMachine]]:
         """See `LedgerProvider`. Without its keeper a cluster is gone; silence of Ray means nothing."""
         try:
-            seats = self._proxy.call(self._namespace, self._keeper(known.cluster), "look")["seats"]
+            said = self._proxy.call(self._namespace, self._keeper(known.cluster), "look")
+            seats, self._unfit[known.cluster] = said["seats"], said.get("unfit", ())
         except GoneError:
             seats = []
         known = self._updated(known, seats)
@@ -354,6 +358,7 @@ def look_findings(
         builds: versions of CUDA by what was built for them.
     """
     found = list[Finding]()
+    any_may = any(not node["error"] and node["about"]["writes"] for node in seen["nodes"].values())
     for name, node in seen["nodes"].items():
         if node["error"]:
             words = f"Ray starts nothing there: {node['error']}"
@@ -363,7 +368,8 @@ def look_findings(
         user, may = node["about"]["user"], node["about"]["writes"]
         words = f"{name}: {user} {'may' if may else 'may not'} write below {scratch}"
         advice = "" if may else "Name as `scratch` in ray.yaml a directory that tasks may write to."
-        found += [Finding("rights", words, may, advice), clock_finding(node["ahead_s"] + ahead_s, name)]
+        what = "rights" if may or not any_may else "node"  # others suffice, maybe
+        found += [Finding(what, words, may, advice), clock_finding(node["ahead_s"] + ahead_s, name)]
         found += probe_findings(name, peers, Result(*node["run"]), builds)
     return found
 

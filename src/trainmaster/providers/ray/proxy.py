@@ -142,8 +142,12 @@ class RayProxy:
         if self._refusal is not None and time.monotonic() - self._refused_at < _REFUSED_S:
             raise self._refusal
         try:
-            source, about = _text("proxy_program.py").encode(), {"address": self._settings.address}
-            about["node_process"] = _text("node_process.py")
+            source, settings = _text("proxy_program.py").encode(), self._settings
+            about = {
+                "address": settings.address,
+                "variables": dict(settings.variables),
+                "node_process": _text("node_process.py"),
+            }
             lead = b"%d\n%s%s\n" % (len(source), source, json.dumps(about).encode())
             line = _Line(self._dial(), self._settings, lead)
         except TrainmasterError as error:
@@ -275,16 +279,25 @@ class _Line:
                 "Name a Python that has its version of Ray, and is of its minor version, as `python` in "
                 f"{settings.file}; or lead to where it has it, with `login` or `via`.",
             )
+        guards = f"write them as `variables` in {settings.file}, as docs/ray.md has it."
+        if "stranger" in said:
+            return UsageError(
+                f"Ray at {settings.address} does not know us: {said['stranger']}",
+                f"Has it a token, or TLS? Then {guards}",
+            )
         if "refused" in said:
             words = " ".join(said["refused"].split())[:400]
             return UsageError(f"Ray at {settings.address} refuses: {words}", f"Mend it in {settings.file}.")
         if "away" in said:
             return ProviderError(
                 f"Ray at {settings.address} does not answer: {said['away']}",
-                f"Does its head run, and can {where} connect to it? The address is in {settings.file}.",
+                f"Does its head run, and can {where} connect to it? The address is in {settings.file}. If it "
+                f"wants a token: {guards}",
             )
         return ProviderError(
-            f"{where} does not start what speaks with Ray", f"Mend login, via or python in {settings.file}."
+            f"{where} does not start what speaks with Ray",
+            f"Mend login, via or python in {settings.file}. On no node of that Ray its address has to be "
+            "ray://HOST:10001.",
         )
 
 
@@ -308,7 +321,7 @@ _making: Final = threading.Lock()
 
 def _where(settings: RaySettings) -> tuple[str, ...]:
     way = (settings.login, settings.key, settings.via, settings.python)
-    return (settings.address, *way, str(settings.file))
+    return (settings.address, *way, str(settings.file), *map("=".join, sorted(settings.variables.items())))
 
 
 def proxy_of(settings: RaySettings, root: Path) -> RayProxy:

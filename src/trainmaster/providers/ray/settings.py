@@ -63,6 +63,7 @@ class RaySettings(LoginSettings[RayMachine]):
         address: of it, as `ray.init` takes it.
         via: command that runs what follows it where the address can be reached, such as `kubectl exec`.
         python: has Ray in the version of the cluster, here or where ``login`` or ``via`` lead to.
+        variables: of Ray's own, that it is to find in its environment: of tokens, and of TLS.
         grows: nodes come when they are asked for, so that what does not fit now is waited for.
     """
 
@@ -75,6 +76,13 @@ class RaySettings(LoginSettings[RayMachine]):
         ),
     ]
     via: Annotated[str, Key("via", text("write a command such as kubectl exec -i POD --"))] = ""
+    variables: Annotated[
+        dict[str, str],
+        Key(
+            "variables",
+            mapping_of(text("write a text"), "write a text by name", name=r"RAY_[A-Z_]+", what="RAY_..."),
+        ),
+    ] = {}  # noqa: RUF012 - a noun's are never written to
     grows: Annotated[bool, Key("grows", boolean)] = False
     machines: Annotated[dict[str, RayMachine], machines_key(RayMachine)]
 

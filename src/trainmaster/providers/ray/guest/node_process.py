@@ -2,7 +2,7 @@
 
 It runs commands, of which all that they start stays below it, and ends with all of that when its actor does,
 or when its lease is over: `python -c SOURCE trainmaster-deadman DIRECTORY LEASE_S KEPT SHARED RAY`. Its
-standard input is the actor's socket: one JSON object per line, answered in any order.
+standard input is the actor's socket, by which each call gets one of its own: a line of JSON, and an answer.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _WAIT_S = 10.0
 _TICK_S = 2.0
 _TERM_S = 3.0
 _SET_CHILD_SUBREAPER = 36
+#: Variables by which a driver on the node shows that Ray its token, or a certificate.
+GUARDS = ("RAY_AUTH_", "RAY_USE_TLS", "RAY_TLS_")
 
 
 class Work:
@@ -192,22 +194,20 @@ class NodeProcess:
         os._exit(0)
 
     def serve(self, stream: socket.socket) -> None:
-        """Answer the actor, until it is gone."""
-        writing = threading.Lock()
+        """Answer the actor, until it is gone: each call comes by a line of its own."""
+        with concurrent.futures.ThreadPoolExecutor(512) as pool:
+            while (received := socket.recv_fds(stream, 1, 1))[0]:
+                pool.submit(self._answer, socket.socket(fileno=received[1][0]))
+            self.end()
 
-        def answer(call: dict[str, Any]) -> None:
+    def _answer(self, line: socket.socket) -> None:
+        with line, line.makefile("rwb") as both:
+            call = json.loads(both.readline())
             try:
                 found = {"result": getattr(self, call["do"])(*call["args"])}
             except Exception as error:  # noqa: BLE001 - told to who asks
                 found = {"error": f"{type(error).__name__}: {error}"}
-            line = json.dumps({"id": call["id"], **found}).encode() + b"\n"
-            with writing:
-                stream.sendall(line)
-
-        with concurrent.futures.ThreadPoolExecutor(512) as pool:
-            for line in stream.makefile("rb"):
-                pool.submit(answer, json.loads(line))
-            self.end()
+            both.write(json.dumps(found).encode() + b"\n")
 
 
 def hold(path: Path) -> IO[str]:
@@ -287,6 +287,9 @@ def main() -> None:
     environ = {name: os.environ[name] for name in kept if name in os.environ}
     environ.update(HOME=str(home) if home.is_dir() else "/", TRAINMASTER_HANDED_ON=" ".join(kept))
     environ.update(TRAINMASTER_RAY_PYTHON=sys.executable, TRAINMASTER_RAY_ADDRESS=sys.argv[6])
+    # By their own names they would be of a Ray of the run's own, too.
+    guards = {each: value for each, value in os.environ.items() if each.startswith(GUARDS)}
+    environ.update(TRAINMASTER_RAY_VARIABLES=json.dumps(guards))
     environ.setdefault("LANG", os.environ.get("LANG", "C.UTF-8"))
     node_process = NodeProcess(directory, environ, shared)
     stream = socket.socket(fileno=os.dup(0))

@@ -12,7 +12,9 @@ import contextlib
 import itertools
 import json
 import os
+import select
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 _HEAD = {"node:__internal_head__": 0.001}
 _CALLS = 100
 _REACH_S = 5.0
+#: What a client of gRPC says first; what a server has said first by then has a four in its fourth byte.
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 #: So long is it tried again to be given a server of Ray Client.
 _DIAL_S = 120.0
 #: And that seldom, after the first times.
@@ -56,12 +60,10 @@ class Seat:
             command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
         )
         theirs.close()
-        if done.returncode:
-            raise RuntimeError(done.stderr.decode(errors="replace").strip().splitlines()[-1])
-        self._stream, self._writing = ours, threading.Lock()
-        self._waiting: dict[int, concurrent.futures.Future[Any]] = {}
-        self._next, self._ended = 0, threading.Event()
-        threading.Thread(target=self._listen, daemon=True).start()
+        #: Why nothing of ours can be on this node.
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        self._unfit = "".join(said or ["it cannot begin"]) if done.returncode else ""
+        self._stream = ours
 
     def about(self) -> dict[str, Any]:
         """Where it is, and what it has."""
@@ -76,23 +78,22 @@ class Seat:
             "gpus": len(ray.get_gpu_ids()),
             "user": getpass.getuser(),
             "python": sys.executable if sys.version_info >= (3, 11) else "",
+            "unfit": self._unfit,
         }
 
     def stay(self) -> None:
         """Until what is ours there has ended."""
-        self._ended.wait()
+        self._stream.recv(1)
 
     def call(self, do: str, *args: object) -> Any:  # noqa: ANN401 - JSON
-        """Have the process on the node do something; its answer."""
-        with self._writing:
-            self._next += 1
-            number = self._next
-            answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
-            self._waiting[number] = answer
-            self._stream.sendall(json.dumps({"id": number, "do": do, "args": args}).encode() + b"\n")
-        if self._ended.is_set():
-            raise RuntimeError("what was ours there has ended")
-        found = answer.result()
+        """Have the process on the node do something, by a line of its own; its answer."""
+        ours, theirs = socket.socketpair()
+        found = {"error": "what was ours there has ended"}
+        with ours, theirs, contextlib.suppress(OSError, ValueError):
+            ours.sendall(json.dumps({"do": do, "args": args}).encode() + b"\n")
+            socket.send_fds(self._stream, [b"."], [theirs.fileno()])
+            theirs.close()
+            found = json.loads(ours.makefile("rb").readline())
         if "error" in found:
             raise RuntimeError(found["error"])
         return found["result"]
@@ -100,15 +101,9 @@ class Seat:
     def end(self) -> None:
         """End all that is ours there, and wait for it."""
         self._stream.shutdown(socket.SHUT_WR)
-        self._ended.wait(_PARTING_S)
-
-    def _listen(self) -> None:
-        for line in self._stream.makefile("rb"):
-            found = json.loads(line)
-            self._waiting.pop(found["id"]).set_result(found)
-        self._ended.set()
-        for answer in list(self._waiting.values()):
-            answer.set_result({"error": "what was ours there has ended"})
+        poll = select.poll()
+        poll.register(self._stream, select.POLLIN)
+        poll.poll(int(_PARTING_S * 1000))
 
 
 class Keeper:
@@ -120,6 +115,7 @@ class Keeper:
         self._lock = threading.RLock()
         self._groups: list[dict[str, Any]] = []
         self._seats: list[dict[str, Any]] = []
+        self._unfit: dict[str, str] = {}
         self._until, self._over = 0.0, float("inf")
         self._mark = os.urandom(3).hex()
         threading.Thread(target=self._watch, daemon=True).start()
@@ -147,7 +143,8 @@ class Keeper:
         with self._lock:
             for seat in self._seats:
                 self._update(seat)
-            return {"until": self._until, "seats": [self._said(seat, leaving, now) for seat in self._seats]}
+            seats = [self._said(seat, leaving, now) for seat in self._seats]
+            return {"until": self._until, "seats": seats, "unfit": list(self._unfit.values())}
 
     def renew(self, until: float, lease_s: float) -> None:
         """Live so long from now on."""
@@ -179,9 +176,10 @@ class Keeper:
         for group in self._groups:
             for index, kind in enumerate(group["kinds"]):
                 taken = any(
-                    seat["group"] is group and seat["index"] == index and not seat["over"]
+                    seat["group"] is group and seat["index"] == index
+                    and (not seat["over"] or seat["about"].get("node") in self._unfit)
                     for seat in self._seats
-                )
+                )  # fmt: skip
                 if kind == part["kind"] and not taken:
                     return group, index
         return None
@@ -189,8 +187,8 @@ class Keeper:
     def _group(self, wanted: list[dict[str, Any]]) -> None:
         from ray.util.placement_group import placement_group
 
-        held = ",".join(seat["about"]["node"] for seat in self._seats if seat["about"] and not seat["over"])
-        apart = {"ray.io/node-id": f"!in({held})"} if held else {}
+        held = [seat["about"]["node"] for seat in self._seats if seat["about"] and not seat["over"]]
+        apart = {"ray.io/node-id": f"!in({','.join([*held, *self._unfit])})"} if held or self._unfit else {}
         labels = [{**part["kind"]["labels"], **apart} for part in wanted]
         more = {"bundle_label_selector": labels} if any(labels) else {}
         bundles = [part["kind"]["resources"] for part in wanted]
@@ -235,8 +233,13 @@ class Keeper:
                 about = ray.get(seat["asked"])
                 if about["node"] in [each["about"].get("node") for each in self._seats if not each["over"]]:
                     seat["reason"] = f"another machine of its cluster is on {about['address']}"
-                seat["about"], seat["started"] = about, time.monotonic()
-            if ray.wait([seat["stays"]], timeout=0)[0]:
+                seat["about"] = about
+                if about["unfit"]:
+                    self._unfit[about["node"]] = about["address"]
+                    seat["reason"] = f"{about['address']} does not suit, and is left out: {about['unfit']}"
+                else:
+                    seat["started"] = time.monotonic()
+            if not seat["reason"] and ray.wait([seat["stays"]], timeout=0)[0]:
                 ray.get(seat["stays"])
                 seat["reason"] = "what was ours there has ended: its lease was over, or it was killed"
         except ray.exceptions.RayError as error:
@@ -439,10 +442,38 @@ def _actor(namespace: str, name: str) -> Any:  # noqa: ANN401 - of Ray
     return found
 
 
+class StrangerError(Exception):
+    """It answers those only who show a certificate, or a token; or we do, and it takes none."""
+
+
+def _knock(host: str, port: int) -> None:
+    """Refuse what Ray would try for ever: where nobody listens, or TLS is on one side only."""
+    has = os.environ.get
+    is_safe = has("RAY_USE_TLS", "").lower() in ("1", "true")
+    with socket.create_connection((host, port), _REACH_S) as stream:
+        try:
+            if is_safe:
+                context = ssl.create_default_context(cafile=has("RAY_TLS_CA_CERT"))
+                context.check_hostname = False
+                context.load_cert_chain(has("RAY_TLS_SERVER_CERT", ""), has("RAY_TLS_SERVER_KEY"))
+                context.set_alpn_protocols(["h2"])
+                stream = context.wrap_socket(stream)
+            with stream:
+                stream.sendall(_HELLO)
+                first = stream.recv(9)
+        except TimeoutError:  # it is busy
+            return
+        except OSError as error:
+            words = f"not with the certificates of RAY_TLS_...: {error}" if is_safe else str(error)
+            raise StrangerError(words) from None
+    if first[3:4] != b"\4":
+        raise StrangerError("it has TLS, and RAY_USE_TLS is not set here")
+
+
 def _connect(address: str) -> None:
     host, _, port = address.rpartition("//")[2].rpartition(":")
-    if host:  # Ray would try for a minute
-        socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
+    if host:
+        _knock(host.strip("[]"), int(port))
     import logging
 
     import ray
@@ -490,11 +521,13 @@ def _part_at_once() -> None:
     LogstreamClient.close = parting(LogstreamClient.close, "log_thread")
 
 
-def main(about: dict[str, str]) -> None:
+def main(about: dict[str, Any]) -> None:
     """Serve one."""
     output = os.dup(1)
     os.dup2(2, 1)  # what Ray prints is no answer
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_CLIENT_RECONNECT_GRACE_PERIOD="5")
+    # Of the settings; on a node, of what it was started with there.
+    os.environ.update(about["variables"], **json.loads(os.environ.get("TRAINMASTER_RAY_VARIABLES", "{}")))
     writing = threading.Lock()
 
     def say(message: dict[str, Any]) -> None:
@@ -508,6 +541,7 @@ def main(about: dict[str, str]) -> None:
     except Exception as error:  # noqa: BLE001 - told to who asks
         kind = "missing" if isinstance(error, ImportError) else "refused"
         kind = "away" if isinstance(error, (OSError, TimeoutError)) else kind
+        kind = "stranger" if type(error).__name__ in ("StrangerError", "AuthenticationError") else kind
         said = str(error).strip() or type(error).__name__
         say({kind: f"{said}", "python": sys.version.split()[0], "path": sys.executable})
         os._exit(1)
