@@ -245,8 +245,9 @@ class ClusterExecutor:
         has_nodes = self._has_nodes
         for connection in self._all:
             connection.loop.stays = has_nodes
-            notes += [Note(text, reason=EndReason.NODE_LOST) for text in connection.loop.losses()]
-            notes += map(Note, self._said_of(connection))
+            losses = self._said_of(connection, connection.loop.losses())
+            notes += [Note(text, reason=EndReason.NODE_LOST) for text in losses]
+            notes += map(Note, self._said_of(connection, connection.loop.notes() + connection.waits()))
             if connection.loop.fatal is not None:
                 notes += map(Note, self._spread.without(connection, connection.loop.fatal))
             if connection.loop.fatal is not None or connection.loop.leaves_at < math.inf:
@@ -283,11 +284,11 @@ class ClusterExecutor:
         self.costs.keep_written(now)
         return notes
 
-    def _said_of(self, connection: ClusterConnection) -> list[str]:
-        """What there is to say of a cluster; with its place if the run has several, as seats are alike."""
+    def _said_of(self, connection: ClusterConnection, texts: Sequence[str]) -> list[str]:
+        """What is said of a cluster with its place, if the run has several: seats are called alike there."""
         has_places = len({each.loop.record.provider for each in self._all}) > 1
         place = f"{connection.loop.record.provider}: " if has_places else ""
-        return [place + text for text in (*connection.loop.notes(), *connection.waits())]
+        return [place + text for text in texts]
 
     @property
     def slots(self) -> int:
@@ -355,7 +356,7 @@ class ClusterExecutor:
                 break
             time.sleep(_SLICE_S)
             for connection in self._all:
-                for note in self._said_of(connection):
+                for note in self._said_of(connection, connection.loop.notes()):
                     tell(note)
         for connection in self._all:
             connection.loop.close()

@@ -50,6 +50,7 @@ class FakeLoop:
     wanted: bool = False
     record: Any = field(default_factory=lambda: SimpleNamespace(id="c", machines=(), provider="lab"))
     said: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
     fatal: Exception | None = None
     is_running: bool = True
     is_over: bool = False
@@ -78,7 +79,8 @@ class FakeLoop:
         return said
 
     def losses(self) -> list[str]:
-        return []
+        lost, self.lost = self.lost, []
+        return lost
 
     def idle(self, addresses: frozenset[str]) -> None:
         self.told_idle = addresses

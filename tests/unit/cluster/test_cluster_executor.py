@@ -444,6 +444,8 @@ def test_what_is_said_of_a_place_names_it_where_there_are_several(tmp_path: Path
     spread = Spread(tmp_path)
     spread.hosts.said, spread.rented.said = ["2 x host for node-1, node-2"], ["1 x large for node-1"]
     assert spread.look() == ["hosts: 2 x host for node-1, node-2", "lab: 1 x large for node-1"]
+    spread.rented.lost = ["node-1 (i-1) is lost: terminated"]
+    assert spread.look() == ["lab: node-1 (i-1) is lost: terminated"]
     spread.rented.record = replace(spread.rented.record, provider="hosts")
     spread.rented.said = ["1 x host for node-3"]
     assert spread.look() == ["1 x host for node-3"]

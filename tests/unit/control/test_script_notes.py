@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.control.checks.inputs import _script_notes as script_notes
-from trainmaster.control.checks.inputs import missing_scripts, not_sent_of
+from trainmaster.control.checks.inputs import missing_script_notes, missing_scripts, not_sent_of
 from trainmaster.control.checks.preflight import check_sent
 from trainmaster.control.task.layout import Home
 from trainmaster.service import Service
@@ -72,6 +72,7 @@ def test_a_metric_that_nothing_names_is_told(tmp_path: Path) -> None:
     [
         ({"command": "python nosuch.py --lr 0.1"}, True),
         ({"command": "set -e\nexport A=1\nB=2 exec python3 -u lib/nosuch.py"}, True),
+        ({"command": "# for: python train.py; it is\nexport A='1 2'\npython nosuch.py"}, True),
         ({"command": "python nosuch.py", "setup": "pip list"}, False),
         ({"command": "python nosuch.py", "container": "python:3.12"}, False),
         ({"command": "python nosuch.py || true"}, False),
@@ -83,6 +84,8 @@ def test_a_metric_that_nothing_names_is_told(tmp_path: Path) -> None:
                 "python $SCRIPT", "python ${A}.py", "python *.py", "python /opt/nosuch.py",
                 "python ../nosuch.py", "python '{s}.py'", "cd src && python nosuch.py",
                 "git clone x\npython x/nosuch.py", "cat > nosuch.py <<E\nE\npython nosuch.py",
+                "# was: cd x && python nosuch.py\npython train.py", "A=$(./make)\npython nosuch.py",
+                "export A=`./make`; python nosuch.py", "echo 'now; python nosuch.py runs'; python train.py",
                 "python -W ignore nosuch.py", "torchrun nosuch.py", "if test -f a; then python nosuch.py; fi",
             )
         ),
@@ -93,6 +96,22 @@ def test_a_script_that_is_not_in_the_code_is_found_and_no_other(tmp_path, keys, 
     recipe = Recipe.from_dict({"experiments": {"main": keys}}, directory=tmp_path)
     found = [(name, sure) for name, _, sure in missing_scripts(recipe)]
     assert found == ([] if is_sure is None else [("main", is_sure)])
+
+
+def test_each_script_is_named_but_for_one_that_an_earlier_experiment_may_make(tmp_path):
+    experiments = {
+        "a": {"command": "python a.py"},
+        "b": {"command": "python b.py", "after": ["a"]},
+        "c": {"command": "python c.py"},
+    }
+    told = []
+    with pytest.raises(UsageError) as refused:
+        told.extend(missing_script_notes(Recipe.from_dict({"experiments": experiments}, directory=tmp_path)))
+    assert ["there is no a.py" in str(refused.value), "there is no c.py" in str(refused.value)] == [
+        True,
+        True,
+    ]
+    assert "b.py" not in str(refused.value), "on one machine both work in the same directory"
 
 
 def test_data_beside_the_code_are_not_sent_and_named_as_the_user_wrote_them(tmp_path):

@@ -302,8 +302,10 @@ def _check_images(recipe: Recipe, environ: Mapping[str, str], *, here: bool) -> 
 _STARTS: Final = re.compile(
     r"(?:(?:exec|[A-Za-z_]\w*=[^\s$`]*)\s+)*python[\d.]*(?:\s+-[uBOIEsSbv]+)*\s+([\w./-]+\.py)(?=\s|$)"
 )
+#: A comment may hold what ends a statement.
+_COMMENT: Final = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 #: What neither makes files nor goes elsewhere.
-_HARMLESS: Final = re.compile(r"(?:set\s|export\s|[A-Za-z_]\w*=\S*$|echo\s[^>|]*$|:|#|true$)")
+_HARMLESS: Final = re.compile(r"(?:set\s|export\s|[A-Za-z_]\w*=\S*$|echo\s[^>|]*$|:|true$)")
 _ENDS: Final = re.compile(r"\n|;|&&")
 
 
@@ -311,14 +313,19 @@ def missing_script_notes(recipe: Recipe) -> Iterator[str]:
     """Notes on scripts that the code has not, and that something else may bring.
 
     Raises:
-        UsageError: nothing could bring one.
+        UsageError: nothing could bring some; all of these are named.
     """
+    wrong = []
     for name, script, is_sure in missing_scripts(recipe):
         key = ("experiments", name, "command")
         what = f"there is no {script} in the code"
         if is_sure:
-            raise recipe.refused([(key, UsageError(what, "A path begins at the code's top."))])
-        yield f"{'.'.join(key)}: {what}; unless setup, the image or data bring it, the task will fail"
+            wrong.append((key, UsageError(what, "A path begins at the code's top.")))
+        else:
+            brings = "setup, the image, data or an earlier experiment"
+            yield f"{'.'.join(key)}: {what}; unless {brings} bring it, the task will fail"
+    if wrong:
+        raise recipe.refused(wrong)
 
 
 def missing_scripts(recipe: Recipe) -> Iterator[tuple[str, str, bool]]:
@@ -332,7 +339,7 @@ def missing_scripts(recipe: Recipe) -> Iterator[tuple[str, str, bool]]:
     for name, experiment in recipe.experiments.items():
         script = _first_script(experiment.command)
         if script and not (code / script).exists() and not _leads_out(script):
-            yield name, script, not _may_be_brought(experiment, script)
+            yield name, script, not _may_be_brought(experiment)
 
 
 def _first_script(command: str) -> str:
@@ -343,11 +350,17 @@ def _first_script(command: str) -> str:
     >>> _first_script("cd src && python train.py"), _first_script("python {{script}}.py")
     ('', '')
     """
-    for statement in map(str.strip, _ENDS.split(command.replace("\\\n", " "))):
-        if statement and not _HARMLESS.match(statement):
+    for statement in map(str.strip, _ENDS.split(_COMMENT.sub("", command).replace("\\\n", " "))):
+        if statement and not _is_harmless(statement):
             found = _STARTS.match(statement)
             return found[1] if found else ""
     return ""
+
+
+def _is_harmless(statement: str) -> bool:
+    """Whether nothing has changed after it. A substitution runs anything; half a text in quotes is none."""
+    is_whole = not any(statement.count(quote) % 2 for quote in "'\"")
+    return is_whole and "$(" not in statement and "`" not in statement and bool(_HARMLESS.match(statement))
 
 
 def _leads_out(script: str) -> bool:
@@ -355,11 +368,12 @@ def _leads_out(script: str) -> bool:
     return script.startswith("/") or ".." in PurePosixPath(script).parts
 
 
-def _may_be_brought(experiment: Experiment, script: str) -> bool:
-    """Whether setup, roles, an image or data that lie in the code could have put it there."""
+def _may_be_brought(experiment: Experiment) -> bool:
+    """Whether setup, roles, an image, data in the code or an earlier experiment could have put it there."""
     is_placed = any(source.at is not None for source in experiment.data.values())
     brings = (experiment.setup, experiment.container, experiment.roles)
-    return is_placed or "||" in experiment.command or any(each is not None for each in brings)
+    is_later = bool(experiment.depends_on)  # on one machine they work in the same directory
+    return is_placed or is_later or "||" in experiment.command or any(each is not None for each in brings)
 
 
 class Reference(NamedTuple):

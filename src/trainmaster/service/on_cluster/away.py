@@ -324,10 +324,10 @@ class AwayRuns:
         if is_over:  # while it is away: if we are killed here, the next look at it does it again
             self._give_back(run)
         words = "" if is_over else f"{back()}: its driver on {self.where(run)} is gone"
-        removing = threading.Thread(target=self._remove_login, args=(row,), name=f"{run}: removes a login")
-        removing.start()
-        if is_over:  # else nobody drives it until it is here, and a place may be slow
-            removing.join()
+        if is_over:
+            self._remove_login(row)
+        else:  # nobody drives it until it is here, and a place may be slow
+            threading.Thread(target=self._remove_login, args=(row,), name=f"{run}: removes a login").start()
         for experiment, said in answers.items():
             with suppress(UsageError):  # it was heard
                 run_facts.answer(self.home.database, run, experiment, said)

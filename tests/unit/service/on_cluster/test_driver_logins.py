@@ -12,7 +12,9 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from away_scene import RUN, Scene, killed, lost_when_it_drives
 
+from trainmaster.db import RunChange
 from trainmaster.service.on_cluster.hand_over import HandingOver, _Ready
+from trainmaster.spec.states import EndReason, State
 
 
 @pytest.fixture
@@ -63,6 +65,21 @@ def test_a_run_is_taken_back_before_the_login_of_its_machine_is_removed(scene, m
     may_end.set()
     until_removed()
     assert removed == [True]
+
+
+def test_the_login_of_a_run_that_is_over_is_removed_by_who_takes_it_back(scene, monkeypatch):
+    """A process that ends waits for that, and can begin no more threads."""
+    removers = []
+    login = SimpleNamespace(make=lambda *_: {}, remove=lambda *_: removers.append(threading.current_thread()))
+    for module in ("hand_over", "away"):
+        monkeypatch.setattr(f"trainmaster.service.on_cluster.{module}.driver_login", lambda *_: login)
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    database, publication = scene.drivers[-1]._service.database, scene.publications[-1]
+    over = RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED, "well")
+    database.commit(publication._lease, [over], time.time())
+    publication.finish()
+    scene.away().look(RUN)
+    assert (scene.row["away"], removers) == (None, [threading.current_thread()])
 
 
 def test_what_was_made_for_a_machine_after_the_run_has_ended_is_removed(scene, monkeypatch):
