@@ -53,7 +53,8 @@ ENOUGH_S: Final = 30.0
 ENOUGH_SHARE: Final = 0.35
 TIGHT: Final = 0.05
 _TIGHT_S: Final = 2.5
-FORECAST_EVERY_S: Final = 60.0
+#: Forecasts of a run with a quote: so often, or each tenth of what it takes.
+_FORECAST_EVERY_S, _FORECAST_EVERY_SHARE = 60.0, 0.1
 _LOOK_EVERY_S: Final = 5.0
 #: So often while a run is so young: it may be a short one.
 _LOOK_SOON_S: Final = 1.0
@@ -201,8 +202,7 @@ class QuoteTracker:
         upset = is_upset(run_state, progress)
         begun_at = min((task.started_at or now for task in run_state.live_tasks()), default=now)
         look_s = _LOOK_SOON_S if now - begun_at < _YOUNG_S else _LOOK_EVERY_S
-        every_s = _FORECAST_SOON_S if self._resizable else FORECAST_EVERY_S
-        self._next_at = now + (look_s if self._binding is None or upset else every_s)
+        self._next_at = now + (look_s if upset else self._pause_s(look_s))
         if upset:  # how long it takes to begin again tells nothing of how long the rest takes
             return lines + self._danger.upset(self._binding)
         if self._binding is not None:
@@ -215,6 +215,13 @@ class QuoteTracker:
             self._forecast_at = now + _FORECAST_SOON_S
             self._think("forecast", run_state, progress, now)
         return lines
+
+    def _pause_s(self, unbound_s: float) -> float:
+        """Until the next look; ``unbound_s`` without a quote."""
+        if self._binding is None:
+            return unbound_s
+        most_s = _FORECAST_SOON_S if self._resizable else _FORECAST_EVERY_S
+        return min(max(_FORECAST_EVERY_SHARE * self._binding.time_s.p50, _FORECAST_SOON_S), most_s)
 
     def _phases(self, now: float) -> PhaseWatch:
         """What follows the phases of the run; most runs are over before they need it."""
@@ -549,7 +556,7 @@ class QuoteTracker:
             many = "1 measurement" if found.measurements == 1 else f"{found.measurements} measurements"
             return [Note(f"estimate: {told(found.time_s)}, from {many} of {self._known.sources()}{score}")]
         self._binding = found
-        self._next_at = now + FORECAST_EVERY_S
+        self._next_at = now + self._pause_s(0.0)
         within = f"ends within {format_duration(found.time_s.p95)}"
         if found.cost_usd.p95:
             within += f" and costs at most {dollars(found.cost_usd.p95)}"
