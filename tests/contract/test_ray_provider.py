@@ -19,15 +19,15 @@ from trainmaster.providers.base import Node, NodeRequest, NodeState, ProviderPla
 from trainmaster.providers.capabilities import BUILT_IN
 from trainmaster.providers.hosts_over_ssh import target_of
 from trainmaster.providers.ray.provider import RayProvider
-from trainmaster.providers.ray.proxy import RayProxy
 from trainmaster.providers.ray.settings import RAY
-from trainmaster.providers.ray.transport import RayTransport
 from trainmaster.spec.clocks import steady_s
 from trainmaster.testing.private_network import NoNetworkError
 from trainmaster.testing.private_ray import PrivateRay, check_installed
 from trainmaster.testing.provider_contract import ProviderContract
 from trainmaster.testing.transport_contract import TransportContract
 from trainmaster.transport.base import Connection, Target
+from trainmaster.transport.ray.bundles import RayTransport
+from trainmaster.transport.ray.proxy import RayProxy
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.places]
 

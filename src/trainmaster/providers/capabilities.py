@@ -57,7 +57,7 @@ TRANSPORTS: Final = PluginRegistry(
     "transport",
     {
         "kubernetes": "trainmaster.transport.kubernetes.pods:pods_transport",
-        "ray": "trainmaster.providers.ray.transport:ray_transport",
+        "ray": "trainmaster.providers.ray.reaching:ray_transport",
         "ssh": "trainmaster.transport.ssh:ssh_transport",
     },
 )

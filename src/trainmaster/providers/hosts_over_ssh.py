@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.providers.base import Node, ProviderPlace
 from trainmaster.providers.inventory import InventoryHost, inventory_file, read_inventory
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.transport.base import Result, Target, Transport
+from trainmaster.transport.base import Result, Target, Transport, jump_target
 from trainmaster.transport.pool import ConnectionPool
 from trainmaster.transport.ssh import ssh_transport
 
@@ -42,15 +42,6 @@ def _jump_key(machine: InventoryHost | Node) -> Path | None:
     if isinstance(machine, Node) and machine.is_rented:
         return Path(machine.jump_key) if machine.jump_key else None
     return machine.key
-
-
-def jump_target(written: str, key: Path | None) -> Target | None:
-    """Where ``user@host:port`` is; None for an empty text."""
-    if not written:
-        return None
-    user, _, place = written.rpartition("@")
-    address, _, port = place.partition(":")
-    return Target(name=address, address=address, port=int(port or 22), user=user, key=key)
 
 
 _AT_ONCE: Final = 16

@@ -81,7 +81,7 @@ def sent_of_site(
     Raises:
         UsageError: its machines have no key for the login.
     """
-    from trainmaster.providers.hosts_over_ssh import jump_target
+    from trainmaster.transport.base import jump_target
     from trainmaster.transport.host_keys import FILE_NAME, HostKeys
 
     variable, text = f"TRAINMASTER_{provider.upper()}", settings.file.read_text()

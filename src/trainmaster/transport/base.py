@@ -123,6 +123,15 @@ class Target:
         return self.pin_as or (self.address if self.port == 22 else f"[{self.address}]:{self.port}")
 
 
+def jump_target(written: str, key: Path | None) -> Target | None:
+    """Where ``user@host:port`` is; None for an empty text."""
+    if not written:
+        return None
+    user, _, place = written.rpartition("@")
+    address, _, port = place.partition(":")
+    return Target(name=address, address=address, port=int(port or 22), user=user, key=key)
+
+
 #: What is kept of an answer: enough for any of ours, and no log can fill the memory.
 ANSWER_BYTES: Final = 1 << 20
 _PIECE_BYTES: Final = 1 << 18

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from trainmaster.providers.base import ProviderPlace
-from trainmaster.providers.hosts_over_ssh import jump_target
 from trainmaster.providers.ray.settings import RAY
 from trainmaster.providers.sent_settings import SentSettings, driver_login, path_mark, sent_settings
 from trainmaster.providers.slurm.settings import SLURM
@@ -16,6 +15,7 @@ from trainmaster.providers.slurm.shell import SlurmShell
 from trainmaster.service.on_cluster.machine_driver import in_memory
 from trainmaster.spec.errors import RecipeError, UsageError
 from trainmaster.spec.private_files import short_digest
+from trainmaster.transport.base import jump_target
 from trainmaster.transport.host_keys import FILE_NAME, HostKeys
 
 MACHINES = "machines:\n  node: {cpus: 2, memory: 900MB}\n"

@@ -15,13 +15,13 @@ from trainmaster.cluster.member_places import PLACES
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.control.task.layout import RunFiles
 from trainmaster.providers.base import NodeState
-from trainmaster.providers.hosts_over_ssh import jump_target
 from trainmaster.service import shells
 from trainmaster.service.runs.known_nodes import KnownNodes
 from trainmaster.service.runs.member_commands import Terminal
 from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.spec.errors import MissingPartError, NotFoundError, ProviderError, UsageError
 from trainmaster.testing.waits import until
+from trainmaster.transport.base import jump_target
 
 
 class Bench:

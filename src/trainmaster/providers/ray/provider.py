@@ -1,14 +1,14 @@
 """`RayProvider`: machines are bundles of placement groups of a Ray that others run.
 
 Ray places and counts them, all of a group or none; nothing is scheduled here. A cluster has a keeper, an
-actor in the home's own namespace, and all that is ours in Ray ends with it: see `guest/proxy_program.py`.
+actor in the home's own namespace, and all that is ours in Ray ends with it: see
+`transport/ray/guest/proxy_program.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -28,15 +28,16 @@ from trainmaster.providers.examining import Finding, clock_finding, unseen_drive
 from trainmaster.providers.host_probe import MOST_PROBED, probe_findings, probe_script
 from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, check_requests
 from trainmaster.providers.own_settings import shown_variable
-from trainmaster.providers.ray.proxy import GoneError, RayProxy, proxy_of
+from trainmaster.providers.ray.reaching import way_of
 from trainmaster.providers.ray.settings import RAY, RaySettings
-from trainmaster.providers.ray.transport import namespace_of
 from trainmaster.providers.sent_settings import SentSettings, path_mark, with_values
 from trainmaster.providers.slurm.scripts import KEPT_VARIABLES
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import short_digest
 from trainmaster.transport.base import Result
+from trainmaster.transport.ray.bundles import namespace_of
+from trainmaster.transport.ray.proxy import GoneError, RayProxy, proxy_of
 
 _LOST: Final = (
     "Ray does not know it any more: its head was started again, which ends all that runs in a Ray, or its "
@@ -67,7 +68,7 @@ def sent_settings(place: ProviderPlace) -> SentSettings:
     text = with_values(
         settings.file.read_text(),
         without=("login", "key", "via", "variables"),
-        address=path_mark("TRAINMASTER_RAY_ADDRESS"),  # `guest/node_process.py` says both
+        address=path_mark("TRAINMASTER_RAY_ADDRESS"),  # `node_process.py` says both
         python=path_mark("TRAINMASTER_RAY_PYTHON"),
     )
     words = f"nothing that opens Ray at {settings.address}: the machine is a node of it"
@@ -289,7 +290,7 @@ class RayProvider(LedgerProvider):
             address=id,
             user=str(machine.about.get("user", "ray")),
             gpus=kind.gpus if kind else 0,
-            way=shlex.join([str(self._settings.file), str(self._place_root)]),
+            way=way_of(self._settings, self._place_root),
             switch=switch,
             python=str(machine.about.get("python", "")),
             directory=f"{switch}/runtime",

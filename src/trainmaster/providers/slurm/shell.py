@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.providers.base import ProviderPlace
-from trainmaster.providers.hosts_over_ssh import jump_target
 from trainmaster.providers.sent_settings import host_key_variable
 from trainmaster.providers.slurm.settings import SLURM, SlurmSettings
-from trainmaster.transport.base import Result, Target, Transport
+from trainmaster.transport.base import Result, Target, Transport, jump_target
 from trainmaster.transport.host_keys import FILE_NAME, HostKeys
 from trainmaster.transport.local import Local
 from trainmaster.transport.pool import ConnectionPool

@@ -31,7 +31,6 @@ from trainmaster.db import (
 from trainmaster.db.held_runs import undriven
 from trainmaster.db.run_files import SECRETS, private_place
 from trainmaster.providers.aws.ledger import AwsLedger
-from trainmaster.providers.hosts_over_ssh import jump_target
 from trainmaster.service import Service
 from trainmaster.service.driving import replicas
 from trainmaster.service.driving.encryption import SealedError, SealingKey
@@ -40,7 +39,7 @@ from trainmaster.service.runs.run_stream import RunStream
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import LeaseLostError, NotFoundError, PublishError, StoreError, UsageError
 from trainmaster.spec.states import EndReason, State
-from trainmaster.transport.base import HostKeyError
+from trainmaster.transport.base import HostKeyError, jump_target
 from trainmaster.transport.host_keys import FILE_NAME, HostKeys
 
 RECIPE = Recipe.from_dict({"name": "r", "experiments": {"main": {"command": "true"}}}).model_dump_json()

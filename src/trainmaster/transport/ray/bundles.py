@@ -7,20 +7,15 @@ import base64
 import concurrent.futures
 import contextlib
 import itertools
-import os
 import secrets
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.providers.ray.proxy import GoneError, RayProxy, proxy_of, said_by
-from trainmaster.providers.ray.settings import RAY
 from trainmaster.spec.errors import ProviderError
 from trainmaster.transport.base import ConnectionLostError, Target, Transport, UnreachableError
 from trainmaster.transport.process_connection import PieceInput, ProcessConnection
+from trainmaster.transport.ray.proxy import GoneError, RayProxy, said_by
 
-#: What stands in the place of the client `ssh`: a module; it gets `Node.way`, then what `ssh` gets.
-CLIENT: Final = "trainmaster.providers.ray.client"
 _TIMEOUT_S: Final = 60.0
 #: Below 100 KiB in base64: what is larger goes by way of Ray's object stores, and may never arrive.
 _PIECE_BYTES: Final = 1 << 16
@@ -33,11 +28,6 @@ def namespace_of(machine: str) -> str:
     'trainmaster-0123456789ab'
     """
     return f"trainmaster-{machine.partition('-')[0]}"
-
-
-def ray_transport(root: Path) -> RayTransport:
-    """What `TRANSPORTS` names."""
-    return RayTransport(proxy_of(RAY.read(root, os.environ), root))
 
 
 class RayTransport(Transport):

@@ -1,6 +1,6 @@
 """A client for machines of a Ray that is called as OpenSSH's ``ssh`` is: for shells, commands and ports.
 
-``python -m trainmaster.providers.ray.client WAY [-t] [-L FILE:HOST:PORT] MACHINE COMMAND``
+Who knows where that Ray is starts it: `providers/ray/reaching.py`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ import contextlib
 import os
 import shlex
 import shutil
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Final
 
-from trainmaster.providers.ray.proxy import proxy_of
-from trainmaster.providers.ray.settings import RAY
-from trainmaster.providers.ray.transport import RayConnection
 from trainmaster.transport.base import Target
 from trainmaster.transport.client import ClientOrder, relay, run_client
+from trainmaster.transport.ray.bundles import RayConnection
+from trainmaster.transport.ray.proxy import RayProxy
 
 _TERMINAL: Final = (
     "import os, pty, sys\n"
@@ -26,14 +24,16 @@ _TERMINAL: Final = (
 )
 
 
-def main(words: list[str] | None = None) -> int:
-    """Do what was asked; its exit code."""
-    return run_client(_do, words)
+def main(proxy_at: Callable[[str], RayProxy]) -> int:
+    """Do what was asked; its exit code.
+
+    Args:
+        proxy_at: what speaks with the Ray that a way leads to.
+    """
+    return run_client(lambda order: _do(proxy_at(order.way), order))
 
 
-def _do(order: ClientOrder) -> int:
-    file, root = shlex.split(order.way)
-    proxy = proxy_of(RAY.read(Path(root), {"TRAINMASTER_RAY": file}), Path(root))
+def _do(proxy: RayProxy, order: ClientOrder) -> int:
     connection = RayConnection(Target(order.machine, order.machine), proxy)
     with contextlib.closing(proxy), contextlib.closing(connection), order.forwarded(connection):
         return asyncio.run(_run(connection, order.command, order.is_terminal))
@@ -54,7 +54,3 @@ async def _run(connection: RayConnection, command: str, is_terminal: bool) -> in
         """It has the size that it began with."""
 
     return await relay(process, end_there, resize if is_terminal else None)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

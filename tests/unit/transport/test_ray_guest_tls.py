@@ -16,7 +16,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from trainmaster.executors.ray.tls import Authority, variables
-from trainmaster.providers.ray.guest.proxy_program import StrangerError, _connect
+from trainmaster.transport.ray.guest.proxy_program import StrangerError, _connect
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def test_a_ray_is_known_by_its_first_word(monkeypatch: pytest.MonkeyPatch, tmp_p
     ray: Any = ModuleType("ray")
     ray.init = MagicMock()
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr("trainmaster.providers.ray.guest.proxy_program._part_at_once", lambda: None)
+    monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program._part_at_once", lambda: None)
 
     heard = list[bytes]()
 

@@ -17,16 +17,14 @@ import threading
 import time
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from trainmaster.providers.hosts_over_ssh import jump_target
-from trainmaster.providers.ray.sharing import Lending, borrowed
 from trainmaster.spec.errors import MissingPartError, ProviderError, TrainmasterError, UsageError
 from trainmaster.spec.private_files import short_digest
-from trainmaster.transport.base import ConnectionLostError, Target
+from trainmaster.transport.base import ConnectionLostError, Target, jump_target
+from trainmaster.transport.ray.sharing import Lending, borrowed
 
 if TYPE_CHECKING:
-    from trainmaster.providers.ray.settings import RaySettings
     from trainmaster.transport.base import Connection
 
 #: It imports Ray, and Ray Client has a process of its own start: on a busy head not the first time.
@@ -45,6 +43,30 @@ class GoneError(ProviderError):
     """The actor that was asked is not there, or not any more."""
 
 
+class RayLogin(Protocol):
+    """Where a Ray is and what leads there, as settings say it.
+
+    Attributes:
+        address: of it, as `ray.init` takes it.
+        login, key_file: ``user@host:port`` of a machine from which it is reached, and a private key for that.
+        via: command that runs what follows it where the address can be reached.
+        python: has Ray in the version of the cluster.
+        variables: of Ray's own, that it is to find in its environment.
+        file: that says all this.
+    """
+
+    address: str
+    login: str
+    via: str
+    python: str
+    variables: dict[str, str]
+    file: Path
+
+    @property
+    def key_file(self) -> Path | None:
+        """See the class."""
+
+
 class RayProxy:
     """Threads share it.
 
@@ -53,7 +75,7 @@ class RayProxy:
         root: of the home, for host keys.
     """
 
-    def __init__(self, settings: RaySettings, root: Path) -> None:
+    def __init__(self, settings: RayLogin, root: Path) -> None:
         self._settings, self._root = settings, root
         self._lock = threading.Lock()
         self._line: _Line | None = None
@@ -184,7 +206,7 @@ class _Line:
     """
 
     def __init__(
-        self, way: tuple[Connection | socket.socket, socket.socket], settings: RaySettings, lead: bytes
+        self, way: tuple[Connection | socket.socket, socket.socket], settings: RayLogin, lead: bytes
     ) -> None:
         self._connection, self._stream = way
         self._settings = settings
@@ -319,12 +341,12 @@ _proxies: dict[tuple[str, ...], RayProxy] = {}
 _making: Final = threading.Lock()
 
 
-def _where(settings: RaySettings) -> tuple[str, ...]:
-    way = (settings.login, settings.key, settings.via, settings.python)
+def _where(settings: RayLogin) -> tuple[str, ...]:
+    way = (settings.login, str(settings.key_file), settings.via, settings.python)
     return (settings.address, *way, str(settings.file), *map("=".join, sorted(settings.variables.items())))
 
 
-def proxy_of(settings: RaySettings, root: Path) -> RayProxy:
+def proxy_of(settings: RayLogin, root: Path) -> RayProxy:
     """That of this process for a Ray: to start one takes seconds."""
     where = _where(settings)
     with _making:
@@ -332,4 +354,4 @@ def proxy_of(settings: RaySettings, root: Path) -> RayProxy:
 
 
 def _text(program: str) -> str:
-    return (resources.files("trainmaster.providers.ray") / "guest" / program).read_text(encoding="utf-8")
+    return (resources.files("trainmaster.transport.ray") / "guest" / program).read_text(encoding="utf-8")

@@ -1,0 +1,150 @@
+"""What runs inside a Ray, without one: what a keeper does, and how what speaks with Ray begins."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from trainmaster.spec.errors import UsageError
+from trainmaster.transport.ray.guest.proxy_program import Guest, Keeper, Seat, _actor, _connect
+from trainmaster.transport.ray.proxy import said_by
+
+
+def test_what_ray_refuses_is_no_actor_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray raises what is a RayTaskError and of the class of its cause, too."""
+
+    class RayTaskError(Exception):
+        cause: Exception
+
+    class Raised(RayTaskError, ValueError):
+        def __init__(self, cause: Exception) -> None:
+            super().__init__(str(cause))
+            self.cause = cause
+
+    def get(_: object) -> object:
+        raise Raised(ValueError("no such label"))
+
+    ray: Any = ModuleType("ray")
+    ray.get, ray.get_actor = get, lambda *_, **__: MagicMock()
+    ray.exceptions = SimpleNamespace(RayTaskError=RayTaskError, ActorDiedError=type("Died", (Exception,), {}))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(UsageError, match="Ray refuses such a machine: no such label"):
+        said_by(Guest("").call("n", "a", "take"))
+    with pytest.raises(RuntimeError, match="no such label"):
+        Guest("").call("n", "a", "look")
+
+
+def test_a_client_starts_no_task_to_ask_which_methods_an_actor_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are known by its name: a machine's or a keeper's."""
+
+    class ClientActorHandle:
+        def __init__(self, actor_ref: str, actor_class: Any = None) -> None:
+            self.actor_ref, self.actor_class = actor_ref, actor_class
+
+    ray, common = MagicMock(), ModuleType("ray.util.client.common")
+    ray.get_actor.return_value = ClientActorHandle("ref")
+    common.ClientActorHandle = ClientActorHandle  # type: ignore[attr-defined]
+    for name in ("ray", "ray.util", "ray.util.client"):
+        monkeypatch.setitem(sys.modules, name, ray)
+    monkeypatch.setitem(sys.modules, "ray.util.client.common", common)
+    found = [_actor("n", name) for name in ("home-r-5f3a9c-1a2b3c.0", "home-r.2-5f3a9c")]
+    assert [(each.actor_ref, each.actor_class.actor_cls) for each in found] == [
+        ("ref", Seat),
+        ("ref", Keeper),
+    ]
+    ray.get_actor.return_value = other = object()
+    assert _actor("n", "home-r-5f3a9c") is other
+
+
+def test_a_head_that_fails_is_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time leaves it a thread for 41 s; others share it."""
+    ray: Any = ModuleType("ray")
+    ray.init = MagicMock(side_effect=[ConnectionError("ZombieProcess")] * 8 + [None])
+    slept = list[float]()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=slept.append)
+    monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program.time", clock)
+    _connect("auto")
+    assert slept == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 8.0, 8.0])
+
+
+def test_a_node_that_does_not_suit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bundle is used no more, and another group is elsewhere; nobody waits where none is left."""
+    ray, groups = MagicMock(), list[dict[str, Any]]()
+    nodes, over = iter(["n1", "n2", "n3"]), list[str]()
+    ray.wait.side_effect = lambda asked, **_: (asked if over or asked == ["about"] else [], [])
+
+    def about(_: object) -> dict[str, str]:
+        node = next(nodes)
+        over[:] = [node] * (node == "n1")  # nothing of ours is there
+        return {"node": node, "address": f"10.0.0.{node[1]}", "unfit": "a full disk" * (node == "n1")}
+
+    ray.get.side_effect = about
+    ray.exceptions.RayError = OSError
+    ray.remote.return_value.options.return_value.remote.side_effect = lambda *_: SimpleNamespace(
+        about=SimpleNamespace(remote=lambda: "about"), stay=SimpleNamespace(remote=lambda: "stay")
+    )
+
+    def placement_group(bundles: list[Any], *_: str, **more: Any) -> object:
+        groups.append(more)
+        return object()
+
+    ray.util.placement_group.placement_group = placement_group
+    for name in ("ray", "ray.util", "ray.util.placement_group", "ray.util.scheduling_strategies"):
+        monkeypatch.setitem(
+            sys.modules, name, ray.util.placement_group if name[9:] == "placement_group" else ray
+        )
+    monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program._leaving", dict)
+    keeper = Keeper("k", "n", "", "", "")
+    part = {
+        "token": "t",
+        "role": "worker",
+        "count": 1,
+        "kind": {"resources": {}, "labels": {}},
+        "scratch": "/t",
+    }
+    part["lease_s"] = 60.0
+    (first,) = keeper.take([part], 0.0, 1e6)["seats"]
+    assert (first["state"], first["started_s"]) == ("GONE", None)
+    assert first["reason"] == "10.0.0.1 does not suit, and is left out: a full disk"
+    said = keeper.take([{**part, "token": "u"}], 0.0, 1e6)
+    assert [seat["state"] for seat in said["seats"]] == ["GONE", "READY"]
+    assert said["unfit"] == ["10.0.0.1"]
+    assert groups == [{}, {"bundle_label_selector": [{"ray.io/node-id": "!in(n1)"}]}]
+
+
+def test_a_node_that_does_not_say_its_time_is_told_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends no look at all of them."""
+
+    class Look:
+        def __init__(self, node: str) -> None:
+            self.about, self.now, self.run = (
+                SimpleNamespace(remote=lambda *_, do=do: (node, do)) for do in ("about", "now", "run")
+            )
+
+    def get(asked: tuple[str, str], timeout: float) -> object:
+        if asked == ("B", "now"):
+            raise TimeoutError
+        return {"about": {}, "now": 0.0, "run": [0, "", ""]}[asked[1]]
+
+    def options(scheduling_strategy: Any, **_: Any) -> Any:
+        return SimpleNamespace(remote=lambda: Look(scheduling_strategy))
+
+    ray: Any = ModuleType("ray")
+    nodes = [{"NodeManagerAddress": each.lower(), "NodeID": each, "Alive": True} for each in "AB"]
+    ray.nodes, ray.get, ray.wait, ray.kill = lambda: nodes, get, lambda *_, **__: None, MagicMock()
+    ray.remote = lambda _: SimpleNamespace(options=options)
+    strategies: Any = ModuleType("ray.util.scheduling_strategies")
+    strategies.NodeAffinitySchedulingStrategy = lambda node, soft: node
+    names = {"ray": ray, "ray.util": ModuleType("ray.util"), "ray.util.scheduling_strategies": strategies}
+    for name, module in names.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    seen = Guest("").looks(["a", "b", "c"], "true", "/tmp")["nodes"]
+    assert (seen["a"]["error"], seen["a"]["run"]) == ("", [0, "", ""])
+    assert "ahead_s" in seen["a"]
+    assert (seen["b"]["error"], seen["c"]["error"]) == ("no answer in time", "it is gone")
+    assert ray.kill.call_count == 2

@@ -1,0 +1,224 @@
+"""What speaks with a Ray, without one: what is said when it cannot begin, and to whom a run lends it."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from trainmaster.spec.errors import MissingPartError, ProviderError, UsageError
+from trainmaster.testing.waits import until
+from trainmaster.transport.ray.proxy import _BOOT, RayProxy
+from trainmaster.transport.ray.sharing import Lending, _told, borrowed
+
+
+@dataclass(frozen=True)
+class Login:
+    """A `RayLogin`: a Ray of this machine."""
+
+    python: str
+    file: Path
+    variables: dict[str, str] = field(default_factory=dict)
+    address: str = "auto"
+    login: str = ""
+    via: str = ""
+    key_file: Path | None = None
+
+
+def fake_ray(tmp_path: Path, init: str = "pass") -> Login:
+    """A Ray whose library does so when it begins; each process that does is a line of `begun`."""
+    (tmp_path / "ray.py").write_text(f"__version__ = '9'\ndef init(*_, **__):\n    {init}\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho >> {tmp_path}/begun\nPYTHONPATH={tmp_path} exec python3 "$@"\n')
+    python.chmod(0o755)
+    return Login(str(python), tmp_path / "ray.yaml")
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "words"),
+    [
+        ("import nothing_that_is_there", MissingPartError, "has no Ray"),
+        (
+            "raise RuntimeError('Version mismatch: The cluster was started with: Ray: 2.9.0')",
+            UsageError,
+            "of another version: .*2.9.0",
+        ),
+        ("raise OSError('refused')", ProviderError, "does not answer: refused"),
+        (
+            "raise type('AuthenticationError', (Exception,), {})('no token')",
+            UsageError,
+            "does not know us: no token",
+        ),
+        ("import os; os._exit(1)", ProviderError, "does not start what speaks with Ray"),
+    ],
+)
+def test_what_is_said_when_it_cannot_begin(
+    tmp_path: Path, program: str, kind: type[Exception], words: str
+) -> None:
+    """Before anything starts, with what to do."""
+    proxy = RayProxy(fake_ray(tmp_path, program), tmp_path)
+    with pytest.raises(kind, match=words) as caught:
+        proxy.ask("versions")
+    assert str(tmp_path / "ray.yaml") in str(getattr(caught.value, "hint", "")) or kind is ProviderError
+
+
+def test_what_speaks_with_a_ray_begins_early_and_ends_when_nobody_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next question begins a new one."""
+    proxy = RayProxy(fake_ray(tmp_path), tmp_path)
+    proxy.ask("versions")
+    assert (tmp_path / "begun").read_text() == "\n"
+    monkeypatch.setattr("trainmaster.transport.ray.proxy._IDLE_S", 0.02)
+    line = proxy._line
+    assert line is not None
+    until(lambda: line.idle_s > 0, "an answer")
+    proxy._end_idle(line)
+    assert line.is_over
+    assert proxy.ask("versions")[0] == "9"
+    assert (tmp_path / "begun").read_text() == "\n\n"
+    proxy.close()
+
+
+def test_a_run_lends_what_speaks_with_its_ray(tmp_path: Path) -> None:
+    """Others of the home begin no process of their own while it goes on; errors are as they are without."""
+    login = fake_ray(tmp_path)
+    running, beside, next_run = (RayProxy(login, tmp_path) for _ in range(3))
+    running.lend()
+    assert [proxy.ask("versions")[0] for proxy in (running, beside)] == ["9", "9"]
+    with pytest.raises(ProviderError, match=r"^Ray: AttributeError: 'Guest' object has no attribute 'fly'"):
+        beside.ask("fly")
+    assert (tmp_path / "begun").read_text() == "\n"
+    assert (tmp_path / ".ray").stat().st_mode & 0o777 == 0o700
+    running.close()
+    next_run.lend()
+    until(lambda: beside._line is None or beside._line.is_over, "the end of that run")
+    assert beside.ask("versions")[0] == "9"  # the next one lends, which has to begin
+    next_run.close()
+    assert list((tmp_path / ".ray").iterdir()) == []
+    until(lambda: beside._line is None or beside._line.is_over, "the end of the next run")
+    assert beside.ask("versions")[0] == "9"
+    beside.close()
+    assert (tmp_path / "begun").read_text() == "\n" * 3
+
+
+def test_who_checks_a_ray_takes_nothing_from_a_run(tmp_path: Path) -> None:
+    """It asks through nobody, and lends only when it goes on; the run before lends as long as it does."""
+    login = fake_ray(tmp_path)
+    running, doctor, beside = (RayProxy(login, tmp_path) for _ in range(3))
+    running.lend()
+    (file,) = (tmp_path / ".ray").iterdir()
+    inode = file.stat().st_ino
+    doctor.ask("versions")
+    line = doctor._line
+    assert line is not None
+    assert line.is_borrowed
+    doctor.go_alone()
+    doctor.ask("versions")
+    assert line.is_over
+    assert doctor._line is not None
+    assert not doctor._line.is_borrowed
+    doctor.lend()
+    assert file.stat().st_ino == inode
+    doctor.close()
+    assert beside.ask("versions")[0] == "9"
+    assert beside._line is not None
+    assert beside._line.is_borrowed
+    file.unlink()
+    running.lend()
+    assert file.exists()
+    running.close()
+    assert not file.exists()
+    beside.close()
+
+
+def test_a_run_that_is_gone_without_a_word_is_followed(tmp_path: Path) -> None:
+    """Its file stays, and nobody answers there."""
+    file = tmp_path / "ray" / "file"
+    file.parent.mkdir()
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(file))
+    dead.close()
+    lending = Lending(file, MagicMock())
+    lending.offer()
+    found = borrowed(file)
+    assert found is not None
+    found.close()
+    lending.close()
+
+
+def test_a_run_that_is_stopped_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system takes connections for it, and nobody answers."""
+    monkeypatch.setattr("trainmaster.transport.ray.proxy._LENT_S", 0.05)
+    proxy = RayProxy(fake_ray(tmp_path), tmp_path)
+    proxy._file.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as stopped:
+        stopped.bind(str(proxy._file))
+        stopped.listen(1)
+        assert proxy.ask("versions")[0] == "9"
+    proxy.close()
+
+
+def test_a_line_of_another_run_that_is_silent_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked next goes another way."""
+    running, beside = (RayProxy(fake_ray(tmp_path), tmp_path) for _ in range(2))
+    running.lend()
+    beside.ask("versions")
+    line = beside._line
+    assert line is not None
+    monkeypatch.setattr(line, "send", lambda *_: Future[Any]())
+    monkeypatch.setattr("trainmaster.transport.ray.proxy._ANSWER_S", 0.01)
+    with pytest.raises(ProviderError, match="has not answered"):
+        beside.ask("versions")
+    assert line.is_over
+    running.close()
+
+
+def test_an_error_that_is_the_users_is_heard_as_it_is(tmp_path: Path) -> None:
+    """Who may ask through a run that cannot begin dials itself."""
+    login = fake_ray(tmp_path, "raise RuntimeError('Version mismatch: Ray: 2.9.0')")
+    running, beside = (RayProxy(login, tmp_path) for _ in range(2))
+    running.lend()
+    with pytest.raises(UsageError, match="of another version") as caught:
+        beside.ask("versions")
+    assert "Name a Python that has its version of Ray" in str(caught.value.hint)
+    running.close()
+
+
+def test_what_fails_in_any_way_is_answered() -> None:
+    """Else who asked would wait."""
+    failed = Future[Any]()
+    failed.set_exception(KeyError("x"))
+    assert _told(failed) == {"error": "KeyError: 'x'"}
+
+
+def test_ray_finds_the_variables_of_the_settings(tmp_path: Path) -> None:
+    """Not in a command line, which others see."""
+    login = fake_ray(tmp_path, "import os; raise RuntimeError(os.environ['RAY_AUTH_TOKEN'])")
+    with pytest.raises(UsageError, match="refuses: hush"):
+        RayProxy(replace(login, variables={"RAY_AUTH_TOKEN": "hush"}), tmp_path).ask("versions")
+
+
+def test_a_refusal_is_remembered_for_some_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan dials early, in a thread: who needs it next hears the same without another dial."""
+    proxy = RayProxy(fake_ray(tmp_path, "import os; os._exit(1)"), tmp_path)
+    for dials in (1, 1):
+        with pytest.raises(ProviderError, match=r"^Ray at auto|does not start"):
+            proxy.ask("versions")
+        assert (tmp_path / "begun").read_text() == "\n" * dials
+    monkeypatch.setattr("trainmaster.transport.ray.proxy._REFUSED_S", 0.0)
+    with pytest.raises(ProviderError, match=r"^Ray at auto|does not start"):
+        proxy.ask("versions")
+    assert (tmp_path / "begun").read_text() == "\n\n"
+
+
+def test_a_login_shell_of_any_kind_takes_the_command() -> None:
+    """A csh takes no line break within quotes."""
+    assert "\n" not in _BOOT
