@@ -303,9 +303,11 @@ class Transport(Protocol):
 
     def forget(self, target: Target) -> None:
         """The machine is given back: what it was known by counts no more."""
+        del target  # nothing is kept, if it does not say more
 
     def close(self) -> None:
         """End every connection."""
+        return
 
 
 def _packed(source: Path) -> Iterator[bytes]:

@@ -35,12 +35,6 @@ class Local(Transport):
         """See `Transport`."""
         return LocalConnection(target, self._prefix(target))
 
-    def forget(self, target: Target) -> None:
-        """Nothing is known of it."""
-
-    def close(self) -> None:
-        """There is nothing to end: connections end what they have started."""
-
 
 class LocalConnection(ProcessConnection):
     """Runs commands in sessions of their own, in the user's home, as an SSH server does.

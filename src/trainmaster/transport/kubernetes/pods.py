@@ -78,12 +78,6 @@ class Pods(Transport):
             )
         return PodConnection(target, api)
 
-    def forget(self, target: Target) -> None:
-        """Nothing is kept of pods."""
-
-    def close(self) -> None:
-        """Nothing is kept open."""
-
     def _api(self, target: Target) -> KubeApi:
         with self._lock:
             if target.way not in self._apis:

@@ -31,7 +31,7 @@ def namespace_of(machine: str) -> str:
 
 
 class RayTransport(Transport):
-    """See `Transport`. Addresses are names of actors.
+    """See `Transport`. Addresses are names of actors. Others of this process may go on with its proxy.
 
     Args:
         proxy: speaks with Ray.
@@ -45,14 +45,6 @@ class RayTransport(Transport):
         connection = RayConnection(target, self._proxy)
         connection.ask("about")
         return connection
-
-    def forget(self, target: Target) -> None:
-        """There is nothing to forget."""
-        return
-
-    def close(self) -> None:
-        """Others of this process may still speak."""
-        return
 
 
 class RayConnection(ProcessConnection):
