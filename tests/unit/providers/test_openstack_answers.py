@@ -233,14 +233,14 @@ class Keystone:
     Attributes:
         token: what it says of each. rules, makes, takes: status of what is asked for access rules, of what
             makes a credential, and of Nova's for it. asked: what was changed, with its body. has: those
-            that there are. refuses: end of the path that no credential with rules is let in at.
+            that there are. refuses, status: where none with rules is let in. conflicts: how often it says so.
     """
 
     def __init__(self, **token):
         self.token = {"catalog": CATALOG, "roles": [{"name": "member"}], "user": {"id": "ada"}} | token
         self.rules, self.makes, self.takes, self.asked = 200, 201, 404, []
         self.kept, self.has = [{"id": "1", "method": "DELETE"}], []
-        self.refuses = "none"
+        self.refuses, self.status, self.conflicts = "none", 401, 0
 
     def send(self, method, address, headers, body, timeout_s):
         path = urlsplit(address).path
@@ -248,13 +248,16 @@ class Keystone:
             return HttpAnswer(201, json.dumps({"token": self.token}), {"x-subject-token": "token"})
         if method == "GET":
             if path.endswith(self.refuses):
-                return HttpAnswer(401, json.dumps({"error": {"message": "it has rules"}}))
+                return HttpAnswer(self.status, json.dumps({"error": {"message": "it has rules"}}))
             if path.endswith("/access_rules"):
                 return HttpAnswer(self.rules, json.dumps({"error": {"message": "no such thing"}}))
             return HttpAnswer(200, json.dumps({"application_credentials": self.has, "limits": {}}))
         self.asked.append((method, address, json.loads(body or b"{}")))
         if method == "DELETE":
             return HttpAnswer(self.takes if "/servers/" in path else 204, "")
+        if self.conflicts:
+            self.conflicts -= 1
+            return HttpAnswer(409, json.dumps({"error": {"message": "another"}}))
         made = {"id": "c", "secret": "hidden", "access_rules": self.kept}
         said = {"application_credential": made} if self.makes == 201 else {"error": {"message": "not here"}}
         return HttpAnswer(self.makes, json.dumps(said))
@@ -309,7 +312,7 @@ def test_a_machine_that_drives_logs_in_by_a_credential_of_its_own(tmp_path, cace
 
 def test_a_machine_that_drives_may_send_only_what_a_driver_sends():
     keystone = Keystone()
-    DriverCredential(login_of("ours", {"auth": PASSWORD}), "home", keystone.send).make("c", "s-1")
+    driver_of(keystone).make("c", "s-1")
     ((_, _, body),) = keystone.asked
     rules = {tuple(rule.values()) for rule in body["application_credential"]["access_rules"]}
     assert ("compute", "POST", "/servers") in rules
@@ -318,11 +321,52 @@ def test_a_machine_that_drives_may_send_only_what_a_driver_sends():
     assert not [rule for rule in rules if "**" in rule[2] or "{" in rule[2]]
 
 
-@pytest.mark.parametrize("service", ["limits", "networks", "images", "access_rules"])
-def test_where_a_service_takes_no_rules_what_drives_has_none(service):
+VOLUMES = {"type": "volumev3", "endpoints": [{"interface": "public", "url": "https://volumes.org/v3/1"}]}
+
+
+def driver_of(keystone):
+    return DriverCredential(login_of("ours", {"auth": PASSWORD}), "home", keystone.send)
+
+
+def test_nova_may_send_on_what_a_machine_that_drives_asks_for():
+    keystone = Keystone(catalog=[*CATALOG, VOLUMES])
+    driver_of(keystone).make("c", "s-1")
+    ((_, _, body),) = keystone.asked
+    rules = {tuple(rule.values()) for rule in body["application_credential"]["access_rules"]}
+    assert rules >= {("network", "POST", "/v2.0/ports"), ("image", "GET", "/v2/images/*/file")}
+    assert rules >= {("network", "GET", "/v2.0/*/*"), ("volumev3", "POST", "/v3/1/volumes")}
+
+
+def test_a_keystone_that_knows_no_rules_makes_one_without():
     keystone = Keystone()
-    keystone.refuses = service
-    DriverCredential(login_of("ours", {"auth": PASSWORD}), "home", keystone.send).make("c", "s-1")
+    keystone.kept, keystone.rules = [], 404
+    driver_of(keystone).make("c", "s-1")
+    assert [each[0] for each in keystone.asked] == ["POST"]
+
+
+def test_what_was_made_goes_when_nobody_says_whether_it_is_taken():
+    keystone = Keystone()
+    keystone.refuses, keystone.status = "images", 502
+    with pytest.raises(RefusedError):
+        driver_of(keystone).make("c", "s-1")
+    assert [each[0] for each in keystone.asked] == ["POST", "DELETE", "DELETE"]
+
+
+def test_two_homes_of_a_user_make_the_same_rules_at_once():
+    keystone = Keystone()
+    keystone.conflicts = 3
+    assert driver_of(keystone).make("c", "s-1")
+    keystone.conflicts = 4
+    with pytest.raises(RefusedError, match="409"):
+        driver_of(keystone).make("c", "s-1")
+
+
+@pytest.mark.parametrize("service", ["limits", "networks", "images", "access_rules", "v3/1/limits"])
+@pytest.mark.parametrize("status", [401, 404])
+def test_where_a_service_takes_no_rules_what_drives_has_none(service, status):
+    keystone = Keystone(catalog=[*CATALOG, VOLUMES])
+    keystone.refuses, keystone.status = service, status
+    driver_of(keystone).make("c", "s-1")
     assert [each[0] for each in keystone.asked] == ["POST", "DELETE", "DELETE", "POST"]
     asked = keystone.asked[-1][2]["application_credential"]
     assert asked["unrestricted"]
@@ -350,7 +394,7 @@ def test_a_machine_is_not_sent_what_keystone_does_not_make(provider):
     keystone = Keystone()
     keystone.makes = 403
     with pytest.raises(UsageError, match=r"Keystone makes no application credential .*not here"):
-        DriverCredential(login_of("ours", {"auth": PASSWORD}), "home", keystone.send).make("c", "s-1")
+        driver_of(keystone).make("c", "s-1")
 
 
 @pytest.mark.parametrize("status", [500, 409])

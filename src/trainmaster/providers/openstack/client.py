@@ -27,8 +27,10 @@ from trainmaster.transport.http_calls import (
 _TIMEOUT_S: Final = 60.0
 #: Of Stein (2019): flavors and their properties in one answer, types of volumes.
 _NOVA: Final = "2.67"
+#: What a catalogue calls Cinder, if there is one.
+VOLUMES: Final = ("volumev3", "block-storage")
 #: What the address of a service must end with.
-_SERVICES: Final = {"compute": "", "network": "/v2.0", "image": "/v2"}
+_SERVICES: Final = {"compute": "", "network": "/v2.0", "image": "/v2", **dict.fromkeys(VOLUMES, "")}
 #: A request that is one too many is sent again so often, and waits so long at most.
 _TRIES: Final = 6
 _MOST_WAIT_S: Final = 60.0
