@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -10,6 +12,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from trainmaster.spec.errors import UsageError
+from trainmaster.transport.ray.guest import node_process
+from trainmaster.transport.ray.guest.node_process import NodeProcess
 from trainmaster.transport.ray.guest.proxy_program import Guest, Keeper, Seat, _actor, _connect
 from trainmaster.transport.ray.proxy import said_by
 
@@ -148,3 +152,23 @@ def test_a_node_that_does_not_say_its_time_is_told_with_the_others(monkeypatch: 
     assert "ahead_s" in seen["a"]
     assert (seen["b"]["error"], seen["c"]["error"]) == ("no answer in time", "it is gone")
     assert ray.kill.call_count == 2
+
+
+def test_what_cannot_begin_on_a_node_leaves_nothing_there(tmp_path: Path) -> None:
+    """It says so before it is a process of its own: the node is left out, and not asked for again."""
+    words = ["trainmaster-deadman", str(tmp_path / "scratch" / "m"), "60", "PATH", "/nowhere/of/ours", "a:1"]
+    done = subprocess.run(
+        [sys.executable, "-IS", "-c", Path(node_process.__file__).read_text(), *words],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode
+    assert "/nowhere/of/ours.held" in done.stderr.splitlines()[-1]
+    assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_a_node_with_too_many_files_open_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel brings a call no line; what runs there is ended in order, later."""
+    monkeypatch.setattr("socket.recv_fds", MagicMock(side_effect=[(b".", []), (b"", [])]))
+    process = MagicMock()
+    NodeProcess.serve(process, MagicMock())
+    process.end.assert_called_once_with()

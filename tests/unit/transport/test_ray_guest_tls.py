@@ -20,7 +20,7 @@ from trainmaster.transport.ray.guest.proxy_program import StrangerError, _connec
 
 
 @contextlib.contextmanager
-def server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+def server(answer: Callable[[socket.socket], object]) -> Iterator[str]:
     """What listens at an address, and answers the first who comes."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -44,11 +44,16 @@ def test_a_ray_is_known_by_its_first_word(monkeypatch: pytest.MonkeyPatch, tmp_p
     heard = list[bytes]()
 
     def plain(client: socket.socket) -> None:
-        heard.append(client.recv(100))
+        heard.append(client.recv(9999))  # all of it: else it hears that we hang up
         client.sendall(b"\0\0\x12\4\0\0\0\0\0")
 
     with server(plain) as address:
         _connect(address)
+    with (
+        server(lambda client: client.recv(9999)) as address,
+        pytest.raises(ConnectionError, match="hangs up"),
+    ):
+        _connect(address)  # a tunnel whose head is away: it is asked again
     with (
         server(lambda client: client.sendall(b"\x15\3\1\0\2\2\x28")) as address,
         pytest.raises(StrangerError, match="it has TLS, and RAY_USE_TLS is not set here"),

@@ -314,7 +314,7 @@ class _Line:
             return ProviderError(
                 f"Ray at {settings.address} does not answer: {said['away']}",
                 f"Does its head run, and can {where} connect to it? The address is in {settings.file}. If it "
-                f"wants a token: {guards}",
+                f"wants a token, or has TLS: {guards}",
             )
         return ProviderError(
             f"{where} does not start what speaks with Ray",

@@ -36,7 +36,7 @@ _TICK_S = 2.0
 _TERM_S = 3.0
 _SET_CHILD_SUBREAPER = 36
 #: Variables by which a driver on the node shows that Ray its token, or a certificate.
-GUARDS = ("RAY_AUTH_", "RAY_USE_TLS", "RAY_TLS_")
+_GUARDS = ("RAY_AUTH_", "RAY_USE_TLS", "RAY_TLS_")
 
 
 class Work:
@@ -197,7 +197,8 @@ class NodeProcess:
         """Answer the actor, until it is gone: each call comes by a line of its own."""
         with concurrent.futures.ThreadPoolExecutor(512) as pool:
             while (received := socket.recv_fds(stream, 1, 1))[0]:
-                pool.submit(self._answer, socket.socket(fileno=received[1][0]))
+                for line in received[1]:  # none if we have too many files open: who calls hears its end
+                    pool.submit(self._answer, socket.socket(fileno=line))
             self.end()
 
     def _answer(self, line: socket.socket) -> None:
@@ -277,21 +278,25 @@ def main() -> None:
     os.umask(0o077)
     directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     directory.mkdir(0o700)
-    (directory / "lease").write_text(str(int(up_s() + lease_s)))
-    if os.fork():
-        os._exit(0)
-    os.setsid()
-    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    (directory / "deadman.pid").write_text(str(os.getpid()))
     home = Path("~").expanduser()
     environ = {name: os.environ[name] for name in kept if name in os.environ}
     environ.update(HOME=str(home) if home.is_dir() else "/", TRAINMASTER_HANDED_ON=" ".join(kept))
     environ.update(TRAINMASTER_RAY_PYTHON=sys.executable, TRAINMASTER_RAY_ADDRESS=sys.argv[6])
     # By their own names they would be of a Ray of the run's own, too.
-    guards = {each: value for each, value in os.environ.items() if each.startswith(GUARDS)}
+    guards = {each: value for each, value in os.environ.items() if each.startswith(_GUARDS)}
     environ.update(TRAINMASTER_RAY_VARIABLES=json.dumps(guards))
     environ.setdefault("LANG", os.environ.get("LANG", "C.UTF-8"))
-    node_process = NodeProcess(directory, environ, shared)
+    try:
+        (directory / "lease").write_text(str(int(up_s() + lease_s)))
+        node_process = NodeProcess(directory, environ, shared)
+    except OSError:  # the disk is full, say: this node does not suit
+        remove(directory)
+        raise
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    (directory / "deadman.pid").write_text(str(os.getpid()))
     stream = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):

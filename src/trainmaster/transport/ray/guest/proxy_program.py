@@ -463,11 +463,16 @@ def _knock(host: str, port: int) -> None:
                 first = stream.recv(9)
         except TimeoutError:  # it is busy
             return
+        except (ConnectionError, ssl.SSLEOFError):
+            first = b""
         except OSError as error:
-            words = f"not with the certificates of RAY_TLS_...: {error}" if is_safe else str(error)
-            raise StrangerError(words) from None
+            if not is_safe:
+                raise
+            raise StrangerError(f"not with the certificates of RAY_TLS_...: {error}") from None
+    if not first:  # as a tunnel does whose other end is away: later may help
+        raise ConnectionError("it hangs up")
     if first[3:4] != b"\4":
-        raise StrangerError("it has TLS, and RAY_USE_TLS is not set here")
+        raise StrangerError("it is no Ray" if is_safe else "it has TLS, and RAY_USE_TLS is not set here")
 
 
 def _connect(address: str) -> None:
