@@ -469,8 +469,9 @@ def _knock(host: str, port: int) -> None:
             if not is_safe:
                 raise
             raise StrangerError(f"not with the certificates of RAY_TLS_...: {error}") from None
-    if not first:  # as a tunnel does whose other end is away: later may help
-        raise ConnectionError("it hangs up")
+    if not first:  # so does a tunnel whose other end is away: later may help
+        does_so = "takes no such certificate" if is_safe else "has TLS, where RAY_USE_TLS is not set here"
+        raise ConnectionError(f"it hangs up, as one that {does_so}")
     if first[3:4] != b"\4":
         raise StrangerError("it is no Ray" if is_safe else "it has TLS, and RAY_USE_TLS is not set here")
 
