@@ -5,12 +5,15 @@ Verbs import what they need when they run, so that ``--help`` and errors are qui
 
 from __future__ import annotations
 
-import gc
+# As little as can be: a Ctrl-C before `main` is Python's to answer, with a traceback.
 import os
 import signal
 import sys
-from types import FrameType
-from typing import Final
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Final
 
 __all__ = ["main"]
 
@@ -21,12 +24,14 @@ _COLLECTED_AFTER: Final = 400_000
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    # Until a verb catches it: a KeyboardInterrupt in the middle of an import shows as anything but itself.
+    signal.signal(signal.SIGINT, _interrupted)
+    import gc
+
     # Imports make much and drop nothing: looked through so seldom, they are as fast as without collection.
     # It is never off: any verb may take long.
     gc.set_threshold(_COLLECTED_AFTER)
     _fill_closed_streams()
-    # Until a verb catches it: a KeyboardInterrupt in the middle of an import shows as anything but itself.
-    signal.signal(signal.SIGINT, _interrupted)
     from trainmaster.cli.app import app
     from trainmaster.spec.errors import TrainmasterError
 
