@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
+from trainmaster.control.attempt.data_sources import BUILT_IN_PREFIX
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.quotes.quote_options import types_in
 from trainmaster.service.users.caller import Caller
@@ -218,7 +219,10 @@ class RecipeForm(BaseModel):
             of_experiment |= {("search", key): value and _scalar(value) for key, value in search.items()}
         if self.data:
             kind = "url" if self.data == "url" else "volume"
-            of_experiment["data", self.data_name or "data", kind] = _scalar(self.source)
+            source = self.source
+            if self.data == "built-in" and source:  # that set, also where a volume is called so
+                source = BUILT_IN_PREFIX + source.removeprefix(BUILT_IN_PREFIX)
+            of_experiment["data", self.data_name or "data", kind] = _scalar(source)
         of_experiment |= {("distributed", *key): value for key, value in self._distributed().items()}
         regions = types_in(self.region) if "," in self.region else self.region
         hardware: dict[str, Any] = {
@@ -367,6 +371,8 @@ def _fields(recipe: Any) -> dict[str, str]:  # noqa: ANN401 - it may be anything
         for kind in ("url", "volume"):
             if isinstance(source, dict) and isinstance(source.get(kind), str):
                 values |= {"data": kind, "data_name": name, "source": source[kind]}
+        if values.get("data") == "volume" and values["source"].startswith(BUILT_IN_PREFIX):
+            values |= {"data": "built-in", "source": values["source"].removeprefix(BUILT_IN_PREFIX)}
     values |= _command(at("experiments", one, "command"), parameters if isinstance(parameters, dict) else {})
     typed = {key: _typed(value) for key, value in values.items()}
     # A line that is filled in is one; a goal or a policy that is not there is the usual one.

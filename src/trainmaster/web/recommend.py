@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Query, Request, UploadFile
 from fastapi.responses import Response
@@ -15,7 +16,7 @@ from trainmaster.advisor.papers.recommend import recommend as recommended
 from trainmaster.api.rest.state import Reader, Runs
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.web.axes import FigureAxis, Tick, time_unit_s
-from trainmaster.web.rendering import duration, number, page
+from trainmaster.web.rendering import duration, number, page, redirect
 
 router = APIRouter(include_in_schema=False)
 _WIDTH: Final = 360
@@ -75,11 +76,13 @@ def recommend_by_table(
     caller: Reader,
     form: Annotated[RecommendTableForm, Form(media_type="multipart/form-data")],
 ) -> Response:
-    """The same by a table of one's own; nothing of it is kept."""
+    """The form: a table of one's own is not kept; without one it leads to an address that can be shared."""
     asked, name = RecommendForm(**form.model_dump(exclude={"file"})), "table"
     if form.file is not None and form.file.filename:
         sent, name = form.file.file.read(MOST_BYTES + 1), form.file.filename
         asked = asked.model_copy(update={"table": sent.decode("utf-8-sig", "replace")})
+    elif not asked.table.strip():
+        return redirect(f"/recommend?{urlencode(asked.model_dump(exclude={'table'}))}")
     asked = asked.model_copy(update={"profile": name})
     return _answered(request, asked, lambda wish: recommended(MeasuredTable.read(asked.table, name), wish))
 

@@ -521,10 +521,14 @@ def test_the_recommender_draws_time_against_machines(browser):
     page = browser.post("/recommend", data=asked, files={"file": ("mine.csv", table)}).text
     assert "Take <strong>2</strong> machines" in page
     assert "4,64,5,40" in page, "it is kept in the page for the next question"
-    assert (
-        "mine.csv:1: no column"
-        in browser.post("/recommend", data=asked, files={"file": ("mine.csv", "a\n")}).text
-    )
+    page = browser.get("/recommend").text
+    assert 'method="post" enctype="multipart/form-data"' in page, "its one button, and Enter, send the file"
+    assert page.count("<button", page.index('class="filters"')) == 1
+    empty = browser.post("/recommend", data=asked | {"batch": "64000", "latency_ms": "20"})
+    page = browser.get(empty.headers["location"]).text  # an address that can be shared
+    assert "the best of 3, by 113 measurements and the rule <em>lookup" in page, "no file: it is the profile"
+    page = browser.post("/recommend", data=asked, files={"file": ("mine.csv", "a\n")}).text
+    assert "mine.csv:1: no column" in page
     page = browser.get("/recommend?batch=64000&latency_ms=0&beta=200&usd_per_hour=1").text
     assert "Take <strong>3</strong> machines" in page
     assert "$3.00" in page

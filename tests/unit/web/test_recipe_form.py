@@ -140,6 +140,15 @@ def test_a_field_changes_one_key_and_can_be_taken_back(text, data):
     assert changed(more, **{field: ""}) == text
 
 
+def test_a_built_in_set_is_meant_also_where_a_volume_has_its_name():
+    """The plain name would be the volume."""
+    form = RecipeForm(data="built-in", source="digits")
+    assert 'volume: "built-in:digits"' in form.text() or "volume: built-in:digits" in form.text()
+    found = RecipeForm.of(form.text())
+    assert (found.data, found.source) == ("built-in", "digits")
+    assert RecipeForm.of(RecipeForm(data="volume", source="digits").text()).data == "volume"
+
+
 def test_comments_and_what_no_field_knows_stay_when_a_field_is_emptied():
     text = "name: a\nexperiments:\n  one:  # first\n    command: ls\n    search: {metric: loss, goal: min}\n"
     text += "    data:\n      photos: {volume: photos@3, mount: true}\n    hardware: {gpus: 4, spot: true}\n"
