@@ -32,6 +32,7 @@ class ClusterFacts:
         gpus: that each of its workers' machines has.
         machines: how many it has in all.
         billed: how each of its machines is billed, and since when; None of one that is not there yet.
+        is_over: it is given back.
     """
 
     experiments: tuple[str, ...]
@@ -47,6 +48,7 @@ class ClusterFacts:
     gpus: int = 0
     machines: int = 1
     billed: tuple[tuple[Rental, float | None], ...] = ()
+    is_over: bool = False
 
     def paid_s(self, now: float) -> float:
         """Seconds from now on that are paid already, or will be at least: by the prices of its machines."""
@@ -201,6 +203,7 @@ def _facts(record: ClusterRecord, phases: Mapping[str, ExperimentPhases]) -> Clu
         rental.gpus,
         sum(role.count for role in plan.roles),
         _billed(record, is_there),
+        record.state in (ClusterState.ENDING, ClusterState.ENDED),
     )
 
 

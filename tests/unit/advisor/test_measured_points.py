@@ -66,10 +66,26 @@ def test_several_machines_have_no_loopback_between_them():
 def test_where_the_time_went_is_told():
     quote = make_quote([Subject(workload(), knowledge(seen(1), seen(2)))], market(V100), QuoteLimits()).main
     one, two = quote.as_dict()["measured"]
-    assert one["time_shares"] == {"computing": 0.3, "waiting": 0.7, "network": None, "server": 0.5}
+    shares = {"computing": 0.3, "waiting": 0.7, "network": None, "server": 0.5, "data": None}
+    assert one["time_shares"] == shares
     assert two["time_shares"]["network"] == pytest.approx(5e7 * 8 / 1e10 / two["step_time_s"], abs=1e-3)
     assert (two["bytes_in"], two["bytes_out"], two["workers"]) == (4e7, 5e7, 2)
-    assert quote.bottleneck.startswith("waiting")
+    assert quote.bottleneck == (
+        "waiting: workers computed 30% of the measured time; else they slept, or waited for what is not seen"
+    )
+
+
+def test_data_are_waited_for_only_where_disks_or_volumes_were():
+    def told(data):
+        found = seen(1)
+        found = replace(found, time_shares=replace(found.time_shares, data=data))
+        return make_quote(
+            [Subject(workload(), knowledge(found))], market(V100), QuoteLimits()
+        ).main.bottleneck
+
+    assert told(0.5).startswith("waiting for data: ")
+    assert "and waited for disks or volumes 50% of it" in told(0.5)
+    assert told(0.05).startswith("waiting: ")
     assert make_quote([training()], market(V100), QuoteLimits()).main.bottleneck.startswith("compute")
 
 

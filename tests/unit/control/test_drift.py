@@ -38,8 +38,22 @@ WORST = "worker-1"
         (GANG, {"step_s": 2.0}, "network carries less", ""),
         (GANG, {"step_s": 2.0, "sent_bytes": 1e3}, "one of its machines is slow", ""),
         (GANG, {"step_s": 2.0, "sent_bytes": None, "round_trip_ms": None, "others": None}, "is slow", ""),
-        (ALONE, {"step_s": 2.0}, "it waits for its data", ""),
-        (replace(ALONE, cpu_wait_s=None), {"step_s": 2.0}, "data, or its machine has used its credits", ""),
+        (ALONE, {"step_s": 2.0}, "it sleeps, or waits for something else than disks", ""),
+        (
+            replace(ALONE, cpu_wait_s=None),
+            {"step_s": 2.0},
+            "network, or its machine has used its credits",
+            "",
+        ),
+        (replace(ALONE, io_wait_s=None), {"step_s": 2.0}, "or waits for its data or something else", ""),
+        # Who receives much, and less than before, waits for that; who receives hardly anything sleeps.
+        (
+            replace(ALONE, received_bytes=5e6),
+            {"step_s": 2.0},
+            "data from the network, of which 2.5 MB/s come, not 5",
+            "",
+        ),
+        (replace(ALONE, received_bytes=1e3), {"step_s": 2.0}, "it sleeps", ""),
         # Credits of a virtual machine: what its kernel was not given, it cannot count as a wait.
         (ALONE, {"step_s": 2.0, "stolen_s": {"worker-0": 0.9}}, "loses 0.9 s of it to others", "worker-0"),
         (GANG, {"step_s": 2.0, "stolen_s": {"worker-0": 0.0, "worker-1": 0.9}}, "used its credits", WORST),
@@ -104,7 +118,7 @@ def slowed(tmp_path, begin, end):
 def test_what_a_task_has_left_says_that_it_waits(tmp_path):
     told = DriftMeter().look(slowed(tmp_path, 0, 90), tmp_path, 1000.0, 1089.0)
     assert told is not None
-    assert "it waits for its data" in told.words
+    assert "it sleeps, or waits for its data or something else" in told.words
     assert told.words.startswith("a step takes 0.3")
 
 

@@ -295,3 +295,84 @@ def test_points_of_a_gang_on_two_machines_say_so(tmp_path):
     world.look(120, step_s=0.5)
     (measured,) = world.tracker._known.live["main"].values()
     assert (measured.offer, measured.point.nodes) == ("lab:large", 2)
+
+
+# --- a sweep over several places --------------------------------------------------------------------------
+
+
+class Spread:
+    """A sweep of eight tasks of 100 steps: one at a time on a host of one's own, and one on a rented machine.
+
+    Args:
+        steps_s: what a step takes in each place, in their order.
+        same: what was measured before.
+    """
+
+    def __init__(self, directory, steps_s, same=()):
+        path = directory / "recipe.yaml"
+        keys = {"command": "c {{x}}", "parameters": {"x": list(range(8))}, "steps": 100, "workers": 2}
+        recipe = {"name": "job", "provider": ["hosts", "lab"], "experiments": {"main": keys}}
+        path.write_text(json.dumps(recipe))
+        own = record(count=1, rental=Rental(slots=1, is_rented=False))
+        rented = record(count=1, rental=replace(LARGE, slots=1))
+        self.records = [replace(own, provider="hosts"), rented]
+        self.steps_s, self.database = steps_s, Store()
+        self.recipe = read_recipe(path)
+        self.tasks = {n: Task("main", n, State.RUNNING, attempt=1, started_at=READY) for n in (0, 1)}
+        experiment = ExperimentState("main", (), 8, 8, State.RUNNING, live=dict(self.tasks), created=2)
+        self.run_state = RunState("r", {"main": experiment}, State.RUNNING)
+        self.progress = {
+            ("main", n): SimpleNamespace(
+                trace=trace_of(self.recipe.experiments["main"], 0.5),
+                aimed=None,
+                directory=directory,
+                total_steps=100,
+                metrics={},
+            )
+            for n in self.tasks
+        }
+        self.tracker = QuoteTracker(
+            self.database,
+            self.recipe,
+            "r",
+            lambda: {"main": History(Fingerprint("exact", "similar"), list(same))},
+            elapsed=lambda now: now - READY,
+            slots=8,
+            costs=RecordedClusterCosts("hosts", lambda: self.records),
+            where=lambda attempt: where_on(self.records[int(attempt.split("-")[-1].split("/")[-2])]),
+        )
+
+    def binding(self, until_s):
+        """The quote that is bound while both first tasks train."""
+        for now in np.arange(READY, READY + until_s, 0.5).tolist():
+            for (_, n), found in self.progress.items():
+                step = int((now - READY) / self.steps_s[n]) + 1
+                found.trace.add(now, step)
+                found.metrics["step"] = step
+            self.tracker.look(self.run_state, self.progress, now)
+            until(lambda: not self.tracker._busy or not self.tracker._done.empty(), "its quote")
+        (only,) = [row for row in self.database.rows if row["kind"] == "binding"]
+        return QuoteRecord.of_row(only)
+
+
+@pytest.mark.parametrize("steps_s", [(1.0, 0.25), (0.25, 1.0)], ids=["first is slow", "first is fast"])
+def test_a_sweep_over_two_places_is_quoted_by_the_speed_of_each(tmp_path, steps_s):
+    """Of eight tasks the fast place makes six, one after the other, and the slow one two: 200 s.
+
+    As fast as the first everywhere they would take 400 s, or 100 s.
+    """
+    found = Spread(tmp_path, steps_s).binding(21)
+    assert 150 < found.time_s.p50 < 225
+    assert found.time_s.holds(200.0)
+
+
+def test_a_place_that_has_shown_nothing_yet_is_as_fast_as_it_was_before(tmp_path):
+    point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.25)
+    before = [Measurement(point, duration_s=25.0, offer="lab:large", startup_s=0.1)]
+    world = Spread(tmp_path, (1.0, 0.25), before)
+    del world.run_state.experiments["main"].live[1], world.progress["main", 1]
+    assert world.binding(21).time_s.holds(200.0)
+    unknown = Spread(tmp_path, (1.0, 0.25))
+    del unknown.run_state.experiments["main"].live[1], unknown.progress["main", 1]
+    wide = unknown.binding(21).time_s
+    assert wide.p95 / wide.p5 > 1.3, "published figures say little"

@@ -162,6 +162,11 @@ class Knowledge:
         """Median share of a step's time that workers were seen computing; None if unknown."""
         return _median([m.time_shares.computing for m in self.measurements if m.time_shares is not None])
 
+    @property
+    def data_share(self) -> float | None:
+        """The same for which disks or mounted volumes were waited for."""
+        return _median([m.time_shares.data for m in self.measurements if m.time_shares is not None])
+
     def as_whole_tasks(self) -> Knowledge | None:
         """By how long tasks took from start to end, where their number of steps is unknown.
 

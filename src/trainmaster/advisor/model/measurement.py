@@ -93,33 +93,38 @@ class TimeShares:
 
     Attributes:
         computing: a worker's devices, or at least one of its cores, were busy.
-        waiting: neither was: for other workers, servers, the network or data.
+        waiting: neither was: it slept, or waited for other workers, servers, the network or data.
         network: what a worker sent, or received, takes at the rate of its network card; between machines.
         server: of the busiest parameter server's processors.
+        data: anything on a worker's machine waited for a disk or a mounted volume.
     """
 
     computing: float | None = None
     waiting: float | None = None
     network: float | None = None
     server: float | None = None
+    data: float | None = None
 
     @classmethod
-    def of(cls, cores: float | None, devices: float | None, server: float | None) -> TimeShares:
+    def of(
+        cls, cores: float | None, devices: float | None, server: float | None, data: float | None = None
+    ) -> TimeShares:
         """Of what workers and servers kept busy.
 
         Args:
             cores: that one worker kept busy on average.
             devices: share of the time that a worker's accelerators were busy; None without any.
             server: share of a parameter server's processors that was busy.
+            data: share of the time for which disks or volumes were waited for.
 
         >>> TimeShares.of(cores=1.7, devices=0.25, server=None)
-        TimeShares(computing=0.25, waiting=0.75, network=None, server=None)
+        TimeShares(computing=0.25, waiting=0.75, network=None, server=None, data=None)
         """
         busy = devices if devices is not None else cores
         if busy is None:
-            return cls(server=server)
+            return cls(server=server, data=data)
         computing = round(min(busy, 1.0), 4)
-        return cls(computing, round(1 - computing, 4), None, server)
+        return cls(computing, round(1 - computing, 4), None, server, data)
 
     def over(self, nic_mbps: float, bytes_per_step: float, step_time_s: float) -> TimeShares:
         """The same with what a network card takes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,6 +23,9 @@ from trainmaster.spec.log_normal import LogNormal
 _LATER: Final = 0.06
 #: A task that has taken longer than it should takes at least this share of its time more.
 _LEFT: Final = 0.05
+#: Slots that are free at the same time are taken in their order; halvings of a time that find when that is.
+_TIE_S: Final = 1e-6
+_HALVED: Final = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class RunningTask:
         reports: steps, and values of its target's metric there; empty without a target.
         ends: shares of its steps at which it may end as its target is reached; empty: all of them are made.
         number: of its experiment's tasks, which begin in this order.
+        machine: what it runs on, as measurements call it; empty if unknown.
     """
 
     elapsed_s: float
@@ -42,6 +46,7 @@ class RunningTask:
     reports: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     ends: tuple[float, ...] = ()
     number: int = 0
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +103,104 @@ def remaining_s(timing: Timing, one: Candidates, doing: Doing) -> Floats:
     waiting = max(total - doing.ended - len(doing.running), 0)
     if waiting == total:
         return timing.outcomes(one).time_s[:, 0]
-    task = _copies(timing.task_s(one))
-    training = _copies(timing.training_s(one))
+    begun, later = _under_way(timing, one, doing, waiting)
+    slots = max(float(one.at_once[0]), len(begun), 1.0)
+    longest = np.max(begun, axis=0) if begun else np.zeros(DRAWS)
+    if not waiting:
+        return longest
+    work = waiting * later + (np.sum(begun, axis=0) if begun else 0.0)
+    # the last ones end one after the other: half a task is lost on average
+    work = work / slots + 0.5 * later * (1 - 1 / slots)
+    return np.maximum(work, longest)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceNow:
+    """One of the places that a sweep spreads over.
+
+    Attributes:
+        timing: by what is known of its machines. one: its cluster.
+        doing: what runs there.
+        come_s: (DRAWS,) until its machines are there.
+        slower: (DRAWS,) how many times as long its machines train as those that `timing` is of.
+    """
+
+    timing: Timing
+    one: Candidates
+    doing: Doing = Doing()
+    come_s: Floats | float = 0.0
+    slower: Floats | float = 1.0
+
+
+def remaining_in_places_s(places: Sequence[PlaceNow], ended: int) -> Floats:
+    """(DRAWS,) seconds until the last task of a sweep over several places has ended.
+
+    Each task begins where something is free first, and takes what tasks take there.
+
+    Args:
+        places: in their order.
+        ended: how many of its tasks have ended.
+    """
+    total = places[0].timing.workload.tasks
+    waiting = max(total - ended - sum(len(place.doing.running) for place in places), 0)
+    free, each, running = list[Floats](), list[Floats](), list[Floats]()
+    for place in places:
+        begun, later = _under_way(place.timing, place.one, place.doing, waiting, place.slower)
+        slots = max(int(place.one.at_once[0]), len(begun), 1)
+        running += begun
+        free += [*begun, *[np.zeros(DRAWS) + place.come_s] * (slots - len(begun))]
+        each += [later] * slots
+    last = _last_end_s(np.array(free), np.array(each), waiting)
+    return np.max([*running, last], axis=0)
+
+
+def _last_end_s(free: Floats, each: Floats, tasks: int) -> Floats:
+    """(S,) when the last of so many tasks ends, of which each takes the first of K slots that is free.
+
+    Of slots that are free at once the first one is taken.
+
+    >>> _last_end_s(np.array([[0.0], [5.0]]), np.array([[10.0], [100.0]]), 3).round(3).tolist()
+    [105.0]
+    >>> _last_end_s(np.array([[0.0], [0.0]]), np.array([[10.0], [100.0]]), 1).round(3).tolist()
+    [10.0]
+
+    Args:
+        free: (K, S) when slots are free.
+        each: (K, S) what a task takes there.
+        tasks: how many.
+    """
+    if not tasks:
+        return np.zeros(free.shape[1])
+    free = free + _TIE_S * np.arange(len(free))[:, None]
+    each = np.maximum(each, 1e-3)
+
+    def begun(until: Floats) -> Floats:
+        return np.maximum(np.floor((until - free) / each) + 1, 0.0)
+
+    low, high = free.min(0) - 1.0, (free + (tasks - 1) * each).min(0) + _TIE_S / 2
+    for _ in range(_HALVED):
+        middle = (low + high) / 2
+        are_enough = begun(middle).sum(0) >= tasks
+        low, high = np.where(are_enough, low, middle), np.where(are_enough, middle, high)
+    many = begun(high)
+    return np.asarray(np.where(many > 0, free + many * each, 0.0).max(0), dtype=float)
+
+
+def _under_way(
+    timing: Timing, one: Candidates, doing: Doing, waiting: int, slower: Floats | float = 1.0
+) -> tuple[list[Floats], Floats]:
+    """(DRAWS,) seconds that each running task still takes, and that one takes which waits still.
+
+    Args:
+        timing: of their machines.
+        one: their cluster.
+        doing: what runs there.
+        waiting: how many tasks of the experiment have not begun.
+        slower: their training takes so many times as long.
+    """
+    total = timing.workload.tasks
+    task, training = _copies(timing.task_s(one)), _copies(timing.training_s(one))
+    task, training = task + training * (slower - 1.0), training * slower
     has_steps = timing.knowledge.model is not None
     tail = _copies(timing.tail_s())
     trained = _copies(timing.trained(one))
@@ -110,15 +211,9 @@ def remaining_s(timing: Timing, one: Candidates, doing: Doing) -> Floats:
         if timing.workload.target is None:
             each = order.with_ends(each)
         begun.append(_left(task - training + mine, mine, training / trained, tail, each, has_steps, trained))
-    slots = max(float(one.at_once[0]), len(begun), 1.0)
-    longest = np.max(begun, axis=0) if begun else np.zeros(DRAWS)
     if not waiting:
-        return longest
-    later = task - training + training * order.over_average(range(total - waiting, total), trained)
-    work = waiting * later + (np.sum(begun, axis=0) if begun else 0.0)
-    # the last ones end one after the other: half a task is lost on average
-    work = work / slots + 0.5 * later * (1 - 1 / slots)
-    return np.maximum(work, longest)
+        return begun, np.zeros(DRAWS)
+    return begun, task - training + training * order.over_average(range(total - waiting, total), trained)
 
 
 def forecast(
@@ -191,6 +286,7 @@ def forecast_rented(
     provider: str,
     waited: Sequence[Waited] = (),
     gave_back_s: Sequence[float] = (),
+    apart: Collection[str] = (),
 ) -> tuple[Interval, Interval]:
     """Seconds and dollars of a whole run on machines of a provider.
 
@@ -205,6 +301,7 @@ def forecast_rented(
         provider: whose they are.
         waited: how long earlier runs waited for its machines.
         gave_back_s: what giving them back took.
+        apart: experiments whose time counts the wait for each of their clusters already.
     """
     rng = np.random.default_rng(6)
 
@@ -219,7 +316,7 @@ def forecast_rented(
     for part in (part for part in parts if not part.is_there):
         wait = machines_belief(there.provisioning_s, waited, provider, part.machine, machines=part.machines)
         come_s = wait.median * np.exp(wait.spread * normal)
-        absent |= dict.fromkeys(part.experiments, come_s)
+        absent |= {name: come_s for name in part.experiments if name not in apart}
     takes = {name: left[name] * later + absent.get(name, 0.0) for name in left}
     begins, ends = schedule(takes, after)
     rest = np.max(list(ends.values()), axis=0) if ends else np.zeros(DRAWS)

@@ -55,6 +55,8 @@ _FASTER: Final = 0.01
 _SHARES: Final = (0.75, 0.5, 1 / 3, 0.25, 0.125)
 #: Most of the time is something else than training from here on.
 _MOSTLY: Final = 0.5
+#: Of the time in which workers do not compute, waits for disks and volumes must be so much to be named.
+_WAITS_FOR_DATA: Final = 0.3
 _SHARES_OF_TARGET: Final = {"p5": 0.05, "p50": 0.5, "p95": 0.95}
 
 
@@ -375,7 +377,11 @@ def _bottleneck(timing: Timing, one: Candidates, time_s: float) -> str:
     shapes = timing.shapes(one)
     words = known.model.bottlenecks(shapes, np.median(timing.slowness(one), axis=0, keepdims=True))[0]
     if words.startswith("compute") and (busy := known.computing_share) is not None and busy < _MOSTLY:
-        return f"waiting: for data, or other programs; workers computed {busy:.0%} of the measured time"
+        data = known.data_share
+        told = f"workers computed {busy:.0%} of the measured time"
+        if data is not None and data >= _WAITS_FOR_DATA * (1 - busy):
+            return f"waiting for data: {told}, and waited for disks or volumes {data:.0%} of it"
+        return f"waiting: {told}; else they slept, or waited for what is not seen"
     return words
 
 

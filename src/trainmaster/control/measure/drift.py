@@ -46,7 +46,7 @@ _OF_CARD: Final = (
     "sends for {} s of it",
     "the network card of its machine is full, or carries less: replace the machine",
 )
-#: A member that sends less a step waits for no network card.
+#: A member that sends less a step waits for no network card; one that receives less, for no data from there.
 _MUCH_BYTES: Final = 1e5
 
 
@@ -64,6 +64,7 @@ class StepProfile:
         sending_s: per step, for which a member was sending to other machines, by member.
         stolen_s: per step, of processors that the hypervisor gave to others, by member.
         io_wait_s: per step, for which anything on a member's machine waited for disks and mounts, by member.
+        received_bytes: per step; None if unknown.
     """
 
     step_s: float
@@ -76,6 +77,7 @@ class StepProfile:
     sending_s: Mapping[str, float] | None = None
     stolen_s: Mapping[str, float] | None = None
     io_wait_s: Mapping[str, float] | None = None
+    received_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +185,22 @@ def _why_slower(before: StepProfile, now: StepProfile) -> str:
     if now.members == 1:
         waited_s = sum((now.cpu_wait_s or {}).values()) - sum((before.cpu_wait_s or {}).values())
         is_credits = not now.cpu_wait_s or waited_s >= _STANDS_OUT * longer_s
-        return "and it computes no more: it waits for its data" + is_credits * _CREDITS
+        return f"and it computes no more: {_waits_alone(before, now)}" + is_credits * _CREDITS
     if now.sent_bytes is not None and now.sent_bytes > _MUCH_BYTES:
         rate, had = now.sent_bytes / now.step_s / 1e6, now.sent_bytes / before.step_s / 1e6
         told = f"members send {rate:.3g} MB/s, not {had:.3g}"
         return f"and they compute no more: the network carries less ({told}), or one machine is slow"
     return "and members compute no more and send little: one of its machines is slow"
+
+
+def _waits_alone(before: StepProfile, now: StepProfile) -> str:
+    """For what a single process waits, by what is seen of it: not for data where nothing says so."""
+    if (now.received_bytes or 0.0) > _MUCH_BYTES:
+        got, had = ((each.received_bytes or 0.0) / each.step_s / 1e6 for each in (now, before))
+        return f"it waits for its data from the network, of which {got:.3g} MB/s come, not {had:.3g}"
+    if not now.io_wait_s:
+        return "it sleeps, or waits for its data or something else, which this kernel does not count"
+    return "it sleeps, or waits for something else than disks, volumes and the network"
 
 
 def _data_waits(before: StepProfile, now: StepProfile) -> str:
@@ -230,7 +242,10 @@ def pace_of(
     if steps < 1 or not used:
         return None
     step_s = (end - begin) / steps
-    sent = [usage.bytes_sent / usage.seconds for usage in used if usage.bytes_sent is not None]
+    sent, received = (
+        [count / usage.seconds for usage in used if (count := getattr(usage, name)) is not None]
+        for name in ("bytes_sent", "bytes_received")
+    )
     trips = [usage.round_trip_ms for usage in used if usage.round_trip_ms is not None]
     return StepProfile(
         step_s,
@@ -240,6 +255,7 @@ def pace_of(
         _others(directory, begin, end, None if whole else _TAIL_BYTES),
         len(used),
         *(_per_step(found, each, step_s) for each in _BY_MEMBER),
+        sum(received) / len(received) * step_s if received else None,
     )
 
 

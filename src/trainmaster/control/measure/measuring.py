@@ -294,11 +294,15 @@ def _latency_ms(usages: Iterable[Usage]) -> float | None:
 def _shares(experiment: Experiment, point: Point, workers: Sequence[Usage]) -> TimeShares:
     """Where the time went: what members kept busy. What the network took is known with the network card."""
     busy = [each.gpu_utilisation for each in workers if each.gpu_utilisation is not None]
+    waits = [
+        each.io_wait_seconds / max(each.seconds, 1e-3) for each in workers if each.io_wait_seconds is not None
+    ]
     gpus = max(experiment.hardware.gpu_count, 1)
     return TimeShares.of(
         cores=sum(each.cpu_share for each in workers) / len(workers) if workers else None,
         devices=sum(busy) / len(busy) / gpus if busy else None,
         server=point.server_cpu,
+        data=round(min(sum(waits) / len(waits), 1.0), 4) if waits else None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,16 +17,20 @@ from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.phases import Waited
+    from trainmaster.advisor.market.workload import Workload
     from trainmaster.advisor.model.devices import Device
+    from trainmaster.advisor.model.knowledge import Knowledge
     from trainmaster.advisor.model.measurement import Measurement, SeenCurve
     from trainmaster.advisor.model.shapes import Floats
     from trainmaster.advisor.model.target_steps import TargetBelief
-    from trainmaster.advisor.quote.forecast import Doing, Overhead
+    from trainmaster.advisor.quote.forecast import Doing, Overhead, PlaceNow
     from trainmaster.advisor.quote.quote import Interval
     from trainmaster.control.decide.resizing import Outlook
-    from trainmaster.control.loop.run_state import ExperimentState
+    from trainmaster.control.loop.recording import Where
+    from trainmaster.control.loop.run_state import ExperimentState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.control.measure.run_phases import Span
+    from trainmaster.providers import Catalogue
     from trainmaster.service.cluster_costs import ClusterFacts
 
 #: On rented machines there is room for as many processes as are asked for.
@@ -83,6 +87,14 @@ class RentedNow:
         one = self.cluster(experiment.name)
         return 1 if one is None else gang_nodes(experiment, one.nodes, one.gpus)
 
+    def places(self, experiment: str) -> dict[str, list[ClusterFacts]]:
+        """What the tasks of an experiment spread over, by what its machines are called in measurements."""
+        found: dict[str, list[ClusterFacts]] = {}
+        for each in self.clusters:
+            if experiment in each.experiments and not each.is_over:
+                found.setdefault(each.machine, []).append(each)
+        return found
+
     def cluster(self, experiment: str) -> ClusterFacts | None:
         """That of an experiment; the first of several."""
         return next((each for each in self.clusters if experiment in each.experiments), None)
@@ -110,9 +122,12 @@ def machines_of_workers(experiment: Experiment, gpus: int) -> int:
 
 
 def doing_of(
-    experiment: ExperimentState, progress: Mapping[tuple[str, int], TaskProgress], now: float
+    experiment: ExperimentState,
+    progress: Mapping[tuple[str, int], TaskProgress],
+    now: float,
+    where: Callable[[Task], Where] | None = None,
 ) -> Doing:
-    """How far an experiment is."""
+    """How far an experiment is, and on what its tasks run."""
     from trainmaster.advisor.quote.forecast import Doing, RunningTask
 
     running = []
@@ -123,7 +138,9 @@ def doing_of(
         share = None if found is None else share_done(found)
         aimed = None if found is None else found.aimed
         reports = ((), ()) if aimed is None else (tuple(aimed.steps), tuple(aimed.values))
-        running.append(RunningTask(max(now - task.started_at, 0.0), share, reports, number=task.key[1]))
+        machine = "" if where is None else where(task).offer
+        elapsed_s = max(now - task.started_at, 0.0)
+        running.append(RunningTask(elapsed_s, share, reports, number=task.key[1], machine=machine))
     return Doing(sum(experiment.ended.values()), tuple(running))
 
 
@@ -178,8 +195,13 @@ def forecast_inputs(
     Raises:
         NotKnown: too little was measured.
     """
-    from trainmaster.advisor.model.knowledge import Knowledge
-    from trainmaster.advisor.quote.forecast import RentedPart, forecast, forecast_rented, remaining_s
+    from trainmaster.advisor.quote.forecast import (
+        RentedPart,
+        forecast,
+        forecast_rented,
+        remaining_in_places_s,
+        remaining_s,
+    )
     from trainmaster.advisor.quote.quantiles import interval
     from trainmaster.advisor.quote.supply import own_cluster, own_load, own_timing
     from trainmaster.providers import load_catalogue
@@ -193,13 +215,11 @@ def forecast_inputs(
     left, load, left_s = {}, {}, {}
     training: dict[str, dict[str, Span]] = {}
     sizes: dict[str, tuple[Outlook, ...]] = {}
-    points = 0
+    points, spread_out = 0, set[str]()
     for number, (name, (is_over, how_far)) in enumerate(doing.items()):
         if is_over:
             continue
         experiment, device = recipe.experiments[name], devices[name]
-        same, similar = measured[name]
-        learnt = Knowledge.of(same, similar, {device.offer: device}, {}, recipe.seed)
         room = slots if rented is None else rented.slots(name)
         # On this machine `workers` are slots, elsewhere they are machines, and those are all to be used.
         spread = experiment.workers if rented is None else None
@@ -207,16 +227,25 @@ def forecast_inputs(
         seen = (curves or {}).get(name, ())
         ends = (plays or {}).get(name, ())
         workload = workload_of(experiment, recipe.seed, at_once=at_once, curves=seen, plays=ends)
-        if learnt is not None and learnt.model is not None and not workload.has_length:
-            learnt = learnt.as_whole_tasks()
-        if learnt is None:
-            raise NotKnown(name)
-        points += learnt.points
-        timing = own_timing(workload, learnt, here, room, 100 * number)
-        at_once = min(at_once, workload.tasks)
-        nodes = 1 if rented is None else rented.nodes(experiment)
-        one = own_cluster(timing, room, min(workload.lengths), at_once, nodes)
-        left[name] = remaining_s(timing, one, _with_ends(experiment, how_far, workload.target))
+        how_far = _with_ends(experiment, how_far, workload.target)
+        if rented is not None and len(rented.places(name)) > 1:
+            spread_out.add(name)
+            several = _in_places(
+                experiment, workload, here, measured[name], rented, how_far, number, recipe.seed
+            )
+            points += sum(len(some) for some in measured[name])
+            timing, one = several[0].timing, several[0].one
+            left[name] = remaining_in_places_s(several, how_far.ended)
+        else:
+            learnt = _learnt(workload, *measured[name], device, recipe.seed)
+            if learnt is None:
+                raise NotKnown(name)
+            points += learnt.points
+            timing = own_timing(workload, learnt, here, room, 100 * number)
+            at_once = min(at_once, workload.tasks)
+            nodes = 1 if rented is None else rented.nodes(experiment)
+            one = own_cluster(timing, room, min(workload.lengths), at_once, nodes)
+            left[name] = remaining_s(timing, one, how_far)
         if rented is not None:
             left[name] = left[name] + timing.change_s()
         left_s[name] = span(left[name])
@@ -246,6 +275,7 @@ def forecast_inputs(
             each.quantum_s,
         )
         for each in rented.clusters
+        if not each.is_over
     ]
     time_s, cost_usd = forecast_rented(
         elapsed_s,
@@ -256,5 +286,93 @@ def forecast_inputs(
         rented.provider,
         rented.waited,
         rented.gave_back_s,
+        spread_out,
     )
     return Forecast(time_s, cost_usd, points, training, left_s, sizes)
+
+
+def _learnt(
+    workload: Workload,
+    same: Sequence[Measurement],
+    similar: Sequence[Measurement],
+    device: Device,
+    seed: int,
+) -> Knowledge | None:
+    """What was measured on one kind of machine; None if that says nothing of how long tasks take."""
+    from trainmaster.advisor.model.knowledge import Knowledge
+
+    found = Knowledge.of(same, similar, {device.offer: device}, {}, seed)
+    if found is not None and found.model is not None and not workload.has_length:
+        return found.as_whole_tasks()
+    return found
+
+
+def _in_places(
+    experiment: Experiment,
+    workload: Workload,
+    here: Catalogue,
+    measured: tuple[Sequence[Measurement], Sequence[Measurement]],
+    rented: RentedNow,
+    how_far: Doing,
+    number: int,
+    seed: int,
+) -> list[PlaceNow]:
+    """Places of a sweep, each by what was measured there; else by the best known one and published figures.
+
+    Raises:
+        NotKnown: nothing was measured in any of them.
+    """
+    import numpy as np
+
+    from trainmaster.advisor.market.phases import machines_belief
+    from trainmaster.advisor.model.devices import Device, speed_ratio
+    from trainmaster.advisor.quote.forecast import PlaceNow
+    from trainmaster.advisor.quote.supply import own_cluster, own_timing
+    from trainmaster.advisor.quote.timing import DRAWS
+    from trainmaster.providers.capabilities import capabilities_of
+
+    places = rented.places(experiment.name)
+    known: dict[str, Knowledge] = {}
+    for machine, clusters in places.items():
+        same, similar = ([each for each in some if each.offer == machine] for some in measured)
+        device = Device(experiment.hardware.device, float(sum(c.slots for c in clusters)), machine)
+        if (learnt := _learnt(workload, same, similar, device, seed)) is not None:
+            known[machine] = learnt
+    if not known:
+        raise NotKnown(experiment.name)
+    best = max(known, key=lambda machine: known[machine].points)
+
+    def normal(stream: int) -> Floats:
+        return np.random.default_rng((9, number, stream)).standard_normal(DRAWS)
+
+    def one_of(machine: str) -> Device:
+        """What one worker has of a machine there, as far as it makes use of that."""
+        first, used = places[machine][0], known[best].cores_per_worker
+        cores = first.slots / max(first.nodes, 1)
+        cores = cores if used is None else min(cores, max(used, 1.0))
+        return Device(experiment.hardware.device, cores, machine)
+
+    found = []
+    for i, (machine, clusters) in enumerate(places.items()):
+        learnt, slower, come_s = known.get(machine, known[best]), np.ones(DRAWS), np.zeros(DRAWS)
+        if machine not in known:
+            ratio, share = speed_ratio(one_of(machine), one_of(best)), learnt.computes
+            slower = 1 - share + share * np.exp(-ratio.log + ratio.spread * normal(2 * i))
+        if not any(each.is_there for each in clusters):
+            first = clusters[0]
+            provider = first.provider or rented.provider
+            can = capabilities_of(provider)
+            wait = machines_belief(
+                can.provisioning_s, rented.waited, provider, machine, machines=first.machines
+            )
+            come_s = wait.median * np.exp(wait.spread * normal(2 * i + 1))
+        room = max(sum(each.slots for each in clusters), slots_of(experiment))
+        timing = own_timing(workload, learnt, here, room, 100 * number + i)
+        at_once = max(min(room // slots_of(experiment), workload.tasks), 1)
+        nodes = gang_nodes(experiment, clusters[0].nodes, clusters[0].gpus)
+        one = own_cluster(timing, room, min(workload.lengths), at_once, nodes)
+        # What is nowhere that is known counts with the first one.
+        mine = {machine} if i else {machine} | ({each.machine for each in how_far.running} - places.keys())
+        running = [each for each in how_far.running if each.machine in mine]
+        found.append(PlaceNow(timing, one, replace(how_far, running=tuple(running)), come_s, slower))
+    return found

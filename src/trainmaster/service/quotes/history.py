@@ -75,10 +75,10 @@ class MeasuredNow:
     plays: dict[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
     lines: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def read(self, name: str, history: History, offer: str) -> None:
+    def read(self, name: str, history: History, *offers: str) -> None:
         """Take in what was measured before on such machines; curves are the same on all of them."""
-        self.same[name] = [each for each in history.same if each.offer == offer]
-        self.similar[name] = [each for each in history.similar if each.offer == offer]
+        self.same[name] = [each for each in history.same if each.offer in offers]
+        self.similar[name] = [each for each in history.similar if each.offer in offers]
         from trainmaster.advisor.model.knowledge import curves_of
 
         self.curves[name] = curves_of(history.same, history.similar)
@@ -104,21 +104,32 @@ class MeasuredNow:
         return live + [each for each in self.same.get(name, []) if _size(each) not in now][:_MOST_LIVE]
 
     def of(self, name: str) -> tuple[list[Measurement], list[Measurement]]:
-        """Those of this run if there are any; what they do not tell is taken from earlier ones."""
+        """Those of this run if there are any; what they do not tell is taken from earlier ones.
+
+        Of machines that this run has shown nothing of, as its tasks spread over several kinds, earlier ones
+        count.
+        """
         live = list(self.live.get(name, {}).values())[-_MOST_LIVE:]
-        earlier = self.same.get(name, [])
+        earlier, similar = self.same.get(name, []), self.similar.get(name, [])
         if not live:
-            return earlier, self.similar.get(name, [])
-        tail = next((m.tail_s for m in earlier if m.tail_s is not None), None)
-        pause = next((m.pause_s for m in earlier if m.pause_s is not None), None)
-        return [
-            replace(
-                m,
-                tail_s=tail if m.tail_s is None else m.tail_s,
-                pause_s=pause if m.pause_s is None else m.pause_s,
-            )
-            for m in live
-        ], []
+            return earlier, similar
+        seen = {each.offer for each in live}
+        others = [each for each in earlier if each.offer not in seen]
+        seen |= {each.offer for each in others}
+        kin = [each for each in similar if each.offer not in seen]
+        return [_completed(each, earlier) for each in live] + others, kin
+
+
+def _completed(live: Measurement, earlier: Sequence[Measurement]) -> Measurement:
+    """With what earlier runs tell, first those on the same kind of machine."""
+    known = sorted(earlier, key=lambda each: each.offer != live.offer)
+    tail = next((m.tail_s for m in known if m.tail_s is not None), None)
+    pause = next((m.pause_s for m in known if m.pause_s is not None), None)
+    return replace(
+        live,
+        tail_s=tail if live.tail_s is None else live.tail_s,
+        pause_s=pause if live.pause_s is None else live.pause_s,
+    )
 
 
 def _size(measured: Measurement) -> tuple[int, int | None]:

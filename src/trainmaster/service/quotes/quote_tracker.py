@@ -38,10 +38,11 @@ from trainmaster.spec.topics import QUOTE_BOUND
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
+    from trainmaster.advisor.model.step_trace import StepTrace
     from trainmaster.advisor.quote.forecast import Doing, Overhead
     from trainmaster.control.decide.resizing import Outlook
     from trainmaster.control.loop.recording import Where
-    from trainmaster.control.loop.run_state import RunState, Task
+    from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.control.measure.run_phases import Span
     from trainmaster.service.cluster_costs import ClusterCosts
@@ -277,7 +278,7 @@ class QuoteTracker:
     def _read_histories(self) -> None:
         """What was measured on the machines that the run has: of others only where they are much alike."""
         for name, history in self._histories().items():
-            self._known.read(name, history, self._place.where(name).offer)
+            self._known.read(name, history, *self._place.offers(name))
 
     def _measure(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
@@ -289,8 +290,8 @@ class QuoteTracker:
             task = run_state.experiments[name].live.get(number)
             if name in self._lengthless or found.trace is None or task is None or task.started_at is None:
                 continue
-            where = self._place.where(name)
-            if self._where and self._where(attempt_id(self._run, name, number, task.attempt)) != where:
+            where = self._of_task(task)
+            if where.offer not in self._place.offers(name):
                 continue  # it is in another place than what is quoted
             measured = measurement_of(
                 self._recipe.experiments[name],
@@ -301,7 +302,7 @@ class QuoteTracker:
                 now=now,
                 cores=where.cores,
                 offer=where.offer,
-                nodes=self._place.nodes(self._recipe.experiments[name]),
+                nodes=self._place.nodes(self._recipe.experiments[name], where.offer),
             )
             if measured is not None:
                 self._known.live.setdefault(name, {})[number] = measured
@@ -310,6 +311,12 @@ class QuoteTracker:
             for name in run_state.experiments
         ):
             self._read_histories()
+
+    def _of_task(self, task: Task) -> Where:
+        """What a task runs on."""
+        if self._where is None:
+            return self._place.where(task.experiment)
+        return self._where(attempt_id(self._run, *task.key, task.attempt))
 
     def _is_time(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
@@ -327,7 +334,7 @@ class QuoteTracker:
                 continue
             if not self._is_known(name):
                 return False
-            if not self._is_measured(name, progress):
+            if not self._is_measured(experiment, progress):
                 return False
         return True
 
@@ -341,8 +348,11 @@ class QuoteTracker:
         took = [m.duration_s for m in self._known.of(task.experiment)[0] if m.duration_s]
         return (now - (task.started_at or now)) / max(took) if took else None
 
-    def _is_measured(self, name: str, progress: Mapping[tuple[str, int], TaskProgress]) -> bool:
-        """True if the steps of what runs of an experiment are known well, or it shows none."""
+    def _is_measured(
+        self, experiment: ExperimentState, progress: Mapping[tuple[str, int], TaskProgress]
+    ) -> bool:
+        """True if the steps of what runs of an experiment are known well in each place, or it shows none."""
+        name = experiment.name
         if name in self._lengthless:
             return True
         running = [found for (of, _), found in progress.items() if of == name]
@@ -353,14 +363,13 @@ class QuoteTracker:
         stepped = any(m.point is not None for m in (same if is_silent else [*same, *similar]))
         if not running or not stepped:
             return True
-        traces = [(found.trace, share_done(found)) for found in running if found.trace is not None]
-        return any(
-            trace.is_tight(TIGHT, min_seconds=_TIGHT_S)
-            or (trace.last_at or 0) - (trace.first_at or 0) >= ENOUGH_S
-            or (share is not None and share >= ENOUGH_SHARE)
-            for trace, share in traces
-            if trace.steady() is not None
-        )
+        places: dict[str, list[tuple[StepTrace, float | None]]] = {}
+        for (of, number), found in progress.items():
+            if of == name and found.trace is not None:
+                task = experiment.live.get(number)
+                place = "" if task is None else self._of_task(task).offer
+                places.setdefault(place, []).append((found.trace, share_done(found)))
+        return bool(places) and all(any(map(_is_steady, traces)) for traces in places.values())
 
     def _unknown(self, run_state: RunState, now: float) -> list[Note]:
         """What jobs of any kind take, once, of a run that is no short one; it promises nothing."""
@@ -433,7 +442,7 @@ class QuoteTracker:
         from trainmaster.service.quotes.forecast_inputs import NotKnown, RentedNow, doing_of, forecast_inputs
 
         doing: dict[str, tuple[bool, Doing]] = {
-            name: (experiment.state is State.DONE, doing_of(experiment, progress, now))
+            name: (experiment.state is State.DONE, doing_of(experiment, progress, now, self._of_task))
             for name, experiment in run_state.experiments.items()
         }
         known = {name: self._known.of(name) for name in run_state.experiments}
@@ -565,6 +574,16 @@ class QuoteTracker:
         if self._database.was_cancelled(self._run):
             then = "the run was ended by hand before, so it is not judged"
         return [Note(f"quote: {words}; {then}{score}", topic=QUOTE_BOUND)]
+
+
+def _is_steady(seen: tuple[StepTrace, float | None]) -> bool:
+    """Whether a task's steps are known well; it is a share of its work that is done."""
+    trace, share = seen
+    return trace.steady() is not None and (
+        trace.is_tight(TIGHT, min_seconds=_TIGHT_S)
+        or (trace.last_at or 0) - (trace.first_at or 0) >= ENOUGH_S
+        or (share is not None and share >= ENOUGH_SHARE)
+    )
 
 
 def _shows_steps(found: TaskProgress) -> bool:

@@ -34,13 +34,20 @@ class RunPlace:
 
         return where_in(self._costs, experiment)
 
-    def nodes(self, experiment: Experiment) -> int:
-        """Machines that the workers of one of its tasks sit on."""
+    def offers(self, experiment: str) -> tuple[str, ...]:
+        """What its attempts run on, as measurements call it: of each place that they spread over."""
+        its = [] if self._costs is None else self._costs.clusters()
+        found = dict.fromkeys(each.machine for each in its if experiment in each.experiments)
+        return tuple(found) or (self.where(experiment).offer,)
+
+    def nodes(self, experiment: Experiment, offer: str) -> int:
+        """Machines of that name that the workers of one of its tasks sit on."""
         if self._costs is None:
             return 1
         from trainmaster.service.quotes.forecast_inputs import gang_nodes
 
-        one = next((c for c in self._costs.clusters() if experiment.name in c.experiments), None)
+        its = [each for each in self._costs.clusters() if experiment.name in each.experiments]
+        one = next((each for each in its if each.machine == offer), its[0] if its else None)
         return 1 if one is None else gang_nodes(experiment, one.nodes, one.gpus)
 
     def device(self, experiment: Experiment) -> Device:
