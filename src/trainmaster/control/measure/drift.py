@@ -255,7 +255,7 @@ def pace_of(
         _others(directory, begin, end, None if whole else _TAIL_BYTES),
         len(used),
         *(_per_step(found, each, step_s) for each in _BY_MEMBER),
-        sum(received) / len(received) * step_s if received else None,
+        received_bytes=sum(received) / len(received) * step_s if received else None,
     )
 
 
