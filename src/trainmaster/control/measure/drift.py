@@ -218,10 +218,6 @@ def _data_waits(before: StepProfile, now: StepProfile) -> str:
     )
 
 
-#: What `Usage` has of each member, in the order of `StepProfile`.
-_BY_MEMBER: Final = ("cpu_wait_seconds", "send_busy_seconds", "stolen_seconds", "io_wait_seconds")
-
-
 def pace_of(
     trace: StepTrace, directory: Path, started_at: float, begin: float, end: float, *, whole: bool = True
 ) -> StepProfile | None:
@@ -254,7 +250,10 @@ def pace_of(
         max(trips, default=None),
         _others(directory, begin, end, None if whole else _TAIL_BYTES),
         len(used),
-        *(_per_step(found, each, step_s) for each in _BY_MEMBER),
+        cpu_wait_s=_per_step(found, "cpu_wait_seconds", step_s),
+        sending_s=_per_step(found, "send_busy_seconds", step_s),
+        stolen_s=_per_step(found, "stolen_seconds", step_s),
+        io_wait_s=_per_step(found, "io_wait_seconds", step_s),
         received_bytes=sum(received) / len(received) * step_s if received else None,
     )
 
