@@ -15,6 +15,8 @@ from trainmaster.spec.states import EndReason, State
 
 #: Older measurements of the same thing are of little interest.
 MEASUREMENTS = 100
+#: Of so many of the newest, each job has as many as any other, as far as there are.
+_LOOKED_AT: Final = 5000
 _PHASES = "phase:"
 #: Kind of the row that has how far a run is: no promise, and nothing is judged by it.
 FORECAST: Final = "forecast"
@@ -102,15 +104,18 @@ def phase_of(phase: str, content: str = "") -> str:
 
 def phases_query(phase: str, content: str) -> sa.Select[Any]:
     """What was measured of a phase, whoever ran it: of this content first, then the newest first."""
-    column = t.measurement.c
+    column, kind = t.measurement.c, t.measurement.c.similar == phase_of(phase)
+    own = column.fingerprint == phase_of(phase, content)
+    others = _newest_of_each(kind, ~own).subquery()
+    newest = sa.select(column.id).where(kind, own).order_by(column.measured_at.desc(), column.id)
     return (
         sa.select(t.measurement)
-        .where(column.similar == phase_of(phase))
-        .order_by(
-            sa.case((column.fingerprint == phase_of(phase, content), 0), else_=1),
-            column.measured_at.desc(),
-            column.id,
+        .where(
+            column.id.in_(
+                sa.union_all(sa.select(newest.limit(MEASUREMENTS).subquery().c.id), sa.select(others.c.id))
+            )
         )
+        .order_by(sa.case((own, 0), else_=1), column.measured_at.desc(), column.id)
         .limit(MEASUREMENTS)
     )
 
@@ -144,18 +149,39 @@ def put_truth(connection: Connection, quote: int, truth: Truth) -> None:
 
 
 def measurements_query(team: str | None, *which: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """The newest `MEASUREMENTS` of a team for which all of that is true, newest first.
+    """`MEASUREMENTS` of a team for which all of that is true, the newest of each job, newest first.
 
     Args:
         team: whose runs were measured; None for the owner's, and for what was measured outside of runs.
         *which: what else is to be true.
     """
     whose = sa.select(t.run.c.team).where(t.run.c.id == t.measurement.c.run_id).scalar_subquery()
+    return _newest_of_each(sa.func.coalesce(whose, "") == (team or ""), *which)
+
+
+def _newest_of_each(*which: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """The newest of each fingerprint, then the second ones, and so on: what is frequent hides nothing."""
+    column = t.measurement.c
+    newest = (
+        sa.select(column.id, column.fingerprint, column.measured_at)
+        .where(*which)
+        .order_by(column.measured_at.desc(), column.id)
+        .limit(_LOOKED_AT)
+        .subquery()
+    )
+    order = newest.c.measured_at.desc(), newest.c.id
+    place = sa.func.row_number().over(partition_by=newest.c.fingerprint, order_by=order)
+    placed = sa.select(*newest.c, place.label("place")).subquery()
+    chosen = (
+        sa.select(placed.c.id)
+        .order_by(placed.c.place, placed.c.measured_at.desc(), placed.c.id)
+        .limit(MEASUREMENTS)
+        .subquery()
+    )
     return (
         sa.select(t.measurement)
-        .where(sa.func.coalesce(whose, "") == (team or ""), *which)
-        .order_by(t.measurement.c.measured_at.desc(), t.measurement.c.id)
-        .limit(MEASUREMENTS)
+        .where(column.id.in_(sa.select(chosen.c.id)))
+        .order_by(column.measured_at.desc(), column.id)
     )
 
 

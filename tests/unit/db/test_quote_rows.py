@@ -28,6 +28,28 @@ def test_newest_first(database):
     assert database.measurements("nothing") == []
 
 
+def test_what_is_frequent_hides_nothing_that_is_rare(database):
+    """A sweep of hundreds of tasks, and one run of another job before it: both count."""
+    often = (measured(f"often-{n:03}", n, fingerprint="g") for n in range(150))
+    database.add_measurement(
+        measured("rare", -1, fingerprint="h"), measured("rare-2", -2, fingerprint="h"), *often
+    )
+    for rows in (database.similar_measurements("s", "f"), database.other_measurements("f")):
+        names = [row["id"] for row in rows]
+        assert (len(names), names[0], names[97:]) == (100, "often-149", ["often-052", "rare", "rare-2"])
+    assert len(database.measurements("g")) == 100
+    setups = (
+        measured(f"setup-{n:03}", n, fingerprint="phase:setup:a", similar="phase:setup:") for n in range(150)
+    )
+    database.add_measurement(
+        measured("other", -1, fingerprint="phase:setup:b", similar="phase:setup:"), *setups
+    )
+    assert len(database.phases("setup", "a")) == 100
+    told = [row["id"] for row in database.phases("setup", "c")]
+    assert (len(told), told[-1]) == (100, "other")
+    assert [row["id"] for row in database.phases("setup", "b")][:2] == ["other", "setup-149"]
+
+
 def test_similar_ones_are_not_the_same_ones(database):
     database.add_measurement(
         measured("same"), measured("like", fingerprint="g"), measured("unlike", similar="t")
