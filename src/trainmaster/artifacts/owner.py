@@ -25,6 +25,10 @@ class ForeignArtifactError(PublishError):
     """It is another home's, or another run's of the same name."""
 
 
+class LostStoreError(UnreachableStoreError):
+    """A directory is not the store any more that a run has begun with; its disk may be mounted again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """The run that an artifact is of.
@@ -99,20 +103,21 @@ def claimed_by(store_url: str, owner: Owner) -> bool:
         return False
 
 
-def lost_store(store_url: str, run: str) -> UnreachableStoreError | None:
-    """Whether a directory is not the store any more that a run has begun with; what to say then.
+def check_still_there(store_url: str, run: str) -> None:
+    """Refuse a directory that has no claim of a run.
 
-    A claim is there at least. Without it the run would train from the beginning, as if it had saved nothing,
-    and what it saves then would lie where nobody looks for it.
+    The run would train from the beginning, as if it had saved nothing, and what it saves then would lie where
+    nobody looks for it.
 
     Raises:
+        LostStoreError: what to do.
         PublishError: it cannot be read.
     """
     store = ObjectStore(store_url)
-    if not store.is_local or store.folders():
-        return None
-    return UnreachableStoreError(
-        f"{store_url} is empty or not there, and {run} has saved there",
+    if not store.is_local or store.get(_claim_key(run)) is not None:
+        return
+    raise LostStoreError(
+        f"{store_url} is not there, or is another one: {run} has saved there, and it knows nothing of it",
         "Is its disk mounted? If the home was moved, let its old path lead to it: ln -s NEW OLD. To train "
         "from the beginning, use `trainmaster run`.",
     )

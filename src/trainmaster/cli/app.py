@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from trainmaster.spec.errors import UsageError
 
 #: Where each verb is, below this package: a function, or a `typer.Typer` with verbs of its own; and the first
 #: sentence of its help. Those of our own processes begin with an underscore, and are not shown.
@@ -188,6 +189,30 @@ PANELS: Final = {
 }  # fmt: skip
 
 
+#: What goes with a verb otherwise.
+_TOO_MUCH: Final = {"logs": "`--experiment` names an experiment, `--task` and `--member` what is in it."}
+
+
+class _Verb(TyperCommand):
+    """One that says in two lines what is missing or too much."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - passed on
+        """Read what was given."""
+        needs = [each for each in self.params if each.required and each.param_type_name == "argument"]
+        if not args and needs:
+            names = " ".join(each.metavar or (each.name or "").upper() for each in needs)
+            what = f": {getattr(needs[0], 'help', '')}" if len(needs) == 1 else ""
+            raise UsageError(
+                f"{ctx.command_path} needs {names}{what}", f"`{ctx.command_path} --help` has the rest."
+            )
+        ctx.allow_extra_args = True
+        read = TyperCommand.parse_args(self, ctx, args)
+        if ctx.args:
+            hint = _TOO_MUCH.get(self.name or "", f"`{ctx.command_path} --help` says what it takes.")
+            raise UsageError(f"{ctx.command_path}: {' '.join(ctx.args)} is too much", hint)
+        return read
+
+
 class _LazyCommands(Mapping[str, Any]):
     """Verbs by name; each is made, of its function's annotations, when it is asked for."""
 
@@ -201,9 +226,7 @@ class _LazyCommands(Mapping[str, Any]):
             if isinstance(found, typer.Typer):
                 alone.add_typer(found, name=name)
             else:
-                arguments = inspect.signature(found).parameters.values()
-                needs_words = any(each.default is each.empty for each in arguments)
-                alone.command(name, no_args_is_help=needs_words, hidden=name.startswith("_"))(found)
+                alone.command(name, cls=_Verb, hidden=name.startswith("_"))(found)
             self._made[name] = typer.main.get_group(alone).commands[name]
         return self._made[name]
 

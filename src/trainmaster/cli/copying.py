@@ -25,10 +25,15 @@ if TYPE_CHECKING:
 
     from trainmaster.api import ClientProtocol
 
-#: On the member: packs what is named, so that its own name is the first one in the archive.
+#: On the member: packs what is named, so that its own name is the first one in the archive. GNU's tar ends
+#: with 1 if a file has grown meanwhile, as logs do: what it was at first is there, and tar has said so.
 _PACK: Final = """\
 [ -e %(path)s ] || [ -L %(path)s ] || { echo %(path)s is not there >&2; exit 66; }
-cd "$(dirname -- %(path)s)" && exec tar -cf - -- "$(basename -- %(path)s)"
+cd "$(dirname -- %(path)s)" || exit
+tar -cf - -- "$(basename -- %(path)s)" && exit
+code=$?
+case "$code $(tar --version 2>&1)" in "1 "*GNU*) exit 0;; esac
+exit "$code"
 """
 #: On the member: into a directory, or in place of what is named.
 _UNPACK: Final = """\

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainmaster.api import ClientProtocol
+    from trainmaster.service.runs.highlights import TaskLine
 
 _LISTED_RUNS = 20
 _WATCH_S = 2.0
@@ -229,10 +230,10 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
     seen = client.highlights(run)
     for task in seen.running:
         metrics = metrics_text(task.metrics) or "no metrics yet"
-        show(f"  {task.experiment}/{task.task} attempt {task.attempt}  {metrics}")
+        show(f"  {task.experiment}/{task.task} attempt {task.attempt}{_at(task)}  {metrics}")
     for task in seen.bad:
         why = f": {task.message}" if task.message else ""
-        show(f"  {task.experiment}/{task.task} {task.reason}{why}")
+        show(f"  {task.experiment}/{task.task} {task.reason}{_at(task)}{why}")
     for note in seen.notes:
         about = "" if note.task is None else f"{note.experiment}/{note.task}: "
         show(f"  {duration(max(time.time() - note.at, 0.0))} ago: {about}{note.message}")
@@ -242,6 +243,10 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
         show(f"  ... {len(summary['models'])} models in all: `trainmaster models {run}`")
     for unsaved in summary.get("unsaved", ())[:SHOWN_MODELS]:
         show(f"  {unsaved_text(unsaved)}")
+
+
+def _at(task: TaskLine) -> str:
+    return f" at {task.place}" if task.place else ""
 
 
 def _service_text(service: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from trainmaster.spec.errors import Mistake, RecipeError, UsageError
-from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, Wording, YamlNode, compose, place
+from trainmaster.spec.node import Kind, Wording, YamlNode, compose, read_text
 from trainmaster.spec.private_files import require_private
 from trainmaster.spec.reading import (
     Key,
@@ -339,20 +339,9 @@ def _key_file(
 
 def _read_text(file: Path, shown: str) -> str:
     try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_RECIPE_BYTES + 1)
+        return read_text(file, shown, "inventory", "an inventory lists hosts, use ranges")
     except FileNotFoundError:
         raise UsageError(f"there is no inventory {shown}", f"Write one, for instance:\n{_EXAMPLE}") from None
     except (OSError, ValueError) as error:
         found = f"cannot be read ({getattr(error, 'strerror', None) or error}); give the path of an inventory"
         raise RecipeError(shown, [Mistake(1, 1, "", found)]) from None
-    if len(data) > MAX_RECIPE_BYTES:
-        message = f"more than {MAX_RECIPE_BYTES >> 20} MiB; an inventory lists hosts, use ranges"
-        raise RecipeError(shown, [Mistake(1, 1, "", message)])
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = data[: error.start].decode("utf-8-sig", "replace")
-        line, column = place(before, len(before))
-        message = f"the byte 0x{data[error.start]:02x} is not UTF-8; save the inventory as UTF-8"
-        raise RecipeError(shown, [Mistake(line, column, "", message)]) from None

@@ -196,7 +196,7 @@ class Service(OpenHome):
 
     def highlights(self, run: str) -> Highlights:
         """What people are shown of a run beside its `status`."""
-        return highlights(self.database, run)
+        return highlights(self.database, run, self.files_if_here(run))
 
     def runs(self, limit: int | None = None, after: str | None = None, where: str = "") -> dict[str, Any]:
         """Runs, newest first: all, or a page, of those with which a condition holds; see `runs_summary`."""

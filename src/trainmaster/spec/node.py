@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.spec.errors import Mistake, RecipeError, UsageError
@@ -383,6 +384,32 @@ def place(text: str, index: int) -> tuple[int, int]:
     """
     before = text[:index]
     return before.count("\n") + 1, index - (before.rfind("\n") + 1) + 1
+
+
+def read_text(file: Path, shown: str, noun: str, why_large: str) -> str:
+    """What is in a file of YAML.
+
+    Args:
+        file: its path.
+        shown: what people know it by.
+        noun: what it should be, after "the".
+        why_large: what to do about one that is too large.
+
+    Raises:
+        RecipeError: it is too large, or no UTF-8.
+        OSError, ValueError: it cannot be read.
+    """
+    with file.open("rb") as stream:
+        data = stream.read(MAX_RECIPE_BYTES + 1)
+    if len(data) > MAX_RECIPE_BYTES:
+        raise RecipeError(shown, [Mistake(1, 1, "", f"more than {MAX_RECIPE_BYTES >> 20} MiB; {why_large}")])
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8-sig", "replace")
+        line, column = place(before, len(before))
+        message = f"the byte 0x{data[error.start]:02x} is not UTF-8; save the {noun} as UTF-8"
+        raise RecipeError(shown, [Mistake(line, column, "", message)]) from None
 
 
 def nearest(word: str, known: Sequence[str]) -> str | None:

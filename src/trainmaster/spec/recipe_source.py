@@ -10,7 +10,7 @@ from pathlib import Path as FilePath
 from typing import Any, Final
 
 from trainmaster.spec.errors import Mistake, RecipeError, UsageError
-from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, YamlNode, changed, compose, place, plain_value
+from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, YamlNode, changed, compose, plain_value, read_text
 from trainmaster.spec.places import by_hand
 from trainmaster.spec.reading import Problems
 from trainmaster.spec.redaction import redacted
@@ -18,6 +18,7 @@ from trainmaster.spec.redaction import redacted
 #: What a recipe is called by whoever names only its directory.
 IN_DIRECTORY: Final = "recipe.yaml"
 _EXPERIMENTS: Final = re.compile(r"experiments[\"']?[ \t]*:")
+_TOO_LARGE: Final = "a recipe names code and data, it does not contain them"
 _RIGHT: Final = "give the path of a recipe; `trainmaster init SCRIPT.py` writes one"
 
 
@@ -123,30 +124,18 @@ def text_of(file: FilePath, shown: str) -> str:
         RecipeError: it cannot be read.
     """
     try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_RECIPE_BYTES + 1)
+        return read_text(file, shown, "recipe", _TOO_LARGE)
     except FileNotFoundError:
         raise _unreadable(shown, "no such file") from None
     except IsADirectoryError:
         raise _unreadable(shown, f"a directory without {IN_DIRECTORY}") from None
     except (OSError, ValueError) as error:
         raise _unreadable(shown, f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
-    if len(data) > MAX_RECIPE_BYTES:
-        raise too_large(shown)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = data[: error.start].decode("utf-8-sig", "replace")
-        line, column = place(before, len(before))
-        message = f"the byte 0x{data[error.start]:02x} is not UTF-8; save the recipe as UTF-8"
-        raise RecipeError(shown, [Mistake(line, column, "", message)]) from None
 
 
 def too_large(shown: str) -> RecipeError:
     """Of a text that is too long for a recipe."""
-    message = (
-        f"more than {MAX_RECIPE_BYTES >> 20} MiB; a recipe names code and data, it does not contain them"
-    )
+    message = f"more than {MAX_RECIPE_BYTES >> 20} MiB; {_TOO_LARGE}"
     return RecipeError(shown, [Mistake(1, 1, "", message)])
 
 

@@ -14,11 +14,13 @@ from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Final
 
 from trainmaster.spec.errors import ProviderError
-from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.plain_json import parsed_json
 
 _MOST_BYTES: Final = 32 << 20
 #: Of what an error says, in characters.
 _MOST_WORDS: Final = 2000
+#: Where answers have them, the best first.
+_WORDS: Final = ("message", "detail", "error", "faultstring", "title")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +65,26 @@ def gone_is_fine(*also: int) -> Iterator[None]:
 
 
 def said_of(text: str) -> str:
-    """What an error of an API says, on one line: its ``message``, or that of what it holds, else all of it.
+    """What an error of an API says, on one line: its words, or those of what it holds, else all of it.
 
     >>> said_of('{"kind": "Status", "message": "no"}'), said_of('{"badRequest": {"message": "no"}}')
     ('no', 'no')
+    >>> said_of('{"error": "no", "code": 401}'), said_of('{"errors": [{"detail": "no"}]}'), said_of('"no"')
+    ('no', 'no', 'no')
     """
     with contextlib.suppress(ValueError):
-        told = typed(dict[str, Any], parsed_json(text))
-        held = (each["message"] for each in told.values() if isinstance(each, dict) and each.get("message"))
-        text = str(told.get("message") or next(held, text))
+        text = _words_of(parsed_json(text)) or text
     return " ".join(text.split())[:_MOST_WORDS] or "it does not say why"
+
+
+def _words_of(told: object) -> str:
+    if isinstance(told, str):
+        return told
+    said: list[Any] = told if isinstance(told, list) else []
+    if isinstance(told, dict):
+        deeper = (each for each in told.values() if isinstance(each, dict | list))
+        said = [*filter(None, map(told.get, _WORDS)), *deeper]
+    return next(filter(None, map(_words_of, said)), "")
 
 
 def pause_before_retry_s(

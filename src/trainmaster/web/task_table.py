@@ -26,6 +26,7 @@ class TaskTable:
         rows: as `RunDetails.tasks` has them, and ``took_s`` (None before it has begun).
         total: how many tasks there are. by: what they are sorted by: a column, with ``-`` from the greatest;
             empty: failed and running ones first, then the best.
+        has_places: they are in several places.
     """
 
     parameters: Sequence[str]
@@ -33,6 +34,7 @@ class TaskTable:
     rows: Sequence[Mapping[str, Any]]
     total: int
     by: str
+    has_places: bool
 
     @classmethod
     def of(
@@ -58,7 +60,8 @@ class TaskTable:
             with_value = [row for row in rows if _value(row, column) is not None]
             with_value.sort(key=lambda row: _ordered(_value(row, column)), reverse=by.startswith("-"))
             rows = with_value + [row for row in rows if _value(row, column) is None]
-        return cls(varied(tasks)[:_PARAMETERS], metrics, rows[:most], total, by)
+        has_places = any(row.get("place") for row in rows)
+        return cls(varied(tasks)[:_PARAMETERS], metrics, rows[:most], total, by, has_places)
 
     def link(self, column: str) -> str:
         """What a click on a column's head sorts by: it again the other way round."""
@@ -66,8 +69,8 @@ class TaskTable:
 
 
 def _value(row: Mapping[str, Any], column: str) -> Any:  # noqa: ANN401 - a parameter or a metric
-    if column in ("task", "attempt", "took_s"):
-        return row[column]
+    if column in ("task", "attempt", "took_s", "place"):
+        return row.get(column)
     if column == "state":
         return row["reason"] or row["state"]
     return row["metrics"].get(column, row["parameters"].get(column))

@@ -6,8 +6,13 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from command_line import invoke, whole_command
+from trainmaster.artifacts.code_tree import scan_code
+from trainmaster.artifacts.publishing import publish
 from trainmaster.cli.app import _VERBS, PANELS
+from trainmaster.spec.errors import UsageError
 
 
 def test_each_verb_is_shown_once_below_the_title_of_its_kind():
@@ -43,6 +48,42 @@ def test_who_looks_at_runs_loads_nothing_that_only_driving_needs(tmp_path, monke
     loaded = json.loads(_in_a_process(["status"])[-1])
     assert len(loaded) <= 105, loaded
     assert not {"trainmaster.control.loop.controller", "trainmaster.executors.local.executor"} & set(loaded)
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (["run"], "trainmaster run needs RECIPE: The YAML recipe, or a file", "`trainmaster run --help`"),
+        (["cp"], "trainmaster cp needs RUN", "`trainmaster cp --help`"),
+        (["logs", "job-1a", "train", "3"], "logs: train 3 is too much", "`--experiment` names an experiment"),
+        (["check", "a", "b"], "trainmaster check: b is too much", "`trainmaster check --help`"),
+    ],
+)
+def test_what_is_missing_or_too_much_is_said_in_two_lines(words, said, hint):
+    with pytest.raises(UsageError) as refused:
+        invoke(*words)
+    assert said in refused.value.args[0]
+    assert hint in refused.value.hint
+
+
+def test_a_model_in_the_project_is_no_code_of_the_next_run(tmp_path, monkeypatch):
+    (tmp_path / "left").mkdir()
+    (tmp_path / "left/weights").write_bytes(b"1")
+    uri = f"file://{tmp_path}/store/models/m"
+    publish({"": tmp_path / "left"}, uri, kind="model")
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").touch()
+    monkeypatch.chdir(code)
+    for target in ("models/m", tmp_path / "elsewhere"):
+        assert invoke("models", "get", uri, target).exit_code == 0
+    tree = scan_code(code, ".", (), is_filtered=True)
+    assert [file.path for file in tree.files] == ["train.py"]
+    assert [each.path for each in tree.not_sent()] == ["models/m/weights"], (
+        "it is told, and `include` sends it"
+    )
+    assert (code / "models/m/weights").read_bytes() == b"1"
+    assert [each.name for each in (tmp_path / "elsewhere").iterdir()] == ["weights"]
 
 
 def _in_a_process(words):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shlex
+import shutil
 import subprocess
 import tarfile
 
@@ -62,6 +63,23 @@ def test_a_directory_comes_and_goes_with_links_and_modes(there, tmp_path):
         "anew", "into", "new", "renamed",
     ]  # fmt: skip
     assert (there.directory / "made" / "into" / "script.sh").exists()
+
+
+@pytest.mark.parametrize(("words", "code"), [("tar (GNU tar) 1.34", 1), ("busybox", 1), ("GNU", 2)])
+def test_a_file_that_grows_meanwhile_comes_as_it_was(there, tmp_path, monkeypatch, words, code):
+    (tmp_path / "bin").mkdir()
+    tar = tmp_path / "bin" / "tar"
+    own = shlex.quote(shutil.which("tar"))
+    tar.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "{words}" && exit\n{own} "$@"; exit {code}\n')
+    tar.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    (there.directory / "log").write_text("as it was")
+    if (words[:3], code) != ("tar", 1):
+        with pytest.raises(ExecutorError, match=f"exit code {code}"):
+            copying.cp("run:log", ".")
+        return
+    copying.cp("run:log", ".")
+    assert (tmp_path / "log").read_text() == "as it was"
 
 
 def test_what_is_there_twice_is_replaced_file_by_file(there, tmp_path):

@@ -55,7 +55,9 @@ def context(directory: Path, site: Site | None, attempt: int = 2, parent: int | 
     experiment = Experiment(name="train", command="true", distributed=Distributed(workers=2))
     recipe = Recipe(name="digits", directory=directory, experiments={"train": experiment})
     home = Home.from_environment({"TRAINMASTER_HOME": str(directory / "home")})
-    (directory / "home/store/runs").mkdir(parents=True, exist_ok=True)  # the claim of its name lies there
+    claim = directory / "home/store/runs/digits-7f3a.json"
+    claim.parent.mkdir(parents=True, exist_ok=True)
+    claim.touch()
     actions = AttemptActions(
         home=home, run="digits-7f3a", recipe=recipe, secrets={}, find_models=lambda *_: [], slots=2,
         site=site or LocalSite(),
@@ -73,9 +75,10 @@ def publish(asked: TaskContext, directory: Path, *files: str) -> None:
 def test_an_attempt_does_not_begin_anew_where_its_store_is_gone(tmp_path: Path) -> None:
     asked = context(tmp_path, None)
     assert staging.stage(asked, {}).error == ""
-    (tmp_path / "home/store/runs").rmdir()
+    claim = tmp_path / "home/store/runs/digits-7f3a.json"
+    claim.rename(claim.with_name("another-7f3a.json"))  # the store of other runs has their claims
     job = staging.stage(asked, {})
-    assert (job.reason, "is empty or not there" in job.error) == (EndReason.NODE_LOST, True), (
+    assert (job.reason, "it knows nothing of it" in job.error) == (EndReason.NODE_LOST, True), (
         "it is waited for"
     )
 

@@ -164,4 +164,9 @@ def test_a_run_whose_script_nothing_can_bring_is_refused_like_by_check(tmp_path,
         service.check_inputs(recipe, {})
     (code / "nosuch.py").touch()
     assert service.check_inputs(recipe, {}) == []
+    unsent = Recipe.from_text(text, directory=service.home.nothing_sent)
+    service.home.nothing_sent.mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"no nosuch\.py as no code was sent with the recipe") as refused:
+        service.check_inputs(unsent, {})
+    assert "PUT /api/v1/code" in str(refused.value), "who asks by REST is told what to send"
     service.close()

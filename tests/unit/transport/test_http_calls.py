@@ -14,7 +14,10 @@ from trainmaster.transport.http_calls import HttpAnswer, pause_before_retry_s, s
         ('{"code": 404, "message": "no such image"}', "no such image"),
         ('{"message": "", "code": {"message": ""}}', '{"message": "", "code": {"message": ""}}'),
         ("<h1>Bad Gateway</h1>\n", "<h1>Bad Gateway</h1>"),
-        ('["no"]', '["no"]'),
+        ('["no"]', "no"),
+        ('{"error": "no such user", "status": 404}', "no such user"),
+        ('{"errors": [{"code": 1, "detail": "no"}, {"detail": "two"}]}', "no"),
+        ('{"error_message": [1, {}], "name": "x"}', '{"error_message": [1, {}], "name": "x"}'),
         ("", "it does not say why"),
     ],
 )

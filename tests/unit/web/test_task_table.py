@@ -53,6 +53,10 @@ def test_it_is_sorted_by_any_column_and_what_has_no_value_is_last(by, first):
 
 
 def test_its_columns_are_results_and_what_differs():
+    assert not TaskTable.of(TASKS, 9, 20.0).has_places
+    there = [{**task, "place": place} for task, place in zip(TASKS, ("slurm", "aws", ""), strict=False)]
+    placed = TaskTable.of(there, 9, 20.0, "place")
+    assert (placed.has_places, [row["place"] for row in placed.rows][-2:]) == (True, ["aws", "slurm"])
     found = TaskTable.of(TASKS, 9, 20.0, "loss")
     assert (found.metrics, found.parameters) == (["loss"], ["lr"])
     assert (found.link("loss"), found.link("lr")) == ("-loss", "lr")

@@ -269,7 +269,7 @@ class RemoteClient:
         found = self._to.get(f"/runs/{quoted(run)}/highlights")
 
         def tasks(key: str) -> tuple[TaskLine, ...]:
-            return tuple(TaskLine(*(row[name] for name in TaskLine.__slots__)) for row in found[key])
+            return tuple(TaskLine(*(row.get(name, "") for name in TaskLine.__slots__)) for row in found[key])
 
         notes = tuple(NoteLine(*(row[name] for name in NoteLine.__slots__)) for row in found["notes"])
         return Highlights(tasks("running"), tasks("bad"), notes, tuple(found["without_model"]))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.artifacts.manifest import DamagedArtifactError
-from trainmaster.artifacts.owner import lost_store
+from trainmaster.artifacts.owner import check_still_there
 from trainmaster.artifacts.tree import parts_listing
 from trainmaster.control.attempt.unpublished_checkpoint import (
     is_superseded,
@@ -281,8 +281,7 @@ def _restore(context: TaskContext) -> int | None:
         return None  # it has no number yet
     number = _begin_with_newest(context, context.checkpoints)
     if number is None:
-        if (lost := lost_store(context.home.store_url, context.run)) is not None:
-            raise lost
+        check_still_there(context.home.store_url, context.run)
         context.place.checkpoint.mkdir(parents=True, exist_ok=True)
         note_restored(context.place, None)
     return number

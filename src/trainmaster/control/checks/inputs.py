@@ -81,7 +81,7 @@ def check_inputs(
         lambda: check_directories(recipe),
         lambda: not_sent.extend(not_sent_of(recipe, home)),
         lambda: check_urls(recipe),
-        lambda: scripts.extend(missing_script_notes(recipe)),
+        lambda: scripts.extend(missing_script_notes(recipe, home.nothing_sent)),
     )
     notes = [*recipe.notes, *scripts, *([note] if (note := not_sent_note(not_sent)) else [])]
     if any(each.framework or each.container for each in recipe.experiments.values()):
@@ -309,18 +309,26 @@ _HARMLESS: Final = re.compile(r"(?:set\s|export\s|[A-Za-z_]\w*=\S*$|echo\s[^>|]*
 _ENDS: Final = re.compile(r"\n|;|&&")
 
 
-def missing_script_notes(recipe: Recipe) -> Iterator[str]:
+def missing_script_notes(recipe: Recipe, nothing_sent: Path | None = None) -> Iterator[str]:
     """Notes on scripts that the code has not, and that something else may bring.
+
+    Args:
+        recipe: as it was read.
+        nothing_sent: its directory if it came without code; see `Home.nothing_sent`.
 
     Raises:
         UsageError: nothing could bring some; all of these are named.
     """
     wrong = []
+    lacks, hint = "in the code", "A path begins at the code's top."
+    if recipe.directory == nothing_sent:
+        lacks = "as no code was sent with the recipe"
+        hint = 'Send it (PUT /api/v1/code/SHA256) as `code`, or quote without: `"measure": false`.'
     for name, script, is_sure in missing_scripts(recipe):
         key = ("experiments", name, "command")
-        what = f"there is no {script} in the code"
+        what = f"there is no {script} {lacks}"
         if is_sure:
-            wrong.append((key, UsageError(what, "A path begins at the code's top.")))
+            wrong.append((key, UsageError(what, hint)))
         else:
             brings = "setup, the image, data or an earlier experiment"
             yield f"{'.'.join(key)}: {what}; unless {brings} bring it, the task will fail"

@@ -98,6 +98,11 @@ class Home(RunFiles):
             patience_s=seconds_of(environ, "TRAINMASTER_DATABASE_PATIENCE", PATIENCE_S),
         )
 
+    @property
+    def nothing_sent(self) -> Path:
+        """The empty directory of recipes that were sent to a server without code."""
+        return self.root / "uploads" / "empty"
+
     def identity(self) -> str:
         """A name that no other home has; written at its first use.
 

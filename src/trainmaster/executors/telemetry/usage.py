@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -133,6 +134,18 @@ def node_samples(directory: Path, tail_bytes: int | None = None) -> dict[str, li
                 numbers |= {name: sum(known)} if known else {}
             found.setdefault(member.removeprefix(_NODE), []).append(numbers)
     return found
+
+
+def node_members(directory: Path) -> dict[str, str]:
+    """A member of an attempt on each of its nodes, by the node's name: one look sees both at once."""
+    seen: dict[str, Counter[str]] = {}
+    looks = _lines(directory / SAMPLES_FILE, None)
+    rows = [row for row in looks if isinstance(row.get("member"), str) and _is_finite(row.get("time"))]
+    members = {row["time"]: row["member"] for row in rows if not row["member"].startswith(_NODE)}
+    for row in rows:
+        if row["member"].startswith(_NODE) and row["time"] in members:
+            seen.setdefault(row["member"].removeprefix(_NODE), Counter())[members[row["time"]]] += 1
+    return {node: found.most_common(1)[0][0] for node, found in seen.items()}
 
 
 def machine_samples(home: Path) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainmaster.artifacts import materialise, take_snapshot
-from trainmaster.artifacts.owner import give_up_claim, lost_store
+from trainmaster.artifacts.owner import LostStoreError, check_still_there, give_up_claim
 from trainmaster.control.checks.preflight import why_bound_by_data
 from trainmaster.db import AcceptedRun, Database, Lease, Submission, run_facts
 from trainmaster.db.endpoint_changes import registering
@@ -187,11 +187,12 @@ def resume(
         if row["reason"] == EndReason.SUCCEEDED:
             return None
     if not is_driven(row, opened.database.clock_s()):
-        lost = None
-        with suppress(PublishError):  # a store that does not answer just now is waited for
-            lost = lost_store(row["store_url"], run)
-        if lost is not None:
-            raise UsageError(lost.args[0], lost.hint)
+        try:
+            check_still_there(row["store_url"], run)
+        except LostStoreError as lost:
+            raise UsageError(lost.args[0], lost.hint) from None
+        except PublishError:  # a store that does not answer just now is waited for
+            pass
     recipe = opened.replicas.recipe(row)
     environ = opened.replicas.with_secrets(row, environ)
     try:

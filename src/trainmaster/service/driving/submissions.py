@@ -140,7 +140,7 @@ class Submissions:
         if request.code is not None:
             directory = uploads.find(request.code)
         else:
-            directory = self._service.home.root / "uploads" / "empty"
+            directory = self._service.home.nothing_sent
             make_private(directory)
         is_shared, is_local = self.is_shared(caller), self._is_local(caller)
         if is_shared:

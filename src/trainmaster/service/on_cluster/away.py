@@ -24,12 +24,12 @@ from trainmaster.db import run_facts, run_transfer
 from trainmaster.db.leases import LEASE_S
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.base import ProviderPlace
-from trainmaster.providers.sent_settings import driver_login
 from trainmaster.service.background import begun
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.notifications.delivery import deliver_left
 from trainmaster.service.on_cluster.assignment import key_of, resealed
 from trainmaster.service.on_cluster.driver_store import GIVES_UP_S, LOST_S, DriverStore, Published
+from trainmaster.service.on_cluster.made_login import MadeLogin
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError
 from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import EndReason, State
@@ -186,8 +186,10 @@ class AwayRuns:
         if state is None and store.take(me):
             # Its machine has not begun, and cannot any more.
             words = f"{back()}: {self.where(run)} has not begun"
-            self._remove_login(row)
+            login = self._made_login(row)
+            login.note()
             run_transfer.come_back(self.home.database, run, row["away"], words)
+            login.remove_meanwhile()
             return
         silent_s = store.claimed_s_ago() if state is None else state.age_s
         if silent_s >= self.lost_s or store.is_followed():  # S3 tells whole seconds
@@ -324,10 +326,12 @@ class AwayRuns:
         if is_over:  # while it is away: if we are killed here, the next look at it does it again
             self._give_back(run)
         words = "" if is_over else f"{back()}: its driver on {self.where(run)} is gone"
+        login = self._made_login(row)
         if is_over:
-            self._remove_login(row)
+            login.remove()
         else:  # nobody drives it until it is here, and a place may be slow
-            threading.Thread(target=self._remove_login, args=(row,), name=f"{run}: removes a login").start()
+            login.note()
+            login.remove_meanwhile()
         for experiment, said in answers.items():
             with suppress(UsageError):  # it was heard
                 run_facts.answer(self.home.database, run, experiment, said)
@@ -344,13 +348,11 @@ class AwayRuns:
         found = {name: store.answer(name) for name in waiting}
         return {name: said for name, said in found.items() if said is not None}
 
-    def _remove_login(self, row: Mapping[Any, Any]) -> None:
-        """Remove what was made for the machine that was to drive a run: it may be kept, or hang."""
+    def _made_login(self, row: Mapping[Any, Any]) -> MadeLogin:
+        """What was made for the machine that was to drive a run: it may be kept, or hang."""
         away = json.loads(row["away"])
         place = ProviderPlace(self.home.home.root, row["home_id"], self.environ)
-        with suppress(TrainmasterError):  # it goes with the machine, too
-            if login := driver_login(row["provider"], place):
-                login.remove(away["cluster"], away["machine"])
+        return MadeLogin(place, row["provider"], away["cluster"], away["machine"])
 
     def _give_back(self, run: str) -> None:
         """Give back what is left of the machines of a run that is over."""

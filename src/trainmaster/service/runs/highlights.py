@@ -16,6 +16,7 @@ class TaskLine:
         reason: why it ended; None before.
         message: for people; may be empty.
         metrics: the last values that it reported.
+        place: of a run in several, that of its machines; else empty.
     """
 
     experiment: str
@@ -24,6 +25,7 @@ class TaskLine:
     reason: str | None
     message: str
     metrics: Mapping[str, Any]
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import queries
@@ -14,6 +15,7 @@ from trainmaster.service.runs.stored_recipe import experiments_in_all_sizes, sto
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from trainmaster.service.runs.task_places import TaskPlaces
     from trainmaster.service.service import Service
     from trainmaster.spec import Recipe
 
@@ -39,6 +41,12 @@ class RunDetails:
         self._service = service
         self._run = run
 
+    @cached_property
+    def _places(self) -> TaskPlaces:
+        from trainmaster.service.runs.task_places import TaskPlaces
+
+        return TaskPlaces(self._service.database, self._service.files_of(self._run), self._run)
+
     def recipe(self) -> Recipe:
         """What it was started with, as read."""
         return stored_recipe(self._service.database.run_row(self._run))
@@ -56,7 +64,8 @@ class RunDetails:
 
         Returns:
             ``experiment``, ``task``, ``attempt``, ``state``, ``reason``, ``message``, ``parameters``,
-            ``metrics`` (the last ones), ``started_at``, ``ended_at`` and ``has_model``.
+            ``metrics`` (the last ones), ``started_at``, ``ended_at``, ``has_model`` and ``place`` (of a
+            run in several: where its machines are).
         """
         keys = ("experiment", "attempt", "state", "reason", "message", "started_at", "ended_at")
         return [
@@ -66,6 +75,7 @@ class RunDetails:
                 "parameters": json.loads(row["parameters"]),
                 "metrics": json.loads(row["metrics"]),
                 "has_model": row["model_uri"] is not None,
+                "place": self._places.place(row),
             }
             for row in queries.tasks(self._service.database, self._run, limit=limit)
         ]
@@ -78,16 +88,13 @@ class RunDetails:
             ``started_at``, ``ended_at``, ``restored`` (the checkpoint that it began with), ``members``, and
             ``machines``: see `TaskPlaces.machines`.
         """
-        from trainmaster.service.runs.task_places import TaskPlaces
-
-        places = TaskPlaces(self._service.database, self._service.files_of(self._run), self._run)
         keys = ("experiment", "task", "reason", "message", "opened_at", "started_at", "ended_at", "restored")
         return [
             {
                 **{key: row[key] for key in keys},
                 "attempt": row["number"],
                 "members": json.loads(row["members"] or "[]"),
-                "machines": places.machines(row["experiment"], row["task"], row["number"]),
+                "machines": self._places.machines(row["experiment"], row["task"], row["number"]),
             }
             for row in queries.attempt_details(self._service.database, self._run, limit)
         ]
@@ -210,7 +217,7 @@ class RunDetails:
             until = row["closed_at"] or row["ended_at"] or time.time()
             machine = machine_curves(self._service.home_of(self._run), row["created_at"], until, most)
         else:
-            nodes = node_curves(database, files, self._run, most)
+            nodes = node_curves(database, files, self._run, self._places, most)
         members = usage_curves(database, files, self._run, most)
         return {"members": members, "machine": machine, "nodes": nodes}
 

@@ -50,10 +50,16 @@ _RUNNING, _BAD, _NOTES = 10, 5, 4
 _BACK: Final = "giving back"
 
 
-def highlights(database: Database, run: str) -> Highlights:
-    """See `Highlights`."""
+def highlights(database: Database, run: str, files: RunFiles | None = None) -> Highlights:
+    """See `Highlights`; with its ``files`` also where tasks are."""
 
     def lines(limit: int, **which: Any) -> tuple[TaskLine, ...]:  # noqa: ANN401 - of `queries.tasks`
+        rows = queries.tasks(database, run, limit=limit, **which)
+        places = None
+        if rows and files is not None:
+            from trainmaster.service.runs.task_places import TaskPlaces
+
+            places = TaskPlaces(database, files, run)
         return tuple(
             TaskLine(
                 row["experiment"],
@@ -62,8 +68,9 @@ def highlights(database: Database, run: str) -> Highlights:
                 row["reason"],
                 row["message"],
                 json.loads(row["metrics"]),
+                "" if places is None else places.place(row),
             )
-            for row in queries.tasks(database, run, limit=limit, **which)
+            for row in rows
         )
 
     is_over = database.run_row(run)["state"] == State.DONE

@@ -63,18 +63,33 @@ class TaskPlaces:
         found: dict[str, Counter[str]] = {}
         rows = queries.tasks(self._database, self._run, limit=MAX_TASKS + 1)
         for row in rows[:MAX_TASKS]:
-            is_over = row["state"] == State.DONE
-            ids = self._places(row["experiment"], row["number"], row["attempt"], is_over=is_over).values()
-            providers = {self._known[each]["provider"] for each in ids if each in self._known}
-            found.setdefault(row["experiment"], Counter()).update(providers)
+            found.setdefault(row["experiment"], Counter()).update(self._providers(row))
         by_place = {name: dict(sorted(counts.items())) for name, counts in found.items() if counts}
         return by_place, len(rows) > MAX_TASKS
 
+    def place(self, task: Mapping[Any, Any]) -> str:
+        """Where the newest attempt of a task is, or was; empty of a run in one place.
+
+        Args:
+            task: its row.
+        """
+        if len({each["provider"] for each in self._known.values()}) < 2:
+            return ""
+        return ", ".join(sorted(self._providers(task)))
+
+    def _providers(self, task: Mapping[Any, Any]) -> set[str]:
+        """Those of the machines of a task's newest attempt."""
+        is_over = task["state"] == State.DONE
+        ids = self._places(task["experiment"], task["number"], task["attempt"], is_over=is_over).values()
+        return {self._known[each]["provider"] for each in ids if each in self._known}
+
     @functools.cached_property
     def _known(self) -> Mapping[str, dict[str, str]]:
+        rows = self._database.clusters_of(self._run)
+        if not rows:
+            return {}
         from trainmaster.cluster.record import readable
 
-        rows = self._database.clusters_of(self._run)
         return {
             machine.id: {"provider": record.provider_of(machine), "machine": record.name_of(machine.seat)}
             for record in readable(rows, lambda _: None)

@@ -13,6 +13,7 @@ from trainmaster.executors.telemetry.usage import (
     Usage,
     machine_samples,
     member_samples,
+    node_members,
     node_samples,
     read_usage,
     total_usage,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from trainmaster.control.task.layout import Home, RunFiles
     from trainmaster.db import Database
+    from trainmaster.service.runs.task_places import TaskPlaces
 
 #: Of a run with more tasks only those that run now are looked at, and no more than so many of them.
 MAX_TASKS = 100
@@ -131,25 +133,39 @@ def machine_curves(home: Home, since: float, until: float, points: int = POINTS)
     return _system_curves(_evenly(samples, points))
 
 
-def node_curves(database: Database, files: RunFiles, run: str, points: int = POINTS) -> list[dict[str, Any]]:
+def node_curves(
+    database: Database, files: RunFiles, run: str, places: TaskPlaces, points: int = POINTS
+) -> list[dict[str, Any]]:
     """What the operating systems of the nodes of a run saw while its last attempts ran there.
 
     Args:
         database: the database.
         files: where the copies of the run's attempts lie.
         run: its id.
+        places: on which machines its members were.
         points: of one curve, at most.
 
     Returns:
-        Of each ``node`` what `machine_curves` has, and with GPUs ``gpus_busy`` and ``gpu_memory_bytes``.
+        Of each ``node``, which is called as `status` does if that is known, what `machine_curves` has, and
+        with GPUs ``gpus_busy`` and ``gpu_memory_bytes``.
     """
     found: dict[str, dict[float, Mapping[str, Any]]] = {}
+    names: dict[str, str] = {}
     for row in queries.attempts(database, run)[-MAX_ATTEMPTS:]:
         place = files.attempt(run, row["experiment"], row["task"], row["number"])
+        at = places.machines(row["experiment"], row["task"], row["number"])
+        machines = {each["member"]: each["machine"] for each in at}
+        names |= {
+            node: machines[member]
+            for node, member in node_members(place.directory).items()
+            if machines.get(member)
+        }
         for node, samples in node_samples(place.directory).items():
             found.setdefault(node, {}).update((sample["time"], sample) for sample in samples)
-    curves = []
-    for node, looks in sorted(found.items()):
+    curves, called = [], dict[str, dict[float, Mapping[str, Any]]]()
+    for node, looks in found.items():  # one that replaced another has its name
+        called.setdefault(names.get(node, node), {}).update(looks)
+    for node, looks in sorted(called.items()):
         kept = _evenly([looks[at] for at in sorted(looks)], points)
         curves.append({"node": node, **_system_curves(kept), **_gpu_curves(kept, "gpus_busy")})
     return curves

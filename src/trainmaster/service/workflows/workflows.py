@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.control.checks.inputs import missing_script_notes
 from trainmaster.db import workflow_rows as rows
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import capabilities_of
@@ -105,6 +106,7 @@ class Workflows:
                 f"each start rents machines of {' or '.join(costly)}, which was not agreed to",
                 '`"max_usd": 20` agrees to so much for each run; of several places, `--provider` names one.',
             )
+        list(missing_script_notes(recipe, self._service.home.nothing_sent))  # those of each start are its own
         team, now = caller.team or "", self._database.clock_s()
         pushes = pushed_volumes(experiment.command for experiment in recipe.experiments.values())
         self._check_loop(team, recipe, pushes)

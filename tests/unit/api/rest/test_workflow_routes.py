@@ -353,6 +353,10 @@ def test_a_workflow_may_no_more_than_its_token(served, ask, look):
 
 def test_what_is_no_workflow_is_refused_with_what_to_do(served, ask):
     assert ask("POST", "/workflows", {"recipe": "name: x\nexperiments: {a: {command: x}}\n"})[0] == 422
+    code, problem = ask("POST", "/workflows", recipe("{volume: pets}", command="python train.py"))
+    assert (code, "no train.py as no code was sent" in json.dumps(problem)) == (422, True), (
+        "not at each start"
+    )
     code, problem = ask("POST", "/runs", recipe("webhook"))
     assert (code, "POST /api/v1/workflows" in problem["hint"]) == (422, True)
     body = recipe("webhook", more="provider: lab\n")

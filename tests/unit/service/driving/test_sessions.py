@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -51,9 +52,15 @@ def test_a_run_whose_store_is_gone_does_not_begin_anew(ended):
     service.database.release(lease, time.time())
     store = Path(service.database.run_row(run)["store_url"].removeprefix("file://"))
     store.rename(store.with_name("moved"))
-    with pytest.raises(UsageError, match="is empty or not there") as refused:
+    with pytest.raises(UsageError, match="it knows nothing of it") as refused:
         service.resume(run, {})
     assert "ln -s NEW OLD" in refused.value.hint
     assert not store.exists()
+    store.mkdir()
+    (store / "runs").mkdir()
+    (store / "runs/another.json").write_text("{}")  # another disk is mounted there
+    with pytest.raises(UsageError, match="it knows nothing of it"):
+        service.resume(run, {})
+    shutil.rmtree(store)
     store.symlink_to(store.with_name("moved"))
     assert service.resume(run, {}) is not None

@@ -12,8 +12,10 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from away_scene import RUN, Scene, killed, lost_when_it_drives
 
+from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.db import RunChange
 from trainmaster.service.on_cluster.hand_over import HandingOver, _Ready
+from trainmaster.service.on_cluster.made_login import MadeLogin
 from trainmaster.spec.states import EndReason, State
 
 
@@ -34,8 +36,7 @@ def until_removed():
 def test_a_login_that_was_made_for_a_machine_goes_when_it_does_not_drive(scene, monkeypatch):
     removed = []
     login = SimpleNamespace(make=lambda *_: {"LOGIN": "of its own"}, remove=lambda *its: removed.append(its))
-    for module in ("hand_over", "away"):
-        monkeypatch.setattr(f"trainmaster.service.on_cluster.{module}.driver_login", lambda *_: login)
+    monkeypatch.setattr("trainmaster.service.on_cluster.made_login.driver_login", lambda *_: login)
     assert not scene.hand_over(lambda _: "it has no room")
     scene.handing.close()
     assert scene.sent[-1].files == {"LOGIN": "of its own"}
@@ -51,14 +52,14 @@ def test_a_login_that_was_made_for_a_machine_goes_when_it_does_not_drive(scene, 
     with pytest.raises(KeyboardInterrupt):  # the home, before the machine has heard anything
         scene.hand_over(killed)
     scene.away().take_back(RUN)
+    until_removed()
     assert removed == [("c-1", "i-1")] * 3
 
 
 def test_a_run_is_taken_back_before_the_login_of_its_machine_is_removed(scene, monkeypatch):
     removed, may_end = [], threading.Event()
     login = SimpleNamespace(make=lambda *_: {}, remove=lambda *_: removed.append(may_end.wait(60)))
-    for module in ("hand_over", "away"):
-        monkeypatch.setattr(f"trainmaster.service.on_cluster.{module}.driver_login", lambda *_: login)
+    monkeypatch.setattr("trainmaster.service.on_cluster.made_login.driver_login", lambda *_: login)
     scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
     scene.away(lost_s=-1).take_back(RUN)
     assert scene.is_free(), "a place may be slow, and who follows a run waits for seconds only"
@@ -67,12 +68,33 @@ def test_a_run_is_taken_back_before_the_login_of_its_machine_is_removed(scene, m
     assert removed == [True]
 
 
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_login_is_removed_by_the_next_process_of_the_home_if_one_is_killed_meanwhile(
+    scene, monkeypatch, has_begun
+):
+    seen = []
+    login = SimpleNamespace(make=lambda *_: {}, remove=lambda *its: seen.append((scene.row["away"], *its)))
+    monkeypatch.setattr("trainmaster.service.on_cluster.made_login.driver_login", lambda *_: login)
+    if has_begun:
+        scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            scene.hand_over(killed)
+    with monkeypatch.context() as killing:
+        killing.setattr(MadeLogin, "remove_meanwhile", lambda _: None)
+        scene.away(lost_s=-1).take_back(RUN)
+    assert (scene.is_free(), seen) == (True, []), "who takes a run back has not waited for its place"
+    for _ in range(2):  # the second one finds nothing left
+        EmbeddedClient(scene.home.home.root).close()
+        until_removed()
+    assert seen == [(None, "c-1", "i-1")]
+
+
 def test_the_login_of_a_run_that_is_over_is_removed_by_who_takes_it_back(scene, monkeypatch):
     """A process that ends waits for that, and can begin no more threads."""
     removers = []
     login = SimpleNamespace(make=lambda *_: {}, remove=lambda *_: removers.append(threading.current_thread()))
-    for module in ("hand_over", "away"):
-        monkeypatch.setattr(f"trainmaster.service.on_cluster.{module}.driver_login", lambda *_: login)
+    monkeypatch.setattr("trainmaster.service.on_cluster.made_login.driver_login", lambda *_: login)
     scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
     database, publication = scene.drivers[-1]._service.database, scene.publications[-1]
     over = RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED, "well")

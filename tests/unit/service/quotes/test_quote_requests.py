@@ -124,6 +124,19 @@ def test_what_is_unknown_of_a_teams_job_is_measured_on_one_machine_within_a_cap(
     assert begun == [(RED, run.cap_usd, f"{asked}-main-m4.large")]
 
 
+def test_code_that_was_not_sent_cannot_be_measured_and_a_quote_needs_none(service, monkeypatch):
+    monkeypatch.setattr(Submissions, "is_shared", lambda *_: False)
+    quotes = requests(service)
+    text = "name: job\nexperiments:\n  main: {command: python train.py}\n"
+    told = []
+    for measure in (True, False):
+        asked = quotes.send(OWNER, QUOTE, QuoteAsk(text, measure=measure))["id"]
+        work_once(service, quotes)
+        told.append(quotes.show(OWNER, QUOTE, asked)["error"])
+    assert "there is no train.py as no code was sent" in told[0]["title"]
+    assert "no code was sent" not in json.dumps(told[1])
+
+
 def test_of_several_places_the_one_of_the_quote_is_measured(service, tmp_path):
     (tmp_path / "recipe.yaml").write_text(RENTED.replace("aws", "[hosts, aws]"))
     recipe = read_recipe(tmp_path / "recipe.yaml")

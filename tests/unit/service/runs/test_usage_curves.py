@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 from trainmaster.control.task.layout import Home
 from trainmaster.db import queries
@@ -17,7 +18,8 @@ def test_nodes_are_put_together_from_all_attempts(tmp_path, monkeypatch):
     home = Home(tmp_path, tmp_path / "cache", "file:///s", "sqlite://")
     files = {
         1: look("a", 10.0, network_sent_bytes=0) + look("b", 11.0, gpus=[{"utilisation": 1.0}]),
-        2: look("a", 20.0, network_sent_bytes=500, cpu_percent=50.0) + '{"member": "worker-0"}\n{',
+        2: look("a", 20.0, network_sent_bytes=500, cpu_percent=50.0)
+        + '{"member": "worker-0"}\n{"member": "worker-1", "time": 20.0}\n{',
         3: None,
     }
     for number, text in files.items():
@@ -27,8 +29,12 @@ def test_nodes_are_put_together_from_all_attempts(tmp_path, monkeypatch):
             (place / "samples.jsonl").write_text(text)
     attempts = [{"experiment": "main", "task": 0, "number": number} for number in files]
     monkeypatch.setattr(queries, "attempts", lambda *_: attempts)
-    a, b = node_curves(None, home, "r-1")
+    machines = [{"member": "worker-0", "machine": "node-1"}, {"member": "worker-1", "machine": "node-2"}]
+    places = SimpleNamespace(machines=lambda *_: machines)
+    a, b = node_curves(None, home, "r-1", SimpleNamespace(machines=lambda *_: []))
     assert (a["node"], a["times"], a["cpu_percent"]) == ("a", [10.0, 20.0], [None, 50.0])
     assert a["sent_bytes_per_s"] == [None, 50.0]
     assert (b["node"], b["disk_free_bytes"], b["gpus_busy"]) == ("b", [5], [1.0])
-    assert node_curves(None, home, "r-1", 1)[0]["times"] == [20.0]
+    unseen, named = node_curves(None, home, "r-1", places, 1)
+    assert (unseen["node"], named["node"]) == ("b", "node-2"), "as `status` names a member's machine"
+    assert named["times"] == [20.0]
