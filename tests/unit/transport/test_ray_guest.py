@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -77,9 +78,9 @@ def test_a_head_that_fails_is_tried_less_and_less_often(monkeypatch: pytest.Monk
 
 
 def test_a_node_that_does_not_suit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bundle is used no more, and another group is elsewhere; nobody waits where none is left."""
+    """Its bundle goes back, another group is elsewhere; after a while it is asked for again."""
     ray, groups = MagicMock(), list[dict[str, Any]]()
-    nodes, over = iter(["n1", "n2", "n3"]), list[str]()
+    nodes, over, ahead_s = iter(["n1", "n2", "n3"]), list[str](), [0.0]
     ray.wait.side_effect = lambda asked, **_: (asked if over or asked == ["about"] else [], [])
 
     def about(_: object) -> dict[str, str]:
@@ -103,6 +104,8 @@ def test_a_node_that_does_not_suit_is_left_out(monkeypatch: pytest.MonkeyPatch) 
             sys.modules, name, ray.util.placement_group if name[9:] == "placement_group" else ray
         )
     monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program._leaving", dict)
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s[0], sleep=time.sleep)
+    monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program.time", clock)
     keeper = Keeper("k", "n", "", "", "")
     part = {
         "token": "t",
@@ -119,6 +122,11 @@ def test_a_node_that_does_not_suit_is_left_out(monkeypatch: pytest.MonkeyPatch) 
     assert [seat["state"] for seat in said["seats"]] == ["GONE", "READY"]
     assert said["unfit"] == ["10.0.0.1"]
     assert groups == [{}, {"bundle_label_selector": [{"ray.io/node-id": "!in(n1)"}]}]
+    assert ray.remove_placement_group.call_count == 1
+    ahead_s[0] = 601.0
+    said = keeper.take([{**part, "token": "v"}], 0.0, 1e6)
+    assert said["unfit"] == []
+    assert groups[2:] == [{"bundle_label_selector": [{"ray.io/node-id": "!in(n2)"}]}]
 
 
 def test_a_node_that_does_not_say_its_time_is_told_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,7 +249,7 @@ class RayProvider(LedgerProvider):
             said = self._proxy.call(self._namespace, self._keeper(known.cluster), "look")
             seats, self._unfit[known.cluster] = said["seats"], said.get("unfit", ())
         except GoneError:
-            seats = []
+            seats, self._unfit[known.cluster] = [], ()
         known = self._updated(known, seats)
         seen = {seat["id"]: self._seen(seat) for seat in seats}
         for asked, id, machine in known.left:

@@ -39,6 +39,8 @@ _DIAL_S = 120.0
 _AGAIN_S = 8.0
 _PARTING_S = 15.0
 _LOOK_S = 15.0
+#: A node that did not suit is asked for again then: somebody may have made room on its disk.
+_UNFIT_S = 600.0
 #: What a head says of a client's server that has died before it was one.
 _STILLBORN = (
     "Starting Ray client server failed", "ZombieProcess", "NoSuchProcess", "Proxy failed to Connect",
@@ -115,7 +117,8 @@ class Keeper:
         self._lock = threading.RLock()
         self._groups: list[dict[str, Any]] = []
         self._seats: list[dict[str, Any]] = []
-        self._unfit: dict[str, str] = {}
+        #: Address of each node that does not suit, and until when it is left out.
+        self._unfit: dict[str, tuple[str, float]] = {}
         self._until, self._over = 0.0, float("inf")
         self._mark = os.urandom(3).hex()
         threading.Thread(target=self._watch, daemon=True).start()
@@ -134,6 +137,7 @@ class Keeper:
                     wanted.remove(part)
                     self._sit(part, place)
             if wanted:
+                self._free_groups()  # their nodes do not suit, or they have other kinds: others may have them
                 self._group(wanted)
             return self.look()
 
@@ -144,7 +148,7 @@ class Keeper:
             for seat in self._seats:
                 self._update(seat)
             seats = [self._said(seat, leaving, now) for seat in self._seats]
-            return {"until": self._until, "seats": seats, "unfit": list(self._unfit.values())}
+            return {"until": self._until, "seats": seats, "unfit": list(self._left_out().values())}
 
     def renew(self, until: float, lease_s: float) -> None:
         """Live so long from now on."""
@@ -152,17 +156,11 @@ class Keeper:
 
     def give(self, ids: list[str]) -> None:
         """Give machines back; a group whose last one it was goes."""
-        from ray.util import remove_placement_group
-
         with self._lock:
             self.look()
             given = [seat for seat in self._seats if seat["id"] in ids and not seat["over"]]
             self._end(given)
-            for group in list(self._groups):
-                held = [seat for seat in self._seats if seat["group"] is group and not seat["over"]]
-                if not held:
-                    remove_placement_group(group["pg"])
-                    self._groups.remove(group)
+            self._free_groups()
 
     def end(self) -> None:
         """Give all back."""
@@ -172,12 +170,27 @@ class Keeper:
 
     # --- private ---------------------------------------------------------------------------------------
 
+    def _left_out(self) -> dict[str, str]:
+        """Addresses of nodes that do not suit, by id."""
+        now = time.monotonic()
+        return {node: address for node, (address, until) in self._unfit.items() if now < until}
+
+    def _free_groups(self) -> None:
+        """Give back groups that hold nothing."""
+        from ray.util import remove_placement_group
+
+        for group in list(self._groups):
+            if not any(seat["group"] is group and not seat["over"] for seat in self._seats):
+                remove_placement_group(group["pg"])
+                self._groups.remove(group)
+
     def _free(self, part: dict[str, Any]) -> tuple[dict[str, Any], int] | None:
+        unfit = self._left_out()
         for group in self._groups:
             for index, kind in enumerate(group["kinds"]):
                 taken = any(
                     seat["group"] is group and seat["index"] == index
-                    and (not seat["over"] or seat["about"].get("node") in self._unfit)
+                    and (not seat["over"] or seat["about"].get("node") in unfit)
                     for seat in self._seats
                 )  # fmt: skip
                 if kind == part["kind"] and not taken:
@@ -188,7 +201,8 @@ class Keeper:
         from ray.util.placement_group import placement_group
 
         held = [seat["about"]["node"] for seat in self._seats if seat["about"] and not seat["over"]]
-        apart = {"ray.io/node-id": f"!in({','.join([*held, *self._unfit])})"} if held or self._unfit else {}
+        others = [*held, *self._left_out()]
+        apart = {"ray.io/node-id": f"!in({','.join(others)})"} if others else {}
         labels = [{**part["kind"]["labels"], **apart} for part in wanted]
         more = {"bundle_label_selector": labels} if any(labels) else {}
         bundles = [part["kind"]["resources"] for part in wanted]
@@ -235,7 +249,7 @@ class Keeper:
                     seat["reason"] = f"another machine of its cluster is on {about['address']}"
                 seat["about"] = about
                 if about["unfit"]:
-                    self._unfit[about["node"]] = about["address"]
+                    self._unfit[about["node"]] = about["address"], time.monotonic() + _UNFIT_S
                     seat["reason"] = f"{about['address']} does not suit, and is left out: {about['unfit']}"
                 else:
                     seat["started"] = time.monotonic()
