@@ -3,13 +3,15 @@
 Below ``driver/RUN``: a *claim* for each driver, created once, with a number that counts up; the highest one
 drives. Below each claim lies what its driver has published: ``news-N`` (what the run has grown by) and
 ``state``, which is written after the news that it names. A driver that has been able to write nothing for
-`GIVES_UP_S` ends itself, and no other claims before `LOST_S`; both by the store's own clock or shorter.
+`GIVES_UP_S` ends itself, and no other claims before `LOST_S`; both by the store's own clock or shorter. One
+that is told to end, as its machine goes, says so, and is lost at once.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -38,7 +40,7 @@ class Published:
         rows: of the run.
         news: how many pieces of news there are by then.
         is_over: it drives no more, as the run is over: its machine is given back.
-        age_s: since it said so, by the store's clock.
+        age_s: since it said so, by the store's clock; infinite if it has left, so that others go on at once.
     """
 
     rows: RunRows
@@ -130,13 +132,13 @@ class DriverStore:
             )
         return RunGrowth(**found)
 
-    def put_state(self, rows: RunRows, news: int, *, is_over: bool) -> None:
+    def put_state(self, rows: RunRows, news: int, *, is_over: bool, is_left: bool = False) -> None:
         """Publish how the run is, after its news; also a sign of life.
 
         Raises:
             PublishError: the store cannot be written.
         """
-        self._put("state", {"rows": asdict(rows), "news": news, "is_over": is_over})
+        self._put("state", {"rows": asdict(rows), "news": news, "is_over": is_over, "is_left": is_left})
 
     def state(self, probe: Callable[[], float] | None = None) -> Published | None:
         """What was published last; None if nothing was yet.
@@ -148,7 +150,8 @@ class DriverStore:
         found = None if detail is None else self._get("state")
         if detail is None or found is None:
             return None
-        age_s = max((probe or self.now)() - detail.modified_s, 0.0)
+        since_s = max((probe or self.now)() - detail.modified_s, 0.0)
+        age_s = math.inf if found.get("is_left") else since_s
         return Published(RunRows(**found["rows"]), found["news"], found["is_over"], age_s)
 
     def claimed_s_ago(self) -> float:

@@ -13,7 +13,9 @@ import http.client
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Mapping
@@ -153,6 +155,8 @@ class MachineDriver:
             note = Note(f"{self._assignment.machine}, its first machine, drives it from now on")
             database.commit(session.lease, [note], time.time())
             publication = self._publication(session.lease)
+            # In a thread: ours may hold what that needs.
+            signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=publication.leave).start())
             if device := self._assignment.device:  # what is measured is to be found again at home
                 write_private(self._service.home_of(run).root / DEVICE_FILE, device.encode())
             self._service.drive(session, self._environ, files=publication)

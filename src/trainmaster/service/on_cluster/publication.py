@@ -100,6 +100,15 @@ class Publication(Replication):
         self._ended.set()
         self.publish(is_over=True)
 
+    def leave(self) -> None:
+        """End this process, as its machine ends: it says so first, and others go on with the run at once."""
+        with self._publishing:  # for ever: we do nothing any more that others would not hear of
+            try:
+                if not self._ended.is_set():
+                    self._publish(is_left=True)
+            finally:
+                self._give_up()
+
     def save_private(self) -> None:
         """Publish what is needed to go on with the run's machines: before it is relied on."""
         super().save_private()
@@ -137,7 +146,7 @@ class Publication(Replication):
 
     # --- private ------------------------------------------------------------------------------------
 
-    def _publish(self, *, is_over: bool) -> None:
+    def _publish(self, *, is_over: bool = False, is_left: bool = False) -> None:
         run = self._lease.run
         while True:
             # Only we take from it, another thread may add meanwhile.
@@ -158,8 +167,8 @@ class Publication(Replication):
         now = boot_s()
         # Rows may be written after their news were looked for: those are to be named by the next state.
         is_new = self._news != self._told_news or rows != self._rows
-        if is_over or is_new or now - self._said_at >= BEAT_S:
-            self._store.put_state(rows, self._news, is_over=is_over)
+        if is_over or is_left or is_new or now - self._said_at >= BEAT_S:
+            self._store.put_state(rows, self._news, is_over=is_over, is_left=is_left)
             self._rows, self._told_news, self._said_at = rows, self._news, now
 
     def _beat(self) -> None:

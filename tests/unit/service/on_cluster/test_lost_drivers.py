@@ -94,6 +94,35 @@ def test_a_run_that_was_over_when_its_machine_was_lost_is_taken_back_by_who_look
     assert (scene.row["state"], scene.row["away"]) == ("DONE", None)
 
 
+def test_a_driver_whose_machine_is_ended_in_order_says_so_and_others_go_on_at_once(scene):
+    scene.hand_over(scene.begins)
+    database, lease, publication = scene.drives(scene.drivers[-1])
+    publication.begin()
+    left, away = [], scene.away()
+    away.go_on = left.append
+    away.look(RUN)
+    assert left == []
+    database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], time.time())
+    publication.leave()
+    away.look(RUN)
+    assert (left, scene.row["state"]) == ([RUN], "RUNNING")
+    away.take_back(RUN)
+    assert scene.row["away"] is None
+    with pytest.raises(LeaseLostError):  # somebody has ended the driver alone, and it begins again
+        publication.publish()
+
+
+def test_a_driver_that_is_ended_by_what_gives_its_machine_back_has_not_left(scene):
+    scene.hand_over(scene.begins)
+    publication = scene.drives(scene.drivers[-1])[2]
+    publication.begin()
+    publication.finish()
+    publication.leave()
+    state = publication._store.state()
+    assert state.is_over
+    assert state.age_s < LOST_S
+
+
 def test_of_two_that_take_a_run_over_at_once_and_its_machine_that_comes_back_one_drives(scene, monkeypatch):
     scene.hand_over(scene.begins)
     database, lease, publication = scene.drives(scene.drivers[-1])
