@@ -134,6 +134,8 @@ class PrivateRay(PrivateServer):
             ):
                 shutil.rmtree(path, ignore_errors=True)
                 path.unlink(missing_ok=True)
+        # Ray takes a head for one that still runs while it sees, on this machine, raylets of other nodes.
+        (self._place / f"r.{name}" / "ray_current_cluster").unlink(missing_ok=True)
         head = self._network.address(self.names[0])
         is_head, is_last = name == self.names[0], name == self.names[-1]
         words = (
