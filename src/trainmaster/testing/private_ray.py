@@ -134,8 +134,11 @@ class PrivateRay(PrivateServer):
             ):
                 shutil.rmtree(path, ignore_errors=True)
                 path.unlink(missing_ok=True)
-        # Ray takes a head for one that still runs while it sees, on this machine, raylets of other nodes.
-        (self._place / f"r.{name}" / "ray_current_cluster").unlink(missing_ok=True)
+        # All raylets are processes of this machine: Ray would take a head for one that still runs, and find
+        # a socket by the name that another node's has.
+        shutil.rmtree(own := self._place / f"r.{name}", ignore_errors=True)
+        own.mkdir(exist_ok=True)
+        own.chmod(0o1777)
         head = self._network.address(self.names[0])
         is_head, is_last = name == self.names[0], name == self.names[-1]
         words = (
