@@ -69,8 +69,9 @@ def test_tensorboard_is_one_click_away_and_outlives_the_server(tm):
     server.start()
     assert server.ask("GET", f"/apps/{app['app']}")[1]["state"] == "RUNNING"
     assert tm.call("apps", "--json").json["apps"][0]["app"] == app["app"]
-    tm.call("apps", "end", app["app"])
+    assert tm.call("apps", "end", app["app"]).err == f"{app['app']} ends\n"
     tm.until(lambda: server.ask("GET", f"/apps/{app['app']}")[1]["state"] == "DONE", "it is over")
+    assert tm.call("apps", "end", app["app"]).err == f"{app['app']} is over already\n"
 
 
 def path_with_jupyter():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sqlite3
 import threading
 import urllib.request
@@ -134,4 +135,20 @@ def test_a_service_follows_its_alias_and_loses_no_request_and_refuses_a_sick_ver
     assert answers.total() >= 400
     call.send(signal.SIGINT)
     call.wait(130)
+    tm.until_quiet()
+
+
+def test_a_program_that_has_the_port_of_a_service_is_not_taken_for_its_replica(tm):
+    tm.write("server.py", SERVER)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        recipe = tm.recipe(RECIPE.format(name="echo", serve=f"port: {port}"))
+        call = tm.call("run", recipe, code=1)
+    assert f"something else listens at port {port} of this machine" in call.err
+    assert "is ready" not in call.err
+    again = tm.start("run", recipe)
+    again.until(lambda: replicas(tm), "the port is free now")
+    assert "`trainmaster services open echo` says where" in again.err
+    tm.call("cancel", again.run_id())
+    again.wait(1)
     tm.until_quiet()

@@ -104,8 +104,9 @@ def lead(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -> Non
     try:
         _show_way(client, found, as_json=as_json)
         say("Ctrl-C ends it, unless it is open elsewhere")
-        while client.app(name)["state"] == "RUNNING":
+        while (found := client.app(name))["state"] == "RUNNING":
             time.sleep(1)
+        say(f"the {found['kind']} is over: {found['reason']}")
     except KeyboardInterrupt:
         pass
     finally:
@@ -144,4 +145,9 @@ def list_apps(as_json: _Json = False) -> None:
 @app.command()
 def end(name: Annotated[str, typer.Argument(metavar="APP", help="As listed.")]) -> None:
     """End an app."""
-    open_client().end_app(name)
+    client = open_client()
+    if client.app(name)["state"] == "DONE":
+        say(f"{name} is over already")
+        return
+    client.end_app(name)
+    say(f"{name} ends")

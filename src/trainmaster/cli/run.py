@@ -143,6 +143,10 @@ def run(
     accepted = client.accept_run(
         plan.id, agreed_usd_per_hour=plan.most_usd_per_hour, keep_s=keep_s, queue=queue, on_cluster=on_cluster
     )
+    if any(each.serve for each in found.experiments.values()):
+        for service in client.services():
+            if service["run"] == accepted.run:
+                say(f"`trainmaster services open {service['name']}` says where {service['name']} is asked")
     told = f"{accepted.run} runs in the background; `trainmaster logs -f {accepted.run}` shows its output"
     raise typer.Exit(see_to_end(client, accepted, told if detach else "", as_json=as_json))
 

@@ -34,7 +34,7 @@ def _answer(options: argparse.Namespace) -> int:
     try:
         model = load(Path(options.model_dir), Path.cwd())
         for name, rows in answer_files(model, Path(options.files), Path(options.to)):
-            print(f"{name}: {rows} rows", flush=True)  # noqa: T201
+            print(f"{name}: {rows} row{'s' * (rows != 1)}", flush=True)  # noqa: T201
     except (ModelError, FileError) as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 1

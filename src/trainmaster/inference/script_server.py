@@ -20,6 +20,19 @@ from trainmaster.inference.model_servers import ModelServer
 from trainmaster.inference.tensors import Arrays, TensorSpec
 
 
+class _Inputs(dict[str, Any]):
+    """Arrays of a request; one that it has not is its mistake, and none of the script's."""
+
+    def __missing__(self, name: str) -> Any:
+        raise _NoInputError(f"there is no input {name!r}; the request has {', '.join(map(repr, self)) or 'none'}")
+
+
+class _NoInputError(KeyError, ValueError):
+    """What a dictionary would raise, and what says that the request is wrong."""
+
+    __str__ = ValueError.__str__
+
+
 class ScriptServer:
     """One model.
 
@@ -39,7 +52,7 @@ class ScriptServer:
     def infer(self, inputs: Arrays, wanted: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
         """Outputs by name; the script says by a `ValueError` that a request is wrong."""
         try:
-            found = self._predict(self._model, inputs)
+            found = self._predict(self._model, _Inputs(inputs))
         except ValueError as error:
             raise RequestError(str(error)) from error
         named = found if isinstance(found, Mapping) else {"output": found}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from trainmaster.control.decide.service import (
     LEAST_DRAIN_S,
     MOST_FAILURES,
+    SLOW_START_S,
     Demand,
     ReplicaSeen,
     ServiceState,
@@ -400,3 +401,18 @@ def test_whatever_befalls_it_there_are_never_too_many_and_at_last_enough(acts, m
     assert world.failed is None
     assert len(world.those(READY, world.state.version)) == len(world.state.replicas)
     assert len(world.state.replicas) == world.serve.replicas.fewest
+
+
+def test_a_replica_that_is_long_not_healthy_says_why_and_is_not_told_to_be_replaced_by_none():
+    world = World(serve(1, start_s=120.0))
+    world.sick = {None}
+    world.turns(int(SLOW_START_S))
+    assert not [note for note in world.notes if "healthy" in note]
+    world.turns(10)
+    assert [note for note in world.notes if "healthy" in note] == [
+        "replica 0 is not healthy yet: GET /: status 500"
+    ]
+    assert world.state.replicas[0].said == "GET /: status 500"
+    world.turns(600)
+    assert world.failed is not None
+    assert sum("is replaced" in note for note in world.notes) == MOST_FAILURES - 1, "none comes after the last"

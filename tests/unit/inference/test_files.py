@@ -109,8 +109,8 @@ def test_a_model_that_takes_anything_gets_columns_by_name_or_all_as_one():
     named = table_inputs(["n", "word"], [["1", "one"], ["2", "two"]], [])
     assert (named["n"].tolist(), named["word"].tolist()) == ([1.0, 2.0], ["one", "two"])
     assert table_inputs(None, [["1", "2"]], [])["input"].tolist() == [[1.0, 2.0]]
-    with pytest.raises(RequestError, match="column 'number 2' has what is no number"):
-        table_inputs(None, [["1", "two"]], [])
+    with pytest.raises(RequestError, match="column 'number 2' has 'two' in row 2; it wants a number"):
+        table_inputs(None, [["1", "2"], ["1", "two"]], [])
 
 
 def test_rows_become_what_the_model_takes_of_each():
@@ -136,7 +136,7 @@ def test_the_command_says_what_it_has_done(model, tmp_path, capsys):
     (tmp_path / "a.csv").write_text("1,2\n")
     call = ["--model-dir", str(tmp_path / "model"), "--files", str(tmp_path / "a.csv")]
     assert main([*call, "--to", str(tmp_path / "to")]) == 0
-    assert capsys.readouterr().out == "a.csv: 1 rows\n"
+    assert capsys.readouterr().out == "a.csv: 1 row\n"
     (tmp_path / "a.csv").write_text("1\n")
     assert main([*call, "--to", str(tmp_path / "to")]) == 1
     assert "a.csv: input 'x' has shape" in capsys.readouterr().err

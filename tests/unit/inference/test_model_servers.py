@@ -212,6 +212,13 @@ def test_a_script_of_the_users_answers(tmp_path):
         model.infer({"x": np.array([[1]])}, [])
 
 
+def test_a_script_that_asks_for_an_input_which_the_request_has_not_is_no_failure_of_the_script(tmp_path):
+    (tmp_path / "serve.py").write_text("def predict(model, inputs):\n    return inputs['x']\n")
+    server = model_servers.load(tmp_path)
+    with pytest.raises(RequestError, match="^there is no input 'x'; the request has 'z'$"):
+        server.infer({"z": np.ones(1)}, [])
+
+
 def test_the_script_of_the_code_comes_first(tmp_path):
     model, code = tmp_path / "model", tmp_path / "code"
     for place, text in ((model, "1 / 0"), (code, "def predict(model, inputs): return inputs['x']")):

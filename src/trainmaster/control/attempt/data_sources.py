@@ -137,7 +137,9 @@ def require_volume(name: str, address: str) -> None:
         hint = (
             f"`trainmaster volume ls` lists what is there, `trainmaster volume push DIR {plain}` makes one."
         )
-        raise UsageError(f"there is no volume {name}: {error.args[0]}", hint) from error
+        if found.version is not None:  # it may be there in others
+            hint = f"{error.hint} {hint}"
+        raise UsageError(f"there is no volume {name}: {error.args[0].rstrip('.')}", hint) from error
     except PublishError as error:
         if verdict(NoticedAt.CHECK, trouble_of(error)) is StoreVerdict.USER_ERROR:
             raise UsageError(error.args[0], error.hint) from error
@@ -182,7 +184,7 @@ def _look(name: str, address: str, directory: Path) -> str:
             return f"{BUILT_IN_PREFIX}{name}"
         plain = name.rpartition("@")[0] or name
         raise UsageError(
-            f"there is no volume {name}: {error.args[0]}",
+            f"there is no volume {name}: {error.args[0].rstrip('.')}",
             f"`trainmaster volume push DIRECTORY {plain}` makes one.",
         ) from error
     return str(VolumeAddress(store.url, head.version))

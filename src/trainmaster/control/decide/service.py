@@ -28,6 +28,8 @@ MOST_FAILURES: Final = 3
 MOST_REFUSALS: Final = 2
 #: A request that was turned away may come back for so long.
 ASKED_S: Final = 60.0
+#: Of a replica that is not healthy so long after its start it is told what its checks see.
+SLOW_START_S: Final = 20.0
 _TAKEN_BACK: Final = "its machine is taken back"
 
 
@@ -262,6 +264,11 @@ class _Turn:
         elif replica.state is ReplicaState.STARTING and (seen.running_s or 0.0) >= serve.start_s:
             said = f"it was not healthy within {serve.start_s:g} s: {seen.said or 'nothing was heard of it'}"
             self._fail(replica, EndReason.UNHEALTHY, said)
+        elif replica.state is ReplicaState.STARTING and (seen.running_s or 0.0) >= SLOW_START_S:
+            if seen.said and seen.said != replica.said:
+                if not replica.said:
+                    self._note(f"replica {replica.number} is not healthy yet: {seen.said}")
+                self._write(replica, said=seen.said)
         elif replica.state is ReplicaState.READY and seen.silent_s >= serve.hang_s:
             said = f"it has not been healthy for {seen.silent_s:.0f} s: {seen.said}"
             self._fail(replica, EndReason.UNHEALTHY, said)
@@ -385,13 +392,14 @@ class _Turn:
         self._write(replica, state=ReplicaState.GONE, said=said)
         failures = 1 if was_steady else service.failures + 1
         self._change(failures=failures, try_at=now + backoff_s(failures))
-        self._note(f"replica {replica.number} is replaced: {said}")
         self._failed = replica
         never = replica.ready_at is None and not any(each.ready_at for each in _serving(service))
         if never and failures >= MOST_FAILURES:
             ended = EndReason.UNHEALTHY if reason is EndReason.SUCCEEDED else reason
             words = f"{failures} replicas in a row did not become healthy, the last: {said}"
             self.decision.fails = (ended, words)
+        else:
+            self._note(f"replica {replica.number} is replaced: {said}")
 
     def _seen_of(self, replica: Replica) -> ReplicaSeen:
         return self._seen.get(replica.number, ReplicaSeen())

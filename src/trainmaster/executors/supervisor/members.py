@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import socket
 import threading
 
 from trainmaster.executors.supervisor.processes import (
@@ -241,7 +242,7 @@ def explain(error: OSError) -> str:
         11: "; the limit of processes (ulimit -u) is reached",
         24: "; the limit of open files (ulimit -n) is reached",
     }
-    return f"cannot be started: {error.strerror}{where}{hints.get(error.errno or 0, '')}"
+    return f"{error.strerror}{where}{hints.get(error.errno or 0, '')}"
 
 
 def _mask(member: MemberProcess) -> SecretMask | None:
@@ -250,6 +251,25 @@ def _mask(member: MemberProcess) -> SecretMask | None:
     from trainmaster.executors.telemetry.masking import SecretMask  # most tasks have no secrets
 
     return SecretMask([member.env[name] for name in member.secrets if name in member.env]) or None
+
+
+def _need_port(member: MemberProcess) -> None:
+    """Whatever else listens at a replica's port would get its health checks and its requests.
+
+    Raises:
+        OSError: something does.
+    """
+    port = member.env.get("TRAINMASTER_PORT", "")
+    if not port.isdecimal() or (member.container and member.container.get("sandbox")):  # no network of ours
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what waits in TIME_WAIT does not listen
+        try:
+            probe.bind(("127.0.0.1", int(port)))
+        except OSError as error:
+            if error.errno == 98:  # EADDRINUSE; a port of root's may yet be the container's to take
+                advice = "end that, or leave `port` out: each replica gets a free one, {{port}} in its command"
+                raise OSError(98, f"something else listens at port {port} of this machine: {advice}") from None
 
 
 def start_member(
@@ -262,6 +282,7 @@ def start_member(
     """
     if "/" in member.name or not member.name:
         raise OSError(22, "a member's name is no file name", member.name)
+    _need_port(member)
     key = (gang.attempt, member.name)
     for directory in member.directories:
         os.makedirs(directory, exist_ok=True)
