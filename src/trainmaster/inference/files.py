@@ -156,7 +156,9 @@ def table_inputs(
     if not spec.datatype and (texts := [n for n, part in zip(named, parts) if part.dtype == object]):  # noqa: B905
         index = named.index(texts[0])
         row = next(number for number, cells in enumerate(rows, 1) if _number(cells[index]) is None)
-        raise RequestError(f"column {texts[0]!r} has {rows[row - 1][index]!r} in row {row}; it wants a number")
+        raise RequestError(
+            f"column {texts[0]!r} has {rows[row - 1][index]!r} in row {row}; it wants a number"
+        )
     return {spec.name: _shaped(np.stack(parts, axis=1), spec)}
 
 

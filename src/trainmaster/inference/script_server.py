@@ -23,14 +23,16 @@ from trainmaster.inference.tensors import Arrays, TensorSpec
 class _Inputs(dict[str, Any]):
     """Arrays of a request; one that it has not is its mistake, and none of the script's."""
 
-    def __missing__(self, name: str) -> Any:
-        raise _NoInputError(f"there is no input {name!r}; the request has {', '.join(map(repr, self)) or 'none'}")
+    def __missing__(self, name: str) -> object:
+        raise _NoInputError(
+            f"there is no input {name!r}; the request has {', '.join(map(repr, self)) or 'none'}"
+        )
 
 
 class _NoInputError(KeyError, ValueError):
     """What a dictionary would raise, and what says that the request is wrong."""
 
-    __str__ = ValueError.__str__
+    __str__ = ValueError.__str__  # not a repr, as of a KeyError
 
 
 class ScriptServer:

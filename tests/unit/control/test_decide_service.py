@@ -415,4 +415,6 @@ def test_a_replica_that_is_long_not_healthy_says_why_and_is_not_told_to_be_repla
     assert world.state.replicas[0].said == "GET /: status 500"
     world.turns(600)
     assert world.failed is not None
-    assert sum("is replaced" in note for note in world.notes) == MOST_FAILURES - 1, "none comes after the last"
+    assert sum("is replaced" in note for note in world.notes) == MOST_FAILURES - 1, (
+        "none comes after the last"
+    )

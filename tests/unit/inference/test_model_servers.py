@@ -215,7 +215,7 @@ def test_a_script_of_the_users_answers(tmp_path):
 def test_a_script_that_asks_for_an_input_which_the_request_has_not_is_no_failure_of_the_script(tmp_path):
     (tmp_path / "serve.py").write_text("def predict(model, inputs):\n    return inputs['x']\n")
     server = model_servers.load(tmp_path)
-    with pytest.raises(RequestError, match="^there is no input 'x'; the request has 'z'$"):
+    with pytest.raises(RequestError, match="there is no input 'x'; the request has 'z'"):
         server.infer({"z": np.ones(1)}, [])
 
 

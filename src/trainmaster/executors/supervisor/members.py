@@ -268,8 +268,12 @@ def _need_port(member: MemberProcess) -> None:
             probe.bind(("127.0.0.1", int(port)))
         except OSError as error:
             if error.errno == 98:  # EADDRINUSE; a port of root's may yet be the container's to take
-                advice = "end that, or leave `port` out: each replica gets a free one, {{port}} in its command"
-                raise OSError(98, f"something else listens at port {port} of this machine: {advice}") from None
+                advice = (
+                    "end that, or leave `port` out: each replica gets a free one, {{port}} in its command"
+                )
+                raise OSError(
+                    98, f"something else listens at port {port} of this machine: {advice}"
+                ) from None
 
 
 def start_member(
