@@ -275,6 +275,25 @@ def test_enough_particles_are_felt():
         assert StepTimeModel.fit(points).effective > 40
 
 
+def test_what_all_rounds_have_drawn_counts_so_that_few_are_needed(monkeypatch):
+    """Of a job with eight points no round alone has so many draws that are felt."""
+    felt = []
+    real = posterior._weights
+    monkeypatch.setattr(
+        posterior, "_weights", lambda log: felt.append(1 / (real(log) ** 2).sum()) or real(log)
+    )
+    sizes = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 2), (32, 4), (64, 8), (128, 16))
+    times = (0.178, 0.187, 0.196, 0.205, 0.275, 0.345, 0.43, 0.52)
+    points = [
+        Point(Strategy.ALLREDUCE, n, nodes=k, local_batch=64.0, step_time_s=t)
+        for (n, k), t in zip(sizes, times, strict=True)
+    ]
+    found = StepTimeModel.fit(points)
+    assert len(set(felt[:-1])) > 1
+    assert found.effective == felt[-1] > 1.2 * max(felt[:-1])
+    assert (StepTimeModel.fit(points).draws == found.draws).all()
+
+
 def test_thousands_of_points_are_thinned_and_all_are_checked():
     points = (ALL * 20)[:2000]
     model = StepTimeModel.fit(points)

@@ -8,6 +8,7 @@ integrated out in closed form; amplitude, noise and the one row that may be off 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -17,6 +18,8 @@ from trainmaster.advisor.model.discrepancy import AMPLITUDES, NOISES, Near
 from trainmaster.advisor.model.physics import log_time
 from trainmaster.advisor.model.priors import Prior, bounded
 from trainmaster.advisor.model.shapes import Bools, Floats, Shapes
+
+Singles = NDArray[np.float32]
 
 #: Parameter vectors in each round, most rounds after the first, and how many are drawn in the end.
 PARTICLES: Final = 2400
@@ -40,7 +43,7 @@ _INFLATED: Final = 1.3
 _BLUNT: Final = 0.05
 _TEMPERED: Final = 40.0
 #: With this share of effective particles there is nothing left to gain.
-_GOOD: Final = 0.15
+_GOOD: Final = 1 / 12
 #: A parameter that changes no measured row by more (log) is as the prior has it.
 _FELT: Final = 1e-9
 
@@ -87,17 +90,27 @@ class Errors:
         log_weight -= 0.5 * (np.linalg.slogdet(covariance)[1] + np.log(total))
         return cls(cell, row, inverse, pull, total, log_weight)
 
-    def log_likelihood(self, residual: Floats) -> Floats:
-        """(K, H) of (K, n) log measured - log predicted, but for the prior of the cells."""
-        contrast = self.inverse - self.pull[:, :, None] * self.pull[:, None] / self.total[:, None, None]
-        if residual.shape[1] <= FEW:  # both are symmetric: half of the pairs say all
+    def log_likelihood(self, residual: Floats) -> Singles:
+        """(K, H) of (K, n) log measured - log predicted, but for `log_weight` and the prior of the cells."""
+        # It is blind to the level: without that, single precision says all that tells particles apart.
+        away = (residual - residual.mean(1, keepdims=True)).astype(np.float32)
+        contrast = self._contrast
+        if contrast.ndim == 2:
             one, other = np.triu_indices(residual.shape[1])
-            half = contrast[:, one, other] * np.where(one == other, -0.5, -1.0)
-            found = (residual[:, one] * residual[:, other]) @ half.T
-        else:
-            found = np.stack([-0.5 * ((residual @ each) * residual).sum(1) for each in contrast], axis=1)
-        found += self.log_weight
-        return np.asarray(found, dtype=float)
+            return np.asarray((away[:, one] * away[:, other]) @ contrast)
+        return np.stack([-0.5 * ((away @ each) * away).sum(1) for each in contrast], axis=1)
+
+    @cached_property
+    def _contrast(self) -> NDArray[np.float32]:
+        """What a likelihood is of, without the level: (pairs, H) of a few rows, else (H, n, n).
+
+        Both are symmetric: of a few rows half of the pairs say all.
+        """
+        contrast = self.inverse - self.pull[:, :, None] * self.pull[:, None] / self.total[:, None, None]
+        if contrast.shape[1] > FEW:
+            return contrast.astype(np.float32)
+        one, other = np.triu_indices(contrast.shape[1])
+        return (contrast[:, one, other] * np.where(one == other, -0.5, -1.0)).T.astype(np.float32)
 
     def level(self, residual: Floats, which: NDArray[np.int_]) -> Floats:
         """(S,) mean of the level, of (S, n) residuals under the hypotheses ``which``."""
@@ -112,14 +125,13 @@ class RobustErrors(Errors):
     def plain(cls) -> RobustErrors:
         """Without any of the other fields."""
         one, none = np.zeros(1, dtype=int), np.empty(0)
-        return cls(one, one - 1, none, none, none, none)
+        return cls(one, one - 1, none, none, none, np.zeros(1))
 
-    def log_likelihood(self, residual: Floats) -> Floats:
+    def log_likelihood(self, residual: Floats) -> Singles:
         """(K, 1) of (K, n) log measured - log predicted, but for the level."""
         away = (residual - np.median(residual, axis=1, keepdims=True)) / _ROBUST_SCALE
-        return np.asarray(
-            -0.5 * (_FREEDOM + 1) * np.log1p(away**2 / _FREEDOM).sum(1, keepdims=True), dtype=float
-        )
+        found = -0.5 * (_FREEDOM + 1) * np.log1p(away**2 / _FREEDOM).sum(1, keepdims=True)
+        return np.asarray(found, dtype=np.float32)
 
     def level(self, residual: Floats, which: NDArray[np.int_]) -> Floats:
         """(S,) of (S, n) residuals."""
@@ -202,25 +214,27 @@ class Posterior:
             _Cloud.of(measured, prior, each, rounds, np.random.default_rng((seed, i)))
             for i, prior in enumerate(measured.priors)
         ]
-        log_weight = np.vstack([cloud.log_weight for cloud in clouds])
-        weight = np.exp(log_weight - log_weight.max())
-        weight /= weight.sum()
-        even = (np.arange(draws) + 0.5) / draws
-        pick = np.minimum(np.searchsorted(np.cumsum(weight), even), weight.size - 1)
-        particle, hypothesis = np.divmod(pick, weight.shape[1])
-        which, particle = np.divmod(particle, each)
+        weight = _weights(np.concatenate([cloud.total for cloud in clouds]))
+        upto, even = np.cumsum(weight), (np.arange(draws) + 0.5) / draws
+        pick = np.minimum(np.searchsorted(upto, even), len(weight) - 1)
+        share = np.vstack([cloud.share for cloud in clouds])
+        within = 1 - (upto[pick] - even) / weight[pick]
+        hypothesis = (np.cumsum(share[pick], axis=1)[:, :-1] < within[:, None]).sum(1)
+        first = np.cumsum([0, *(len(cloud.total) for cloud in clouds)])
+        which = np.searchsorted(first, pick, side="right") - 1
+        particle = pick - first[which]
         parameters = np.empty((draws, len(measured.priors[0].spread)))
         standard, absent = np.empty_like(parameters), np.empty(parameters.shape, dtype=bool)
         for i, cloud in enumerate(clouds):
             rows = which == i
             rng = np.random.default_rng((seed, len(clouds) + i))
             standard[rows], absent[rows] = cloud.whole(particle[rows], rng)
-            parameters[rows] = cloud.parameters(standard[rows], absent[rows])
+            parameters[rows] = _parameters(measured, cloud.prior, standard[rows], absent[rows])
         level = measured.errors.level(measured.residual(parameters), hypothesis)
         off = np.zeros(len(measured.log_times))
         doubted = measured.errors.row >= 0
-        np.add.at(off, measured.errors.row[doubted], weight.sum(0)[doubted])
-        effective = float(1 / (weight.sum(1) ** 2).sum())
+        np.add.at(off, measured.errors.row[doubted], (weight.astype(np.float32) @ share)[doubted])
+        effective = float(1 / (weight**2).sum())
         theta = np.column_stack([level, parameters])
         return cls(theta, standard, absent, which, hypothesis, off, effective)
 
@@ -232,13 +246,35 @@ class Posterior:
 
 
 @dataclass(frozen=True)
+class _Near:
+    """What proposals imitate: mean, covariance, and how often terms are absent.
+
+    Attributes:
+        mean: (A,). spread: (A, A). absent: (A,).
+    """
+
+    mean: Floats
+    spread: Floats
+    absent: Floats
+
+    @classmethod
+    def of(cls, z: Floats, absent: Bools, weight: Floats) -> _Near:
+        """Of particles with (K,) weights."""
+        mean = weight @ z
+        away = z - mean
+        spread = _INFLATED * (away * weight[:, None]).T @ away + _BLUNT * np.eye(z.shape[1])
+        return cls(mean, spread, weight @ absent)
+
+
+@dataclass(frozen=True)
 class _Cloud:
     """K weighted particles under one prior, with A of its P parameters: those that the rows can feel.
 
     Attributes:
         measured, prior: whose they are. felt: (A,) parameters.
         z: (K, A) in units of the spread, from the mean. absent: (K, A).
-        log_weight: (K, H), so that the sum of their exponentials is the evidence.
+        total: (K,) log weights, so that the sum of their exponentials is the evidence.
+        share: (K, H) of a particle's weight that each hypothesis has.
     """
 
     measured: Measured
@@ -246,46 +282,56 @@ class _Cloud:
     felt: NDArray[np.int_]
     z: Floats
     absent: Bools
-    log_weight: Floats
+    total: Floats
+    share: Singles
 
     @classmethod
     def of(
-        cls, measured: Measured, prior: Prior, count: int, rounds: int, rng: np.random.Generator
+        cls,
+        measured: Measured,
+        prior: Prior,
+        count: int,
+        rounds: int,
+        rng: np.random.Generator,
     ) -> _Cloud:
-        """Population Monte Carlo."""
-        felt = _felt(measured, prior)
-        scarce = prior.absent[felt]
-        z = rng.standard_normal((count, len(felt))) * _scales(count, rng)
-        cloud = cls(measured, prior, felt, z, rng.uniform(size=z.shape) < scarce, np.empty(0))
-        log_weight = cloud._weighed(np.zeros(count))
-        for _ in range(rounds):
-            total = _log_sum(log_weight)
-            weight = np.exp(total - total.max())
-            if weight.sum() ** 2 / (weight**2).sum() > _GOOD * count:
-                break
-            weight = _tempered(total)
-            mean = weight @ cloud.z
-            away = cloud.z - mean
-            spread = _INFLATED * (away * weight[:, None]).T @ away + _BLUNT * np.eye(len(felt))
-            root = np.linalg.cholesky(spread)
-            z = mean + rng.standard_normal(cloud.z.shape) @ root.T
-            fresh = rng.uniform(size=count) < _OF_PRIOR
-            again = rng.standard_normal((int(fresh.sum()), len(felt)))
-            z[fresh] = again * _scales(len(again), rng)
-            square = (((z - mean) @ np.linalg.inv(root).T) ** 2).sum(1)
-            log_root = np.log(np.diag(root)).sum()
-            proposed = np.logaddexp(
-                np.log(1 - _OF_PRIOR) - 0.5 * square - log_root, np.log(_OF_PRIOR) + _log_prior(z)
-            )
-            chance = np.clip(0.5 * (weight @ cloud.absent + scarce), 0, 0.97) * (scarce > 0)
-            absent = rng.uniform(size=z.shape) < chance
-            tiny = 1e-12
-            flags = np.where(
-                absent, np.log((scarce + tiny) / (chance + tiny)), np.log((1 - scarce) / (1 - chance))
-            ).sum(1)
-            cloud = cls(measured, prior, felt, z, absent, np.empty(0))
-            log_weight = cloud._weighed(_log_prior(z) - proposed + flags)
-        return cls(measured, prior, felt, cloud.z, cloud.absent, log_weight)
+        """Population Monte Carlo, until enough particles are felt: those of all rounds together."""
+        felt, made, near = _felt(measured, prior), list[_Cloud](), None
+        while True:
+            made.append(cls._drawn(measured, prior, felt, near, count, rng))
+            # Each round counts as much as its particles are felt: so are most of all together.
+            numbers = np.array([1 / (_weights(each.total) ** 2).sum() for each in made])
+            parts = np.log(numbers / numbers.sum()).tolist()
+            total = np.concatenate([each.total + part for each, part in zip(made, parts, strict=True)])
+            z = np.vstack([each.z for each in made])
+            absent = np.vstack([each.absent for each in made])
+            if numbers.sum() > _GOOD * count or len(made) > rounds:
+                return cls(measured, prior, felt, z, absent, total, np.vstack([each.share for each in made]))
+            near = _Near.of(z, absent, _tempered(total))
+
+    @classmethod
+    def _drawn(
+        cls,
+        measured: Measured,
+        prior: Prior,
+        felt: NDArray[np.int_],
+        near: _Near | None,
+        count: int,
+        rng: np.random.Generator,
+    ) -> _Cloud:
+        """One round, of the prior or near what was seen before."""
+        z, absent, correction = _proposed(prior.absent[felt], near, count, rng)
+        size, errors = len(prior.spread), measured.errors
+        standard, absences = np.zeros((count, size)), np.zeros((count, size), dtype=bool)
+        standard[:, felt], absences[:, felt] = z, absent
+        share = errors.log_likelihood(measured.residual(_parameters(measured, prior, standard, absences)))
+        share += (errors.log_weight + np.log(prior.grid.ravel() + 1e-9)[errors.cell]).astype(np.float32)
+        top = share.max(1)
+        share -= top[:, None]
+        np.exp(share, out=share)
+        total = share.sum(1)
+        share /= total[:, None]
+        log_weight = correction - np.log(count) + top + np.log(total)
+        return cls(measured, prior, felt, z, absent, log_weight, share)
 
     def whole(self, rows: NDArray[np.int_], rng: np.random.Generator) -> tuple[Floats, Bools]:
         """(S, P) standard coordinates and flags of some particles; what is not felt comes from the prior."""
@@ -296,22 +342,34 @@ class _Cloud:
         standard[:, self.felt], absent[:, self.felt] = z, self.absent[rows]
         return standard, absent
 
-    def parameters(self, standard: Floats, absent: Bools) -> Floats:
-        """(S, P) without the level."""
-        theta = self.prior.rows[0] + self.prior.spread * standard
-        return bounded(self.measured.kind, theta, absent)
 
-    def _weighed(self, correction: Floats) -> Floats:
-        """(K, H) log weights, with (K,) log prior - log proposal."""
-        count, size = len(self.z), len(self.prior.spread)
-        standard, absent = np.zeros((count, size)), np.zeros((count, size), dtype=bool)
-        standard[:, self.felt], absent[:, self.felt] = self.z, self.absent
-        residual = self.measured.residual(self.parameters(standard, absent))
-        errors = self.measured.errors
-        found = errors.log_likelihood(residual)
-        found += np.log(self.prior.grid.ravel() + 1e-9)[errors.cell]
-        found += (correction - np.log(count))[:, None]
-        return found
+def _proposed(
+    scarce: Floats, near: _Near | None, count: int, rng: np.random.Generator
+) -> tuple[Floats, Bools, Floats]:
+    """Particles, absent terms, and log prior - log proposal."""
+    size = len(scarce)
+    if near is None:
+        z = rng.standard_normal((count, size)) * _scales(count, rng)
+        return z, rng.uniform(size=z.shape) < scarce, np.zeros(count)
+    root = np.linalg.cholesky(near.spread)
+    z = near.mean + rng.standard_normal((count, size)) @ root.T
+    fresh = rng.uniform(size=count) < _OF_PRIOR
+    again = rng.standard_normal((int(fresh.sum()), size))
+    z[fresh] = again * _scales(len(again), rng)
+    square = (((z - near.mean) @ np.linalg.inv(root).T) ** 2).sum(1)
+    log_root = np.log(np.diag(root)).sum()
+    of_prior = _log_prior(z)
+    proposed = np.logaddexp(np.log(1 - _OF_PRIOR) - 0.5 * square - log_root, np.log(_OF_PRIOR) + of_prior)
+    chance = np.clip(0.5 * (near.absent + scarce), 0, 0.97) * (scarce > 0)
+    absent = rng.uniform(size=z.shape) < chance
+    tiny = 1e-12
+    there, not_there = np.log((scarce + tiny) / (chance + tiny)), np.log((1 - scarce) / (1 - chance))
+    return z, absent, of_prior - proposed + absent @ (there - not_there) + not_there.sum()
+
+
+def _parameters(measured: Measured, prior: Prior, standard: Floats, absent: Bools) -> Floats:
+    """(S, P) without the level, of standard coordinates."""
+    return bounded(measured.kind, prior.rows[0] + prior.spread * standard, absent)
 
 
 def _felt(measured: Measured, prior: Prior) -> NDArray[np.int_]:
@@ -339,6 +397,12 @@ def _heavy(z: Floats) -> Floats:
     return np.asarray(1 / (1 + odds), dtype=float)
 
 
+def _weights(log_weight: Floats) -> Floats:
+    """(K,) that sum to one."""
+    weight = np.exp(log_weight - log_weight.max())
+    return np.asarray(weight / weight.sum(), dtype=float)
+
+
 def heaviness(standard: Floats) -> Floats:
     """(S,) expected 1 / scale^2 of draws: what keeps a heavy tail from widening a prior learnt of them."""
     return 1 - (1 - _WIDE**-2) * _heavy(standard)
@@ -359,9 +423,3 @@ def _tempered(log_weight: Floats) -> Floats:
         if weight.sum() ** 2 / (weight**2).sum() > _TEMPERED or power < 0.05:
             return np.asarray(weight / weight.sum(), dtype=float)
         power *= 0.7
-
-
-def _log_sum(values: Floats) -> Floats:
-    top = values.max(1)
-    away = values - top[:, None]
-    return np.asarray(top + np.log(np.exp(away, out=away).sum(1)), dtype=float)
