@@ -123,10 +123,12 @@ class Launcher(Protocol):
         name: as in the recipe's ``framework``.
         shares_gpus: each member picks its GPU by its local rank, so it must see those of all members on
             its node; else it sees its own only.
+        known_failures: what its framework is known to say, with the fix of each.
     """
 
     name: str
     shares_gpus: bool = False
+    known_failures: KnownFailures = ()
 
     def ports_per_member(self, role: str) -> int:
         """How many free ports to hold for each member of this role until it starts."""
@@ -175,7 +177,7 @@ class Launcher(Protocol):
         Returns:
             A sentence or two for the user; empty when nothing is recognised.
         """
-        return ""
+        return advice(self.known_failures, log_tail)
 
 
 class PlainLauncher(Launcher):

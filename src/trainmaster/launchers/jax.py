@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster.launchers.base import PEER_ENDED, Gang, Launcher, Member, advice, not_installed
+from trainmaster.launchers.base import PEER_ENDED, Gang, Launcher, Member, not_installed
 
 _KNOWN_FAILURES = (
     not_installed("jax", "jax"),
@@ -43,6 +43,7 @@ class JaxLauncher(Launcher):
     """
 
     name = "jax"
+    known_failures = _KNOWN_FAILURES
 
     def ports_per_member(self, role: str) -> int:
         """One: the coordinator is process 0; any member may be asked to be it."""
@@ -73,7 +74,3 @@ class JaxLauncher(Launcher):
     def defaults(self, gang: Gang, member: Member) -> dict[str, str]:
         """The coordinator listens where its peers look for it; JAX's own choice is every interface."""
         return {"JAX_COORDINATOR_BIND_ADDRESS": f"{gang.chief.host}:{gang.chief.ports[0]}"}
-
-    def explain(self, log_tail: str) -> str:
-        """Names the fix for what JAX is known to say."""
-        return advice(_KNOWN_FAILURES, log_tail)

@@ -6,7 +6,7 @@ import ipaddress
 import shlex
 from collections.abc import Sequence
 
-from trainmaster.launchers.base import Gang, Launcher, Member, advice, not_installed
+from trainmaster.launchers.base import Gang, Launcher, Member, not_installed
 
 # Each rank has its own index, and keeps its metrics out of rank 0's way.
 _RANK = """\
@@ -75,6 +75,7 @@ class MpiLauncher(Launcher):
     """
 
     name = "mpi"
+    known_failures = _KNOWN_FAILURES
     shares_gpus = True  # all ranks descend from the first member, and choose by their local rank
 
     def is_essential(self, gang: Gang, member: Member) -> bool:
@@ -106,10 +107,6 @@ class MpiLauncher(Launcher):
             "OMPI_MCA_rmaps_base_oversubscribe": "1",
             **_network(gang.hosts),
         }
-
-    def explain(self, log_tail: str) -> str:
-        """Names the fix for what mpirun is known to say."""
-        return advice(_KNOWN_FAILURES, log_tail)
 
 
 def _network(hosts: Sequence[str]) -> dict[str, str]:

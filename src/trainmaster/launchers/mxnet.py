@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from trainmaster.launchers.base import Gang, Launcher, Member, advice, not_installed
+from trainmaster.launchers.base import Gang, Launcher, Member, not_installed
 
 _ROLES = {"ps": "server"}
 _KNOWN_FAILURES = (not_installed("mxnet", "mxnet"),)
@@ -24,6 +24,7 @@ class MxnetLauncher(Launcher):
     """
 
     name = "mxnet"
+    known_failures = _KNOWN_FAILURES
 
     def ports_per_member(self, role: str) -> int:
         """One for each worker: the scheduler runs beside the first."""
@@ -49,10 +50,6 @@ class MxnetLauncher(Launcher):
             "DMLC_NUM_WORKER": str(gang.world_size - servers),
             "DMLC_NODE_HOST": member.host,  # else it guesses one from the interfaces
         }
-
-    def explain(self, log_tail: str) -> str:
-        """Names the fix for what MXNet is known to say."""
-        return advice(_KNOWN_FAILURES, log_tail)
 
     @staticmethod
     def _servers(gang: Gang) -> int:

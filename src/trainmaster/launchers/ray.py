@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from trainmaster.launchers.base import Gang, Launcher, Member, advice, not_installed
+from trainmaster.launchers.base import Gang, Launcher, Member, not_installed
 
 #: Beyond the two that are held, each process takes a free port: several members of several tasks may be on
 #: one machine. Sockets lie below ``/tmp`` itself, as their paths must be short. What Ray says of itself is
@@ -93,6 +93,7 @@ class RayLauncher(Launcher):
     """
 
     name = "ray"
+    known_failures = _KNOWN_FAILURES
 
     def ports_per_member(self, role: str) -> int:
         """Two: of the head, and of its server for remote clients."""
@@ -146,7 +147,3 @@ class RayLauncher(Launcher):
             # Once the head has ended, the others would wait for its answer until they are killed.
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         }
-
-    def explain(self, log_tail: str) -> str:
-        """Names the fix for what Ray is known to say."""
-        return advice(_KNOWN_FAILURES, log_tail)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from trainmaster.launchers.base import Gang, Launcher, Member, advice, not_installed
+from trainmaster.launchers.base import Gang, Launcher, Member, not_installed
 
 _WORKER = "spark-class org.apache.spark.deploy.worker.Worker"
 # Spark would write below its own installation, which may be read-only and is shared. No `exec`: the
@@ -60,6 +60,7 @@ class SparkLauncher(Launcher):
     """
 
     name = "spark"
+    known_failures = _KNOWN_FAILURES
 
     def ports_per_member(self, role: str) -> int:
         """Four: of the master and its web page, of the worker and its web page."""
@@ -119,7 +120,3 @@ class SparkLauncher(Launcher):
     def defaults(self, gang: Gang, member: Member) -> dict[str, str]:
         """One core per worker, as it has one slot: Spark would take the whole machine for each."""
         return {"SPARK_WORKER_CORES": "1", "SPARK_DAEMON_MEMORY": "256m"}
-
-    def explain(self, log_tail: str) -> str:
-        """Names the fix for what Spark is known to say."""
-        return advice(_KNOWN_FAILURES, log_tail)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from trainmaster.launchers.base import PEER_ENDED, Gang, Launcher, Member, advice, not_installed
+from trainmaster.launchers.base import PEER_ENDED, Gang, Launcher, Member, not_installed
 
 _KNOWN_FAILURES = (
     not_installed("tensorflow", "tensorflow"),
@@ -80,6 +80,7 @@ class TensorFlowLauncher(Launcher):
     """
 
     name = "tensorflow"
+    known_failures = _KNOWN_FAILURES
 
     def ports_per_member(self, role: str) -> int:
         """One: every member has a gRPC server."""
@@ -116,10 +117,6 @@ class TensorFlowLauncher(Launcher):
     def defaults(self, gang: Gang, member: Member) -> dict[str, str]:
         """As TensorFlow's guide says: a call to a lost peer fails at once instead of waiting for it."""
         return {"GRPC_FAIL_FAST": "use_caller"}
-
-    def explain(self, log_tail: str) -> str:
-        """Names the fix for what TensorFlow and Keras are known to say."""
-        return advice(_KNOWN_FAILURES, log_tail)
 
 
 def _as_told(gang: Gang, member: Member) -> tuple[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster.launchers.base import PEER_ENDED, Gang, Launcher, Member, advice, not_installed
+from trainmaster.launchers.base import PEER_ENDED, Gang, Launcher, Member, not_installed
 
 _NO_CUDA = (
     "The script asks for a GPU, and this machine, or the PyTorch that ran, has none: `hardware: {gpus: 1}` "
@@ -83,6 +83,7 @@ class TorchrunLauncher(Launcher):
     """
 
     name = "torchrun"
+    known_failures = _KNOWN_FAILURES
     shares_gpus = True
 
     def ports_per_member(self, role: str) -> int:
@@ -128,7 +129,3 @@ class TorchrunLauncher(Launcher):
         if gang.local_world_size(member) > 1:
             chosen["OMP_NUM_THREADS"] = "1"
         return chosen
-
-    def explain(self, log_tail: str) -> str:
-        """Names the fix for what PyTorch's distributed package is known to say."""
-        return advice(_KNOWN_FAILURES, log_tail)
