@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -198,6 +199,29 @@ def test_an_unwritable_output_directory(tm):
     )
     assert tm.summary(result)["reason"] == "USER_ERROR"
     assert "No such file or directory" in result.err
+
+
+def test_a_user_without_a_home(tm):
+    """Of a container or unit that runs as some number; `pwd` of whoever runs the tests may know theirs."""
+    code = """
+import pwd, sys
+def getpwuid(number): raise KeyError(number)
+pwd.getpwuid = getpwuid
+from trainmaster.cli import main
+sys.argv = ["trainmaster", *sys.argv[1:]]
+main()
+"""
+    env = {name: value for name, value in tm.env.items() if name not in ("HOME", "TRAINMASTER_HOME")}
+    for verb in ("status", "doctor", "budget"):
+        call = [sys.executable, "-c", code, verb]
+        result = subprocess.run(call, env=env, capture_output=True, text=True, check=False, timeout=60)
+        assert (result.returncode, result.stderr.splitlines()) == (
+            2,
+            [
+                f"error: HOME is not set, and the user {os.getuid()} is not in /etc/passwd",
+                "Set HOME to a directory that you can write.",
+            ],
+        )
 
 
 def test_a_home_with_an_odd_name(tm):

@@ -161,6 +161,7 @@ def test_mpi_is_cancelled_and_every_rank_may_save(tm, mpi):
         "echo up >> $NOTES/up; sleep 600 & wait",
         framework="mpi",
         distributed=PAIR,
+        env={"OMPI_MCA_odls_base_sigkill_timeout": "3"},  # mpirun's 1 s is too short on a busy machine
     )
     call = tm.start("run", recipe)
     tm.until_marks("up", 2)

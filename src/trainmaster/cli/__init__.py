@@ -33,9 +33,14 @@ def main() -> None:
     gc.set_threshold(_COLLECTED_AFTER)
     _fill_closed_streams()
     from trainmaster.cli.app import app
-    from trainmaster.spec.errors import TrainmasterError
+    from trainmaster.spec.errors import TrainmasterError, UsageError
 
     try:
+        if os.path.expanduser("~") == "~":  # noqa: PTH111 - pathlib raises what nobody catches
+            raise UsageError(
+                f"HOME is not set, and the user {os.getuid()} is not in /etc/passwd",
+                "Set HOME to a directory that you can write.",
+            )
         app()
     except TrainmasterError as error:
         from trainmaster.cli.output import say_error
