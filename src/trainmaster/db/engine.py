@@ -9,11 +9,15 @@ Database URLs: what users write, and what SQLAlchemy is told.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -133,6 +137,12 @@ def open_database(url: str) -> Engine:
             else "Is the server running, and are user, password and database right? See TRAINMASTER_DATABASE."
         )
         advice = DAMAGED_ADVICE if is_damaged(error) else advice
+        if engine.dialect.name == "sqlite" and not _has_locks(engine):  # SQLite calls that "locked"
+            advice = (
+                f"The file system of {Path(engine.url.database or '').parent} has no locks for files, as "
+                "some network file systems. Set TRAINMASTER_HOME to a directory of another one, or "
+                "TRAINMASTER_DATABASE to PostgreSQL."
+            )
         raise StoreError(f"cannot use the database {shown_url}: {first_line(error)}", advice) from error
     except StoreError:
         engine.dispose()
@@ -171,8 +181,9 @@ def _tune_sqlite(engine: Engine) -> None:
     @sa_event.listens_for(engine, "connect")
     def on_connect(raw: Any, _record: object) -> None:  # noqa: ANN401 - a DBAPI connection has no type
         raw.isolation_level = None  # we say BEGIN ourselves
+        raw.execute("PRAGMA busy_timeout=100")  # it is asked again by us, who look whether there are locks
+        _use_wal(raw, engine)
         raw.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
-        _use_wal(raw)
         raw.execute("PRAGMA synchronous=NORMAL")
         raw.execute("PRAGMA foreign_keys=ON")
 
@@ -182,7 +193,7 @@ def _tune_sqlite(engine: Engine) -> None:
         connection.exec_driver_sql("BEGIN" if reading_only else "BEGIN IMMEDIATE")
 
 
-def _use_wal(raw: Any) -> None:  # noqa: ANN401 - a DBAPI connection has no type
+def _use_wal(raw: Any, engine: Engine) -> None:  # noqa: ANN401 - a DBAPI connection has no type
     """Have a file written by a log of changes; SQLite does not wait by itself for others that do so now."""
     import sqlite3
 
@@ -192,11 +203,24 @@ def _use_wal(raw: Any) -> None:  # noqa: ANN401 - a DBAPI connection has no type
             raw.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError as error:
             is_locked = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-            if not is_locked or time.monotonic() > until:
+            if not is_locked or time.monotonic() > until or not _has_locks(engine):
                 raise
             time.sleep(0.02)
         else:
             return
+
+
+def _has_locks(engine: Engine) -> bool:
+    """Whether files beside the database can be locked; closing one of SQLite's own would unlock that."""
+    with (
+        contextlib.suppress(OSError),
+        tempfile.TemporaryFile(dir=Path(engine.url.database or "").parent) as file,
+    ):
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+    return True
 
 
 def _tune_postgresql(engine: Engine) -> None:

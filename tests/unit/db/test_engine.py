@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
+import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +15,7 @@ import sqlalchemy as sa
 from database_nouns import NOW, new_run
 
 from trainmaster.db import Database, RunChange, TaskChange, queries
-from trainmaster.db.engine import SCHEMA_REVISION, make_engine, open_database
+from trainmaster.db.engine import BUSY_TIMEOUT_MS, SCHEMA_REVISION, make_engine, open_database
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
 
@@ -51,6 +56,25 @@ def test_a_database_of_a_build_before_the_first_release_is_refused(database, url
 def test_a_place_that_is_not_there(tmp_path: Path):
     with pytest.raises(StoreError, match="cannot use the database"):
         Database(f"sqlite:///{tmp_path / 'none' / 'trainmaster.db'}")
+
+
+def test_a_file_system_without_locks_is_named_at_once(tmp_path: Path, monkeypatch):
+    """SQLite then says that the database is locked, and would be asked for as long as another may write."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    path = tmp_path / "trainmaster.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("PRAGMA locking_mode=EXCLUSIVE")
+        holder.execute("BEGIN EXCLUSIVE")
+        monkeypatch.setattr(fcntl, "lockf", refuse)
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="locked") as caught:
+            Database(f"sqlite:///{path}")
+    assert f"The file system of {tmp_path} has no locks" in caught.value.hint
+    assert time.monotonic() - began < BUSY_TIMEOUT_MS / 2000
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 def test_a_file_that_is_no_database(tmp_path: Path):
