@@ -95,7 +95,14 @@ def as_title(text: str) -> str:
 
     >>> as_title("there is no run 'x'")
     "There is no run 'x'"
+    >>> as_title("digits@3 is gone")
+    'digits@3 is gone'
     """
+    first = text.split(maxsplit=1)[:1]
+    if (
+        first and not first[0].rstrip(",.:;").isalpha()
+    ):  # a name, such as digits@production, is written as it is
+        return text
     return text[:1].upper() + text[1:]
 
 
