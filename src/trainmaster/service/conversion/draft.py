@@ -16,7 +16,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_/.~$@][\w./@+:=$~-]*")
 _ONE_LINE: Final = re.compile(r"[A-Za-z_./~][ -~]*[!-~]|[A-Za-z]")
 _HIDDEN: Final = re.compile(r"\*{2,}")
 #: In their order in a recipe.
-_TOP: Final = ("provider", "code", "budget")
+_TOP: Final = ("provider", "code", "budget", "labels")
 _KEYS: Final = (
     "after", "parameters", "workers", "serve", "distributed", "framework", "container", "hardware", "aliases",
     "data", "env", "secrets", "timeout", "grace", "setup", "command",

@@ -9,14 +9,17 @@ from trainmaster.service.conversion.draft import Draft, ExperimentDraft
 from trainmaster.service.conversion.job import Beside, ForeignJob
 from trainmaster.service.conversion.shell import Script
 from trainmaster.service.conversion.yaml_values import (
-    NO_PROVIDER,
+    PRIVATE,
+    SPOT_OR_NOT,
     Section,
     bounds,
     least,
     memory,
     one_or_all,
+    put_labels,
     put_port,
     put_probe,
+    put_provider,
     put_variables,
     seconds,
 )
@@ -30,7 +33,7 @@ _MODEL: Final = re.compile(r"(?=.*[A-Za-z])(?![\d.]+[KMGT]B?\b)[A-Za-z][\w.-]*|\
 _INTERPOLATED: Final = re.compile(r"\$\{\{\s*([^{}]*?)\s*\}\}")
 _REASONS: Final = {
     "type": "", "python": "the Python of the machine is taken; `container: python:3.12` brings another",
-    "files": "they are sent with the code, as all of it is", "repos": "the code is what is sent",
+    "repos": "the code is what is sent",
     "ports": "`trainmaster port-forward` leads to ports", "model": "a service answers at its own address",
     "auth": "who may ask is the server's", "gateway": "a service is behind `trainmaster server`",
     "idle_duration": "`trainmaster run --keep 30m` keeps machines", "fleets": "machines are rented for runs",
@@ -44,6 +47,7 @@ _DECISIONS: Final = {
     "working_dir": "commands begin where the code is",
     "docker": "a container in a container: take an image",
     "schedule": "`on: {schedule: ...}`, on a server",
+    "priority": "`priority: low`, `normal` or `high`, on a server",
 }
 #: What is done once, before what is trained: it makes environments or brings files.
 _PREPARES: Final = re.compile(
@@ -88,6 +92,8 @@ def read_dstack(source: str, file: str, name: str, beside: Beside) -> Draft:
     )
     _commands(draft, section.node("commands"), job, is_run=kind == "task")
     _volumes(draft, section)
+    _files(draft, section)
+    put_labels(draft, section, "tags")
     if kind == "service":
         serve: dict[str, object] = {}
         put_port(
@@ -144,16 +150,10 @@ def _hardware(draft: Draft, experiment: ExperimentDraft, section: Section) -> in
         hardware["instance"] = one_or_all(instances)
     if spot := section.text("spot_policy"):
         if spot == "auto":
-            draft.decide(
-                section.line("spot_policy"), "spot_policy: auto", "`spot: true` falls back on demand"
-            )
+            draft.decide(section.line("spot_policy"), "spot_policy: auto", SPOT_OR_NOT)
         else:
             hardware["spot"] = spot == "spot"
-    backends = section.texts("backends")
-    if "aws" in backends:
-        draft.keys["provider"] = "aws"
-    else:
-        draft.decide(1, "", NO_PROVIDER)
+    put_provider(draft, section.texts("backends"), section.line("backends"))
     resources.rest(draft, _REASONS)
     if hardware:
         experiment.keys["hardware"] = hardware
@@ -212,13 +212,31 @@ def _limits(draft: Draft, experiment: ExperimentDraft, section: Section) -> None
 
 
 def _volumes(draft: Draft, section: Section) -> None:
+    """Volumes, each ``NAME:PATH`` or a mapping; directories of machines begin with a slash."""
     node = section.node("volumes")
     for each in node.items if node is not None else ():
-        name, mark, _ = each.text.partition(":")
-        if mark and name.startswith("/"):
-            draft.drop(each.line, each.text, "a cache of the machine: models and data are `data`")
-        elif mark:
-            variable = re.sub(r"\W", "_", name)
+        where = Section(each, section.lines)
+        names = where.texts("name") or [where.text("instance_path") or each.text.partition(":")[0]]
+        path = where.text("path") or each.text.partition(":")[2]
+        if names[0].startswith("/"):
+            draft.drop(each.line, f"{names[0]}:{path}", "a cache of the machine: models and data are `data`")
+        elif path:
+            variable = re.sub(r"\W", "_", names[0])
+            words = f"`data: {{{variable}: {{volume: {names[0]}}}}}` after `volume push`"
+            words += "; what is written goes to $TRAINMASTER_OUTPUT_DIR"
+            draft.decide(each.line, f"{', '.join(names)}:{path}", words)
+
+
+def _files(draft: Draft, section: Section) -> None:
+    """What is sent: it is in the code, or it has to be brought there."""
+    node = section.node("files")
+    for each in node.items if node is not None else ():
+        source = Section(each, section.lines).text("local_path") or each.text.partition(":")[0]
+        if PRIVATE.search(source):
+            draft.drop(each.line, source, "keys stay where they are: members of a gang need none")
+        elif source.startswith(("~", "/", "..")):
             draft.decide(
-                each.line, each.text, f"`data: {{{variable}: {{volume: {name}}}}}` after `volume push`"
+                each.line, source, "outside of the code: have it there, or as `data: {NAME: {dir: DIR}}`"
             )
+        else:
+            draft.drop(each.line, source, "it is sent with the code, as all of it is")

@@ -9,14 +9,17 @@ from typing import Any, Final, cast
 from trainmaster.service.conversion.draft import Draft, ExperimentDraft
 from trainmaster.service.conversion.job import Beside, ForeignJob
 from trainmaster.service.conversion.yaml_values import (
-    NO_PROVIDER,
+    PRIVATE,
+    SPOT_OR_NOT,
     Section,
     bounds,
     least,
     one_or_all,
     put_data,
+    put_labels,
     put_port,
     put_probe,
+    put_provider,
     put_variables,
 )
 from trainmaster.spec.errors import UsageError
@@ -41,8 +44,8 @@ _REASONS: Final = {
     "load_balancing_policy": "the server in front picks the replica",
     "instance_type": "",
 }
-_OF_CLOUDS: Final = ("aws", "lab", "im", "hosts")
-_PRIVATE: Final = re.compile(r"\.(?:ssh|aws|netrc|config/gcloud|kube|azure)\b|id_rsa|credentials")
+#: Whose regions have the same names here.
+_OF_CLOUDS: Final = ("aws", "lab", "im")
 
 
 def read_skypilot(source: str, file: str, name: str, beside: Beside) -> Draft:
@@ -113,6 +116,7 @@ def _task(draft: Draft, experiment: ExperimentDraft, section: Section, beside: B
             raise UsageError(f"line {section.line('num_nodes')}: {WIDE_SERVICE}", WIDE_SERVICE_HINT)
         _service(draft, experiment, section.section("service"), resources, job)
     job.fill(draft, experiment, beside)
+    put_labels(draft, resources, "labels")
     resources.rest(draft, _REASONS)
     section.rest(draft, _REASONS)
 
@@ -140,7 +144,8 @@ def _resources(draft: Draft, experiment: ExperimentDraft, resources: Section) ->
         clouds += [cloud.lower()] if cloud else []
         regions += [region] if region and (not cloud or cloud.lower() in _OF_CLOUDS) else []
         spots |= {each.text("use_spot")} if "use_spot" in each else set()
-    _provider(draft, resources, list(dict.fromkeys(clouds)))
+    where = ("cloud", "infra", "any_of", "ordered", "candidates")
+    put_provider(draft, clouds, resources.line(next((key for key in where if key in resources), "")))
     gpus = min(counts, default=0)
     if cpus := bounds(resources.text("cpus")):
         hardware["cpus"] = cpus
@@ -162,6 +167,8 @@ def _resources(draft: Draft, experiment: ExperimentDraft, resources: Section) ->
         hardware["region"] = one_or_all(list(dict.fromkeys(regions)))
     if spots:
         hardware["spot"] = spots == {"true"}
+    if len(spots) > 1:
+        draft.decide(resources.line("any_of"), "use_spot: true, false", SPOT_OR_NOT)
     image = resources.text("image_id")
     if image.startswith("docker:"):
         experiment.keys["container"] = image.removeprefix("docker:")
@@ -183,20 +190,6 @@ def _accelerators(section: Section) -> list[tuple[str, int]]:
         pairs = [(each[1], each[2] or "") for each in found if each]
     split = [_COUNTED.fullmatch(f"{name}:{count}" if count else name) for name, count in pairs]
     return [(each[1], max(1, least(each[2] or "1"))) for each in split if each]
-
-
-def _provider(draft: Draft, resources: Section, clouds: list[str]) -> None:
-    known = next((cloud for cloud in clouds if cloud in _OF_CLOUDS), "")
-    if known:
-        draft.keys["provider"] = known
-    if others := [cloud for cloud in clouds if cloud != known]:
-        key = next(
-            (key for key in ("cloud", "infra", "any_of", "ordered", "candidates") if key in resources), ""
-        )
-        why = f"`provider: im` reaches other clouds{'' if known else '; without it runs on this machine'}"
-        draft.decide(resources.line(key), ", ".join(others), why)
-    elif not known:
-        draft.decide(1, "", NO_PROVIDER)
 
 
 def _code(draft: Draft, section: Section) -> None:
@@ -221,7 +214,7 @@ def _mounts(draft: Draft, experiment: ExperimentDraft, section: Section, key: st
             each.text.strip() if each.kind is Kind.SCALAR else Section(each, section.lines).text("source")
         )
         source = _with_values(source, cast("Mapping[str, str]", experiment.keys.get("env") or {}))
-        if _PRIVATE.search(place) or _PRIVATE.search(source):
+        if PRIVATE.search(place) or PRIVATE.search(source):
             draft.drop(line, f"{place}: {source}", "keys stay where they are: members of a gang need none")
         elif key == "volumes" and source:
             draft.decide(
@@ -235,6 +228,8 @@ def _mounts(draft: Draft, experiment: ExperimentDraft, section: Section, key: st
             draft.decide(line, place, "what is to be kept goes to $TRAINMASTER_OUTPUT_DIR")
         else:
             put_data(draft, experiment.keys, job, source, place, line)
+            if each.kind is Kind.MAPPING and Section(each, section.lines).text("mode").upper() != "COPY":
+                draft.decide(line, place, "it is read only: what is written goes to $TRAINMASTER_OUTPUT_DIR")
 
 
 def _with_values(found: Any, env: Mapping[str, str]) -> Any:  # noqa: ANN401 - whatever is written

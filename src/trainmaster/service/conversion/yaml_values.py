@@ -6,6 +6,7 @@ import re
 
 from trainmaster.service.conversion.draft import Draft
 from trainmaster.service.conversion.job import ForeignJob
+from trainmaster.spec.labels import key_problem, value_problem
 from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.units import parse_duration
 
@@ -17,7 +18,15 @@ _VARIABLE = re.compile(r"[A-Za-z_]\w*")
 #: What `serve.hang` is if a recipe does not say it.
 _HANG_S = 30.0
 
-NO_PROVIDER = "`provider: aws`, or `run --provider aws`: without, it runs on this machine"
+#: Files of keys.
+PRIVATE = re.compile(r"\.(?:ssh|aws|netrc|config/gcloud|kube|azure)\b|id_rsa|credentials")
+SPOT_OR_NOT = "`spot: true` falls back on demand"
+#: What clouds and clusters are called there, and here.
+_PROVIDERS = {
+    "k8s": "kubernetes",
+    **{each: each for each in ("aws", "lab", "im", "hosts", "kubernetes", "slurm", "openstack")},
+}
+_NO_PROVIDER = "`provider: aws`, or `run --provider aws`: without, it runs on this machine"
 
 
 class Section:
@@ -185,6 +194,35 @@ def put_variables(
         keys["env"] = {**(keys.get("env") or {}), **env}  # type: ignore[dict-item]
     if secrets:
         keys["secrets"] = [*(keys.get("secrets") or []), *secrets]  # type: ignore[misc]
+
+
+def put_provider(draft: Draft, clouds: list[str], line: int) -> None:
+    """The first of these that there is here; the others are to be decided on."""
+    names = [_PROVIDERS.get(each.lower(), "") for each in dict.fromkeys(clouds)]
+    known = list(dict.fromkeys(filter(None, names)))
+    others = [each for each, name in zip(dict.fromkeys(clouds), names, strict=True) if not name]
+    if known:
+        draft.keys["provider"] = known[0]
+    if len(known) > 1:
+        places = ", ".join(known)
+        draft.decide(line, places, f"`provider: [{places}]` takes the first that can begin")
+    if others:
+        why = f"`provider: im` reaches other clouds{'' if known else '; without it runs on this machine'}"
+        draft.decide(line, ", ".join(others), why)
+    elif not known:
+        draft.decide(1, "", _NO_PROVIDER)
+
+
+def put_labels(draft: Draft, section: Section, key: str) -> None:
+    """Labels there are those of the run here; what cannot be one is told."""
+    labels = dict[str, str]()
+    for name, value, line in section.pairs(key):
+        if wrong := key_problem(name) or value_problem(value or ""):
+            draft.drop(line, name, wrong)
+        else:
+            labels[name] = value or ""
+    if labels:
+        draft.keys["labels"] = {**(draft.keys.get("labels") or {}), **labels}  # type: ignore[dict-item]
 
 
 def put_data(

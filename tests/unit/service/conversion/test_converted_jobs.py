@@ -515,3 +515,31 @@ def test_an_environment_of_that_machine_is_to_be_decided_and_what_is_dropped_is_
     own = "python -m venv env\nsource env/bin/activate"
     made = conversion_of(SBATCH.replace("module load cuda", own), "job.sbatch")
     assert "activate" not in " ".join(text for _, text, _ in made.decisions)
+
+
+def test_what_dstack_mounts_sends_and_calls_its_runs_is_kept_or_told() -> None:
+    text = "type: task\nname: sft\ncommands: [python a.py --out /checkpoints]\npriority: 50\n"
+    text += "tags: {team: nlp, 'a b': x}\nbackends: [gcp, k8s, aws]\n"
+    text += "files: [src, ../other, '~/.ssh/id_rsa:/root/key']\n"
+    text += "volumes:\n  - {name: ckpts, path: /checkpoints}\n  - data:/d\n"
+    text += "  - {instance_path: /mnt, path: /mnt}\n"
+    made = conversion_of(text, "a.dstack.yml")
+    recipe = Recipe.from_text(made.recipe)
+    assert (recipe.provider, recipe.labels) == ("kubernetes", {"team": "nlp"})
+    told = {what: words for _, what, words in made.decisions}
+    assert "`data: {ckpts: {volume: ckpts}}`" in told["ckpts:/checkpoints"]
+    assert "TRAINMASTER_OUTPUT_DIR" in told["ckpts:/checkpoints"]
+    assert {"data:/d", "../other", "priority: 50", "gcp"} <= told.keys()
+    assert told["kubernetes, aws"] == "`provider: [kubernetes, aws]` takes the first that can begin"
+    assert {what for _, what, _ in made.dropped} == {"a b", "~/.ssh/id_rsa", "src", "/mnt:/mnt"}
+
+
+def test_a_task_of_skypilot_finds_what_its_setup_made_at_home() -> None:
+    text = "resources: {infra: k8s, labels: {project: nlp}}\n"
+    text += "file_mounts: {/ckpt: {source: 's3://b/c', mode: MOUNT}}\n"
+    text += "setup: git clone https://example.org/llm.git\nrun: cd ~/llm && python a.py --out /ckpt\n"
+    made = conversion_of(text, "a.yaml")
+    recipe = Recipe.from_text(made.recipe)
+    assert (recipe.provider, recipe.labels) == ("kubernetes", {"project": "nlp"})
+    assert 'cd "$VIRTUAL_ENV/work"/llm && python' in only(made.recipe).command
+    assert any("read only" in words for _, _, words in made.decisions), "the script writes there"
