@@ -99,9 +99,7 @@ def as_title(text: str) -> str:
     'digits@3 is gone'
     """
     first = text.split(maxsplit=1)[:1]
-    if (
-        first and not first[0].rstrip(",.:;").isalpha()
-    ):  # a name, such as digits@production, is written as it is
+    if first and not first[0].rstrip(",.:;").isalpha():  # a name, such as digits@production, stays
         return text
     return text[:1].upper() + text[1:]
 
