@@ -17,7 +17,7 @@ from trainmaster.cli.output import (
     bill,
     driver_line,
     duration,
-    model_text,
+    model_lines,
     print_json,
     quote_text,
     say,
@@ -127,10 +127,8 @@ def finish(client: ClientProtocol, run: str, *, as_json: bool) -> int:
             say(best_text(name, experiment["best"], searched(experiment)))
         if "promotion" in experiment:  # what its gate has said was told when it did
             say(experiment["promotion"])
-    for model in summary["models"][:SHOWN_MODELS]:
-        say(model_text(model))
-    if len(summary["models"]) > SHOWN_MODELS:
-        say(f"... {len(summary['models'])} models in all: `trainmaster models {run}`")
+    for line in model_lines(run, summary):
+        say(line)
     for left in client.highlights(run).without_model:
         say(without_model_text(**left))
     for unsaved in summary.get("unsaved", ())[:SHOWN_MODELS]:

@@ -306,6 +306,25 @@ def model_text(model: dict[str, Any]) -> str:
     return "  ".join(part for part in parts if part)
 
 
+def model_lines(run: str, summary: Mapping[str, Any]) -> list[str]:
+    """The models of a run, those of the best tasks first, and how to see all if there are many.
+
+    >>> models = [{"experiment": "a", "task": n, "metrics": {}, "uri": f"file:///{n}"} for n in range(9)]
+    >>> summary = {"models": models, "experiments": {"a": {"top": [{"task": 7}, {"task": 2}]}, "b": {}}}
+    >>> model_lines("r", summary)[::2]
+    ['model a/7  file:///7', 'model a/0  file:///0', 'model a/3  file:///3']
+    """
+    tops = ((name, each.get("top", ())) for name, each in summary["experiments"].items())
+    ranks = {(name, best["task"]): rank for name, top in tops for rank, best in enumerate(top)}
+    models = sorted(
+        summary["models"], key=lambda model: ranks.get((model["experiment"], model["task"]), len(ranks))
+    )
+    lines = [model_text(model) for model in models[:SHOWN_MODELS]]
+    if len(models) > SHOWN_MODELS:
+        lines.append(f"... {len(models)} models in all: `trainmaster models {run}`")
+    return lines
+
+
 def without_model_text(experiment: str, tasks: int, silent: int, metrics: dict[str, Any]) -> str:
     """What tasks that succeeded have left where it is no model.
 

@@ -21,7 +21,7 @@ from trainmaster.cli.output import (
     driver_trouble,
     duration,
     metrics_text,
-    model_text,
+    model_lines,
     phases_text,
     print_json,
     queue_text,
@@ -237,10 +237,8 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
     for note in seen.notes:
         about = "" if note.task is None else f"{note.experiment}/{note.task}: "
         show(f"  {duration(max(time.time() - note.at, 0.0))} ago: {about}{note.message}")
-    for model in summary["models"][:SHOWN_MODELS]:
-        show(f"  {model_text(model)}")
-    if len(summary["models"]) > SHOWN_MODELS:
-        show(f"  ... {len(summary['models'])} models in all: `trainmaster models {run}`")
+    for line in model_lines(run, summary):
+        show(f"  {line}")
     for unsaved in summary.get("unsaved", ())[:SHOWN_MODELS]:
         show(f"  {unsaved_text(unsaved)}")
 

@@ -161,8 +161,22 @@ def going_or_ended_since(which: RunFilter, since: float) -> sa.Select[Any]:
 
 
 def failed_since(database: Database, which: RunFilter, since: float, limit: int) -> list[str]:
-    """Runs that have failed since then, the last ones first."""
+    """Runs that have failed since then, the last ones first.
+
+    Without those of a recipe that the same person has run since then, with success.
+    """
+    later = t.run.alias("later")
+    put_right = sa.exists().where(
+        later.c.name == _RUN.name,
+        later.c.reason == EndReason.SUCCEEDED,
+        later.c.created_at >= since,  # which has an index
+        later.c.created_at > _RUN.ended_at,
+        later.c.recipe_path == _RUN.recipe_path,
+        later.c.team.is_not_distinct_from(_RUN.team),
+        later.c.submitted_by.is_not_distinct_from(_RUN.submitted_by),
+    )
     query = sa.select(_RUN.id).where(
         which.condition(), _RUN.reason.is_not(None), _RUN.reason.not_in(_NO_FAULT), _RUN.ended_at >= since
     )
+    query = query.where(~put_right)
     return [row["id"] for row in database.read(query.order_by(_RUN.ended_at.desc(), _RUN.id).limit(limit))]

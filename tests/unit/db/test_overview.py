@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from database_nouns import NOW, new_run
 
-from trainmaster.db import endpoint_changes, queries
+from trainmaster.db import endpoint_changes, queries, run_table
 from trainmaster.db import tables as t
 from trainmaster.db.changes import ReplicaChange
 from trainmaster.db.endpoint_changes import NewEndpoint, ReplicaState
@@ -53,3 +53,15 @@ def test_losses_that_are_nan_and_services_without_replicas_need_somebody(databas
         "silent": "service silent: no replica is ready",
     }
     assert found["needs_you"]["count"] == 3
+
+
+def test_a_failure_needs_nobody_once_its_recipe_has_succeeded(database, monkeypatch):
+    monkeypatch.setattr(type(database), "clock_s", lambda _: NOW + 500.0)
+    ended = {"first": ("FAILED", 10.0), "other": ("FAILED", 20.0), "again": ("SUCCEEDED", 100.0)}
+    for run, (reason, at) in ended.items():
+        database.create_run(new_run(run), NOW + at - 5)
+        name = "another" if run == "other" else "digits"
+        _run(database, run, name=name, state="DONE", reason=reason, ended_at=NOW + at)
+    assert run_table.failed_since(database, queries.ALL_RUNS, NOW, 10) == ["other"]
+    _run(database, "again", ended_at=NOW + 100, reason="FAILED")
+    assert run_table.failed_since(database, queries.ALL_RUNS, NOW, 10) == ["again", "other", "first"]

@@ -83,7 +83,8 @@ def get(
     """
     target = Path(os.path.abspath(directory))  # noqa: PTH100 - of a link, not of what it points to
     if is_occupied(target):
-        raise UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
+        how = "is not empty" if target.is_dir() else "is no directory"
+        raise UsageError(f"{target} {how}.", "Give another directory; nothing was changed.")
     try:
         selection = Selection(volume, only)
         with _partial(target, volume.head.table_id[:16] + selection.name) as partial:

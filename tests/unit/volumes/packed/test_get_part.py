@@ -154,6 +154,9 @@ def test_it_goes_on_where_it_was(volume, tree, tmp_path, fetched, monkeypatch):
     assert contents(tmp_path / "out") == wanted(tree, only)
     with pytest.raises(UsageError, match="not empty"):
         get(volume, tmp_path / "out", only=only)
+    (tmp_path / "a.bin").touch()
+    with pytest.raises(UsageError, match="no directory"):
+        get(volume, tmp_path / "a.bin", only=only)
 
 
 def test_after_a_start_of_the_machine_nothing_counts_as_written(volume, tree, tmp_path, monkeypatch):
