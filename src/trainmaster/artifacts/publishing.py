@@ -76,22 +76,6 @@ def publish_model(
     return present
 
 
-def remove_unrecorded(uri: str, *, attempt: int, owner: Owner | None) -> None:
-    """Deletes the model of an attempt that never counted; what is not surely that stays.
-
-    Raises:
-        PublishError: the store fails.
-    """
-    manifest = stored_manifest(ObjectStore(uri))
-    if (
-        manifest is not None
-        and owner is not None
-        and owner.owns(manifest)
-        and manifest.extra.get("attempt") == attempt
-    ):
-        delete(uri)
-
-
 FILES_PREFIX = "files-"
 
 

@@ -12,7 +12,6 @@ from trainmaster.artifacts import JSON, Manifest, UnstableDirectory, publish
 from trainmaster.artifacts.collecting import UnfitError
 from trainmaster.artifacts.owner import ForeignArtifactError
 from trainmaster.artifacts.publishing import publish_model as publish_once
-from trainmaster.artifacts.publishing import remove_unrecorded
 from trainmaster.artifacts.tree import parts_listing
 from trainmaster.control.attempt.system_log import keep_system_logs
 from trainmaster.control.attempt.unpublished_checkpoint import (
@@ -54,8 +53,6 @@ def save(context: TaskContext) -> Job:
         if publish_model(context, extra, fields):
             fields["model_uri"] = context.model_uri
         fields.pop("kept_model", None)
-        if "model_uri" in fields:
-            remove_unrecorded_models(context)
         if "model_uri" in fields and not kept_after(context.experiment):
             drop_kept_checkpoint(context, fields)
         else:
@@ -178,13 +175,6 @@ def publish_model_here(context: TaskContext, extra: Mapping[str, JSON]) -> bool:
         return publish(context.parts, uri, kind="model", extra=extra, owner=context.owner)
 
     return publish_once(uri, make, attempt=context.attempt, owner=context.owner) is not None
-
-
-def remove_unrecorded_models(context: TaskContext) -> None:
-    """Delete what earlier attempts have published and never recorded; waste, if it cannot be done."""
-    for attempt in range(1, context.attempt):
-        with contextlib.suppress(TrainmasterError, OSError):
-            remove_unrecorded(context.model_uri_of(attempt), attempt=attempt, owner=context.owner)
 
 
 def recover(context: TaskContext) -> Job:

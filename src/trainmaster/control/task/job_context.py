@@ -129,11 +129,7 @@ class TaskContext:
     @property
     def model_uri(self) -> str:
         """Where the model of the attempt is published."""
-        return self.model_uri_of(self.attempt)
-
-    def model_uri_of(self, attempt: int) -> str:
-        """Where the model of one of the task's attempts is published."""
-        return self.home.model_uri(self.run, self.experiment.name, self.task, attempt)
+        return self.home.model_uri(self.run, self.experiment.name, self.task, self.attempt)
 
     @property
     def parts(self) -> dict[str, Path]:
