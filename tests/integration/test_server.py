@@ -31,7 +31,7 @@ with open(os.environ["TRAINMASTER_OUTPUT_DIR"] + "/model.txt", "w") as file:
     file.write("weights")
 """
 RECIPE = "name: job\nexperiments:\n  main: {command: python train.py}\n"
-WORKFLOW = RECIPE.replace("job", "nightly") + "on: [webhook]\n"
+WORKFLOW = "name: nightly\nexperiments:\n  main: {command: echo nightly}\non: [webhook]\n"
 SERVICE = """
 name: served
 experiments:

@@ -21,6 +21,7 @@ from trainmaster.executors.telemetry.usage import logged_bytes
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.runs.summary import run_brief
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,14 +180,18 @@ class RunStream:
 
     def _news(self, until: StreamCursor | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """New events, and the line of the run; that is empty if there is nothing to tell."""
+        brief = run_brief(
+            self._service.database, self._run
+        )  # first: of what is over, the last event is there
         rows: list[dict[str, Any]] = []
         while page := self._service.events(self._run, rows[-1]["id"] if rows else self.cursor.event):
             rows += page
-        rows = [row for row in rows if until is None or row["id"] <= until.event]
-        brief = run_brief(self._service.database, self._run)
-        if not rows and (_shown(brief) == self._brief or until is not None):
+        wanted = [row for row in rows if until is None or row["id"] <= until.event]
+        if len(wanted) < len(rows) and brief["state"] == State.DONE:
+            return [], {}  # that it is over is told with what was written up to then
+        if not wanted and (_shown(brief) == self._brief or until is not None):
             return [], {}
-        return rows, brief
+        return wanted, brief
 
     def _look_for_files(self) -> None:
         """Another server may have the files, and yet another one since."""

@@ -119,6 +119,26 @@ def test_a_run_that_is_over_is_told_whole(written):
     assert list(stream.read()) == []
 
 
+def test_up_to_a_place_before_the_end_nobody_is_told_that_the_run_is_over(written):
+    """Another listener is at that place: what follows comes to both, and the end of the run with it."""
+    listening = written.stream()
+    written.begin()
+    written.write(0, "a\n")
+    others = written.stream()
+    list(others.read())
+    written.write(0, "b\n")
+    written.end(0)
+    written.service.database.commit(
+        written.lease, [RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)], 4.0
+    )
+    missed = list(listening.read(others.cursor))
+    assert told(missed)[0] == {0: "a\n"}
+    assert [each.data["run"]["state"] for each in missed if each.kind == "state"] == []
+    rest = list(listening.read())
+    assert told(rest)[0] == {0: "b\n"}
+    assert rest[-1].data["run"]["state"] == "DONE"
+
+
 def test_with_a_tail_no_old_points_come_and_little_of_old_logs(written):
     written.begin()
     written.write(0, "".join(f"line {number}\n" for number in range(100)))
