@@ -212,6 +212,10 @@ sys.argv = ["trainmaster", *sys.argv[1:]]
 main()
 """
     env = {name: value for name, value in tm.env.items() if name not in ("HOME", "TRAINMASTER_HOME")}
+    told = subprocess.run(
+        [sys.executable, "-c", code, "--version"], env=env, capture_output=True, check=False, timeout=60
+    )
+    assert told.returncode == 0, "what needs no home"
     for verb in ("status", "doctor", "budget"):
         call = [sys.executable, "-c", code, verb]
         result = subprocess.run(call, env=env, capture_output=True, text=True, check=False, timeout=60)

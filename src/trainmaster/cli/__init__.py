@@ -36,12 +36,15 @@ def main() -> None:
     from trainmaster.spec.errors import TrainmasterError, UsageError
 
     try:
-        if os.path.expanduser("~") == "~":  # noqa: PTH111 - pathlib raises what nobody catches
+        try:
+            app()
+        except RuntimeError as error:  # of pathlib
+            if os.path.expanduser("~") != "~":  # noqa: PTH111 - it says so, and raises nothing
+                raise
             raise UsageError(
                 f"HOME is not set, and the user {os.getuid()} is not in /etc/passwd",
                 "Set HOME to a directory that you can write.",
-            )
-        app()
+            ) from error
     except TrainmasterError as error:
         from trainmaster.cli.output import say_error
 

@@ -198,6 +198,8 @@ class _Verb(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - passed on
         """Read what was given."""
+        if ctx.resilient_parsing:  # a shell asks how a line goes on
+            return TyperCommand.parse_args(self, ctx, args)
         needs = [each for each in self.params if each.required and each.param_type_name == "argument"]
         if not args and needs:
             names = " ".join(each.metavar or (each.name or "").upper() for each in needs)

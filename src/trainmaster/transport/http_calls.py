@@ -20,7 +20,7 @@ _MOST_BYTES: Final = 32 << 20
 #: Of what an error says, in characters.
 _MOST_WORDS: Final = 2000
 #: Where answers have them, the best first.
-_WORDS: Final = ("message", "detail", "error", "faultstring", "title")
+_WORDS: Final = ("message", "detail", "error_description", "error", "faultstring", "title")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,8 @@ def said_of(text: str) -> str:
     ('no', 'no')
     >>> said_of('{"error": "no", "code": 401}'), said_of('{"errors": [{"detail": "no"}]}'), said_of('"no"')
     ('no', 'no', 'no')
+    >>> said_of('{"error": "invalid_grant", "error_description": "it has expired"}')
+    'it has expired'
     """
     with contextlib.suppress(ValueError):
         text = _words_of(parsed_json(text)) or text

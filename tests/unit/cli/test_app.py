@@ -7,11 +7,12 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
 from command_line import invoke, whole_command
 from trainmaster.artifacts.code_tree import scan_code
 from trainmaster.artifacts.publishing import publish
-from trainmaster.cli.app import _VERBS, PANELS
+from trainmaster.cli.app import _VERBS, PANELS, app
 from trainmaster.spec.errors import UsageError
 
 
@@ -64,6 +65,14 @@ def test_what_is_missing_or_too_much_is_said_in_two_lines(words, said, hint):
         invoke(*words)
     assert said in refused.value.args[0]
     assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize("line", ["trainmaster run --", "trainmaster cp --", "trainmaster check a b --"])
+def test_a_shell_that_completes_a_line_hears_nothing_of_what_is_missing_or_too_much(line):
+    asked = {"_TRAINMASTER_COMPLETE": "complete_bash", "COMP_WORDS": line}
+    asked["COMP_CWORD"] = str(len(line.split()) - 1)
+    told = CliRunner().invoke(app, prog_name="trainmaster", env=asked)
+    assert (told.exception, "--help" in told.stdout) == (None, True)
 
 
 def test_a_model_in_the_project_is_no_code_of_the_next_run(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ import pytest
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.control.task.layout import Home
-from trainmaster.db import AcceptedRun, ClosedAttempt, Note, RunChange, Submission, TaskChange
+from trainmaster.db import AcceptedRun, ClosedAttempt, Note, RunChange, Submission, TaskChange, tables
 from trainmaster.providers.base import BakedImage
 from trainmaster.providers.examining import Finding
 from trainmaster.service import Service
@@ -509,6 +509,13 @@ def test_a_model_says_what_it_was_made_of(site):
     pin.write_text(f"{site.service.home.store_url}/volumes/cifar10@3")
     assert found["data"] == [{"name": "images", "kind": "volume", "source": "cifar10"}]
     assert details.lineage("tune", 3)["data"][0]["source"].endswith("/volumes/cifar10@3")
+
+
+def test_a_run_of_a_home_that_cannot_be_read_from_here_has_its_tasks(site):
+    site.run("digits-away", "[0.1, 0.2, 0.4]", 4.0)
+    row = tables.run.update().where(tables.run.c.id == "digits-away").values(home="/gone", home_id="other")
+    site.service.database.write(lambda connection, _: connection.execute(row))
+    assert "tune/5" in site.page("/runs/digits-away/tasks")
 
 
 def test_what_until_ended_is_told_by_rest_and_page(site):

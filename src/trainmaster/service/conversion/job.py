@@ -48,6 +48,7 @@ _MEETS: Final = {
 LENIENT: Final = "set +eu; set +o pipefail"
 #: Where a setup that makes files has them, and where the command begins then.
 _WORK: Final = 'cd "$VIRTUAL_ENV/work"'
+_NAMES_HOME: Final = re.compile(r"~|\bHOME\b")
 _AT_HOME: Final = re.compile(r"\bcd ~(?:/sky_workdir\b)?(?=[/\s;&]|$)")
 
 
@@ -241,7 +242,7 @@ class ForeignJob:
         if setup and not is_plain:
             # What it makes beside packages is made once on each machine, as the environment is.
             setup = f'mkdir "$VIRTUAL_ENV/work"; cp -a . "$VIRTUAL_ENV/work"\n{_WORK}\n{setup}'
-            if self.tool == "skypilot" and "~" not in setup:  # both begin in the home directory there
+            if self.tool == "skypilot" and not _NAMES_HOME.search(setup):  # both begin at home there
                 command = _AT_HOME.sub(_WORK, command)
             command = f"{_WORK}\n{command}"
             experiment.remarks["setup"] = "makes files, too: they lie beside the environment"

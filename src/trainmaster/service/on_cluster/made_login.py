@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ from trainmaster.spec.private_files import short_digest, write_private
 NOTES: Final = "logins"
 #: A process that ends waits so long for what it has found left, in seconds.
 _LEAVES_WITHIN_S: Final = 10.0
+#: What could not be removed is tried again then: each command would wait for a place that does not answer.
+_AGAIN_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class MadeLogin:
                 return
         told = (self.place.identity, self.provider, self.cluster, self.machine)
         write_private(self._note, json.dumps(told).encode())
+        os.utime(self._note, (0, 0))  # nobody was to do it before
 
     def remove_meanwhile(self) -> threading.Thread:
         """The same as `remove`, in the background."""
@@ -81,5 +86,8 @@ def remove_left(root: Path, environ: Mapping[str, str]) -> None:
     """What a process of a home was to remove that was killed meanwhile is removed, in the background."""
     for note in (root / NOTES).glob("*"):
         with suppress(OSError, ValueError):  # another process has just removed it
+            if abs(time.time() - note.stat().st_mtime) < _AGAIN_S:
+                continue
+            os.utime(note)
             home, provider, cluster, machine = json.loads(note.read_bytes())
             MadeLogin(ProviderPlace(root, home, environ), provider, cluster, machine).remove_meanwhile()

@@ -68,6 +68,7 @@ class RunDetails:
             run in several: where its machines are).
         """
         keys = ("experiment", "attempt", "state", "reason", "message", "started_at", "ended_at")
+        can_look = self._service.files_if_here(self._run) is not None
         return [
             {
                 **{key: row[key] for key in keys},
@@ -75,7 +76,7 @@ class RunDetails:
                 "parameters": json.loads(row["parameters"]),
                 "metrics": json.loads(row["metrics"]),
                 "has_model": row["model_uri"] is not None,
-                "place": self._places.place(row),
+                "place": self._places.place(row) if can_look else "",
             }
             for row in queries.tasks(self._service.database, self._run, limit=limit)
         ]

@@ -543,3 +543,5 @@ def test_a_task_of_skypilot_finds_what_its_setup_made_at_home() -> None:
     assert (recipe.provider, recipe.labels) == ("kubernetes", {"project": "nlp"})
     assert 'cd "$VIRTUAL_ENV/work"/llm && python' in only(made.recipe).command
     assert any("read only" in words for _, _, words in made.decisions), "the script writes there"
+    made = conversion_of(text.replace("llm.git", "llm.git $HOME/llm"), "a.yaml")
+    assert "cd ~/llm && python" in only(made.recipe).command, "it is at home here, too"

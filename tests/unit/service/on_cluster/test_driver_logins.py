@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from types import SimpleNamespace
@@ -14,8 +15,10 @@ from away_scene import RUN, Scene, killed, lost_when_it_drives
 
 from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.db import RunChange
+from trainmaster.providers.base import ProviderPlace
 from trainmaster.service.on_cluster.hand_over import HandingOver, _Ready
-from trainmaster.service.on_cluster.made_login import MadeLogin
+from trainmaster.service.on_cluster.made_login import NOTES, MadeLogin
+from trainmaster.spec.errors import ProviderError
 from trainmaster.spec.states import EndReason, State
 
 
@@ -88,6 +91,28 @@ def test_a_login_is_removed_by_the_next_process_of_the_home_if_one_is_killed_mea
         EmbeddedClient(scene.home.home.root).close()
         until_removed()
     assert seen == [(None, "c-1", "i-1")]
+
+
+def test_a_login_that_cannot_be_removed_is_not_tried_by_each_command(scene, monkeypatch):
+    tried = []
+
+    def remove(*_):
+        tried.append(1)
+        raise ProviderError("it does not answer")
+
+    login = SimpleNamespace(make=lambda *_: {}, remove=remove)
+    monkeypatch.setattr("trainmaster.service.on_cluster.made_login.driver_login", lambda *_: login)
+    place = ProviderPlace(scene.home.home.root, "home", scene.environ)
+    MadeLogin(place, "aws", "c-1", "i-1").note()
+    for _ in range(2):
+        EmbeddedClient(scene.home.home.root).close()
+        until_removed()
+    assert len(tried) == 1
+    (note,) = (scene.home.home.root / NOTES).iterdir()
+    os.utime(note, (time.time() - 700,) * 2)
+    EmbeddedClient(scene.home.home.root).close()
+    until_removed()
+    assert len(tried) == 2
 
 
 def test_the_login_of_a_run_that_is_over_is_removed_by_who_takes_it_back(scene, monkeypatch):
