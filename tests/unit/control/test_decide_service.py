@@ -104,6 +104,17 @@ def serve(fewest=1, most=None, in_flight=None, down_after_s=300.0, **more):
     return Serve(replicas=Replicas(fewest=fewest, most=most or fewest), scale=scale, **more)
 
 
+def test_a_fixed_port_is_free_once_the_replica_before_has_ended():
+    world = World(serve(port=8080))
+    world.turns(4)
+    assert world.those(READY) == [0]
+    world.bodies[0].healthy = False
+    while not (ended := world.turn()).ends:
+        pass
+    assert ended.begins == 0, "it listens until it has ended"
+    assert world.turn().begins == 1
+
+
 def test_replicas_begin_and_take_requests_once_they_are_healthy():
     world = World(serve(2))
     world.turn()

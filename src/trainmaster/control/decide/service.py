@@ -298,6 +298,11 @@ class _Turn:
         if self._serve.model is None or version is not None:
             # One more than wanted, for the time of a change: so many machines there are.
             room = wanted + 1 - len(service.replicas)
+            if self._serve.port:  # one that ends may still listen there, and whatever follows it is refused
+                room -= any(
+                    each.state is ReplicaState.GONE and not self._seen_of(each).is_over
+                    for each in service.replicas.values()
+                )
             missing = min(wanted - len(new), room) if self._may_begin() else 0
             for number in range(next_number, next_number + max(missing, 0)):
                 begun = {"version": version, "model_uri": model_uri, "state": ReplicaState.STARTING}
