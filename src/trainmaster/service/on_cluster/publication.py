@@ -104,7 +104,8 @@ class Publication(Replication):
         """End this process, as its machine ends: it says so first, and others go on with the run at once."""
         with self._publishing:  # for ever: we do nothing any more that others would not hear of
             try:
-                if not self._ended.is_set():
+                # Before it has begun it does not know what an earlier driver here has published.
+                if self._beating.is_alive() and not self._ended.is_set():
                     self._publish(is_left=True)
             finally:
                 self._give_up()

@@ -112,6 +112,22 @@ def test_a_driver_whose_machine_is_ended_in_order_says_so_and_others_go_on_at_on
         publication.publish()
 
 
+def test_a_driver_that_is_ended_before_it_has_begun_leaves_what_the_one_before_has_published(scene):
+    scene.hand_over(scene.begins)
+    database, lease, publication = scene.drives(scene.drivers[-1])
+    publication.begin()
+    database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], time.time())
+    publication.publish()
+    before = publication._store.state().news
+    publication._ended.set()
+    next_one = scene.drivers[-1]._publication(lease)
+    next_one._give_up = lambda: None
+    next_one.leave()
+    state = publication._store.state()
+    assert state.news == before > 0
+    assert state.age_s < LOST_S
+
+
 def test_a_driver_that_is_ended_by_what_gives_its_machine_back_has_not_left(scene):
     scene.hand_over(scene.begins)
     publication = scene.drives(scene.drivers[-1])[2]
