@@ -260,12 +260,16 @@ def _need_port(member: MemberProcess) -> None:
         OSError: something does.
     """
     port = member.env.get("TRAINMASTER_PORT", "")
-    if not port.isdecimal() or (member.container and member.container.get("sandbox")):  # no network of ours
+    if not port.isdecimal() or len(port) > 5:  # a recipe may set the variable itself, to anything
+        return
+    if member.container and member.container.get("sandbox"):  # no network of ours
         return
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what waits in TIME_WAIT does not listen
         try:
             probe.bind(("127.0.0.1", int(port)))
+        except OverflowError:
+            return
         except OSError as error:
             if error.errno == 98:  # EADDRINUSE; a port of root's may yet be the container's to take
                 advice = (
