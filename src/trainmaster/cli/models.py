@@ -115,17 +115,7 @@ def get(
     else:
         manifest = fetch(uri, directory)
         files, total_bytes = sum(bool(entry.sha256) for entry in manifest.files), manifest.total_bytes
-    left_out = ", left out of code (.gitignore)" if _leave_out_of_code(directory) else ""
-    say(f"{counted(files, 'file')}, {total_bytes:,} bytes in {directory}, hashes verified{left_out}")
-
-
-def _leave_out_of_code(directory: Path) -> bool:
-    """Where the project lies, what was downloaded is no code that the next run sends; False elsewhere."""
-    ignored, here = directory / ".gitignore", Path.cwd()
-    is_inside = here in directory.resolve().parents and not ignored.exists()
-    if is_inside:
-        ignored.write_text("*\n")
-    return is_inside
+    say(f"{counted(files, 'file')}, {total_bytes:,} bytes in {directory}, hashes verified")
 
 
 def _named(text: str) -> str:
