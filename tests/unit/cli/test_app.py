@@ -10,8 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from command_line import invoke, whole_command
-from trainmaster.artifacts.code_tree import scan_code
-from trainmaster.artifacts.publishing import publish
 from trainmaster.cli.app import _VERBS, PANELS, app
 from trainmaster.spec.errors import UsageError
 
@@ -73,26 +71,6 @@ def test_a_shell_that_completes_a_line_hears_nothing_of_what_is_missing_or_too_m
     asked["COMP_CWORD"] = str(len(line.split()) - 1)
     told = CliRunner().invoke(app, prog_name="trainmaster", env=asked)
     assert (told.exception, "--help" in told.stdout) == (None, True)
-
-
-def test_a_model_in_the_project_is_no_code_of_the_next_run(tmp_path, monkeypatch):
-    (tmp_path / "left").mkdir()
-    (tmp_path / "left/weights").write_bytes(b"1")
-    uri = f"file://{tmp_path}/store/models/m"
-    publish({"": tmp_path / "left"}, uri, kind="model")
-    code = tmp_path / "code"
-    code.mkdir()
-    (code / "train.py").touch()
-    monkeypatch.chdir(code)
-    for target in ("models/m", tmp_path / "elsewhere"):
-        assert invoke("models", "get", uri, target).exit_code == 0
-    tree = scan_code(code, ".", (), is_filtered=True)
-    assert [file.path for file in tree.files] == ["train.py"]
-    assert [each.path for each in tree.not_sent()] == ["models/m/weights"], (
-        "it is told, and `include` sends it"
-    )
-    assert (code / "models/m/weights").read_bytes() == b"1"
-    assert [each.name for each in (tmp_path / "elsewhere").iterdir()] == ["weights"]
 
 
 def _in_a_process(words):
