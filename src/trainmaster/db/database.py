@@ -33,7 +33,6 @@ from trainmaster.db.events import event_row
 from trainmaster.db.leases import LEASE_S, Lease, this_process
 from trainmaster.db.patience import Patience, Try
 from trainmaster.db.quote_rows import NewMeasurement, NewQuoteRow
-from trainmaster.db.requeue import record_saved, requeue_rows
 from trainmaster.db.run_rows import AcceptedRun
 from trainmaster.db.task_rows import tasks_of
 from trainmaster.db.transactions import Transactions
@@ -282,6 +281,7 @@ class Database:
         Raises:
             LeaseLostError: the lease is stale; nothing was written.
         """
+        from trainmaster.db.requeue import requeue_rows
 
         def write(connection: Connection) -> None:
             requeue_rows(connection, lease.run, now)
@@ -331,6 +331,8 @@ class Database:
         Raises:
             LeaseLostError: the lease is stale; nothing was written.
         """
+        from trainmaster.db.requeue import record_saved
+
         self._advance(
             lease,
             lambda connection: record_saved(connection, lease.run, experiment, task, uri, now, gated=gated),

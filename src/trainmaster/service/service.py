@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.db import Submission, is_alive, queries
 from trainmaster.service.open_home import OpenHome
-from trainmaster.service.runs.highlights import Highlights
 from trainmaster.service.runs.summary import (
     highlights,
     is_driven,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from trainmaster.service.quotes.history import History
     from trainmaster.service.quotes.home_load import HomeLoad
     from trainmaster.service.runs.curves import ExperimentCurves
+    from trainmaster.service.runs.highlights import Highlights
     from trainmaster.service.runs.search_results import SearchResults
     from trainmaster.service.teams.admission import Application
     from trainmaster.service.users.caller import Wallet

@@ -19,9 +19,7 @@ from trainmaster.control.checks.preflight import (
     check_urls,
     check_volumes,
 )
-from trainmaster.control.decide.store_verdicts import NoticedAt, StoreVerdict, verdict
 from trainmaster.control.task.layout import Home
-from trainmaster.objects.errors import trouble_of
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.data_source import DataSource
@@ -255,6 +253,9 @@ def _ask(source: DataSource, url: str) -> None:
         try:
             found = next(iter(ObjectStore(url).list()), None)
         except PublishError as error:
+            from trainmaster.control.decide.store_verdicts import NoticedAt, StoreVerdict, verdict
+            from trainmaster.objects.errors import trouble_of
+
             is_fault = verdict(NoticedAt.CHECK, trouble_of(error)) is StoreVerdict.USER_ERROR
             kind = UsageError if is_fault else _NoAnswerError
             raise kind(error.args[0], error.hint) from error

@@ -129,14 +129,14 @@ def check_roles(recipe: Recipe) -> None:
 
 
 def _check_places(recipe: Recipe) -> None:
-    from trainmaster.providers.finding import PROVIDERS
-
     own = {("experiments", name, "provider"): each.provider for name, each in recipe.experiments.items()}
     own = {key: places for key, places in own.items() if places}
     for key, places in [(("provider",), (recipe.provider,)), *own.items()]:
         with _named(recipe, *key):
             for place in places:
                 if not capabilities_of(place).is_here:
+                    from trainmaster.providers.finding import PROVIDERS
+
                     PROVIDERS.check(place)
     named = named_places(recipe)
     here = next((place for place in named if capabilities_of(place).is_here), None)

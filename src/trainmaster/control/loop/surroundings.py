@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from trainmaster.control.decide.effects import MoreMemory
-from trainmaster.control.decide.task import Effect, EffectKind, Job
-from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
-from trainmaster.control.measure.progress import TaskProgress
-from trainmaster.db import Change, Lease, Note
-from trainmaster.executors.base import GangRequest, GangStatus
-from trainmaster.spec.facts import Approval
-from trainmaster.spec.states import EndReason
-
 if TYPE_CHECKING:
     from trainmaster.control.decide.budget import Meter
+    from trainmaster.control.decide.effects import MoreMemory
+    from trainmaster.control.decide.task import Effect, EffectKind, Job
+    from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
+    from trainmaster.control.measure.progress import TaskProgress
+    from trainmaster.db import Change, Lease, Note
+    from trainmaster.executors.base import GangRequest, GangStatus
+    from trainmaster.spec.facts import Approval
+    from trainmaster.spec.states import EndReason
 
 
 class RunRecords(Protocol):

@@ -25,7 +25,6 @@ from trainmaster.db import run_files
 from trainmaster.db.run_files import SECRETS, private_place
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.spec.parts import named_places
 from trainmaster.spec.private_files import make_private, write_private
@@ -179,6 +178,8 @@ class RunReplicas:
 
     def recipe(self, row: Mapping[Any, Any]) -> Recipe:
         """The recipe of a run, with a directory that is here."""
+        from trainmaster.service.runs.stored_recipe import stored_recipe
+
         recipe = stored_recipe(row)
         if not row["can_move"] or self.began_here(row):
             return recipe

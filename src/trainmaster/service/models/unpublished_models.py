@@ -16,7 +16,6 @@ from trainmaster.db.leases import RENEW_S
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import NotFoundError, StoreError, UsageError, one_line
-from trainmaster.spec.states import WHOLE
 
 if TYPE_CHECKING:
     from trainmaster.control.task.job_context import TaskContext
@@ -123,34 +122,3 @@ def renewed(database: Database, lease: Lease) -> Iterator[None]:
     finally:
         is_over.set()
         thread.join()
-
-
-def unsaved_summary(database: Database, home: Home | None, run: str) -> list[dict[str, Any]]:
-    """What of a run is not saved, as ``--json`` prints it.
-
-    Args:
-        database: the database.
-        home: the run's; None if it is not on this machine.
-        run: its id.
-    """
-    found: list[dict[str, Any]] = []
-    for row in queries.waiting_saves(database, run):
-        what = "model" if row["end_reason"] in WHOLE else "checkpoint"
-        found.append(_item(home, run, row, what, row["kept_model"]) | {"tries": row["tries"]})
-    for row in queries.kept_models(database, run):
-        command = f"trainmaster models save {run}"
-        found.append(_item(home, run, row, "model", row["kept_model"]) | {"command": command})
-    return found
-
-
-def _item(home: Home | None, run: str, row: Any, what: str, kept: int | None) -> dict[str, Any]:  # noqa: ANN401
-    directory = None
-    if home is not None and kept is not None:
-        directory = str(home.attempt(run, row["experiment"], row["number"], kept).output("", first=True))
-    return {
-        "experiment": row["experiment"],
-        "task": row["number"],
-        "attempt": kept or row["attempt"],
-        "what": what,
-        "directory": directory,
-    }

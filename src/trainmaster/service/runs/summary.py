@@ -12,25 +12,21 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.control.loop.run_state import RUNNING_STATES, tally
-from trainmaster.control.measure.run_phases import PhaseProgress
 from trainmaster.control.task.layout import Home, RunFiles
-from trainmaster.db import Database, endpoint_rows, is_alive, queries
+from trainmaster.db import Database, is_alive, queries
 from trainmaster.db.leases import LEASE_S, Holder, holder
 from trainmaster.db.run_rows import driven_until
 from trainmaster.executors.base import QueuePlace
 from trainmaster.service.quotes.quote_record import quote_summary
-from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.facts import Approval, AwaitedApproval, QueuedMachines
 from trainmaster.spec.plain_json import parsed_json
-from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.states import WHOLE, EndReason, State
 from trainmaster.spec.topics import ADAPTED, GATE_SAID, MODEL_PROMOTED, NOT_PROMOTED
 from trainmaster.spec.until import stored_end
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import RowMapping
-
-    from trainmaster.db import Database
+    from trainmaster.service.runs.highlights import Highlights, TaskLine
 
 #: A whole sweep's models belong into `trainmaster models RUN`; a summary shows the first ones.
 MAX_SHOWN_MODELS = 1000
@@ -52,6 +48,7 @@ _BACK: Final = "giving back"
 
 def highlights(database: Database, run: str, files: RunFiles | None = None) -> Highlights:
     """See `Highlights`; with its ``files`` also where tasks are."""
+    from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
 
     def lines(limit: int, **which: Any) -> tuple[TaskLine, ...]:  # noqa: ANN401 - of `queries.tasks`
         rows = queries.tasks(database, run, limit=limit, **which)
@@ -92,7 +89,6 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
     Raises:
         NotFoundError: there is no such run.
     """
-    from trainmaster.service.models.unpublished_models import unsaved_summary
     from trainmaster.service.runs.usage_curves import run_usage
 
     row = database.run_row(run)
@@ -147,8 +143,9 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
     driven_s = run_seconds(row, now)
     quote = quote_summary(database, run)
     # What is not published lies where it was made: a replica has none of it.
-    unsaved = unsaved_summary(database, files if isinstance(files, Home) else None, run)
-    workflow, services = None, endpoint_rows.of_run(database, run)
+    unsaved = _unsaved(database, files if isinstance(files, Home) else None, run)
+    services = _services(database, run) if any(found.get("serve") for found in stored.values()) else []
+    workflow = None
     if recipe.get("on"):
         from trainmaster.db.workflow_rows import started_by
 
@@ -173,7 +170,7 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
         **({"workflow": workflow} if workflow else {}),
         "experiments": experiments,
         "models": models,
-        **({"services": _services(database, services)} if services else {}),
+        **({"services": services} if services else {}),
         **({"unsaved": unsaved} if unsaved else {}),
     }
 
@@ -186,10 +183,36 @@ def _phases(database: Database, row: RowMapping, driven_s: float) -> dict[str, A
     return phase_summary(database, row, driven_s)
 
 
-def _services(database: Database, rows: Sequence[RowMapping]) -> list[dict[str, Any]]:
+def _unsaved(database: Database, home: Home | None, run: str) -> list[dict[str, Any]]:
+    """What of a run is not saved; without its ``home``, where that lies is not known."""
+    found: list[dict[str, Any]] = []
+    for row in queries.waiting_saves(database, run):
+        what = "model" if row["end_reason"] in WHOLE else "checkpoint"
+        found.append(_unsaved_item(home, run, row, what, row["kept_model"]) | {"tries": row["tries"]})
+    for row in queries.kept_models(database, run):
+        command = f"trainmaster models save {run}"
+        found.append(_unsaved_item(home, run, row, "model", row["kept_model"]) | {"command": command})
+    return found
+
+
+def _unsaved_item(home: Home | None, run: str, row: Any, what: str, kept: int | None) -> dict[str, Any]:  # noqa: ANN401
+    directory = None
+    if home is not None and kept is not None:
+        directory = str(home.attempt(run, row["experiment"], row["number"], kept).output("", first=True))
+    return {
+        "experiment": row["experiment"],
+        "task": row["number"],
+        "attempt": kept or row["attempt"],
+        "what": what,
+        "directory": directory,
+    }
+
+
+def _services(database: Database, run: str) -> list[dict[str, Any]]:
+    from trainmaster.db import endpoint_rows
     from trainmaster.service.endpoints.endpoint_summaries import endpoint_summaries
 
-    return endpoint_summaries(database, rows)
+    return endpoint_summaries(database, endpoint_rows.of_run(database, run))
 
 
 def _bound(row: RowMapping, *, is_shared: bool) -> dict[str, Any]:
@@ -502,6 +525,8 @@ def phase_summary(database: Database, row: RowMapping, driven_s: float) -> dict[
     stored = json.loads(database.forecast_of(row["id"]) or "{}")
     if not stored:
         return {}
+    from trainmaster.control.measure.run_phases import PhaseProgress
+
     phases, late = {}, []
     for name, data in stored["courses"].items():
         course = PhaseProgress.of_dict(data)
