@@ -394,6 +394,8 @@ def _machine(
 
 def _closed(node: Node) -> list[str]:
     """That a client does nothing else here (escape characters open ports), and lends nothing of ours."""
+    from trainmaster.transport.base import openssh_options
+
     settings = {
         "EscapeChar": "none",
         "ForwardAgent": "no",
@@ -401,7 +403,7 @@ def _closed(node: Node) -> list[str]:
         "PermitLocalCommand": "no",
         "ControlPath": "none",
     }
-    options = [text for key, value in settings.items() for text in ("-o", f"{key}={value}")]
+    options = openssh_options(settings)
     # The user's own settings say how one logs in at a host to go through: only hosts of an owner have one.
     return options if node.jump else [*options, "-F", "/dev/null"]
 
@@ -421,17 +423,11 @@ def _options(place: ProviderPlace, node: Node, home: Path) -> list[str]:
         if not known.is_file() or known.read_text() != line:  # other clients read it just now
             write_private(known, line.encode())
     settings = {
-        "HostKeyAlias": target.pin,
-        "UserKnownHostsFile": str(known),
-        "StrictHostKeyChecking": "yes",
         "ConnectTimeout": "10",
         "ConnectionAttempts": "30",  # a second apart: a machine that runs may not listen yet
         "ServerAliveInterval": "15",  # one that is lost says nothing; three times, and it is given up
     }
-    options = [text for key, value in settings.items() for text in ("-o", f"{key}={value}")]
-    options += ["-p", str(target.port), "-l", target.login]
-    if target.key is not None:
-        options += ["-i", str(target.key), "-o", "IdentitiesOnly=yes"]
+    options = [*target.openssh(target.pin, known, settings), "-p", str(target.port), "-l", target.login]
     if target.jump is not None and target.jump.key is not None:
         way = _way_through(target.jump, target.jump.key, [met, home / FILE_NAME])
         options += ["-o", f"ProxyCommand={shlex.join(way)}"]

@@ -25,7 +25,7 @@ import os
 import shlex
 import socket
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +121,17 @@ class Target:
         ('10.0.0.5', '[10.0.0.5]:2222')
         """
         return self.pin_as or (self.address if self.port == 22 else f"[{self.address}]:{self.port}")
+
+    def openssh(self, alias: str, known_hosts: Path, settings: Mapping[str, str]) -> list[str]:
+        """Options of OpenSSH's client: with this key only, and to a host that the file knows by the alias."""
+        pinned = {"HostKeyAlias": alias, "UserKnownHostsFile": f'"{known_hosts}"'}  # without, spaces part it
+        options = openssh_options({**pinned, "StrictHostKeyChecking": "yes", **settings})
+        return options if self.key is None else [*options, "-i", str(self.key), "-o", "IdentitiesOnly=yes"]
+
+
+def openssh_options(settings: Mapping[str, str]) -> list[str]:
+    """Settings, as `ssh_config` has them, on a command line."""
+    return [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
 
 
 def jump_target(written: str, key: Path | None) -> Target | None:

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 
 import pytest
 
@@ -21,7 +21,7 @@ from trainmaster.service.runs.member_commands import Terminal
 from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.spec.errors import MissingPartError, NotFoundError, ProviderError, UsageError
 from trainmaster.testing.waits import until
-from trainmaster.transport.base import jump_target
+from trainmaster.transport.base import Target, jump_target
 
 
 class Bench:
@@ -74,6 +74,7 @@ def rented(tmp_path, monkeypatch):
     target = SimpleNamespace(
         pin="node-1", host_key="ssh-ed25519 AAAA", port=22, login="ubuntu", key=None, jump=None
     )
+    target.openssh = MethodType(Target.openssh, target)
     place = SimpleNamespace(root=tmp_path, identity="home")
     monkeypatch.setattr(shells, "_node", lambda *_: (place, node))
     monkeypatch.setattr(shells, "is_driven", lambda *_: True)
@@ -233,11 +234,11 @@ def test_the_key_of_a_machine_is_written_once_for_all_who_read_it(rented, tmp_pa
 def test_a_machine_that_another_driver_has_met_is_known_by_what_it_has_seen(rented, tmp_path):
     rented.target.host_key = ""
     way = shells.find_way(rented, "run", None, {}).command
-    assert f"UserKnownHostsFile={tmp_path / 'known_hosts'}" in way
+    assert f'UserKnownHostsFile="{tmp_path}/known_hosts"' in way
     (known := tmp_path / "clusters" / "c" / "known-node-1").parent.mkdir(parents=True, exist_ok=True)
     known.write_text("node-1 ssh-ed25519 AAAA\n")
     way = shells.find_way(rented, "run", None, {}).command
-    assert f"UserKnownHostsFile={known}" in way
+    assert f'UserKnownHostsFile="{known}"' in way
 
 
 LOGIN = "import subprocess, sys; subprocess.Popen(['sh', '-c', sys.argv[1]], start_new_session=True).wait()"

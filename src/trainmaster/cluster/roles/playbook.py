@@ -23,7 +23,6 @@ _CLOSED: Final = {
     "ForwardX11": "no",
     "GlobalKnownHostsFile": "/dev/null",
     "PasswordAuthentication": "no",
-    "StrictHostKeyChecking": "yes",
 }
 
 
@@ -219,13 +218,8 @@ def _variables(host: RoleHost, known_hosts: Path) -> dict[str, Any]:
 
 
 def _options(target: Target, alias: str, known_hosts: Path) -> list[str]:
-    settings = {**_CLOSED, "HostKeyAlias": alias, "UserKnownHostsFile": str(known_hosts)}
-    options = ["-F", "/dev/null"]
-    for name, value in settings.items():
-        options += ["-o", f"{name}={value}"]
-    if target.key is not None:
-        options += ["-i", str(target.key), "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none"]
-    return options
+    agent = {"IdentityAgent": "none"} if target.key is not None else {}
+    return ["-F", "/dev/null", *target.openssh(alias, known_hosts, {**_CLOSED, **agent})]
 
 
 def _alias(host: RoleHost) -> str:

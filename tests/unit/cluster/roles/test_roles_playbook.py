@@ -47,7 +47,7 @@ def test_only_the_key_that_we_know_a_host_by_is_taken() -> None:
     hosts = [host("A", "worker-0", jump=JUMP), host("b", "worker-1")]
     variables = make_inventory(hosts, [], KNOWN)["all"]["hosts"]["A"]
     options = shlex.split(variables["ansible_ssh_common_args"])
-    for wanted in ("StrictHostKeyChecking=yes", f"UserKnownHostsFile={KNOWN}", "HostKeyAlias=node-a"):
+    for wanted in ("StrictHostKeyChecking=yes", f'UserKnownHostsFile="{KNOWN}"', "HostKeyAlias=node-a"):
         assert wanted in options
     way = shlex.split(next(each for each in options if each.startswith("ProxyCommand=")).partition("=")[2])
     assert way[0] == "ssh"
