@@ -9,7 +9,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -114,18 +114,7 @@ def lift_samples(node: YamlNode, path: Path, problems: Problems) -> YamlNode:
     if outer is not None and outer.text != inner.text:
         message = f"{inner.describe()}, but {outer.describe()} beside `parameters`; give `samples` once"
         problems.add(inner, (*path, "parameters", "samples"), message)
-    where = (*path, "parameters", "samples")
-    entries = {name: child for name, child in parameters.entries.items() if name != "samples"}
-    keys = {name: key for name, key in parameters.keys.items() if name != "samples"}
-    return replace(
-        node,
-        entries={
-            "samples": replace(inner, stands_at=where),
-            **node.entries,
-            "parameters": replace(parameters, entries=entries, keys=keys),
-        },
-        keys={"samples": parameters.keys["samples"], **node.keys},
-    )
+    return node.lifted("parameters", "samples", path)
 
 
 def check_experiment(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:

@@ -132,6 +132,16 @@ class YamlNode:
             return {name: each.data for name, each in self.entries.items()}
         return self.value
 
+    def lifted(self, inside: str, name: str, path: tuple[str | int, ...]) -> YamlNode:
+        """This mapping, that stands at a path, with what its entry has of a name beside that entry."""
+        outer = self.entries[inside]
+        entries, keys = dict(outer.entries), dict(outer.keys)
+        moved, key = replace(entries.pop(name), stands_at=(*path, inside, name)), keys.pop(name)
+        rest = replace(outer, entries=entries, keys=keys)
+        return replace(
+            self, entries={name: moved, **self.entries, inside: rest}, keys={name: key, **self.keys}
+        )
+
     def describe(self) -> str:
         """What was found, in YAML terms, for messages."""
         if self.kind is Kind.LIST:

@@ -232,20 +232,10 @@ def lift_command(node: YamlNode, path: Path, problems: Problems) -> YamlNode:
     serve = node.entries.get("serve")
     if serve is None or serve.kind is not Kind.MAPPING or "command" not in serve.entries:
         return node
-    inner, where = serve.entries["command"], (*path, "serve", "command")
     if "command" in node.entries:
-        problems.add(inner, where, "`command` stands beside `serve` already; give it once")
-    entries = {name: child for name, child in serve.entries.items() if name != "command"}
-    keys = {name: key for name, key in serve.keys.items() if name != "command"}
-    return replace(
-        node,
-        entries={
-            "command": replace(inner, stands_at=where),
-            **node.entries,
-            "serve": replace(serve, entries=entries, keys=keys),
-        },
-        keys={"command": serve.keys["command"], **node.keys},
-    )
+        where = (*path, "serve", "command")
+        problems.add(serve.entries["command"], where, "`command` stands beside `serve` already; give it once")
+    return node.lifted("serve", "command", path)
 
 
 def check_serve(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
