@@ -136,7 +136,7 @@ def explain(made: Quote, show: Callable[[str], None]) -> None:
             [
                 f"  {each.name}",
                 "#" * round(_BAR * each.time_s.p50 / middle) if middle else "",
-                f"{duration(each.time_s.p5)} to {duration(each.time_s.p95)}",
+                each.time_s.span(duration),
                 f"{round(each.doubt, 2) + 0.0:.0%}",  # never -0%
             ]
             for each in one.phases
@@ -144,7 +144,7 @@ def explain(made: Quote, show: Callable[[str], None]) -> None:
         show(table([f"{one.name}: where the time goes", "", "90 %", "of the doubt"], rows))
         if (more := one.more_measuring) is not None:
             what = f"{duration(more.seconds)} in all, {dollars(more.cost_usd)}"
-            then = f"{duration(more.then_s.p5)} to {duration(more.then_s.p95)}"
+            then = more.then_s.span(duration)
             show(f"  a minute on 1 x {more.instance} ({what}) would cut {_span(more.now_s)} to about {then}")
 
 
@@ -167,7 +167,7 @@ def wide_line(one: ExperimentQuote) -> str:
         how = "`trainmaster quote --measure` agrees to rent that"
     return (
         f"{one.name}: this estimate is wide: {duration(following.seconds)} of measuring {many} on "
-        f"{following.instance} would cut it to about {duration(then.p5)} to {duration(then.p95)}; "
+        f"{following.instance} would cut it to about {then.span(duration)}; "
         f"{how}"
     )
 

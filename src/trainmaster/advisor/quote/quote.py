@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,6 +49,23 @@ class Interval:
         (True, False)
         """
         return self.p95 > WIDE * self.p5
+
+    def span(self, shown: Callable[[float], str]) -> str:
+        """For people, without the middle."""
+        return f"{shown(self.p5)} to {shown(self.p95)}"
+
+    def words(self, shown: Callable[[float], str]) -> str:
+        """For people.
+
+        >>> Interval(60, 90, 7200).words(format_duration)
+        '1 min 30 s (1 min to 2 h)'
+        """
+        return f"{shown(self.p50)} ({self.span(shown)})"
+
+    @classmethod
+    def of(cls, found: Mapping[str, float]) -> Interval:
+        """From `as_dict`."""
+        return cls(found["p5"], found["p50"], found["p95"])
 
     def as_dict(self) -> dict[str, float]:
         """For ``--json``."""
@@ -431,10 +448,9 @@ class QuotedQueue:
         ranks = f" ({self.ranks})" if self.ranks else ""
         if self.time_s is None:
             return f"in the queue: unknown{ranks}"
-        low, middle, high = map(format_duration, (self.time_s.p5, self.time_s.p50, self.time_s.p95))
         jobs = f"{self.seen} earlier job{'s' * (self.seen != 1)}"
         source = f"by {jobs}" if self.reckoned_s is None else "as its scheduler reckons now"
-        return f"{middle} ({low} to {high}) in the queue, {source}{ranks}"
+        return f"{self.time_s.words(format_duration)} in the queue, {source}{ranks}"
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -562,14 +578,12 @@ class PlaceRow:
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
         """For people: the place, its machines, time, price; its wait, and why it is not taken."""
+        shown = Interval.span if self.is_unknown else Interval.words
         time, usd = "no quote", f"${self.usd_per_hour:.4g} an hour" if self.machines else ""
         if self.time_s is not None:
-            low, middle, high = map(format_duration, (self.time_s.p5, self.time_s.p50, self.time_s.p95))
-            time = f"{low} to {high}" if self.is_unknown else f"{middle} ({low} to {high})"
+            time = shown(self.time_s, format_duration)
         if self.cost_usd is not None:
-            low, middle, high = map(dollars, (self.cost_usd.p5, self.cost_usd.p50, self.cost_usd.p95))
-            usd = f"{low} to {high}" if self.is_unknown else f"{middle} ({low} to {high})"
-            usd = usd if self.cost_usd.p95 else "$0"
+            usd = shown(self.cost_usd, dollars) if self.cost_usd.p95 else "$0"
         taken = f"taken: {self.taken_for}" if self.tasks else "taken"
         said = [taken if self.is_taken else f"no: {self.why_not}"]
         said += [f"waits {self.wait}" if self.wait[:1].isdigit() else self.wait] * bool(self.wait)
@@ -587,10 +601,5 @@ class PlaceRow:
     def of(cls, found: Mapping[str, Any]) -> PlaceRow:
         """From `as_dict` of this version or another one."""
         known: dict[str, Any] = {each.name: found[each.name] for each in fields(cls) if each.name in found}
-        ends = {each.name for each in fields(Interval)}
-        spans: dict[str, Any] = {
-            name: known[name] and Interval(**{key: known[name][key] for key in ends & known[name].keys()})
-            for name in ("time_s", "cost_usd")
-            if name in known
-        }
+        spans = {name: Interval.of(known[name]) for name in ("time_s", "cost_usd") if known.get(name)}
         return cls(**known | spans)

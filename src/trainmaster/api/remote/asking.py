@@ -197,7 +197,7 @@ def _experiment(name: str, found: Mapping[str, Any]) -> ExperimentQuote:
         tuple(_measurement(each) for each in found["measured"]),
         Types(**_known(Types, found["types"])) if found.get("types") else None,
         tuple(
-            ExplainedPhase(each["phase"], Interval(**_known(Interval, each["time_s"])), each["doubt"])
+            ExplainedPhase(each["phase"], Interval.of(each["time_s"]), each["doubt"])
             for each in found.get("phases") or ()
         ),
         _bought(found.get("more_measuring")),
@@ -208,7 +208,7 @@ def _experiment(name: str, found: Mapping[str, Any]) -> ExperimentQuote:
 def _bought(found: Mapping[str, Any] | None) -> MoreMeasuring | None:
     if found is None:
         return None
-    spans = {name: Interval(**_known(Interval, found[name])) for name in ("now_s", "then_s")}
+    spans = {name: Interval.of(found[name]) for name in ("now_s", "then_s")}
     return MoreMeasuring(**{**_known(MoreMeasuring, found), **spans})
 
 
@@ -231,7 +231,7 @@ def _measurement(found: Mapping[str, Any]) -> Measurement:
 
 
 def _interval(found: Mapping[str, float] | None) -> Interval | None:
-    return None if found is None else Interval(**_known(Interval, found))
+    return None if found is None else Interval.of(found)
 
 
 def _known(kind: Any, found: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - a dataclass

@@ -101,7 +101,7 @@ class RentalOffer:
 
     def _any_job(self, time_s: Interval) -> str:
         """What jobs of any kind take, and cost on these machines."""
-        words = f"{format_duration(time_s.p5)} to {format_duration(time_s.p95)}"
+        words = time_s.span(format_duration)
         if self.costs:
             cap_usd = self.recipe.budget.total_usd if self.recipe.budget is not None else None
             low, high = (self.usd_per_hour / 3600 * each for each in (time_s.p5, time_s.p95))
