@@ -208,31 +208,23 @@ class EmbeddedClient:
                 f"it costs at most ${offer.most_usd_per_hour:.4g} per hour, which was not agreed to",
                 "Nothing was started. Agree to it, or change the recipe.",
             )
-        recipe = planned.recipe
+        if self._wallet is not None and keep_s:
+            raise UsageError("machines that stay warm are in no wallet", "Leave out how long.")
+        recipe, database = planned.recipe, self._service.database
         if max_usd is not None:
             from trainmaster.service.run_planning import capped
 
             recipe = capped(recipe, max_usd)
             offer = None if offer is None else replace(offer, recipe=recipe)
-        if on_cluster and offer is not None:  # from there it cannot ask for more of the month's money
+        if offer is not None:
             from trainmaster.db.ledger import ALL
-            from trainmaster.service.run_planning import capped_by_month
+            from trainmaster.service.renting.provider_check import check_with_provider
+            from trainmaster.service.run_planning import capped_as_paid
             from trainmaster.service.teams.team_budget import OWNER, Budgets
 
-            month = Budgets(self._service.database.read, self._service.database.clock_s())
-            recipe = capped_by_month(offer, [month[OWNER], month[ALL]], notes.append)
-        if self._wallet is not None:
-            if keep_s:
-                raise UsageError("machines that stay warm are in no wallet", "Leave out how long.")
-            if offer is not None:
-                from trainmaster.service.run_planning import capped_by_wallet
-                from trainmaster.service.teams.wallet import balance_of
-
-                left = balance_of(self._wallet, self._service.database.read)
-                recipe = capped_by_wallet(replace(offer, recipe=recipe), left)
-        if offer is not None:
-            from trainmaster.service.renting.provider_check import check_with_provider
-
+            month = Budgets(database.read, database.clock_s())
+            budgets = [month[OWNER], month[ALL]] if on_cluster else []  # from there it cannot ask
+            recipe = capped_as_paid(offer, budgets, self._wallet, database, notes.append)
             notes += check_with_provider(self._service, offer.plans, self._environ)
         given = (recipe, planned.path, self._environ, offer, keep_s)
         session = self._service.start(*given, moves=on_cluster, wallet=self._wallet)

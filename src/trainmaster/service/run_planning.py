@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,6 +20,7 @@ from trainmaster.spec.units import dollars, format_duration
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.control.measure.profile_progress import ProfileProgress
+    from trainmaster.db import Database
     from trainmaster.service.places.table import PlaceTable
     from trainmaster.service.quotes.candidate_offers import CandidateOffers
     from trainmaster.service.quotes.quote_options import QuoteOptions
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from trainmaster.service.service import Service
     from trainmaster.service.teams.team_budget import TeamBudget
     from trainmaster.service.teams.wallet import WalletBalance
+    from trainmaster.service.users.caller import Wallet
     from trainmaster.spec import Recipe
 
 #: A machine that may be closed or fall asleep is mentioned if it is needed for longer.
@@ -360,6 +362,22 @@ def capped_by_wallet(offer: RentalOffer, balance: WalletBalance) -> Recipe:
     balance.check(known_cost(balance.wallet, offer.most_usd if total_usd is None else total_usd))
     cap_usd = known_cost(balance.wallet, offer.cap_usd if total_usd is None else total_usd)
     return capped(recipe, min(cap_usd, balance.left_usd))
+
+
+def capped_as_paid(
+    offer: RentalOffer,
+    budgets: Sequence[TeamBudget],
+    wallet: Wallet | None,
+    database: Database,
+    tell: Callable[[str], None],
+) -> Recipe:
+    """The recipe of an offer, as its month's budgets and a wallet cap it; see those."""
+    recipe = capped_by_month(offer, budgets, tell)
+    if wallet is None:
+        return recipe
+    from trainmaster.service.teams.wallet import balance_of
+
+    return capped_by_wallet(replace(offer, recipe=recipe), balance_of(wallet, database.read))
 
 
 def awake_notes(offer: RentalOffer, environ: Mapping[str, str]) -> list[str]:

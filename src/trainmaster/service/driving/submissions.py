@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -388,7 +388,7 @@ class Submissions:
         notes: list[str],
         wallet: Wallet | None,
     ) -> Session:
-        from trainmaster.service.run_planning import RunPlanner, capped, capped_by_month, capped_by_wallet
+        from trainmaster.service.run_planning import RunPlanner, capped, capped_as_paid
 
         def tell(line: str) -> None:
             notes.append(line.removeprefix("note: "))
@@ -433,12 +433,7 @@ class Submissions:
         )
         recipe = plan.recipe
         if plan.offer is not None:
-            recipe = capped_by_month(plan.offer, budgets, tell)
-        if plan.offer is not None and wallet is not None:
-            from trainmaster.service.teams.wallet import balance_of
-
-            offer = replace(plan.offer, recipe=recipe)
-            recipe = capped_by_wallet(offer, balance_of(wallet, service.database.read))
+            recipe = capped_as_paid(plan.offer, budgets, wallet, service.database, tell)
         return service.start(
             recipe,
             path,
