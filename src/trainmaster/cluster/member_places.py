@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.task.job_context import NodeGoneError, TaskContext
 from trainmaster.control.task.layout import attempt_id
+from trainmaster.spec.meanwhile import meanwhile
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.private_files import write_private
 
@@ -200,7 +201,7 @@ class AttemptNodes:
             is_patient: see `members`.
             dispensable: members that may be gone.
         """
-        attempt, over = id_of(context), threading.Event()
+        attempt = id_of(context)
         nodes = distinct(self.known(attempt))
 
         def are_there() -> bool:
@@ -208,17 +209,13 @@ class AttemptNodes:
             return not _missing(context, found, dispensable)
 
         def watch() -> None:
-            while not over.wait(LOOK_S):
-                if not are_there():
-                    for node in nodes:
-                        self._links.hang_up(node.id)
+            if not are_there():
+                for node in nodes:
+                    self._links.hang_up(node.id)
 
-        if len(nodes) > 1 and are_there():  # else nothing begins yet
-            threading.Thread(target=watch, name="watch nodes", daemon=True).start()
-        try:
+        begins = len(nodes) > 1 and are_there()
+        with meanwhile(watch, LOOK_S, "watch nodes", awaited=False) if begins else contextlib.nullcontext():
             yield
-        finally:
-            over.set()
 
     def doubt(self, attempt: str, members: Iterable[str]) -> None:
         """Members of an attempt were lost: nodes that do not answer us either are not waited for."""

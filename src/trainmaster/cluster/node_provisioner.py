@@ -32,6 +32,7 @@ from trainmaster.providers.dead_man_switch import (
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
 from trainmaster.spec.launcher_names import DEFAULT_ENGINE
+from trainmaster.spec.meanwhile import meanwhile
 from trainmaster.spec.private_files import write_private
 from trainmaster.transport.pool import ConnectionPool
 
@@ -263,23 +264,19 @@ class NodeProvisioner:
     @contextlib.contextmanager
     def _kept_alive(self, target: Target, node: Node) -> Iterator[None]:
         """Renew the lease of a rented machine while it is bootstrapped: over a slow line that takes long."""
-        over = threading.Event()
+        renewed_at = boot_s()
 
         def renew() -> None:
-            renewed_at = boot_s()
-            while not over.wait(_LEASE_LOOK_S):
-                if boot_s() - renewed_at < self.lease_s / RENEWALS:
-                    continue
-                with contextlib.suppress(TrainmasterError, OSError):
-                    self.connections.use(target, lambda it: self.set_switch(it, node, self.lease_s))
-                    renewed_at = boot_s()
+            nonlocal renewed_at
+            if boot_s() - renewed_at < self.lease_s / RENEWALS:
+                return
+            with contextlib.suppress(TrainmasterError, OSError):
+                self.connections.use(target, lambda it: self.set_switch(it, node, self.lease_s))
+                renewed_at = boot_s()
 
-        if node.is_rented:
-            threading.Thread(target=renew, name=f"lease of {node.id}", daemon=True).start()
-        try:
+        renewing = meanwhile(renew, _LEASE_LOOK_S, f"lease of {node.id}", awaited=False)
+        with renewing if node.is_rented else contextlib.nullcontext():
             yield
-        finally:
-            over.set()
 
     @contextlib.contextmanager
     def _login(self, target: Target, *, is_new: bool) -> Iterator[Connection]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ from trainmaster.db.leases import RENEW_S
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import NotFoundError, StoreError, UsageError, one_line
+from trainmaster.spec.meanwhile import meanwhile
 
 if TYPE_CHECKING:
     from trainmaster.control.task.job_context import TaskContext
@@ -108,17 +108,10 @@ def renewed(database: Database, lease: Lease) -> Iterator[None]:
 
     A process that loses it all the same, asleep for instance, learns that from the next record.
     """
-    is_over = threading.Event()
 
     def renew() -> None:
-        while not is_over.wait(RENEW_S):
-            with suppress(StoreError):
-                database.renew(lease, time.time())
+        with suppress(StoreError):
+            database.renew(lease, time.time())
 
-    thread = threading.Thread(target=renew, name="lease", daemon=True)
-    thread.start()
-    try:
+    with meanwhile(renew, RENEW_S, "lease"):
         yield
-    finally:
-        is_over.set()
-        thread.join()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from trainmaster.service.teams.team_volumes import is_volume_name, volumes_url
 from trainmaster.service.uploads.code_uploads import CodeUploads, TeamQuotaError
 from trainmaster.service.uploads.uploads import MAX_UPLOADS, UploadConflictError, Uploads
 from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.meanwhile import meanwhile
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.units import parse_bytes
 
@@ -221,17 +221,11 @@ class UploadFinishing:
     @contextmanager
     def _claimed(self, uploads: Sequence[str], token: int) -> Iterator[None]:
         """Renew a claim as long as somebody is at it."""
-        over, turns = threading.Event(), Turns("claims of uploads")
+        turns = Turns("claims of uploads")
 
         def renew() -> None:
-            while not over.wait(_RENEW_S):
-                with turns.turn():
-                    rows.renew(self._database, uploads, token, self._database.clock_s())
+            with turns.turn():
+                rows.renew(self._database, uploads, token, self._database.clock_s())
 
-        helper = threading.Thread(target=renew, name="upload claim", daemon=True)
-        helper.start()
-        try:
+        with meanwhile(renew, _RENEW_S, "upload claim"):
             yield
-        finally:
-            over.set()
-            helper.join()
