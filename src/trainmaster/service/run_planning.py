@@ -163,6 +163,7 @@ class RunPlanner:
         self._tell = tell
         self._show = show
         self._quoter: Quoter | None = None
+        self._has_measured = False
 
     def interrupt(self) -> bool:
         """Ctrl-C: False if nothing is measured now. Signal-safe."""
@@ -174,47 +175,82 @@ class RunPlanner:
 
         recipe = self._with_versions(recipe)  # they are of the fingerprint that the table's quotes look for
         seen = PlaceTable(self._service, recipe, self._environ, options)
-        settled = self._settled(recipe, seen)
-        if len(parted(settled)) > 1:
-            return self._quote_parts(settled, path, options, seen)
-        return seen.quote_of(settled, lambda one: self._quote_one(one, path, options))
+        self._has_measured, tell = False, _once(self._tell)
+        settled = self._settled(recipe, seen, tell)
+        made = self._quote_settled(settled, path, options, seen, tell)
+        return self._settled_again(recipe, settled, made, path, options, tell)
+
+    def _settled_again(
+        self,
+        recipe: Recipe,
+        settled: Recipe,
+        made: Quote,
+        path: Path,
+        options: QuoteOptions,
+        tell: Callable[[str], None],
+    ) -> Quote:
+        """The quote in the places that a run takes now, which were settled before its job was measured."""
+        from trainmaster.service.places.place import spreads_over_places
+        from trainmaster.service.places.table import PlaceTable
+
+        spreads = any(spreads_over_places(recipe, each) for each in recipe.experiments.values())
+        if not self._has_measured or (len(parted(settled)) < 2 and not spreads):
+            return made
+        seen = PlaceTable(self._service, recipe, self._environ, options)
+        again = self._settled(recipe, seen, tell)
+        if (again.provider, again.experiments) == (settled.provider, settled.experiments):
+            return made
+        known = replace(options, measures=False, fresh=False)
+        found = self._quote_settled(again, path, known, seen, tell)
+        whys = {name: made.not_quoted.get(name, why) for name, why in found.not_quoted.items()}
+        return replace(found, not_quoted=whys)  # why it could not be measured
+
+    def _quote_settled(
+        self,
+        settled: Recipe,
+        path: Path,
+        options: QuoteOptions,
+        seen: PlaceTable,
+        tell: Callable[[str], None],
+    ) -> Quote:
+        """Of all of it, wherever that is."""
+        if len(parted(settled)) < 2:
+            return seen.quote_of(settled, lambda one: self._quote_one(one, path, options, tell))
+        from trainmaster.service.places.quote import quote_in_places
+
+        def quote(one: Recipe, how: QuoteOptions) -> Quote:
+            return self._quote_one(one, path, how, tell)
+
+        return quote_in_places(settled, seen, quote=quote, options=options)
 
     def _quote_one(
-        self, recipe: Recipe, path: Path, options: QuoteOptions, tell: Callable[[str], None] | None = None
+        self, recipe: Recipe, path: Path, options: QuoteOptions, tell: Callable[[str], None]
     ) -> Quote:
         """Of what is in one place."""
         quoter = self._make_quoter(tell=tell)
         if options.catalogue is None:
             quoter.refresh_prices(recipe, self._environ)
-        return quoter.quote(recipe, path, self._environ, options)
-
-    def _quote_parts(self, settled: Recipe, path: Path, options: QuoteOptions, seen: PlaceTable) -> Quote:
-        """Of what is in several."""
-        from trainmaster.service.places.quote import quote_in_places
-
-        told = set[str]()
-
-        def tell_once(line: str) -> None:
-            if line not in told:
-                self._tell(line)
-            told.add(line)
-
-        def quote(one: Recipe, how: QuoteOptions) -> Quote:
-            return self._quote_one(one, path, how, tell_once)
-
-        return quote_in_places(settled, seen, quote=quote, options=options)
+        made = quoter.quote(recipe, path, self._environ, options)
+        self._has_measured |= quoter.has_measured
+        return made
 
     def measured_first(self, recipe: Recipe, path: Path) -> Quote:
         """Measure and quote a recipe that is to be run, whatever is known of it."""
         from trainmaster.service.places.table import PlaceTable
         from trainmaster.service.quotes.quote_options import QuoteOptions
 
-        recipe = self._settled(self._with_versions(recipe))
-        self._service.check(recipe, self._environ)  # what is wrong anyway is said before anything is measured
-        if len(parted(recipe)) > 1:
-            unasked = PlaceTable(self._service, recipe, self._environ)
-            return self._quote_parts(recipe, path, QuoteOptions(fresh=True), unasked)
-        return self._make_quoter().quote(recipe, path, self._environ, QuoteOptions(fresh=True))
+        recipe, tell, options = self._with_versions(recipe), _once(self._tell), QuoteOptions(fresh=True)
+        settled = self._settled(recipe, tell=tell)
+        self._service.check(settled, self._environ)  # what is wrong anyway is said before it is measured
+        self._has_measured = False
+        if len(parted(settled)) > 1:
+            unasked = PlaceTable(self._service, settled, self._environ)
+            made = self._quote_settled(settled, path, options, unasked, tell)
+        else:
+            quoter = self._make_quoter(tell=tell)
+            made = quoter.quote(settled, path, self._environ, options)
+            self._has_measured = quoter.has_measured
+        return self._settled_again(recipe, settled, made, path, options, tell)
 
     def plan(self, recipe: Recipe, path: Path, *, allow_stale: bool, can_agree: bool) -> PlannedRun:
         """What a run would be; see `ClientProtocol.plan_run`."""
@@ -236,13 +272,15 @@ class RunPlanner:
 
         return with_versions(self._service, recipe)
 
-    def _settled(self, recipe: Recipe, seen: PlaceTable | None = None) -> Recipe:
+    def _settled(
+        self, recipe: Recipe, seen: PlaceTable | None = None, tell: Callable[[str], None] | None = None
+    ) -> Recipe:
         """With one provider; see `settled_place`."""
         if len(named_places(recipe)) < 2:
             return recipe
         from trainmaster.service.places.settling import settled_place
 
-        return settled_place(self._service, recipe, self._environ, self._tell, seen)
+        return settled_place(self._service, recipe, self._environ, tell or self._tell, seen)
 
     def _plan_rental(self, recipe: Recipe, path: Path, allow_stale: bool, can_agree: bool) -> PlannedRun:
         from trainmaster.control.checks.preflight import check_parts
@@ -284,6 +322,18 @@ class RunPlanner:
         tell = tell or self._tell
         self._quoter = Quoter(self._service, tell, self._show, candidate_offers, measures=self.measures)
         return self._quoter
+
+
+def _once(tell: Callable[[str], None]) -> Callable[[str], None]:
+    """Takes lines; each that was told is not told again."""
+    told = set[str]()
+
+    def tell_once(line: str) -> None:
+        if line not in told:
+            tell(line)
+        told.add(line)
+
+    return tell_once
 
 
 class _UnagreedError(Exception):

@@ -86,6 +86,7 @@ class JobKnowledge:
     Attributes:
         notes: what a quote has to say of where this is from.
         plays: by experiment that was asked for, see `History`.
+        has_measured: whether something was measured.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class JobKnowledge:
         self._measures = measures
         self._profiler: Profiler | None = None
         self.notes: list[str] = []
+        self.has_measured = False
         self.plays: dict[str, tuple[tuple[float, ...], ...]] = {}
 
     def interrupt(self) -> bool:
@@ -211,6 +213,7 @@ class JobKnowledge:
             self._look(recipe, environ, costs=costs)
             self._profiler = Profiler(self._service)
             self._profiler.measure(recipe, recipe_path, environ, left, self._show, only)
+            self.has_measured = True
             missing = dict(self._profiler.not_measured)
             self._profiler = None
         for name, known in self.known(recipe, left, builder).items():

@@ -82,6 +82,11 @@ class Quoter:
         """Ctrl-C: a measurement ends in order; False if none is under way. Signal-safe."""
         return self._jobs.interrupt()
 
+    @property
+    def has_measured(self) -> bool:
+        """Whether something was measured for its quotes."""
+        return self._jobs.has_measured
+
     def refresh_prices(self, recipe: Recipe, environ: Mapping[str, str]) -> None:
         """Ask for prices of what the recipe's provider rents, if those that are here are old.
 

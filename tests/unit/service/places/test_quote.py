@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fake_places import SWEEP, have_places, open_places
 
+from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.quote.quote import (
     ClusterShape,
     ExperimentQuote,
@@ -23,11 +24,14 @@ from trainmaster.service.places.place import Place
 from trainmaster.service.places.quote import quote_in_places
 from trainmaster.service.places.settling import settled_place
 from trainmaster.service.places.table import PlaceTable
+from trainmaster.service.quotes.history import new_row
+from trainmaster.service.quotes.profiling import Profiler
 from trainmaster.service.quotes.quote_options import QuoteOptions, TaskShare
 from trainmaster.service.renting import cheapest
 from trainmaster.service.renting.plan_run import plan_run
+from trainmaster.service.run_planning import RunPlanner
 from trainmaster.service.service import Service
-from trainmaster.spec import Recipe
+from trainmaster.spec import Recipe, read_recipe
 from trainmaster.spec.errors import UsageError
 
 
@@ -197,3 +201,31 @@ def test_each_experiment_is_measured_again_once(service: Service, monkeypatch: p
     seen, options = PlaceTable(service, settled, {}), QuoteOptions(fresh=True)
     quote_in_places(settled, seen, ask, quote=quoting, options=options)
     assert [fresh for _, fresh in measured] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("is_run", [False, True], ids=["quote", "measure-first"])
+def test_places_are_settled_again_once_the_job_was_measured(
+    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_run: bool
+) -> None:
+    """The order of its places decided while nothing was known; the run that follows goes by the objective."""
+    have_places(monkeypatch, {"hosts": 0.0, "slurm": 0.0})
+    path = tmp_path / "recipe.yaml"
+    path.write_text(SWEEP.format(places="hosts, slurm", workers=3) + "objective: cheapest\n")
+    recipe, measured = read_recipe(path), list[str]()
+
+    def measure(_self: Profiler, one: Recipe, *_: object) -> None:
+        measured.append(one.provider)
+        key = service.measurements(one)["train"].fingerprint
+        seen = Measurement(None, duration_s=60.0, startup_s=1.0, measured_at=1.0)
+        service.database.add_measurement(new_row("profile", key, "train", None, seen))
+
+    monkeypatch.setattr(Profiler, "measure", measure)
+    told = list[str]()
+    planner = RunPlanner(service, {}, told.append, lambda _: None)
+    made = planner.measured_first(recipe, path) if is_run else planner.quote(recipe, path, QuoteOptions())
+    assert measured == ["hosts"]
+    assert "train: its tasks spread over 3 machines: 1 on hosts, 2 on slurm" in told
+    assert [row.place for row in made.places if row.is_taken] == ["hosts"], [row.cells for row in made.places]
+    assert made.cost_usd is not None
+    assert made.cost_usd.p95 == 0.0
+    assert planner.plan(recipe, path, allow_stale=False, can_agree=True).recipe.provider == "hosts"
