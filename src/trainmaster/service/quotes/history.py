@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from math import hypot, log, sqrt
+from math import exp, hypot, log, sqrt
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -47,6 +47,8 @@ KIN: Final = 0.5
 #: Times of one version of a job, by those of others, before any were compared (log); counts as so many.
 SIMILAR_SPREAD: Final = 0.35
 _BELIEF: Final = 4
+#: Standard deviations to either side that 90 % are within.
+_Z90: Final = 1.645
 #: So many of the newest versions are left out in turn.
 _MOST_LEFT_OUT: Final = 12
 #: Of so many attempts of tasks that run at once the newest say all that there is to say; and of so many that
@@ -194,9 +196,10 @@ def histories(
         others = database.similar_measurements(key.similar, key.exact, team)
         kin_rows = [row for row in others if any(_is_kin(key, each) for each in _read([row]))]
         rowed = [
-            (row, _of_this_size(experiment, m))
+            (row, sized)
             for some in (rows, kin_rows)
-            for row, m in _with_curves(home, experiment, some)
+            for read in (_with_curves(home, experiment, some),)
+            for (row, _), sized in zip(read, _of_this_size(experiment, [m for _, m in read]), strict=True)
         ]
         told = _at_load(database, rowed, load)
         own, kin = (
@@ -217,14 +220,33 @@ def _is_kin(key: Fingerprint, measured: Measurement) -> bool:
     return kinship(key.lines, measured.code_lines or ()) >= KIN
 
 
-def _of_this_size(experiment: Experiment, measured: Measurement) -> Measurement:
-    """Without the time that another number of workers or servers took to the end: they shared the work."""
+def _of_this_size(experiment: Experiment, measured: Sequence[Measurement]) -> list[Measurement]:
+    """Without the time that another number of workers or servers took to the end: they shared the work.
+
+    Where only others were seen, and no number of steps says more, theirs count: it may be shared by all
+    workers, or by none. Half of that is taken (log), with a doubt that reaches both.
+    """
     asked = experiment.distributed
-    if asked is None or measured.point is None:
-        return measured
-    workers, servers = _size(measured)
-    is_same = (workers, servers or 0) == (asked.workers, asked.parameter_servers)
-    return measured if is_same else replace(measured, duration_s=None)
+    if asked is None:
+        return list(measured)
+    from trainmaster.advisor.market.workload import Workload
+
+    size = (asked.workers, asked.parameter_servers)
+    apart = [
+        m.point is not None and (m.point.workers, m.point.parameter_servers or 0) != size for m in measured
+    ]
+    is_known = any(m.duration_s for m, other in zip(measured, apart, strict=True) if not other)
+    lends = any(apart) and not is_known and not Workload.of(experiment, 0).has_length
+
+    def told(m: Measurement) -> Measurement:
+        if m.point is None or not m.duration_s or not lends or isinstance(asked.workers, str):
+            return replace(m, duration_s=None)
+        fewer = log(m.point.workers / asked.workers)
+        servers = log(max(m.point.parameter_servers or 0, 1) / max(asked.parameter_servers, 1))
+        doubt = hypot(m.step_spread, (abs(fewer) + abs(servers)) / 2 / _Z90)
+        return replace(m, duration_s=m.duration_s * exp(fewer / 2), step_spread=doubt)
+
+    return [told(m) if other else m for m, other in zip(measured, apart, strict=True)]
 
 
 def _with_curves(

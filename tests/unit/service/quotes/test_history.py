@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 
 import pytest
 
-from trainmaster.advisor.model.knowledge import curves_of
+from trainmaster.advisor.model.knowledge import Knowledge, curves_of
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database, NewMeasurement, Submission
@@ -55,16 +56,37 @@ def keep(database, run, exact, similar, duration_s, workers=1):
     database.add_measurement(NewMeasurement(name, exact, similar, "main", run, data, duration_s))
 
 
-def test_how_long_a_gang_takes_is_not_told_by_one_of_another_size(database, home, recipe):
+def gang_of(recipe, workers, **more):
     path = recipe.directory / "gang.yaml"
-    gang = {"command": "true", "framework": "plain", "distributed": {"strategy": "allreduce", "workers": 2}}
+    shape = {"strategy": "allreduce", "workers": workers}
+    gang = {"command": "true", "framework": "plain", "distributed": shape, **more}
     path.write_text(json.dumps({"name": "job", "experiments": {"main": gang}}))
-    recipe = read_recipe(path)
+    return read_recipe(path)
+
+
+def test_how_long_a_gang_takes_is_not_told_by_one_of_another_size(database, home, recipe):
+    recipe = gang_of(recipe, 2)
     key = histories(database, home, recipe)["main"].fingerprint
     for workers in (1, 2):
         keep(database, OWNER, key.exact, key.similar, 10.0 * workers, workers)
     found = histories(database, home, recipe)["main"].same
     assert {each.point.workers: each.duration_s for each in found} == {1: None, 2: 20.0}
+
+
+@pytest.mark.parametrize("workers", [1, 8])
+def test_where_only_another_size_was_seen_its_time_is_shared_by_all_or_by_none(
+    database, home, recipe, workers
+):
+    """A quote of a gang without a length was refused; 90 % reach from none to perfect scaling."""
+    recipe = gang_of(recipe, workers)
+    key = histories(database, home, recipe)["main"].fingerprint
+    keep(database, OWNER, key.exact, key.similar, 20.0, 2)
+    with_length = histories(database, home, gang_of(recipe, workers, steps=100))["main"].same
+    assert [(each.duration_s, each.step_spread) for each in with_length] == [(None, 0.0)]  # its steps tell
+    known = Knowledge.of(histories(database, home, recipe)["main"].same, [], {}, {}).as_whole_tasks()
+    reach = math.exp(1.645 * known.extra_spread)
+    ends = sorted([20.0, 20.0 * 2 / workers])
+    assert [known.duration_s / reach, known.duration_s * reach] == pytest.approx(ends)
 
 
 def test_a_team_is_told_what_its_own_runs_have_measured(database, home, recipe):
