@@ -12,9 +12,8 @@ from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.next_point import LOOK_S
 from trainmaster.advisor.quote.quantiles import interval
-from trainmaster.advisor.quote.quote import ExplainedPhase
+from trainmaster.advisor.quote.quote import ExplainedPhase, MoreMeasuring
 from trainmaster.advisor.quote.timing import Timing
-from trainmaster.advisor.quote.worth_measuring import MoreMeasuring
 
 #: What is left of the doubt (log) about a phase that was seen once on the very kind of machine.
 _SEEN_ONCE: Final = 0.35

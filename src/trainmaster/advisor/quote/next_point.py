@@ -14,9 +14,8 @@ from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.choosing import Drawing, QuoteLimits
 from trainmaster.advisor.quote.deciding import LEAST_CHANCE, chance_to_change
 from trainmaster.advisor.quote.quantiles import interval
-from trainmaster.advisor.quote.quote import Interval
+from trainmaster.advisor.quote.quote import Interval, NextMeasurement
 from trainmaster.advisor.quote.timing import Timing
-from trainmaster.advisor.quote.worth_measuring import NextMeasurement
 
 #: Seconds of steps that a profiling attempt looks at.
 LOOK_S: Final = 60.0

@@ -15,6 +15,8 @@ from trainmaster.advisor.quote.quote import (
     ExperimentQuote,
     ExplainedPhase,
     Interval,
+    MoreMeasuring,
+    NextMeasurement,
     PlaceRow,
     Quote,
     QuotedQueue,
@@ -22,7 +24,6 @@ from trainmaster.advisor.quote.quote import (
     Rented,
     Types,
 )
-from trainmaster.advisor.quote.worth_measuring import MoreMeasuring, NextMeasurement
 from trainmaster.api.remote.connection import RestConnection, error_of, quoted
 from trainmaster.api.remote.protocol_parts import names_file_of
 from trainmaster.api.remote.streaming import Listening

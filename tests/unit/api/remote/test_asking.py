@@ -10,11 +10,11 @@ from trainmaster.advisor.quote.quote import (
     ClusterShape,
     ExperimentQuote,
     Interval,
+    NextMeasurement,
     Quote,
     QuotedTarget,
     Rented,
 )
-from trainmaster.advisor.quote.worth_measuring import NextMeasurement
 from trainmaster.api.remote.asking import asked, options_of, plan_of, quote_of
 from trainmaster.api.remote.protocol_parts import RemoteAdministration, sent_text
 from trainmaster.service import ProfilePhase
