@@ -24,8 +24,10 @@ WIDE: Final = 4.0
 class Interval:
     """A quantity that is not known: with 5 %, 50 % and 95 % it is below these.
 
-    >>> Interval(8, 10, 12).holds(12), Interval(8, 10, 12).width
-    (True, 1.2)
+    >>> Interval(8, 10, 12).holds(12), Interval(8, 10, 12).width, Interval(11, 12, 13).is_wide
+    (True, 1.2, False)
+    >>> Interval(60, 90, 7200).is_wide, Interval(60, 90, 7200).words(format_duration)
+    (True, '1 min 30 s (1 min to 2 h)')
     """
 
     p5: float
@@ -43,11 +45,7 @@ class Interval:
 
     @property
     def is_wide(self) -> bool:
-        """True if it says too little to plan by.
-
-        >>> Interval(11, 60, 540).is_wide, Interval(11, 12, 13).is_wide
-        (True, False)
-        """
+        """True if it says too little to plan by."""
         return self.p95 > WIDE * self.p5
 
     def span(self, shown: Callable[[float], str]) -> str:
@@ -55,11 +53,7 @@ class Interval:
         return f"{shown(self.p5)} to {shown(self.p95)}"
 
     def words(self, shown: Callable[[float], str]) -> str:
-        """For people.
-
-        >>> Interval(60, 90, 7200).words(format_duration)
-        '1 min 30 s (1 min to 2 h)'
-        """
+        """For people: the middle, and the span."""
         return f"{shown(self.p50)} ({self.span(shown)})"
 
     @classmethod
