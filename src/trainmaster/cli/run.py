@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from trainmaster.cli.output import can_ask, parsed, print_json, say, show
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import TrainmasterError, UsageError
 
 
 def run(
@@ -144,9 +145,12 @@ def run(
         plan.id, agreed_usd_per_hour=plan.most_usd_per_hour, keep_s=keep_s, queue=queue, on_cluster=on_cluster
     )
     if any(each.serve for each in found.experiments.values()):
-        for service in client.services():
-            if service["run"] == accepted.run:
-                say(f"`trainmaster services open {service['name']}` says where {service['name']} is asked")
+        with suppress(TrainmasterError):  # the run was accepted, whatever can be said of it
+            for service in client.services():
+                if service["run"] == accepted.run:
+                    say(
+                        f"`trainmaster services open {service['name']}` says where {service['name']} is asked"
+                    )
     told = f"{accepted.run} runs in the background; `trainmaster logs -f {accepted.run}` shows its output"
     raise typer.Exit(see_to_end(client, accepted, told if detach else "", as_json=as_json))
 
