@@ -102,7 +102,7 @@ class SshEngine:
     def agent(self, node: LiveNode) -> StreamAgent:
         """See `Engine`."""
         member = self._by_id[node.node_id]
-        return StreamAgent(node.key, lambda: self._stream(member, _agent_command(member)))
+        return StreamAgent(node.key, lambda: self._stream(member, agent_command(member)))
 
     def reservations(
         self, ready: Callable[[str, list[str]], None], rooms: Callable[[], Sequence[LiveNode]]
@@ -111,7 +111,7 @@ class SshEngine:
         return OwnPlacement(ready, rooms)
 
 
-def _agent_command(node: ClusterNode) -> list[str]:
+def agent_command(node: ClusterNode) -> list[str]:
     """What starts the node's agent there."""
     about = {
         "home": node.home,
@@ -125,5 +125,5 @@ def _agent_command(node: ClusterNode) -> list[str]:
 
 def _order(node: ClusterNode) -> dict[str, Any]:
     """For the node's program; other nodes find by its name how they ask for statuses there."""
-    script = f"exec {shlex.join([*_agent_command(node), STATUSES])}\n"
+    script = f"exec {shlex.join([*agent_command(node), STATUSES])}\n"
     return {"do": "prepare", "home": node.home, "files": {STATUSES: script}}
