@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from trainmaster.cli.opening import open_administration
+from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, show_list
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import dollars, parse_money
@@ -17,7 +18,6 @@ token_app = typer.Typer(help="Who may use the server in use, or of this home.", 
 team_app = typer.Typer(help="Teams that share the server in use, or of this home.", no_args_is_help=True)
 user_app = typer.Typer(help="Users of the server in use, or of this home.", no_args_is_help=True)
 secret_app = typer.Typer(help="Secrets of teams, for their tasks.", no_args_is_help=True)
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
 @token_app.command("create", no_args_is_help=True)

@@ -6,14 +6,12 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.completing import run_ids
+from trainmaster.cli.options import RunId
 from trainmaster.cli.output import driver_line, print_json, say
 
 
 def approve(
-    run: Annotated[
-        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
-    ],
+    run: RunId,
     experiment: Annotated[
         str | None, typer.Argument(help="Its name; without, the only one that waits.")
     ] = None,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
-from trainmaster.cli.completing import run_ids
 from trainmaster.cli.opening import context, open_client
+from trainmaster.cli.options import AgreesToCost, AsJson, run_ids
 from trainmaster.cli.output import duration, print_json, say, show, show_list, table
 from trainmaster.spec.errors import RunError, UsageError
 
@@ -21,14 +21,12 @@ app = typer.Typer(
     cls=DefaultGroup, help="List the apps that were opened, or end one.", invoke_without_command=True
 )
 
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-
 
 def tensorboard(
     runs: Annotated[
         list[str], typer.Argument(autocompletion=run_ids, help="Ids of runs, or `latest`.", metavar="RUN...")
     ],
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Open a TensorBoard of runs, also while they go on, and print the address for your browser."""
     client = open_client(starts=True)
@@ -59,8 +57,8 @@ def notebook(
         list[str] | None,
         typer.Option(metavar="NAME[=VALUE]", help="With --provider: a variable there; NAME is a secret's."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before money is spent.")] = False,
-    as_json: _Json = False,
+    yes: AgreesToCost = False,
+    as_json: AsJson = False,
 ) -> None:
     """Open a JupyterLab with a copy of a run's code, its data, models, checkpoints and Python."""
     client = open_client(starts=True)
@@ -134,7 +132,7 @@ def _show_way(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -
 
 
 @app.command("list", hidden=True)
-def list_apps(as_json: _Json = False) -> None:
+def list_apps(as_json: AsJson = False) -> None:
     """List apps, the newest first, also those that are over."""
     found = open_client().apps()
     rows = [[a["app"], a["kind"], a["reason"] or a["state"].lower(), ", ".join(a["runs"])] for a in found]

@@ -6,11 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
+from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, table
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import dollars, format_duration, parse_money
-
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
 def budget(

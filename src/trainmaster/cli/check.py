@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainmaster.cli.options import Changes, RecipeFile
 from trainmaster.cli.output import print_json, say, show, table
 
 if TYPE_CHECKING:
@@ -19,12 +19,9 @@ if TYPE_CHECKING:
 
 
 def check(
-    recipe: Annotated[Path, typer.Argument(help="The YAML recipe, or a file that `export` has made.")],
+    recipe: RecipeFile,
     tasks: Annotated[bool, typer.Option("--tasks", help="Print every task as a line of JSON.")] = False,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Change a key: --set experiments.train.retries=2"),
-    ] = None,
+    set_: Changes = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the DAG as JSON.")] = False,
 ) -> None:
     """Read a recipe, show its experiments and tasks, and look for what it needs; starts nothing."""

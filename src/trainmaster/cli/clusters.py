@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
+from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import bill, duration, print_json, say, show_list, table
 from trainmaster.spec.errors import UsageError
 
@@ -16,11 +17,9 @@ app = typer.Typer(
     cls=DefaultGroup, help="List what is rented now, or end what no run uses.", invoke_without_command=True
 )
 
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-
 
 @app.command("list", hidden=True)
-def list_clusters(as_json: _Json = False) -> None:
+def list_clusters(as_json: AsJson = False) -> None:
     """List clusters that have machines: those of runs, and those that are kept warm."""
     from trainmaster.cli.opening import open_client
 
@@ -33,7 +32,7 @@ def list_clusters(as_json: _Json = False) -> None:
 def end(
     clusters: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="As listed.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All that no run uses.")] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Give back machines that are kept warm, or that a run has left."""
     from trainmaster.cli.opening import open_client

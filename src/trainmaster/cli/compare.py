@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from trainmaster.cli.completing import run_ids
+from trainmaster.cli.options import AsJson, run_ids
 from trainmaster.cli.output import bill, duration, number, print_json, show, table
 from trainmaster.spec.errors import UsageError
 
@@ -24,7 +24,7 @@ def compare(
     metric: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Show this one; may be repeated. Six by default.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show runs beside each other: best metrics, parameters, what differs in recipe and code."""
     from trainmaster.cli.opening import open_client

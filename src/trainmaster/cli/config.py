@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
+from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, show, table
 from trainmaster.spec.errors import RecipeError, UsageError
 
@@ -16,7 +17,6 @@ app = typer.Typer(
     help="What recipes leave open, and where that is said.",
     invoke_without_command=True,
 )
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
 @app.command("list", hidden=True)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
-from trainmaster.cli.completing import run_ids
+from trainmaster.cli.options import AsJson, run_ids
 from trainmaster.cli.output import print_json, say, show, table
 from trainmaster.spec.errors import UsageError
 
@@ -104,7 +104,7 @@ def _confirmed(connection: RestConnection) -> str:
 
 @app.command("list", hidden=True)
 def list_contexts(
-    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the servers; the one in use has a star."""
     from trainmaster.api.remote.contexts import Contexts

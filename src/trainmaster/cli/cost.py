@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from trainmaster.cli.labels import Labels, WhereText, condition
+from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, show, table
 from trainmaster.spec.errors import UsageError
 
@@ -21,7 +22,7 @@ def cost(
     label: Labels = None,
     where: WhereText = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print it as CSV.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what runs have cost: by label, month, provider, user, team or run, beside their quotes."""
     from trainmaster.cli.opening import open_client

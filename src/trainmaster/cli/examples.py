@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, show, table
 from trainmaster.spec.errors import UsageError
 
@@ -16,7 +17,7 @@ def examples(
     directory: Annotated[
         Path | None, typer.Argument(metavar="[DIR]", help="To be made; without it, one of its name.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the recipes that come with Trainmaster, or copy one with its code."""
     from trainmaster.service.examples import example, examples

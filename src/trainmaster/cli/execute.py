@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.completing import run_ids
+from trainmaster.cli.options import RunId
 from trainmaster.cli.output import say
 from trainmaster.spec.errors import UsageError
 
 
 def execute(
-    run: Annotated[
-        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
-    ],
+    run: RunId,
     command: Annotated[
         list[str], typer.Argument(metavar="[MEMBER] -- COMMAND", help="What to run, after `--`.")
     ],

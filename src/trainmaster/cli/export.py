@@ -7,14 +7,12 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.completing import run_ids
+from trainmaster.cli.options import RunId
 from trainmaster.cli.output import say
 
 
 def export(
-    run: Annotated[
-        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
-    ],
+    run: RunId,
     file: Annotated[Path, typer.Argument(help="The file to be made, such as digits.capsule.")],
 ) -> None:
     """Write a run into one file: code, recipe, data versions, environment, results. `run FILE` runs it."""

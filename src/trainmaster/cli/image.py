@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from trainmaster.cli.opening import open_client
+from trainmaster.cli.options import AgreesToCost, AsJson
 from trainmaster.cli.output import can_ask, duration, print_json, say, show, show_list, table
 from trainmaster.spec.errors import RunError
 from trainmaster.spec.units import dollars, format_bytes
@@ -21,7 +22,6 @@ app = typer.Typer(
     no_args_is_help=True, help="Images of machines with what `setup` and `container` put there, made once."
 )
 
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Provider = Annotated[str | None, typer.Option(help="That has the images; else all that can be asked.")]
 _LOOK_S: Final = 1.0
 
@@ -36,12 +36,12 @@ def build(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a key, as of `run`.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before money is spent.")] = False,
+    yes: AgreesToCost = False,
     allow_stale: Annotated[bool, typer.Option(help="Accept prices that are old.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the recipe of the run that makes it, and end.")
     ] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Rent one machine of each kind, run `setup` there, pull the images, and keep it all as an image."""
     from trainmaster.cli.driving import see_to_end
@@ -67,7 +67,7 @@ def build(
 
 
 @app.command("ls")
-def list_images(provider: _Provider = None, as_json: _Json = False) -> None:
+def list_images(provider: _Provider = None, as_json: AsJson = False) -> None:
     """List images of machines, what they save, and what keeping them costs."""
     found = open_client().images(provider)
     none = "there are no images: `trainmaster image build RECIPE` makes one"
@@ -78,7 +78,7 @@ def list_images(provider: _Provider = None, as_json: _Json = False) -> None:
 def remove(
     images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="As listed.")],
     provider: _Provider = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove images: machines start from the provider's own again. It may be repeated."""
     client = open_client()

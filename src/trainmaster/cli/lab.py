@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, show, table
 from trainmaster.spec.errors import UsageError
 
@@ -16,7 +17,6 @@ app = typer.Typer(
     help="A cloud on this machine, for tests and experiments. Needs root.", no_args_is_help=True
 )
 
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Id = Annotated[str, typer.Argument(metavar="ID", help="Instance id, its beginning, or its address.")]
 
 
@@ -57,7 +57,7 @@ def up(
     package: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="One more package on the hosts; may be repeated.")
     ] = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Start the lab, or find the one that runs; the first time its image is made, which takes minutes."""
     import signal
@@ -105,7 +105,7 @@ def up(
 
 
 @app.command()
-def status(as_json: _Json = False) -> None:
+def status(as_json: AsJson = False) -> None:
     """List the hosts, also those that have been terminated."""
     from trainmaster.lab import LabClient
 
@@ -125,7 +125,7 @@ def status(as_json: _Json = False) -> None:
 
 
 @app.command(no_args_is_help=True)
-def terminate(host: _Id, as_json: _Json = False) -> None:
+def terminate(host: _Id, as_json: AsJson = False) -> None:
     """Break a host: it is gone at once, as if its machine had burnt."""
     _do("terminate", f"{host}: gone", as_json, id=host)
 
@@ -134,26 +134,26 @@ def terminate(host: _Id, as_json: _Json = False) -> None:
 def interrupt(
     host: _Id,
     notice: Annotated[float, typer.Option(help="Seconds from the notice to the end.")] = 120.0,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Take a spot machine back: it finds the notice in its metadata."""
     _do("interrupt", f"{host}: will be gone in {notice:g} s", as_json, id=host, notice_s=notice)
 
 
 @app.command(no_args_is_help=True)
-def freeze(host: _Id, as_json: _Json = False) -> None:
+def freeze(host: _Id, as_json: AsJson = False) -> None:
     """Stop every process of a host where it is."""
     _do("freeze", f"{host}: frozen", as_json, id=host)
 
 
 @app.command(no_args_is_help=True)
-def cut(host: _Id, as_json: _Json = False) -> None:
+def cut(host: _Id, as_json: AsJson = False) -> None:
     """Cut a host off the network."""
     _do("cut", f"{host}: cut off", as_json, id=host)
 
 
 @app.command(no_args_is_help=True)
-def heal(host: _Id, as_json: _Json = False) -> None:
+def heal(host: _Id, as_json: AsJson = False) -> None:
     """Undo freeze and cut."""
     _do("heal", f"{host}: healed", as_json, id=host)
 
@@ -169,7 +169,7 @@ def delay(
     ],
     loss: Annotated[float, typer.Option(help="Share of the packets that are lost, 0 to 1.")] = 0.0,
     one_way: Annotated[bool, typer.Option("--one-way", help="Only from A to B.")] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make the way between two hosts, zones or all hosts longer, or leaky; the narrowest counts."""
     try:
@@ -188,7 +188,7 @@ def capacity(
     count: Annotated[str, typer.Argument(metavar="N|none", help="How many may run at once; none: no limit.")],
     kind: Annotated[str, typer.Option("--type", help="Instance type; *: all together.")] = "*",
     zone: Annotated[str, typer.Option(help="Zone; *: all together.")] = "*",
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Let a zone run out of machines: RunInstances then answers InsufficientInstanceCapacity."""
     if count != "none" and not count.isdigit():
@@ -201,7 +201,7 @@ def capacity(
 def quota(
     which: Annotated[str, typer.Argument(help="on-demand or spot.")],
     vcpus: Annotated[int, typer.Argument(help="vCPUs that may run at once.")],
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Limit the account: RunInstances then answers VcpuLimitExceeded."""
     _do("quota", f"{which}: {vcpus} vCPUs", as_json, which=which, vcpus=vcpus)
@@ -218,7 +218,7 @@ def fault(
     status: Annotated[int, typer.Option(min=400, max=599, help="Of HTTP.")] = 503,
     count: Annotated[int, typer.Option(min=0, help="How often; 0: always.")] = 1,
     late: Annotated[float, typer.Option(min=0, help="Seconds before it answers.")] = 0.0,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Let the next calls of the API fail, or answer late."""
     if action == "none":
@@ -230,7 +230,7 @@ def fault(
 
 
 @app.command()
-def down(as_json: _Json = False) -> None:
+def down(as_json: AsJson = False) -> None:
     """End the lab and all its hosts; nothing of it stays but the image in the cache."""
     import signal
 

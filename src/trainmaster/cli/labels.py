@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from trainmaster.cli.completing import run_ids
+from trainmaster.cli.options import RunId
 from trainmaster.cli.output import print_json, say, show
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 
@@ -28,15 +28,10 @@ WhereText = Annotated[
     typer.Option("--where", metavar="CONDITION", help="Runs such as 'loss < 0.3 and state = SUCCEEDED'."),
 ]
 #: A run, where several may be meant by options instead.
-RunOrNone = Annotated[
-    str | None, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
-]
 
 
 def label(
-    run: Annotated[
-        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
-    ],
+    run: RunId,
     change: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE|KEY-]...", help="What to write, or take away.")
     ] = None,
@@ -54,9 +49,7 @@ def label(
 
 
 def note(
-    run: Annotated[
-        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
-    ],
+    run: RunId,
     text: Annotated[str | None, typer.Argument(help="What to write; an empty text takes it away.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the run's line as JSON.")] = False,
 ) -> None:

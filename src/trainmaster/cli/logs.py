@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.completing import run_ids
+from trainmaster.cli.options import RunOrNone
 
 if TYPE_CHECKING:
     from trainmaster.api.protocol import ClientProtocol
 
 
 def logs(
-    run: Annotated[
-        str | None, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
-    ] = None,
+    run: RunOrNone = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run has ended.")] = False,
     experiment: Annotated[str | None, typer.Option(help="Only this experiment.")] = None,
     task: Annotated[int | None, typer.Option(help="Only this task.")] = None,

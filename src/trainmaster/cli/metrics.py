@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.completing import run_ids
+from trainmaster.cli.options import RunId
 from trainmaster.cli.output import say
 from trainmaster.spec.errors import UsageError
 
@@ -22,9 +22,7 @@ def _group() -> None:
 
 @app.command("export", no_args_is_help=True)
 def export(
-    run: Annotated[
-        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
-    ],
+    run: RunId,
     to_csv: Annotated[
         str | None, typer.Option("--csv", metavar="FILE", help="One table; `-` is standard output.")
     ] = None,
@@ -70,9 +68,7 @@ def export(
 
 @app.command("sync", no_args_is_help=True)
 def sync(
-    run: Annotated[
-        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
-    ],
+    run: RunId,
 ) -> None:
     """Send to the sinks of a run that is over what could not be sent before; trains nothing."""
     from trainmaster.cli.opening import open_client

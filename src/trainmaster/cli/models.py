@@ -10,7 +10,7 @@ import typer
 
 from trainmaster.cli import registry
 from trainmaster.cli._groups import DefaultGroup
-from trainmaster.cli.completing import run_ids
+from trainmaster.cli.options import AsJson, NewDirectory, RunId
 from trainmaster.cli.output import metrics_text, print_json, say, show, table
 from trainmaster.cli.volume_tools import counted
 
@@ -27,7 +27,7 @@ app = typer.Typer(
 @app.command("list", hidden=True)
 def list_models(
     run: Annotated[str | None, typer.Argument(help="Only this run's.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List models, newest run first."""
     from dataclasses import asdict
@@ -52,9 +52,7 @@ def list_models(
 
 @app.command("save")
 def save(
-    run: Annotated[
-        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
-    ],
+    run: RunId,
 ) -> None:
     """Publish the models that a run could not save: they are kept on this machine until then."""
     from trainmaster.cli.opening import open_client
@@ -86,9 +84,7 @@ def get(
             help="As `models` lists it, a run with one model, or a registered one: digits@production.",
         ),
     ],
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where to put it; must not exist or be empty.")
-    ],
+    directory: NewDirectory,
 ) -> None:
     """Download a model and verify every file's hash."""
     import signal

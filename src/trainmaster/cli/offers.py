@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import parsed, print_json, say, show, table
 from trainmaster.cli.volume_tools import counted
 from trainmaster.spec.errors import UsageError
@@ -54,7 +55,7 @@ def offers(
     refused: Annotated[
         bool, typer.Option("--refused", help="Show the rows that are not offered, and why.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List what can be rented: instance types, places and prices, as of a date.
 

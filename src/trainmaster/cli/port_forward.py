@@ -8,15 +8,13 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.completing import run_ids
+from trainmaster.cli.options import RunId
 from trainmaster.cli.output import say
 from trainmaster.spec.errors import UsageError
 
 
 def port_forward(
-    run: Annotated[
-        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
-    ],
+    run: RunId,
     ports: Annotated[
         str, typer.Argument(metavar="PORT[:LOCAL_PORT]", help="There, and here; the same without. 0: any.")
     ],

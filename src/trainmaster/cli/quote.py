@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.measuring import watched
+from trainmaster.cli.options import RecipeFile
 from trainmaster.cli.output import can_ask, print_json, say, says_yes, show
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def quote(
-    recipe: Annotated[Path, typer.Argument(help="The YAML recipe, or a file that `export` has made.")],
+    recipe: RecipeFile,
     policy: Annotated[
         str,
         typer.Option(

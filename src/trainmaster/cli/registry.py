@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import metrics_text, number, print_json, say, show, show_list, table
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.api.protocol_parts import RegistryProtocol
 
-_Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 _Version = Annotated[
     str, typer.Argument(metavar="NAME@VERSION", help="Such as digits@3, digits@staging, or digits@newest.")
 ]
@@ -34,7 +34,7 @@ def register(
         str | None, typer.Option("--alias", help="That is to mean this version, such as production.")
     ] = None,
     tags: _Tags = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a model of a run the next version of a registered model."""
     found = _registry().register(model, name, alias, _tags(tags))
@@ -49,7 +49,7 @@ def promote(
     version: _Version,
     alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Such as production.")],
     expected: _Expected = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Have an alias such as `production` mean a version: `models promote digits@3 production`."""
     from trainmaster.spec.model_reference import ANY_VERSION
@@ -57,7 +57,7 @@ def promote(
     _moved(_registry().promote(version, alias, ANY_VERSION if expected is None else expected), alias, as_json)
 
 
-def rollback(alias: _Alias, expected: _Expected = None, as_json: _Json = False) -> None:
+def rollback(alias: _Alias, expected: _Expected = None, as_json: AsJson = False) -> None:
     """Have an alias mean the version that it meant before."""
     from trainmaster.spec.model_reference import ANY_VERSION
 
@@ -67,7 +67,7 @@ def rollback(alias: _Alias, expected: _Expected = None, as_json: _Json = False) 
 
 def show_model(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of a model; all without.")] = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show registered models: versions, what aliases mean, and who moved them."""
     registry = _registry()
@@ -107,7 +107,7 @@ def remove(
     is_alias: Annotated[
         bool, typer.Option("--alias", help="Take the alias away; the version that it means stays.")
     ] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Take a version out of the registry; the model of the run stays. Refused while an alias means it."""
     if is_alias:
@@ -125,7 +125,7 @@ def describe(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the registered model.")],
     description: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="What it is for.")] = None,
     tags: _Tags = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what a registered model is for."""
     registry = _registry()
@@ -137,7 +137,7 @@ def describe(
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="NAME@VERSION, or RUN/EXPERIMENT/TASK.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The other model, written as A.")],
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show in what two models differ: metrics, parameters, code, data, seed, recipe."""
     found = _registry().diff(a, b)

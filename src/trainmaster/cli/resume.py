@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.labels import Labels, RunOrNone, WhereText, selected
+from trainmaster.cli.options import AsJson, LendKeys
 from trainmaster.cli.output import print_json, say, say_error
 from trainmaster.spec.errors import TrainmasterError
 
@@ -21,11 +22,8 @@ def resume(
     label: Labels = None,
     where: WhereText = None,
     detach: Annotated[bool, typer.Option(help="Drive the run in the background and return at once.")] = False,
-    lend_keys: Annotated[
-        bool,
-        typer.Option("--lend-keys", help="Give nodes your own keys of object stores, not narrower ones."),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    lend_keys: LendKeys = False,
+    as_json: AsJson = False,
 ) -> None:
     """Go on with a run: what succeeded stays, all else is done again; attaches to a run that is alive."""
     from trainmaster.cli.driving import attach, see_to_end

@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from trainmaster.cli.options import AgreesToCost, AsJson, Changes, LendKeys, RecipeFile
 from trainmaster.cli.output import can_ask, parsed, print_json, say, show
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 
 def run(
-    recipe: Annotated[Path, typer.Argument(help="The YAML recipe, or a file that `export` has made.")],
+    recipe: RecipeFile,
     provider: Annotated[str | None, typer.Option(help="Where to run, instead of the recipe's.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Change a key: --set experiments.train.retries=2"),
-    ] = None,
+    set_: Changes = None,
     label: Annotated[
         list[str] | None,
         typer.Option("--label", metavar="KEY=VALUE", help="Label the run: --label project=vision"),
@@ -29,7 +26,7 @@ def run(
         str | None,
         typer.Option(metavar="P", help="What chooses the machines, as of `quote`; the same as objective."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before money is spent.")] = False,
+    yes: AgreesToCost = False,
     keep: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Keep rented machines warm for the next run, such as 30m."),
@@ -62,14 +59,11 @@ def run(
             help="With --on-cluster: send that machine your own keys, not a role's, without being asked.",
         ),
     ] = False,
-    lend_keys: Annotated[
-        bool,
-        typer.Option("--lend-keys", help="Give nodes your own keys of object stores, not narrower ones."),
-    ] = False,
+    lend_keys: LendKeys = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be sent and started, and end.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a recipe: quote, rent, run, keep the model, give the machines back."""
     from trainmaster.cli.driving import see_to_end

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, show, table
 
 
-def score(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:
+def score(as_json: AsJson = False) -> None:
     """Show how often the quotes of this home's finished runs were kept, and how good they were."""
     from trainmaster.cli.opening import open_client
 

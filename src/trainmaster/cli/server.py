@@ -12,6 +12,7 @@ import typer
 
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.opening import refuse_on_server
+from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say
 from trainmaster.spec.errors import UsageError
 
@@ -25,7 +26,6 @@ key_app = typer.Typer(help="Keys that seal secrets in the database of this home.
 app.add_typer(key_app, name="key")
 #: Of malloc.h.
 _M_ARENA_MAX: Final = -8
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
 @app.callback()

@@ -13,6 +13,7 @@ import typer
 
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.opening import context, open_client
+from trainmaster.cli.options import AgreesToCost, AsJson
 from trainmaster.cli.output import can_ask, print_json, say, show, show_list, table
 from trainmaster.spec.errors import NotFoundError, UsageError
 
@@ -23,7 +24,6 @@ app = typer.Typer(
     cls=DefaultGroup, help="List services, show where one is asked, or end one.", invoke_without_command=True
 )
 
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="As listed.")]
 _Port = Annotated[int, typer.Option(help="Of this machine, without a server; 0: any that is free.")]
 _STATES = {"READY": "ready", "STARTING": "starts", "DONE": "over"}
@@ -52,9 +52,9 @@ def serve(
         ),
     ] = None,
     port: _Port = 0,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before money is spent.")] = False,
+    yes: AgreesToCost = False,
     detach: Annotated[bool, typer.Option(help="Drive it in the background and return at once.")] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Serve a model: a run whose replicas answer requests until you cancel it."""
     from trainmaster.cli.driving import see_to_end
@@ -118,7 +118,7 @@ def _say_where(url: str, path: str, tell: Callable[[str], None], *, needs_token:
 
 
 @app.command("list", hidden=True)
-def list_services(as_json: _Json = False) -> None:
+def list_services(as_json: AsJson = False) -> None:
     """List services, those that are not over first."""
     found = open_client().services()
     none = "nothing is served yet: `trainmaster serve MODEL` serves a model"
@@ -142,7 +142,7 @@ def _row(found: dict[str, Any]) -> list[str]:
 
 
 @app.command("show")
-def show_service(name: _Name, as_json: _Json = False) -> None:
+def show_service(name: _Name, as_json: AsJson = False) -> None:
     """Show a service and its replicas."""
     found = open_client().service(name)
     if as_json:

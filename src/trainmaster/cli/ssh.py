@@ -7,14 +7,12 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.completing import run_ids
+from trainmaster.cli.options import RunId
 from trainmaster.cli.output import say
 
 
 def ssh(
-    run: Annotated[
-        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
-    ],
+    run: RunId,
     member: Annotated[
         str | None,
         typer.Argument(help="A member such as worker-1, or a machine such as node-1; else the first member."),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli.completing import run_ids
 from trainmaster.cli.labels import Labels, WhereText, condition, labels_text, none_fits
+from trainmaster.cli.options import AsJson, RunOrNone
 from trainmaster.cli.output import (
     SHOWN_MODELS,
     best_text,
@@ -50,9 +50,7 @@ _COUNTERS = ("succeeded", "failed", "running", "waiting", "pruned", "skipped", "
 
 
 def status(
-    run: Annotated[
-        str | None, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
-    ] = None,
+    run: RunOrNone = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw a run's searches, or its tasks' metrics (.svg, .png, .pdf).")
     ] = None,
@@ -68,7 +66,7 @@ def status(
     view: Annotated[
         str | None, typer.Option(metavar="NAME", help="Runs of a view that `trainmaster views` lists.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the runs, or one run with its experiments and models."""
     from trainmaster.cli.opening import open_client

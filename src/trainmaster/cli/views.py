@@ -9,6 +9,7 @@ import typer
 
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.labels import Labels, WhereText, condition
+from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, show_list, table
 from trainmaster.spec.errors import NotFoundError, UsageError
 
@@ -21,12 +22,11 @@ app = typer.Typer(
     invoke_without_command=True,
 )
 
-_Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the view.")]
 
 
 @app.command("list", hidden=True)
-def list_views(as_json: _Json = False) -> None:
+def list_views(as_json: AsJson = False) -> None:
     """List your views: `status --view NAME` and the page of runs show what one finds."""
     found = _client().views.listed()
     rows = [[each["name"], each["where"] or "all"] for each in found]
@@ -45,7 +45,7 @@ def save(
     column: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Of the page: metric:loss, param:lr, ...")
     ] = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Keep what you look for under a name; an earlier view of that name is gone."""
     asked = [("where", condition(label, where)), ("sort", sort or "")]

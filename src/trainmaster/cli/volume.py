@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.opening import context, open_client, server_of_volume
+from trainmaster.cli.options import AsJson, NewDirectory
 from trainmaster.cli.output import duration, parsed, print_json, say, show, table
 from trainmaster.cli.removing import agree_to_remove
 from trainmaster.cli.volume_push import index_objects, push
@@ -48,7 +49,6 @@ app.command("index", no_args_is_help=True)(index_objects)
 
 #: Of work that a server does.
 _GOES_ON = "the server goes on with it"
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Volume = Annotated[
     str,
     typer.Argument(
@@ -66,7 +66,7 @@ def list_files(
     ] = None,
     path: Annotated[str, typer.Argument(help="A file or directory in it.")] = "",
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Also what lies deeper.")] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """List a volume's files, or the volumes."""
     if volume is None:
@@ -113,15 +113,13 @@ def cat(volume: _Volume, path: Annotated[str, typer.Argument(help="A file in it.
 @app.command(no_args_is_help=True)
 def get(
     volume: _Volume,
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where to put it; must not exist or be empty.")
-    ],
+    directory: NewDirectory,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="PATH", help="Only this file or folder of it; may be repeated."),
     ] = None,
     jobs: _Jobs = 4,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Download a version or a part of it, verified; the directory appears when it is complete."""
     from trainmaster.service.volumes import GetProgress
@@ -164,7 +162,7 @@ def get(
 @app.command(no_args_is_help=True)
 def versions(
     volume: Annotated[str, typer.Argument(metavar="URL", help="A volume's URL or short name.")],
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the versions of a volume."""
     found = open_client(makes=False).volume(volume)
@@ -192,7 +190,7 @@ def versions(
 def rm(
     volume: _Volume,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before it goes.")] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove a version; without a version the whole volume. Chunks of a version are freed by `gc`."""
     from trainmaster.service.volumes import volume_address
@@ -224,7 +222,7 @@ def gc(
     now: Annotated[
         bool, typer.Option("--now", help="Free at once what is marked; pushes that sleep must begin again.")
     ] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Mark the chunks that no version names; free what an earlier `gc` has marked. Safe beside pushes."""
     from dataclasses import asdict
@@ -256,7 +254,7 @@ def fsck(
     ],
     deep: Annotated[bool, typer.Option("--deep", help="Read every chunk too, and prove it.")] = False,
     jobs: _Jobs = 4,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Look whether all that versions promise is there and readable. Changes nothing."""
     from trainmaster.service.volumes import VersionCheck
@@ -318,7 +316,7 @@ def mount_volume(
             "--means", help="`fuse`: always through a process. `kernel`: fetch all, then without one."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show a volume as a directory, read-only, for all programs."""
     from trainmaster.service.volumes import means_of, mount

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import duration, print_json, say
 from trainmaster.cli.volume_tools import (
     VolumeProgressBar,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 #: Of a task: whose volumes are known to be made by that run, so that workflows which they start see loops.
 _RUN = "TRAINMASTER_RUN"
 _CHUNKS, _JOBS = "64MiB", 4
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Chunks moved at the same time.")]
 
 
@@ -49,7 +49,7 @@ def push(
     read_back: Annotated[
         bool, typer.Option("--read-back", help="Read every chunk again and prove it.")
     ] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a new version of a volume from files. What is there already is not sent again."""
     from trainmaster.cli.opening import server_of_volume
@@ -144,7 +144,7 @@ def index_objects(
     expect: Annotated[
         int | None, typer.Option(min=0, help="Fail unless this is the newest version; 0: none.")
     ] = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a volume over objects as they are, by byte range; nothing is copied."""
     from trainmaster.cli.opening import refuse_volume_on_server

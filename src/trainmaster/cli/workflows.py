@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
+from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, show, table
 
 if TYPE_CHECKING:
@@ -20,12 +21,11 @@ app = typer.Typer(
     invoke_without_command=True,
 )
 
-_Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the workflow: that of its recipe.")]
 
 
 @app.command("list", hidden=True)
-def list_workflows(as_json: _Json = False) -> None:
+def list_workflows(as_json: AsJson = False) -> None:
     """List workflows, what starts them and when, and what came of the newest start."""
     found = _workflows().listed()
     if as_json:
@@ -45,7 +45,7 @@ def list_workflows(as_json: _Json = False) -> None:
 
 
 @app.command("show")
-def show_workflow(name: _Name, as_json: _Json = False) -> None:
+def show_workflow(name: _Name, as_json: AsJson = False) -> None:
     """Show what starts a workflow, and its history."""
     found = _workflows().show(name)
     if as_json:
@@ -64,26 +64,26 @@ def show_workflow(name: _Name, as_json: _Json = False) -> None:
 
 
 @app.command()
-def pause(name: _Name, as_json: _Json = False) -> None:
+def pause(name: _Name, as_json: AsJson = False) -> None:
     """Start nothing any more until `resume`; what comes meanwhile is not made up for."""
     _told(_workflows().pause(name), f"{name} is paused", as_json)
 
 
 @app.command()
-def resume(name: _Name, as_json: _Json = False) -> None:
+def resume(name: _Name, as_json: AsJson = False) -> None:
     """Go on, with what comes from now on."""
     _told(_workflows().resume(name), f"{name} goes on", as_json)
 
 
 @app.command()
-def trigger(name: _Name, as_json: _Json = False) -> None:
+def trigger(name: _Name, as_json: AsJson = False) -> None:
     """Start a run by hand; it waits while another one is under way."""
     found = _workflows(starts=True).trigger(name)
     _told(found, f"{name}: {_coming(found)}; `trainmaster workflows show {name}` has it", as_json)
 
 
 @app.command()
-def secret(name: _Name, as_json: _Json = False) -> None:
+def secret(name: _Name, as_json: AsJson = False) -> None:
     """Make a new secret of its webhook; the one before is good no more."""
     found = _workflows().rotate(name)
     _told(found, f"its secret, shown this once: {found['secret']}", as_json)

@@ -1,0 +1,52 @@
+"""Arguments and options that several verbs have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+#: The newest runs; more are no help.
+_RUNS = 50
+
+
+def run_ids(incomplete: str) -> list[str]:
+    """Ids of runs that begin so, the newest first; none if anything is wrong: Tab is no place to say so."""
+    from contextlib import suppress
+
+    from trainmaster.service import Home
+
+    found: list[str] = []
+    with suppress(Exception):
+        from trainmaster.cli.opening import context
+
+        if context() is not None:
+            return []  # a server that is away would keep Tab waiting
+        home = Home.from_environment()
+        if home.root.is_dir():  # else there are none, and Tab must not make one
+            from trainmaster.service import Service
+
+            found = [row["run"] for row in Service(home).runs(_RUNS)["runs"]]
+    return [run for run in (*found, *(["latest"] * bool(found))) if run.startswith(incomplete)]
+
+
+RunId = Annotated[
+    str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
+]
+RunOrNone = Annotated[
+    str | None, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
+]
+RecipeFile = Annotated[Path, typer.Argument(help="The YAML recipe, or a file that `export` has made.")]
+NewDirectory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Where to put it; must not exist or be empty.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Change a key: --set experiments.train.retries=2"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+AgreesToCost = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before money is spent.")]
+LendKeys = Annotated[
+    bool, typer.Option("--lend-keys", help="Give nodes your own keys of object stores, not narrower ones.")
+]
