@@ -187,7 +187,7 @@ class Client:
 
     def services(self) -> list[dict[str, Any]]:
         """Services of runs, those that are not over first: objects of ``trainmaster services --json``."""
-        return self._home.services()
+        return self._home.services.listed()
 
     def service(self, name: str) -> dict[str, Any]:
         """One of them.
@@ -195,7 +195,7 @@ class Client:
         Raises:
             NotFoundError: there is none of that name.
         """
-        return self._home.service(name)
+        return self._home.services.show(name)
 
     def service_url(self, name: str, port: int = 0) -> str:
         """Where a service is asked; without a server, as long as this process lives.
@@ -208,7 +208,7 @@ class Client:
             NotFoundError: there is none of that name.
             UsageError: the port is taken.
         """
-        return self._home.service_url(name, port)
+        return self._home.services.url(name, port)
 
     def check(
         self,

@@ -466,14 +466,8 @@ class EmbeddedClient:
         self._look_at_runs_away()
         return WorkStream(lambda tell: tell(self._service.end_clusters(ids, self._environ, tell)))
 
-    def images(self, provider: str | None = None) -> list[dict[str, Any]]:
-        return self._images.listed(provider)
-
-    def remove_image(self, image: str, provider: str | None = None) -> list[dict[str, Any]]:
-        return self._images.remove(image, provider)
-
     @property
-    def _images(self) -> HomeImages:
+    def images(self) -> HomeImages:
         from trainmaster.service.images import HomeImages
 
         return HomeImages(self._service.home, self._environ)
@@ -515,57 +509,17 @@ class EmbeddedClient:
 
         return caller(this_user(), None, SCOPES)
 
-    # --- apps --------------------------------------------------------------------------------------
-
     @cached_property
-    def _local_apps(self) -> LocalApps:
+    def apps(self) -> LocalApps:
         from trainmaster.api.local_apps import LocalApps
 
         return LocalApps(self._service, self._environ)
 
-    def open_tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:
-        return self._local_apps.tensorboard(runs)
-
-    def open_notebook(self, run: str | None) -> dict[str, Any]:
-        return self._local_apps.notebook(run)
-
-    def open_port(self, run: str, member: str | None, port: int) -> dict[str, Any]:
-        return self._local_apps.port(run, member, port)
-
-    def apps(self) -> list[dict[str, Any]]:
-        return self._local_apps.apps.listed()
-
-    def app(self, app: str) -> dict[str, Any]:
-        return self._local_apps.show(app)
-
-    def enter_app(self, app: str) -> str:
-        return self._local_apps.enter(app)
-
-    def end_app(self, app: str) -> None:
-        self._local_apps.apps.end(app)
-
-    def leave_app(self, app: str) -> None:
-        self._local_apps.leave(app)
-
-    # --- services ----------------------------------------------------------------------------------
-
     @cached_property
-    def _local_services(self) -> LocalServices:
+    def services(self) -> LocalServices:
         from trainmaster.api.local_apps import LocalServices
 
         return LocalServices(self._service, self._environ)
-
-    def services(self) -> list[dict[str, Any]]:
-        return self._local_services.services()
-
-    def service(self, name: str) -> dict[str, Any]:
-        return self._local_services.service(name)
-
-    def service_url(self, name: str, port: int = 0) -> str:
-        return self._local_services.url(name, port)
-
-    def listen_for_services(self, port: int) -> None:
-        self._local_services.listen(port)
 
     # --- volumes -----------------------------------------------------------------------------------
 

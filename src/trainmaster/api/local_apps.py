@@ -49,21 +49,22 @@ class LocalApps:
         self._hosts = AppHosts(service, environ)
         self._members = MemberConnections(service, environ)
         self._led: dict[str, int] = {}
-        self.apps = Apps(service, caller("owner", None, SCOPES))
+        self._apps = Apps(service, caller("owner", None, SCOPES))
+        self.listed, self.end = self._apps.listed, self._apps.end
 
     def tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:
         """Open one."""
         need_part("tensorboard")
-        return self._opened(lambda: self.apps.tensorboard(runs))
+        return self._opened(lambda: self._apps.tensorboard(runs))
 
     def notebook(self, run: str | None) -> dict[str, Any]:
         """Open one; without a run it is for the directory in which one is."""
         need_part("notebook")
-        return self._opened(lambda: self.apps.notebook(run, Path.cwd() if run is None else None))
+        return self._opened(lambda: self._apps.notebook(run, Path.cwd() if run is None else None))
 
     def port(self, run: str, member: str | None, port: int) -> dict[str, Any]:
         """Open one."""
-        return self._opened(lambda: self.apps.port(run, member, port))
+        return self._opened(lambda: self._apps.port(run, member, port))
 
     def leave(self, app: str) -> None:
         """This process leads to it no more; it ends with the last one that does."""
@@ -72,7 +73,7 @@ class LocalApps:
             return
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.apps.end(app)
+            self._apps.end(app)
         except BlockingIOError:
             pass
         finally:
@@ -109,13 +110,13 @@ class LocalApps:
     def show(self, app: str) -> dict[str, Any]:
         """One of them."""
         self._hosts.look()  # nothing else notices that a process has died
-        return self.apps.show(app)
+        return self._apps.show(app)
 
     def enter(self, app: str) -> str:
         """A URL that lets one browser in, once."""
         from trainmaster.api.proxy.headers import ENTER
 
-        return f"http://127.0.0.1:{self._port}{ENTER}{self.apps.ticket(app, None)}"
+        return f"http://127.0.0.1:{self._port}{ENTER}{self._apps.ticket(app, None)}"
 
     @cached_property
     def _port(self) -> int:
@@ -140,15 +141,15 @@ class LocalServices:
         self._endpoints = Endpoints(service, caller("owner", None, SCOPES))
         self._port: int | None = None
 
-    def services(self) -> list[dict[str, Any]]:
+    def listed(self) -> list[dict[str, Any]]:
         """Those that are not over first."""
         return [_told(each) for each in self._endpoints.listed()]
 
-    def service(self, name: str) -> dict[str, Any]:
+    def show(self, name: str) -> dict[str, Any]:
         """One of them."""
         return _told(self._endpoints.show(name))
 
-    def url(self, name: str, port: int) -> str:
+    def url(self, name: str, port: int = 0) -> str:
         """Where it is asked, as long as this process lives."""
         found = self._endpoints.show(name)
         self.listen(port)

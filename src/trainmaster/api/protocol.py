@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from trainmaster.api.protocol_parts import (
     AppsProtocol,
+    ImagesProtocol,
     RegistryProtocol,
+    ServicesProtocol,
     StorageProtocol,
     ViewsProtocol,
     WorkflowsProtocol,
@@ -55,7 +57,7 @@ class Stream(Protocol[T_co]):
         """The listener is gone."""
 
 
-class ClientProtocol(AppsProtocol, Protocol):
+class ClientProtocol(Protocol):
     """Whatever users do with runs, by their ids: `EmbeddedClient` answers from a home, REST from a server.
 
     What goes in and out can travel as JSON: strings, numbers, frozen models; what takes long is a `Stream`.
@@ -66,6 +68,18 @@ class ClientProtocol(AppsProtocol, Protocol):
         NotFoundError: (every method) there is no such run.
         StoreError: (every method) the database cannot be used.
     """
+
+    @property
+    def apps(self) -> AppsProtocol:
+        """TensorBoard, notebooks, and ports of members."""
+
+    @property
+    def services(self) -> ServicesProtocol:
+        """Services of models."""
+
+    @property
+    def images(self) -> ImagesProtocol:
+        """Images that were made of machines."""
 
     @property
     def registry(self) -> RegistryProtocol:
@@ -499,20 +513,6 @@ class ClientProtocol(AppsProtocol, Protocol):
             UsageError: a run uses it, or its provider cannot be used.
             ProviderError: the provider cannot be reached; what is warm ends itself in any case.
         """
-
-    def images(self, provider: str | None = None) -> list[dict[str, Any]]:
-        """Images that were made of machines: objects of ``trainmaster image ls --json``.
-
-        Args:
-            provider: that has them; None: all that can be asked.
-
-        Raises:
-            UsageError: that provider makes no images, or cannot be used.
-            ProviderError: it cannot be reached.
-        """
-
-    def remove_image(self, image: str, provider: str | None = None) -> list[dict[str, Any]]:
-        """Remove an image; what it was, nothing if it is gone already. Raises as `images`."""
 
     # --- volumes -----------------------------------------------------------------------------------
 

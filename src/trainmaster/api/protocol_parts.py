@@ -1,4 +1,4 @@
-"""`AppsProtocol`, `RegistryProtocol`, `StorageProtocol`, `WorkflowsProtocol`: what users ask beside runs."""
+"""`AppsProtocol`, `RegistryProtocol`, `StorageProtocol` and so on: what users ask beside runs."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from trainmaster.spec.model_reference import ANY_VERSION
 
 
 class AppsProtocol(Protocol):
-    """TensorBoard, notebooks, ports of members, and services of models.
+    """TensorBoard, notebooks, and ports of members; answers are objects of ``trainmaster apps --json``.
 
     Raises:
-        NotFoundError: (every method) there is no such run, app or service.
+        NotFoundError: (every method) there is no such run or app.
     """
 
-    def open_tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:
-        """Open a TensorBoard of runs: an object of `apps`; it answers when its ``state`` is RUNNING.
+    def tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:
+        """Open a TensorBoard of runs; it answers when its ``state`` is RUNNING.
 
         Raises:
             UsageError: there are too many, or files of a run are not there.
             MissingPartError: TensorBoard is not installed.
         """
 
-    def open_notebook(self, run: str | None) -> dict[str, Any]:
-        """Open a JupyterLab with what a run has, for the caller alone: an object of `apps`.
+    def notebook(self, run: str | None) -> dict[str, Any]:
+        """Open a JupyterLab with what a run has, for the caller alone.
 
         Args:
             run: its id; None for an empty one: of the working directory, or on a server of one there.
@@ -35,8 +35,8 @@ class AppsProtocol(Protocol):
             MissingPartError: JupyterLab is not installed.
         """
 
-    def open_port(self, run: str, member: str | None, port: int) -> dict[str, Any]:
-        """Lead browsers to a port of a member of a run that goes on: an object of `apps`.
+    def port(self, run: str, member: str | None, port: int) -> dict[str, Any]:
+        """Lead browsers to a port of a member of a run that goes on.
 
         Args:
             run: its id.
@@ -48,52 +48,44 @@ class AppsProtocol(Protocol):
             UsageError: the run is over, or there are too many apps.
         """
 
-    def apps(self) -> list[dict[str, Any]]:
-        """The newest apps, also those that are over: objects of ``trainmaster apps --json``."""
+    def listed(self) -> list[dict[str, Any]]:
+        """The newest, also those that are over."""
 
-    def app(self, app: str) -> dict[str, Any]:
-        """One of them.
+    def show(self, app: str) -> dict[str, Any]:
+        """One of them."""
 
-        Raises:
-            NotFoundError: there is none.
-        """
-
-    def enter_app(self, app: str) -> str:
+    def enter(self, app: str) -> str:
         """A URL that lets one browser in, once. Without a server, it is good while this process lives.
 
         Raises:
-            NotFoundError: there is none.
             UsageError: it does not answer yet, or is over.
         """
 
-    def end_app(self, app: str) -> None:
-        """Ask for its end.
+    def end(self, app: str) -> None:
+        """Ask for its end."""
 
-        Raises:
-            NotFoundError: there is none.
-        """
-
-    def leave_app(self, app: str) -> None:
+    def leave(self, app: str) -> None:
         """This process, which has opened it, leads to it no more.
 
         Without a server it ends with the last process that does so, if one of them was the first to open it.
         On a server it goes on.
-
-        Raises:
-            NotFoundError: there is none.
         """
 
-    def services(self) -> list[dict[str, Any]]:
+
+class ServicesProtocol(Protocol):
+    """Services of models.
+
+    Raises:
+        NotFoundError: (every method with a name) there is none of that name.
+    """
+
+    def listed(self) -> list[dict[str, Any]]:
         """Services of runs, those that are not over first: objects of ``trainmaster services --json``."""
 
-    def service(self, name: str) -> dict[str, Any]:
-        """One of them.
+    def show(self, name: str) -> dict[str, Any]:
+        """One of them."""
 
-        Raises:
-            NotFoundError: there is none of that name.
-        """
-
-    def service_url(self, name: str, port: int = 0) -> str:
+    def url(self, name: str, port: int = 0) -> str:
         """Where it is asked; at home as long as this process lives.
 
         Args:
@@ -101,11 +93,10 @@ class AppsProtocol(Protocol):
             port: of this machine, at home; 0 for any that is free.
 
         Raises:
-            NotFoundError: there is none of that name.
             UsageError: the port is taken.
         """
 
-    def listen_for_services(self, port: int) -> None:
+    def listen(self, port: int) -> None:
         """At home: take requests to services in this process, before there is one.
 
         Args:
@@ -115,6 +106,21 @@ class AppsProtocol(Protocol):
             MissingPartError: what reads requests is not installed.
             UsageError: the port is taken.
         """
+
+
+class ImagesProtocol(Protocol):
+    """Images that were made of machines; answers are objects of ``trainmaster image ls --json``.
+
+    Raises:
+        UsageError: (every method) that provider makes no images, or cannot be used.
+        ProviderError: (every method) it cannot be reached.
+    """
+
+    def listed(self, provider: str | None = None) -> list[dict[str, Any]]:
+        """Those of a provider; of all that can be asked, if none is named."""
+
+    def remove(self, image: str, provider: str | None = None) -> list[dict[str, Any]]:
+        """Remove one; what it was, nothing if it is gone already."""
 
 
 class RegistryProtocol(Protocol):

@@ -30,7 +30,7 @@ def tensorboard(
 ) -> None:
     """Open a TensorBoard of runs, also while they go on, and print the address for your browser."""
     client = open_client(starts=True)
-    found = client.open_tensorboard([client.resolve(run) for run in runs])
+    found = client.apps.tensorboard([client.resolve(run) for run in runs])
     lead(client, found, as_json=as_json)
 
 
@@ -85,7 +85,7 @@ def notebook(
         raise UsageError(
             f"--{next(iter(hardware), 'env')} is of a machine that is rented", "Say where with --provider."
         )
-    found = client.open_notebook(None if run is None else client.resolve(run))
+    found = client.apps.notebook(None if run is None else client.resolve(run))
     if not as_json:
         say(f"what you write stays in {found['directory']}")
     lead(client, found, as_json=as_json)
@@ -102,27 +102,27 @@ def lead(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -> Non
     try:
         _show_way(client, found, as_json=as_json)
         say("Ctrl-C ends it, unless it is open elsewhere")
-        while (found := client.app(name))["state"] == "RUNNING":
+        while (found := client.apps.show(name))["state"] == "RUNNING":
             time.sleep(1)
         say(f"the {found['kind']} is over: {found['reason']}")
     except KeyboardInterrupt:
         pass
     finally:
-        client.leave_app(name)
+        client.apps.leave(name)
 
 
 def _show_way(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -> None:
     name = found["app"]
     while found["state"] == "WAITING":
         time.sleep(0.2)
-        found = client.app(name)
+        found = client.apps.show(name)
     if found["state"] == "DONE":
         extra = "notebook" if found["kind"] == "notebook" else "apps"
         raise RunError(
             f"the {found['kind']} did not start: {found['reason']}",
             f"`pip install 'trainmaster[{extra}]'` brings what it needs.",
         )
-    url = client.enter_app(name)
+    url = client.apps.enter(name)
     if as_json:
         print_json({**found, "url": url})
     else:
@@ -134,7 +134,7 @@ def _show_way(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -
 @app.command("list", hidden=True)
 def list_apps(as_json: AsJson = False) -> None:
     """List apps, the newest first, also those that are over."""
-    found = open_client().apps()
+    found = open_client().apps.listed()
     rows = [[a["app"], a["kind"], a["reason"] or a["state"].lower(), ", ".join(a["runs"])] for a in found]
     none = "no app was opened yet: `trainmaster tensorboard RUN` opens one"
     show_list("apps", found, lambda _: table(["app", "kind", "state", "runs"], rows), none, as_json=as_json)
@@ -144,8 +144,8 @@ def list_apps(as_json: AsJson = False) -> None:
 def end(name: Annotated[str, typer.Argument(metavar="APP", help="As listed.")]) -> None:
     """End an app."""
     client = open_client()
-    if client.app(name)["state"] == "DONE":
+    if client.apps.show(name)["state"] == "DONE":
         say(f"{name} is over already")
         return
-    client.end_app(name)
+    client.apps.end(name)
     say(f"{name} ends")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.labels import Labels, RunOrNone, WhereText, selected
+from trainmaster.cli.labels import selected
+from trainmaster.cli.options import Labels, RunOrNone, WhereText
 from trainmaster.cli.output import driver_line, print_json, say
 
 if TYPE_CHECKING:

@@ -155,7 +155,7 @@ def open_page(
         member, _, number = port.rpartition(":")
         if not number.isdecimal():
             raise UsageError(f"{port!r} is no port", "Write PORT or MEMBER:PORT, such as worker-0:8265.")
-        lead(client, client.open_port(client.resolve(run), member or None, int(number)), as_json=False)
+        lead(client, client.apps.port(client.resolve(run), member or None, int(number)), as_json=False)
         return
     if found is None:
         raise UsageError(

@@ -69,7 +69,7 @@ def build(
 @app.command("ls")
 def list_images(provider: _Provider = None, as_json: AsJson = False) -> None:
     """List images of machines, what they save, and what keeping them costs."""
-    found = open_client().images(provider)
+    found = open_client().images.listed(provider)
     none = "there are no images: `trainmaster image build RECIPE` makes one"
     show_list("images", found, _table, none, as_json=as_json)
 
@@ -82,7 +82,7 @@ def remove(
 ) -> None:
     """Remove images: machines start from the provider's own again. It may be repeated."""
     client = open_client()
-    removed = [one for image in dict.fromkeys(images) for one in client.remove_image(image, provider)]
+    removed = [one for image in dict.fromkeys(images) for one in client.images.remove(image, provider)]
     if as_json:
         print_json({"removed": removed})
         return
@@ -99,7 +99,7 @@ def _made_by(client: ClientProtocol, run: str, provider: str) -> list[dict[str, 
     """
     while any(one.get("run") == run and one["state"] == "used" for one in client.clusters()):
         time.sleep(_LOOK_S)
-    made = [one for one in client.images(provider) if one["run"] == run]
+    made = [one for one in client.images.listed(provider) if one["run"] == run]
     if not made:
         raise RunError(f"{run} has made no image", "It says above why; nothing is rented any more.")
     return made

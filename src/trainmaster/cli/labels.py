@@ -18,16 +18,6 @@ if TYPE_CHECKING:
 #: Of one condition that are looked for, and runs whose names may be meant instead.
 _MOST_NAMES: Final = 8
 _NEWEST: Final = 8
-#: Options of verbs that act on several runs; `selected` and `condition` take them.
-Labels = Annotated[
-    list[str] | None,
-    typer.Option("--label", metavar="KEY=VALUE", help="Runs with this label; KEY!=VALUE, or KEY for any."),
-]
-WhereText = Annotated[
-    str | None,
-    typer.Option("--where", metavar="CONDITION", help="Runs such as 'loss < 0.3 and state = SUCCEEDED'."),
-]
-#: A run, where several may be meant by options instead.
 
 
 def label(

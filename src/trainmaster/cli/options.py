@@ -50,3 +50,12 @@ AgreesToCost = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask befo
 LendKeys = Annotated[
     bool, typer.Option("--lend-keys", help="Give nodes your own keys of object stores, not narrower ones.")
 ]
+#: Of verbs that act on several runs; `selected` and `condition` of `cli/labels.py` take them.
+Labels = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="KEY=VALUE", help="Runs with this label; KEY!=VALUE, or KEY for any."),
+]
+WhereText = Annotated[
+    str | None,
+    typer.Option("--where", metavar="CONDITION", help="Runs such as 'loss < 0.3 and state = SUCCEEDED'."),
+]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.labels import Labels, RunOrNone, WhereText, selected
-from trainmaster.cli.options import AsJson, LendKeys
+from trainmaster.cli.labels import selected
+from trainmaster.cli.options import AsJson, Labels, LendKeys, RunOrNone, WhereText
 from trainmaster.cli.output import print_json, say, say_error
 from trainmaster.spec.errors import TrainmasterError
 

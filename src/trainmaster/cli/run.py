@@ -140,7 +140,7 @@ def run(
     )
     if any(each.serve for each in found.experiments.values()):
         with suppress(TrainmasterError):  # the run was accepted, whatever can be said of it
-            for service in client.services():
+            for service in client.services.listed():
                 if service["run"] == accepted.run:
                     say(
                         f"`trainmaster services open {service['name']}` says where {service['name']} is asked"

@@ -77,7 +77,7 @@ def serve(
     )  # fmt: skip
     name = name or service_name(reference)
     if not detach:
-        client.listen_for_services(port)
+        client.services.listen(port)
     with tempfile.TemporaryDirectory(prefix="trainmaster-serve-") as directory:
         file = Path(directory) / "recipe.yaml"
         file.write_text(text, encoding="utf-8")
@@ -91,7 +91,7 @@ def serve(
     else:
         tell = say if as_json else show  # standard output is the object's alone
         path = "" if command else f"v2/models/{name}"
-        _say_where(client.service_url(name, port), path, tell, needs_token=context() is not None)
+        _say_where(client.services.url(name, port), path, tell, needs_token=context() is not None)
     raise typer.Exit(see_to_end(client, accepted, told, as_json=as_json))
 
 
@@ -120,7 +120,7 @@ def _say_where(url: str, path: str, tell: Callable[[str], None], *, needs_token:
 @app.command("list", hidden=True)
 def list_services(as_json: AsJson = False) -> None:
     """List services, those that are not over first."""
-    found = open_client().services()
+    found = open_client().services.listed()
     none = "nothing is served yet: `trainmaster serve MODEL` serves a model"
     show_list("services", found, _table, none, as_json=as_json)
 
@@ -144,7 +144,7 @@ def _row(found: dict[str, Any]) -> list[str]:
 @app.command("show")
 def show_service(name: _Name, as_json: AsJson = False) -> None:
     """Show a service and its replicas."""
-    found = open_client().service(name)
+    found = open_client().services.show(name)
     if as_json:
         print_json(found)
         return
@@ -167,13 +167,13 @@ def open_service(name: _Name, port: _Port = 0) -> None:
     """Say where a service is asked; without a server it is asked there until Ctrl-C."""
     client = open_client()
     is_remote = context() is not None
-    path = f"v2/models/{name}" if client.service(name)["model"] else ""
-    _say_where(client.service_url(name, port), path, show, needs_token=is_remote)
+    path = f"v2/models/{name}" if client.services.show(name)["model"] else ""
+    _say_where(client.services.url(name, port), path, show, needs_token=is_remote)
     if is_remote:
         return
     say("Ctrl-C ends this, not the service")
     try:
-        while client.service(name)["state"] != "DONE":
+        while client.services.show(name)["state"] != "DONE":
             time.sleep(_LOOK_S)
     except KeyboardInterrupt:
         return
@@ -184,7 +184,7 @@ def open_service(name: _Name, port: _Port = 0) -> None:
 def stop(name: _Name) -> None:
     """End a service: its run is cancelled."""
     client = open_client()
-    found = client.service(name)
+    found = client.services.show(name)
     if found["state"] == "DONE":
         say(f"{name} is over already")
         return

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli.labels import Labels, WhereText, condition, labels_text, none_fits
-from trainmaster.cli.options import AsJson, RunOrNone
+from trainmaster.cli.labels import condition, labels_text, none_fits
+from trainmaster.cli.options import AsJson, Labels, RunOrNone, WhereText
 from trainmaster.cli.output import (
     SHOWN_MODELS,
     best_text,

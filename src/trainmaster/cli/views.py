@@ -8,8 +8,8 @@ from urllib.parse import urlencode
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
-from trainmaster.cli.labels import Labels, WhereText, condition
-from trainmaster.cli.options import AsJson
+from trainmaster.cli.labels import condition
+from trainmaster.cli.options import AsJson, Labels, WhereText
 from trainmaster.cli.output import print_json, say, show_list, table
 from trainmaster.spec.errors import NotFoundError, UsageError
 

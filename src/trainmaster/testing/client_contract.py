@@ -321,16 +321,16 @@ class ClientContract(ContractHome):
     def test_services_are_the_same(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
         """What a service is; where it is asked, each says for itself."""
         _serve(at_home, "job-aaaa000001")
-        assert [each["name"] for each in client.services()] == ["digits"]
-        theirs, ours = client.service("digits"), at_home.service("digits")
+        assert [each["name"] for each in client.services.listed()] == ["digits"]
+        theirs, ours = client.services.show("digits"), at_home.services.show("digits")
         own = ("url", "measured")
         assert {k: v for k, v in theirs.items() if k not in own} == {
             k: v for k, v in ours.items() if k not in own
         }
-        assert client.service_url("digits").endswith("/services/digits/")
+        assert client.services.url("digits").endswith("/services/digits/")
         for who in (client, at_home):
             with pytest.raises(NotFoundError, match="there is no service 'letters'"):
-                who.service("letters")
+                who.services.show("letters")
 
     def test_what_is_over_stays(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
         """Nothing is left to be driven, cancelled or saved."""
@@ -397,10 +397,10 @@ class ClientContract(ContractHome):
 
     def test_there_are_no_images(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
         """Machines that stay need none, and what is not there is removed."""
-        assert client.images() == at_home.images() == []
-        assert client.remove_image("ami-0a1b") == []
+        assert client.images.listed() == at_home.images.listed() == []
+        assert client.images.remove("ami-0a1b") == []
         with pytest.raises(UsageError, match="hosts makes no images"):
-            client.images("hosts")
+            client.images.listed("hosts")
 
     def test_a_command_runs_where_a_member_works(
         self, at_home: EmbeddedClient, client: ClientProtocol, tmp_path: Path

@@ -64,7 +64,7 @@ def test_a_port_that_is_taken_is_known_before_a_service_starts(client):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"cannot listen at port {port}"):
-            client.listen_for_services(port)
+            client.services.listen(port)
 
 
 def test_of_several_places_a_plan_names_the_one_that_was_chosen(client, monkeypatch):

@@ -14,7 +14,7 @@ from trainmaster.spec.errors import MissingPartError, RunError
 
 
 class Home:
-    """A `ClientProtocol` with one app.
+    """A `ClientProtocol` and its `apps`, of which there is one.
 
     Args:
         state: of the app, always.
@@ -22,19 +22,19 @@ class Home:
     """
 
     def __init__(self, state, enter):
-        self.state, self.enter_app, self.ended = state, enter, []
+        self.state, self.enter, self.ended, self.apps = state, enter, [], self
 
     def resolve(self, run):
         return run
 
-    def open_port(self, run, member, port):
+    def port(self, run, member, port):
         return {"app": "po-1", "kind": "port", "state": self.state, "reason": "it fell", "idle_s": 60}
 
-    def app(self, app):
+    def show(self, app):
         os.kill(os.getpid(), signal.SIGTERM)
         return {}
 
-    def leave_app(self, app):
+    def leave(self, app):
         self.ended.append(app)
 
 

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from trainmaster.api.administration import Limits, as_written
 from trainmaster.api.remote.connection import RestConnection, quoted
@@ -42,8 +43,8 @@ def names_file_of(recipe: Recipe | None) -> Iterator[None]:
         raise recipe.refused(found) from None
 
 
-class RemoteRegistry:
-    """Those of the team.
+class _Part:
+    """What a server is asked of one kind of things.
 
     Args:
         connection: to the server.
@@ -51,6 +52,71 @@ class RemoteRegistry:
 
     def __init__(self, connection: RestConnection) -> None:
         self._to = connection
+
+
+class RemoteApps(_Part):
+    """See `AppsProtocol`."""
+
+    def tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:
+        return self._open("tensorboard", list(runs))
+
+    def notebook(self, run: str | None) -> dict[str, Any]:
+        return self._open("notebook", [] if run is None else [run])
+
+    def port(self, run: str, member: str | None, port: int) -> dict[str, Any]:
+        return self._open("port", [run], member=member, port=port)
+
+    def _open(self, kind: str, runs: list[str], **more: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+        return dict(self._to.post("/apps", {"kind": kind, "runs": runs, **more}))
+
+    def listed(self) -> list[dict[str, Any]]:
+        return list(self._to.get("/apps")["apps"])
+
+    def show(self, app: str) -> dict[str, Any]:
+        return self._to.get(f"/apps/{quoted(app)}")
+
+    def enter(self, app: str) -> str:
+        return str(self._to.post(f"/apps/{quoted(app)}/ticket", {})["url"])
+
+    def end(self, app: str) -> None:
+        self._to.ask("DELETE", f"/apps/{quoted(app)}", {})
+
+    def leave(self, app: str) -> None:
+        """It goes on; browsers are led to it by the server."""
+
+
+class RemoteServices(_Part):
+    """See `ServicesProtocol`."""
+
+    def listed(self) -> list[dict[str, Any]]:
+        return list(self._to.get("/services")["services"])
+
+    def show(self, name: str) -> dict[str, Any]:
+        return self._to.get(f"/services/{quoted(name)}")
+
+    def url(self, name: str, port: int = 0) -> str:
+        return str(self.show(name)["url"])
+
+    def listen(self, port: int) -> None:
+        """The server listens."""
+
+
+class RemoteImages(_Part):
+    """See `ImagesProtocol`."""
+
+    def listed(self, provider: str | None = None) -> list[dict[str, Any]]:
+        return list(self._to.get("/images", provider=provider)["images"])
+
+    def remove(self, image: str, provider: str | None = None) -> list[dict[str, Any]]:
+        try:
+            done = self._to.ask("DELETE", f"/images/{quote(image)}", {"provider": provider}, repeats=True)
+        except NotFoundError:
+            return []
+        return list(done["removed"])
+
+
+class RemoteRegistry(_Part):
+    """Those of the team."""
 
     def models(self) -> list[dict[str, Any]]:
         return list(self._to.get("/registry")["models"])
@@ -112,15 +178,8 @@ class RemoteRegistry:
 _AT_ONCE: Final = 20
 
 
-class RemoteStorage:
-    """That of the team.
-
-    Args:
-        connection: to the server.
-    """
-
-    def __init__(self, connection: RestConnection) -> None:
-        self._to = connection
+class RemoteStorage(_Part):
+    """That of the team."""
 
     def remove_runs(
         self,
@@ -151,15 +210,8 @@ class RemoteStorage:
         return dict(self._to.get("/storage", limit=limit))
 
 
-class RemoteViews:
-    """One's own.
-
-    Args:
-        connection: to the server.
-    """
-
-    def __init__(self, connection: RestConnection) -> None:
-        self._to = connection
+class RemoteViews(_Part):
+    """One's own."""
 
     def listed(self) -> list[dict[str, Any]]:
         return list(self._to.get("/views")["views"])
@@ -172,15 +224,8 @@ class RemoteViews:
         self._to.ask("DELETE", f"/views/{quoted(name)}", {})
 
 
-class RemoteWorkflows:
-    """Those of the team.
-
-    Args:
-        connection: to the server.
-    """
-
-    def __init__(self, connection: RestConnection) -> None:
-        self._to = connection
+class RemoteWorkflows(_Part):
+    """Those of the team."""
 
     def listed(self) -> list[dict[str, Any]]:
         return list(self._to.get("/workflows")["workflows"])
@@ -208,15 +253,8 @@ class RemoteWorkflows:
         return dict(self._to.post(f"/workflows/{quoted(name)}/secret"))
 
 
-class RemoteAdministration:
-    """Of a server, as its caller may; fulfils `AdministrationProtocol` and is described there.
-
-    Args:
-        connection: to it.
-    """
-
-    def __init__(self, connection: RestConnection) -> None:
-        self._to = connection
+class RemoteAdministration(_Part):
+    """Of a server, as its caller may; fulfils `AdministrationProtocol` and is described there."""
 
     def create_token(
         self,

@@ -16,7 +16,10 @@ from trainmaster.api.remote.connection import RestConnection, quoted
 from trainmaster.api.remote.following import RunFollower, follow_logs, rows_of, searched
 from trainmaster.api.remote.protocol_parts import (
     RemoteAdministration,
+    RemoteApps,
+    RemoteImages,
     RemoteRegistry,
+    RemoteServices,
     RemoteStorage,
     RemoteViews,
     RemoteWorkflows,
@@ -61,6 +64,9 @@ class RemoteClient:
     def __init__(self, connection: RestConnection) -> None:
         self._to = connection
         self.url = connection.url
+        self.apps = RemoteApps(connection)
+        self.services = RemoteServices(connection)
+        self.images = RemoteImages(connection)
         self.registry = RemoteRegistry(connection)
         self.administration = RemoteAdministration(connection)
         #: What was planned here last, and the run of it: that need not be asked for.
@@ -480,63 +486,6 @@ class RemoteClient:
             yield done["ended"]
 
         return Listening(told())
-
-    def images(self, provider: str | None = None) -> list[dict[str, Any]]:
-        return list(self._to.get("/images", provider=provider)["images"])
-
-    def remove_image(self, image: str, provider: str | None = None) -> list[dict[str, Any]]:
-        try:
-            done = self._to.ask("DELETE", f"/images/{quote(image)}", {"provider": provider}, repeats=True)
-        except NotFoundError:
-            return []
-        return list(done["removed"])
-
-    # --- apps --------------------------------------------------------------------------------------
-
-    def open_tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:
-        found: dict[str, Any] = self._to.post("/apps", {"kind": "tensorboard", "runs": list(runs)})
-        return found
-
-    def open_notebook(self, run: str | None) -> dict[str, Any]:
-        runs = [] if run is None else [run]
-        found: dict[str, Any] = self._to.post("/apps", {"kind": "notebook", "runs": runs})
-        return found
-
-    def open_port(self, run: str, member: str | None, port: int) -> dict[str, Any]:
-        wanted = {"kind": "port", "runs": [run], "member": member, "port": port}
-        found: dict[str, Any] = self._to.post("/apps", wanted)
-        return found
-
-    def apps(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._to.get("/apps")["apps"]
-        return found
-
-    def app(self, app: str) -> dict[str, Any]:
-        return self._to.get(f"/apps/{quoted(app)}")
-
-    def enter_app(self, app: str) -> str:
-        return str(self._to.post(f"/apps/{quoted(app)}/ticket", {})["url"])
-
-    def end_app(self, app: str) -> None:
-        self._to.ask("DELETE", f"/apps/{quoted(app)}", {})
-
-    def leave_app(self, app: str) -> None:
-        """It goes on; browsers are led to it by the server."""
-
-    # --- services ---------------------------------------------------------------------------------------
-
-    def services(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._to.get("/services")["services"]
-        return found
-
-    def service(self, name: str) -> dict[str, Any]:
-        return self._to.get(f"/services/{quoted(name)}")
-
-    def service_url(self, name: str, port: int = 0) -> str:
-        return str(self.service(name)["url"])
-
-    def listen_for_services(self, port: int) -> None:
-        """The server listens."""
 
     # --- volumes -----------------------------------------------------------------------------------
 
