@@ -153,12 +153,12 @@ def table_inputs(
     spec = inputs[0] if inputs else TensorSpec("input")
     named = names or [f"number {index + 1}" for index in range(len(rows[0]))]
     parts = [_typed(name, [row[index] for row in rows], spec) for index, name in enumerate(named)]
-    if not spec.datatype and (texts := [n for n, part in zip(named, parts) if part.dtype == object]):  # noqa: B905
-        index = named.index(texts[0])
-        row = next(number for number, cells in enumerate(rows, 1) if _number(cells[index]) is None)
-        raise RequestError(
-            f"column {texts[0]!r} has {rows[row - 1][index]!r} in row {row}; it wants a number"
-        )
+    for index, part in enumerate(parts):  # not by names: several columns may have one
+        if part.dtype == object and not spec.datatype:
+            row = next(number for number, cells in enumerate(rows, 1) if _number(cells[index]) is None)
+            raise RequestError(
+                f"column {named[index]!r} has {rows[row - 1][index]!r} in row {row}; it wants a number"
+            )
     return {spec.name: _shaped(np.stack(parts, axis=1), spec)}
 
 

@@ -111,6 +111,8 @@ def test_a_model_that_takes_anything_gets_columns_by_name_or_all_as_one():
     assert table_inputs(None, [["1", "2"]], [])["input"].tolist() == [[1.0, 2.0]]
     with pytest.raises(RequestError, match="column 'number 2' has 'two' in row 2; it wants a number"):
         table_inputs(None, [["1", "2"], ["1", "two"]], [])
+    with pytest.raises(RequestError, match="column 'x' has 'two' in row 1; it wants a number"):
+        table_inputs(["x", "x"], [["1", "two"]], [TensorSpec("input")])
 
 
 def test_rows_become_what_the_model_takes_of_each():

@@ -125,7 +125,8 @@ def _resources(draft: Draft, experiment: ExperimentDraft, resources: Section) ->
     """What machines must have; how many GPUs."""
     hardware: dict[str, object] = {}
     choices = [resources]
-    for key in ("any_of", "ordered", "candidates"):
+    lists = ("any_of", "ordered", "candidates")
+    for key in lists:
         node = resources.node(key)
         if node is not None and node.kind is Kind.LIST:
             choices += [Section(each, resources.lines) for each in node.items]
@@ -144,8 +145,7 @@ def _resources(draft: Draft, experiment: ExperimentDraft, resources: Section) ->
         clouds += [cloud.lower()] if cloud else []
         regions += [region] if region and (not cloud or cloud.lower() in _OF_CLOUDS) else []
         spots |= {each.text("use_spot")} if "use_spot" in each else set()
-    where = ("cloud", "infra", "any_of", "ordered", "candidates")
-    put_provider(draft, clouds, resources.line(next((key for key in where if key in resources), "")))
+    put_provider(draft, clouds, _line(resources, "cloud", "infra", *lists))
     gpus = min(counts, default=0)
     if cpus := bounds(resources.text("cpus")):
         hardware["cpus"] = cpus
@@ -168,7 +168,7 @@ def _resources(draft: Draft, experiment: ExperimentDraft, resources: Section) ->
     if spots:
         hardware["spot"] = spots == {"true"}
     if len(spots) > 1:
-        draft.decide(resources.line("any_of"), "use_spot: true, false", SPOT_OR_NOT)
+        draft.decide(_line(resources, *lists), "use_spot: true, false", SPOT_OR_NOT)
     image = resources.text("image_id")
     if image.startswith("docker:"):
         experiment.keys["container"] = image.removeprefix("docker:")
@@ -190,6 +190,11 @@ def _accelerators(section: Section) -> list[tuple[str, int]]:
         pairs = [(each[1], each[2] or "") for each in found if each]
     split = [_COUNTED.fullmatch(f"{name}:{count}" if count else name) for name, count in pairs]
     return [(each[1], max(1, least(each[2] or "1"))) for each in split if each]
+
+
+def _line(section: Section, *keys: str) -> int:
+    """Of the first of these that there is."""
+    return section.line(next((key for key in keys if key in section), ""))
 
 
 def _code(draft: Draft, section: Section) -> None:

@@ -545,3 +545,9 @@ def test_a_task_of_skypilot_finds_what_its_setup_made_at_home() -> None:
     assert any("read only" in words for _, _, words in made.decisions), "the script writes there"
     made = conversion_of(text.replace("llm.git", "llm.git $HOME/llm"), "a.yaml")
     assert "cd ~/llm && python" in only(made.recipe).command, "it is at home here, too"
+
+
+def test_choices_of_skypilot_are_told_with_their_line() -> None:
+    text = "name: a\nresources:\n  ordered: [{infra: aws, use_spot: true}, {infra: aws, use_spot: false}]\n"
+    made = conversion_of(f"{text}run: python a.py\n", "a.yaml")
+    assert (3, "use_spot: true, false") in [found[:2] for found in made.decisions]
