@@ -71,10 +71,6 @@ class EmbeddedClient:
         self._own = {} if home is None else {"TRAINMASTER_HOME": str(Path(home).expanduser().absolute())}
         self._service = Service.from_environment(self._environ, makes=makes)
         self._wallet = wallet
-        if (self.directory / "logins").is_dir():
-            from trainmaster.service.on_cluster.made_login import remove_left
-
-            remove_left(self.directory, self._environ)
         self._plans: dict[str, PlannedRun] = {}
         self._sessions: dict[str, Session] = {}
         self._moving: set[str] = set()

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from trainmaster.providers.finding import PROVIDERS
 from trainmaster.providers.own_settings import shown_variable
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import TrainmasterError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -141,6 +142,13 @@ def driver_login(provider: str, place: ProviderPlace) -> DriverLogin | None:
     """
     found: Callable[[ProviderPlace], DriverLogin] | None = PROVIDERS.stated(provider, "driver_login")
     return None if found is None else found(place)
+
+
+def remove_login(provider: str, place: ProviderPlace, cluster: str, machine: str) -> None:
+    """Remove what was made for a machine; if that fails it goes with the machine."""
+    with suppress(TrainmasterError):
+        if login := driver_login(provider, place):
+            login.remove(cluster, machine)
 
 
 def sent_settings(provider: str, place: ProviderPlace) -> SentSettings | None:

@@ -24,12 +24,12 @@ from trainmaster.db import run_facts, run_transfer
 from trainmaster.db.leases import LEASE_S
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.base import ProviderPlace
+from trainmaster.providers.sent_settings import remove_login
 from trainmaster.service.background import begun
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.notifications.delivery import deliver_left
 from trainmaster.service.on_cluster.assignment import key_of, resealed
 from trainmaster.service.on_cluster.driver_store import GIVES_UP_S, LOST_S, DriverStore, Published
-from trainmaster.service.on_cluster.made_login import MadeLogin
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError
 from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import EndReason, State
@@ -47,6 +47,8 @@ FOLLOW_S: Final = 1.0
 _LAST_S: Final = 0.2
 #: A process that ends while one is taken back waits so long for the end of that.
 _LEAVES_WITHIN_S: Final = 30.0
+#: And so long for the end of the login that its machine had; else that goes with the machine.
+_REMOVES_WITHIN_S: Final = 10.0
 #: A wait for a look checks so often whether it takes the run back by now.
 _LOOKS_ANEW_S: Final = 0.05
 #: So often at most somebody else may have brought a run on before us.
@@ -186,10 +188,8 @@ class AwayRuns:
         if state is None and store.take(me):
             # Its machine has not begun, and cannot any more.
             words = f"{back()}: {self.where(run)} has not begun"
-            login = self._made_login(row)
-            login.note()
             run_transfer.come_back(self.home.database, run, row["away"], words)
-            login.remove_meanwhile()
+            self._remove_login_later(row)
             return
         silent_s = store.claimed_s_ago() if state is None else state.age_s
         if silent_s >= self.lost_s or store.is_followed():  # S3 tells whole seconds
@@ -326,12 +326,10 @@ class AwayRuns:
         if is_over:  # while it is away: if we are killed here, the next look at it does it again
             self._give_back(run)
         words = "" if is_over else f"{back()}: its driver on {self.where(run)} is gone"
-        login = self._made_login(row)
         if is_over:
-            login.remove()
+            self._remove_login(row)
         else:  # nobody drives it until it is here, and a place may be slow
-            login.note()
-            login.remove_meanwhile()
+            self._remove_login_later(row)
         for experiment, said in answers.items():
             with suppress(UsageError):  # it was heard
                 run_facts.answer(self.home.database, run, experiment, said)
@@ -348,11 +346,15 @@ class AwayRuns:
         found = {name: store.answer(name) for name in waiting}
         return {name: said for name, said in found.items() if said is not None}
 
-    def _made_login(self, row: Mapping[Any, Any]) -> MadeLogin:
-        """What was made for the machine that was to drive a run: it may be kept, or hang."""
+    def _remove_login(self, row: Mapping[Any, Any]) -> None:
+        """That which was made for the machine that was to drive a run: it may be kept, or hang."""
         away = json.loads(row["away"])
         place = ProviderPlace(self.home.home.root, row["home_id"], self.environ)
-        return MadeLogin(place, row["provider"], away["cluster"], away["machine"])
+        remove_login(row["provider"], place, away["cluster"], away["machine"])
+
+    def _remove_login_later(self, row: Mapping[Any, Any]) -> None:
+        removed = begun(lambda: self._remove_login(row), f"removes a login of {row['id']}")
+        atexit.register(wait, [removed], _REMOVES_WITHIN_S)
 
     def _give_back(self, run: str) -> None:
         """Give back what is left of the machines of a run that is over."""

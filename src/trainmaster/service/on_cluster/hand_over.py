@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
@@ -30,13 +31,13 @@ from trainmaster.db import Note, run_transfer
 from trainmaster.objects.registry import package_of
 from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.capabilities import OfferSource, capabilities_of, get_transport
+from trainmaster.providers.sent_settings import driver_login, remove_login
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.on_cluster.assignment import Assignment, Record, key_of, resealed
 from trainmaster.service.on_cluster.away import back
 from trainmaster.service.on_cluster.credentials import ROLE_VARIABLE, driver_environment, policy_of, sent_by
 from trainmaster.service.on_cluster.driver_store import DriverStore
 from trainmaster.service.on_cluster.driver_watchdog import DRIVING, FAILED, READY, part
-from trainmaster.service.on_cluster.made_login import MadeLogin
 from trainmaster.service.quotes.history import device_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
@@ -453,9 +454,9 @@ class HandingOver:
         policy = self._policy(record.rows, store.store_url)
         files = dict(sent.files) if (sent := sent_by(provider, self._environ)) else {}
         place = ProviderPlace(self._service.home.root, record.rows.run["home_id"], self._environ)
-        login = MadeLogin(place, provider, cluster, machine)
-        self._unused[machine] = login.remove
-        files |= login.make()
+        if login := driver_login(provider, place):
+            self._unused[machine] = partial(remove_login, provider, place, cluster, machine)
+            files |= login.make(cluster, machine)
         return Assignment(
             run=run,
             claim=store.claim,

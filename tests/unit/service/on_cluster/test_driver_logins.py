@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from types import SimpleNamespace
@@ -13,11 +12,8 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from away_scene import RUN, Scene, killed, lost_when_it_drives
 
-from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.db import RunChange
-from trainmaster.providers.base import ProviderPlace
 from trainmaster.service.on_cluster.hand_over import HandingOver, _Ready
-from trainmaster.service.on_cluster.made_login import NOTES, MadeLogin
 from trainmaster.spec.errors import ProviderError
 from trainmaster.spec.states import EndReason, State
 
@@ -29,17 +25,23 @@ def scene(tmp_path, monkeypatch):
     found.close()
 
 
+def makes(monkeypatch, login):
+    """All places make such a login for a machine that is to drive."""
+    for module in ("providers.sent_settings", "service.on_cluster.hand_over"):
+        monkeypatch.setattr(f"trainmaster.{module}.driver_login", lambda *_: login)
+
+
 def until_removed():
     """What is removed in the background is."""
     for thread in threading.enumerate():
-        if thread.name.endswith("removes a login"):
+        if thread.name.startswith("removes a login"):
             thread.join()
 
 
 def test_a_login_that_was_made_for_a_machine_goes_when_it_does_not_drive(scene, monkeypatch):
     removed = []
     login = SimpleNamespace(make=lambda *_: {"LOGIN": "of its own"}, remove=lambda *its: removed.append(its))
-    monkeypatch.setattr("trainmaster.service.on_cluster.made_login.driver_login", lambda *_: login)
+    makes(monkeypatch, login)
     assert not scene.hand_over(lambda _: "it has no room")
     scene.handing.close()
     assert scene.sent[-1].files == {"LOGIN": "of its own"}
@@ -62,7 +64,7 @@ def test_a_login_that_was_made_for_a_machine_goes_when_it_does_not_drive(scene, 
 def test_a_run_is_taken_back_before_the_login_of_its_machine_is_removed(scene, monkeypatch):
     removed, may_end = [], threading.Event()
     login = SimpleNamespace(make=lambda *_: {}, remove=lambda *_: removed.append(may_end.wait(60)))
-    monkeypatch.setattr("trainmaster.service.on_cluster.made_login.driver_login", lambda *_: login)
+    makes(monkeypatch, login)
     scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
     scene.away(lost_s=-1).take_back(RUN)
     assert scene.is_free(), "a place may be slow, and who follows a run waits for seconds only"
@@ -71,55 +73,16 @@ def test_a_run_is_taken_back_before_the_login_of_its_machine_is_removed(scene, m
     assert removed == [True]
 
 
-@pytest.mark.parametrize("has_begun", [True, False])
-def test_a_login_is_removed_by_the_next_process_of_the_home_if_one_is_killed_meanwhile(
-    scene, monkeypatch, has_begun
-):
-    seen = []
-    login = SimpleNamespace(make=lambda *_: {}, remove=lambda *its: seen.append((scene.row["away"], *its)))
-    monkeypatch.setattr("trainmaster.service.on_cluster.made_login.driver_login", lambda *_: login)
-    if has_begun:
-        scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            scene.hand_over(killed)
-    with monkeypatch.context() as killing:
-        killing.setattr(MadeLogin, "remove_meanwhile", lambda _: None)
-        scene.away(lost_s=-1).take_back(RUN)
-    assert (scene.is_free(), seen) == (True, []), "who takes a run back has not waited for its place"
-    for _ in range(2):  # the second one finds nothing left
-        EmbeddedClient(scene.home.home.root).close()
-        until_removed()
-    assert seen == [(None, "c-1", "i-1")]
-
-
-def test_a_login_that_cannot_be_removed_is_not_tried_by_each_command(scene, monkeypatch):
-    tried = []
-
-    def remove(*_):
-        tried.append(1)
-        raise ProviderError("it does not answer")
-
-    login = SimpleNamespace(make=lambda *_: {}, remove=remove)
-    monkeypatch.setattr("trainmaster.service.on_cluster.made_login.driver_login", lambda *_: login)
-    place = ProviderPlace(scene.home.home.root, "home", scene.environ)
-    MadeLogin(place, "aws", "c-1", "i-1").note()
-    for _ in range(2):
-        EmbeddedClient(scene.home.home.root).close()
-        until_removed()
-    assert len(tried) == 1
-    (note,) = (scene.home.home.root / NOTES).iterdir()
-    os.utime(note, (time.time() - 700,) * 2)
-    EmbeddedClient(scene.home.home.root).close()
-    until_removed()
-    assert len(tried) == 2
-
-
 def test_the_login_of_a_run_that_is_over_is_removed_by_who_takes_it_back(scene, monkeypatch):
     """A process that ends waits for that, and can begin no more threads."""
     removers = []
-    login = SimpleNamespace(make=lambda *_: {}, remove=lambda *_: removers.append(threading.current_thread()))
-    monkeypatch.setattr("trainmaster.service.on_cluster.made_login.driver_login", lambda *_: login)
+
+    def remove(*_):
+        removers.append(threading.current_thread())
+        raise ProviderError("it does not answer; the login goes with the machine")
+
+    login = SimpleNamespace(make=lambda *_: {}, remove=remove)
+    makes(monkeypatch, login)
     scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
     database, publication = scene.drivers[-1]._service.database, scene.publications[-1]
     over = RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED, "well")
