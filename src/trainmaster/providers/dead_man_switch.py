@@ -120,6 +120,25 @@ fi
 exit 0
 """
 
+#: For `sh` where a first process stands for its machine: once `begin_lease SECONDS` was called, `lease_holds`
+#: waits a moment each time, and fails when the lease in `$dir` is over (`$missing` is 0 then) or removed.
+LEASE_FUNCTIONS: Final = r"""
+up() { read -r now rest < /proc/uptime; now=${now%%.*}; }
+begin_lease() { up; until=$((now + $1)) missing=0; echo "$until" > "$dir/lease"; }
+lease_holds() {
+  sleep 2 & wait $!
+  up
+  if read -r asked 2>/dev/null < "$dir/lease"; then
+    missing=0
+    case $asked in ''|*[!0-9]*) ;; *) until=$asked ;; esac
+    [ "$now" -le "$until" ]
+  else
+    missing=$((missing + 1))
+    [ "$missing" -lt 2 ]
+  fi
+}
+""".strip()
+
 
 def deadman_script(
     lease_s: float,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
 from trainmaster.providers.base import CLOCKS_DIFFER_S, Provider
-from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.units import format_duration
 
 #: Clocks that differ by more are told, in seconds.
@@ -98,6 +98,26 @@ def room_finding(what: str, used: float, limit: float, whose: str) -> Finding:
     is_free = used < limit
     advice = "" if is_free else "Give back what is there, or ask for more."
     return Finding("quota", f"{whose}: {used:g} of {limit:g} {what} are used", is_free, advice)
+
+
+def check_room(quota: str, needed: float, used: float, limit: float, hint: str) -> None:
+    """Refuse what a quota has no room for.
+
+    Args:
+        quota: as it is called.
+        needed: of it.
+        used: of it by now.
+        limit: of it.
+        hint: what to do.
+
+    Raises:
+        UsageError: how much is needed, and how much is free.
+    """
+    if needed > limit - used:
+        free = max(limit - used, 0)
+        raise UsageError(
+            f"{quota} does not suffice: {needed:.15g} are needed, {free:.15g} of {limit:.15g} are free", hint
+        )
 
 
 def driver_finding(whose: str, driver: str, builds: Mapping[str, str]) -> Finding:

@@ -7,8 +7,11 @@ import math
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
+from trainmaster.spec.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Hashable
+    from pathlib import Path
 
     from pydantic import TypeAdapter
 
@@ -63,6 +66,24 @@ def parsed_yaml(text: str) -> Any:  # noqa: ANN401 - whatever it says
         raise ValueError(str(error)) from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def yaml_mapping(file: Path, hint: str) -> dict[str, Any]:
+    """What a file of another tool's says; empty if that is no mapping.
+
+    Args:
+        file: in YAML.
+        hint: what to do if it cannot be read.
+
+    Raises:
+        UsageError: it cannot be.
+    """
+    try:
+        found = parsed_yaml(file.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is no YAML"
+        raise UsageError(f"{file} cannot be read: {why}", hint) from None
+    return found if isinstance(found, dict) else {}
 
 
 def typed(kind: type[_Type], value: object) -> _Type:

@@ -167,29 +167,52 @@ def sender(authorities: str = "", context: ssl.SSLContext | None = None) -> Send
     return send
 
 
-def sent(
-    send: Send, place: str, at: str, request: tuple[str, str, Mapping[str, str], bytes | None, float]
-) -> tuple[HttpAnswer, float | None]:
-    """What a place answers, and how far our clock is ahead of its.
+@dataclass(frozen=True, slots=True)
+class BusyPlace:
+    """How a place is asked again that has too much to do.
 
-    Args:
-        send: sends the request.
+    Attributes:
         place: its name.
-        at: where it is, for messages.
-        request: see `Send`.
-
-    Raises:
-        ProviderError: it does not answer; what was asked may have been done.
+        tries: how often it is asked. most_s, busy: see `pause_before_retry_s`.
     """
-    began = time.time()
-    try:
-        answer = send(*request)
-    except (OSError, http.client.HTTPException) as error:
-        raise ProviderError(
-            f"{place} does not answer at {at}: {why_unanswered(error)}",
-            "Is it up, and can this machine reach it?",
-        ) from None
-    return answer, ahead_of(answer, began)
+
+    place: str
+    tries: int
+    most_s: float
+    busy: Collection[int]
+
+    def sent(
+        self,
+        send: Send,
+        at: str,
+        request: tuple[str, str, Mapping[str, str], bytes | None, float],
+        sleep: Callable[[float], None],
+    ) -> tuple[HttpAnswer, float | None]:
+        """What it answers, and how far our clock is ahead of its.
+
+        Args:
+            send: sends the request.
+            at: where it is, for messages.
+            request: see `Send`.
+            sleep: waits, seconds.
+
+        Raises:
+            ProviderError: it does not answer; what was asked may have been done.
+        """
+        for attempt in range(self.tries):
+            began = time.time()
+            try:
+                answer = send(*request)
+            except (OSError, http.client.HTTPException) as error:
+                raise ProviderError(
+                    f"{self.place} does not answer at {at}: {why_unanswered(error)}",
+                    "Is it up, and can this machine reach it?",
+                ) from None
+            waits_s = pause_before_retry_s(answer, attempt, self.most_s, self.busy)
+            if waits_s is None or attempt == self.tries - 1:
+                break
+            sleep(waits_s)
+        return answer, ahead_of(answer, began)
 
 
 #: Sends one to a service whose certificate the system's authorities vouch for; OSError: it does not answer.

@@ -19,6 +19,7 @@ from place_runs import (
     COUNTED,
     MOVED,
     MOVED_ROWS,
+    RECIPE,
     Crossing,
     cross,
     drive_while_home_is_off,
@@ -28,7 +29,7 @@ from place_runs import (
     until,
 )
 from private_engines import IMAGE, NoEngineError, PrivateEngine, make_image
-from renter import Renter
+from renter import Renter, drivers
 
 pytestmark = [pytest.mark.places, pytest.mark.s3, pytest.mark.timeout(600)]
 
@@ -81,10 +82,20 @@ def test_servers_that_have_driven_are_kept(user: Renter, cloud: Cloud) -> None:
     keep_for_the_next(user, "openstack", MACHINE, held, *MOVED)
 
 
-@pytest.mark.parametrize("name", MOVED_ROWS)
+@pytest.mark.parametrize("name", [name for name in MOVED_ROWS if name != "cap"])
 def test_crossing(user: Renter, name: str) -> None:
     """It ends as it does where its home drives."""
     cross(user, "openstack", moving(MOVED_ROWS[name], MACHINE, "m1.small"))
+
+
+def test_cap(user: Renter, cloud: Cloud) -> None:
+    """What drives ends the run by a credential that is held to its rules."""
+    row = MOVED_ROWS["cap"]
+    recipe = RECIPE.format(budget=row.budget, machine="m1.small", more=row.more, command=row.command)
+    going, _ = moved(user, "openstack", user.recipe(recipe))
+    assert "/v2.1/os-keypairs" in cloud.nova.credentials(), "a path that only what drives may use"
+    going.end(row.code)
+    assert row.words in going.text
 
 
 def test_containers(user: Renter) -> None:
@@ -131,3 +142,21 @@ def test_the_server_that_drives_is_lost(user: Renter, cloud: Cloud, how: str) ->
     assert kept < set(cloud.servers()), "the server that is left is worked on"
     assert going.end()["reason"] == "SUCCEEDED", going.text
     assert user.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
+
+
+def test_another_server_is_lost(user: Renter, cloud: Cloud) -> None:
+    """The server that drives rents another one, and goes on from a checkpoint; its home is off."""
+    going, driver = moved(user, "openstack", user.recipe(COUNTED.format(machine=MACHINE, go=GO, steps=300)))
+    run = going.run
+    let_go(user, run)
+    until(lambda: user.saved_at(run))
+    going.kill()
+    (name,) = driving(cloud)
+    (lost,) = set(cloud.servers()) - {name.split(" ")[1]}
+    cloud.nova.asked("DELETE", f"/v2.1/servers/{lost}", user="me")
+    again = user.start("resume", run, "--json")
+    again.until_said("driven by another process")
+    again.until(lambda: len(user.starts(run)) > 1, "its second attempt")
+    assert drivers(run) == [driver]
+    assert again.end()["reason"] == "SUCCEEDED", again.text
+    assert max(step for _, step in user.starts(run)) > 0

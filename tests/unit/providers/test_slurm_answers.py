@@ -67,16 +67,10 @@ def test_jobs_as_two_versions_tell_them():
     now, jobs = answers.parse_jobs("\n".join(["now=1795706700", RUNNING, WAITING, RUNNING]))
     assert now == 1795706700.0
     runs, waits = jobs
-    assert (runs.id, runs.phase, runs.nodes, runs.batch, runs.count) == (
-        "3",
-        JobPhase.RUNS,
-        ("n1", "n3"),
-        "n1",
-        2,
-    )
+    assert (runs.id, runs.phase, runs.nodes, runs.batch) == ("3", JobPhase.RUNS, ("n1", "n3"), "n1")
     assert (runs.started_at, runs.ends_at, runs.preempted_at) == (1795706668.0, 1795793068.0, 0.0)
     assert scripts.marks(runs.comment) == ("worker-0", 1795710000.0)
-    assert (waits.phase, waits.nodes, waits.count, waits.started_at) == (JobPhase.WAITS, (), 2, 0.0)
+    assert (waits.phase, waits.nodes, waits.started_at) == (JobPhase.WAITS, (), 0.0)
     assert waits.reason.startswith("Nodes_required")
     assert scripts.marks(waits.comment) == ("ps-1", 1795710000.0)
     assert scripts.marks("somebody's own") is None

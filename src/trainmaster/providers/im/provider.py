@@ -26,7 +26,7 @@ from trainmaster.providers.base import (
     ProviderPlace,
 )
 from trainmaster.providers.catalogue import Catalogue
-from trainmaster.providers.examining import Finding, refused, room_finding, unseen_drivers
+from trainmaster.providers.examining import Finding, check_room, refused, room_finding, unseen_drivers
 from trainmaster.providers.im.client import ImClient, ImRefusedError
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
 from trainmaster.providers.im.documents import RadlDocuments, node_id, number_in
@@ -107,12 +107,8 @@ def _check_quota(cloud: str, name: str, needed: float, quota: Any) -> None:  # n
     limit, used = quota.get("limit"), quota.get("used")
     if not isinstance(limit, int | float) or not isinstance(used, int | float) or limit < 0:
         return
-    if needed > limit - used:
-        raise UsageError(
-            f"your quota of {name} in the cloud {cloud} does not suffice: {needed:g} are needed, "
-            f"{max(limit - used, 0):g} of {limit:g} are free",
-            "Give back what you have there, ask for more, or ask for fewer machines.",
-        )
+    hint = "Give back what you have there, ask for more, or ask for fewer machines."
+    check_room(f"your quota of {name} in the cloud {cloud}", needed, used, limit, hint)
 
 
 log = logging.getLogger(__name__)

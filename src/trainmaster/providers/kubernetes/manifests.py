@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from trainmaster.providers.base import BOOT_S, CLOCKS_DIFFER_S, NodeRequest
+from trainmaster.providers.dead_man_switch import LEASE_FUNCTIONS
 from trainmaster.providers.kubernetes.settings import KubernetesMachine, KubernetesSettings
 from trainmaster.spec.private_files import short_digest
 from trainmaster.transport.kubernetes.exec_process import CONTAINER
@@ -30,27 +31,19 @@ _UNREACHED_S: Final = 60
 _PLAIN: Final = re.compile(r"[^a-z0-9]+")
 _SWITCH: Final = """\
 umask 022
-cd /run/trainmaster || exit 41
+dir=/run/trainmaster
+cd "$dir" || exit 41
 # The run that has waited for a node for it may be over, or have lost its driver. The annotation is as it was
 # before the image was fetched.
 if [ "${TM_UNTIL:-0}" -gt 0 ] && [ "$(date +%s)" -gt $((TM_UNTIL + @LATE@)) ]; then exit 44; fi 2>/dev/null
-up() { read -r now rest < /proc/uptime; now=${now%%.*}; }
-up; until=$((now + @LEASE@)); echo "$until" > lease; echo $$ > deadman.pid
+@FUNCTIONS@
+begin_lease @LEASE@; echo $$ > deadman.pid
 trap ': > leaving' TERM # it may save for as long as it has
 trap : HUP INT
-missing=0
-while [ "$missing" -lt 2 ]; do
-  sleep 2 & wait $!
-  up
-  if read -r asked 2>/dev/null < lease; then
-    missing=0
-    case $asked in ''|*[!0-9]*) ;; *) until=$asked ;; esac
-    [ "$now" -le "$until" ] || { echo "this pod ends itself: its lease was not renewed"; exit 42; }
-  else
-    missing=$((missing + 1))
-  fi
-done
-exit 43
+while lease_holds; do :; done
+[ "$missing" = 0 ] || exit 43
+echo "this pod ends itself: its lease was not renewed"
+exit 42
 """
 #: Exit codes of that, and what they mean.
 ENDS: Final = {
@@ -120,8 +113,8 @@ def pod_of(
     ]
     amounts = _amounts(machine, request.disk_bytes)
     # Kubernetes takes `$$` for a `$`.
-    switch = _SWITCH.replace("@LEASE@", str(round(request.lease_s))).replace("$", "$$")
-    switch = switch.replace("@LATE@", str(round(CLOCKS_DIFFER_S + BOOT_S)))
+    switch = _SWITCH.replace("@LEASE@", str(round(request.lease_s))).replace("@FUNCTIONS@", LEASE_FUNCTIONS)
+    switch = switch.replace("@LATE@", str(round(CLOCKS_DIFFER_S + BOOT_S))).replace("$", "$$")
     until_now = {"fieldRef": {"fieldPath": f"metadata.annotations['{UNTIL}']"}}
     container: dict[str, Any] = {
         "name": CONTAINER,

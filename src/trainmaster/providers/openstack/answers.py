@@ -9,10 +9,9 @@ from datetime import date
 from typing import Any, Final
 
 from trainmaster.providers.base import NodeRequest, NodeState
-from trainmaster.providers.examining import Finding, room_finding
+from trainmaster.providers.examining import Finding, check_room, room_finding
 from trainmaster.providers.offer import Offer, site_offer
 from trainmaster.providers.openstack.settings import OPENSTACK, OpenstackFlavor, OpenstackSettings
-from trainmaster.spec.errors import UsageError
 
 HOME: Final = "trainmaster-home"
 CLUSTER: Final = "trainmaster-cluster"
@@ -47,7 +46,7 @@ class Server:
     """A machine, as Nova tells it.
 
     Attributes:
-        id, name, status, task: as Nova has them; ``task`` is empty if nothing is done to it.
+        id, status, task: as Nova has them; ``task`` is empty if nothing is done to it.
         metadata: what we have written on it.
         fixed, floating: its first address of either kind; empty if it has none.
         created: when, as text: it sorts.
@@ -56,7 +55,6 @@ class Server:
     """
 
     id: str
-    name: str
     status: str
     task: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -80,12 +78,15 @@ class Server:
         return self.status not in _STARTING or self.task != "scheduling"
 
     @property
+    def cluster(self) -> str:
+        """Which it is of."""
+        return self.metadata.get(CLUSTER, "")
+
+    @property
     def until(self) -> float:
         """Unix seconds until which it is wanted."""
-        try:
-            return float(self.metadata.get(UNTIL, ""))
-        except ValueError:
-            return 0.0
+        until = self.metadata.get(UNTIL, "")
+        return float(until) if until.isdecimal() else 0.0
 
     @property
     def state(self) -> tuple[NodeState, str]:
@@ -105,26 +106,18 @@ class Server:
 def server_of(told: Mapping[str, Any]) -> Server:
     """A machine of an answer."""
     ends = [end for ends in (told.get("addresses") or {}).values() for end in ends]
-    by_kind = {
-        kind: next(
-            (
-                str(end["addr"])
-                for version in (4, 6)
-                for end in ends
-                if end.get("version") == version and end.get("OS-EXT-IPS:type", "fixed") == kind
-            ),
-            "",
-        )
-        for kind in ("fixed", "floating")
-    }
+
+    def address(kind: str) -> str:
+        mine = (end for end in ends if end.get("OS-EXT-IPS:type", "fixed") == kind)
+        return str(min(mine, key=lambda end: int(end["version"]), default={"addr": ""})["addr"])
+
     return Server(
         id=str(told["id"]),
-        name=str(told.get("name") or ""),
         status=str(told.get("status") or ""),
         task=str(told.get("OS-EXT-STS:task_state") or ""),
         metadata={str(key): str(value) for key, value in (told.get("metadata") or {}).items()},
-        fixed=by_kind["fixed"],
-        floating=by_kind["floating"],
+        fixed=address("fixed"),
+        floating=address("floating"),
         created=str(told.get("created") or ""),
         fault=" ".join(str((told.get("fault") or {}).get("message") or "").split()),
         zone=str(told.get("OS-EXT-AZ:availability_zone") or ""),
@@ -146,10 +139,8 @@ class Flavor:
 
 def flavor_of(told: Mapping[str, Any], own: OpenstackFlavor | None = None) -> Flavor:
     """A flavor of an answer; what the user says of its GPUs holds."""
-    gpus, gpu = gpus_of(told.get("extra_specs") or {})
-    if own is not None:
-        gpus = gpus if own.gpus is None else own.gpus
-        gpu = own.gpu or gpu
+    own, (gpus, gpu) = own or OpenstackFlavor(), gpus_of(told.get("extra_specs") or {})
+    gpus = gpus if own.gpus is None else own.gpus
     return Flavor(
         id=str(told["id"]),
         name=str(told["name"]),
@@ -157,7 +148,7 @@ def flavor_of(told: Mapping[str, Any], own: OpenstackFlavor | None = None) -> Fl
         memory_bytes=int(told["ram"]) * _MIB,
         disk_bytes=int(told.get("disk") or 0) * 2**30,
         gpus=gpus,
-        gpu=gpu if gpus else "",
+        gpu=(own.gpu or gpu) if gpus else "",
     )
 
 
@@ -220,9 +211,5 @@ def check_limits(absolute: Mapping[str, Any], wanted: Sequence[tuple[NodeRequest
         "MiB of memory": sum(each.count * kind.memory_bytes // _MIB for each, kind in wanted),
     }
     for what, used, limit in _room(absolute):
-        if needed[what] > limit - used:
-            raise UsageError(
-                f"your project's quota of {what} does not suffice: {needed[what]} are needed, "
-                f"{max(limit - used, 0)} of {limit} are free",
-                "Delete what you have there (`openstack server list`), ask for more, or for fewer machines.",
-            )
+        hint = "Delete what you have there (`openstack server list`), ask for more, or for fewer machines."
+        check_room(f"your project's quota of {what}", needed[what], used, limit, hint)

@@ -14,13 +14,12 @@ from trainmaster.providers.openstack.login import OpenstackLogin
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.transport.http_calls import (
+    BusyPlace,
     HttpAnswer,
     HttpRefusedError,
     Send,
-    pause_before_retry_s,
     said_of,
     sender,
-    sent,
     why_unanswered,
 )
 
@@ -31,10 +30,7 @@ _NOVA: Final = "2.67"
 VOLUMES: Final = ("volumev3", "block-storage")
 #: What the address of a service must end with.
 _SERVICES: Final = {"compute": "", "network": "/v2.0", "image": "/v2", **dict.fromkeys(VOLUMES, "")}
-#: A request that is one too many is sent again so often, and waits so long at most.
-_TRIES: Final = 6
-_MOST_WAIT_S: Final = 60.0
-_BUSY: Final = (413, 503)
+_BUSY: Final = BusyPlace("OpenStack", 6, 60.0, (413, 503))
 _PAGE: Final = 500
 
 
@@ -58,13 +54,14 @@ class OpenstackClient:
         sleep: waits, seconds.
 
     Attributes:
+        login: as given.
         ahead_s: how far our clock is ahead of that of what answered last.
     """
 
     def __init__(
         self, login: OpenstackLogin, send: Send | None = None, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self._login, self._sleep, self.ahead_s = login, sleep, 0.0
+        self.login, self._sleep, self.ahead_s = login, sleep, 0.0
         try:
             self._send = send or sender(login.authorities)
         except OSError as error:
@@ -86,13 +83,18 @@ class OpenstackClient:
         """What this login may be in its project."""
         return [str(each.get("name", "")) for each in self.said.get("roles", ())]
 
-    def of(self, body: Mapping[str, Any]) -> OpenstackClient:
-        """Another login, by what it asks for a token with."""
-        return OpenstackClient(replace(self._login, body=body), self._send, self._sleep)
+    def by(self, made: Mapping[str, Any]) -> OpenstackClient:
+        """The same by an application credential that was made; see `OpenstackLogin.by`."""
+        return OpenstackClient(self.login.by(made), self._send, self._sleep)
 
     def get(self, service: str, path: str, **query: str) -> dict[str, Any]:
         """What there is."""
         return self.call("GET", service, path + (f"?{urlencode(query)}" if query else ""))
+
+    def listed(self, service: str, path: str, **query: str) -> list[dict[str, Any]]:
+        """What a service lists in one answer, called there as in the path."""
+        noun = path.rpartition("/")[2].replace("-", "_")
+        return list(self.get(service, path, **query).get(noun, ()))
 
     def all(self, path: str, noun: str, **query: str) -> list[dict[str, Any]]:
         """Every one of a list of Nova's, page by page."""
@@ -129,13 +131,8 @@ class OpenstackClient:
         """What one request is answered with; what was one too many is sent again when it may be."""
         headers = {"Accept": "application/json", "Content-Type": "application/json", **headers}
         at, request = address.partition("?")[0], (method, address, headers, data, _TIMEOUT_S)
-        for attempt in range(_TRIES):
-            answer, ahead_s = sent(self._send, "OpenStack", at, request)
-            self.ahead_s = ahead_s or 0.0
-            waits_s = pause_before_retry_s(answer, attempt, _MOST_WAIT_S, _BUSY)
-            if waits_s is None or attempt == _TRIES - 1:
-                break
-            self._sleep(waits_s)
+        answer, ahead_s = _BUSY.sent(self._send, at, request, self._sleep)
+        self.ahead_s = ahead_s or 0.0
         return answer
 
     def _read(self, answer: HttpAnswer, what: str) -> dict[str, Any]:
@@ -146,12 +143,12 @@ class OpenstackClient:
         refused = RefusedError(answer.status, words)
         if answer.status == 401:
             raise UsageError(
-                f"OpenStack does not take the login {self._login.name!r}: {words}",
+                f"OpenStack does not take the login {self.login.name!r}: {words}",
                 "Is it over? Make another, and write it into clouds.yaml.",
             )
         if answer.status == 403 and not refused.is_quota:
             raise UsageError(
-                f"OpenStack does not let {self._login.name!r} do {what}: {words}",
+                f"OpenStack does not let {self.login.name!r} do {what}: {words}",
                 "Ask for the role `member` in the project.",
             )
         if answer.status == 406:
@@ -165,15 +162,15 @@ class OpenstackClient:
         with self._lock:
             if self._token and self._token != old:
                 return self._token
-            data = json.dumps(self._login.body).encode()
-            answer = self._sent("POST", f"{self._login.url}/auth/tokens", {}, data)
+            data = json.dumps(self.login.body).encode()
+            answer = self._sent("POST", f"{self.login.url}/auth/tokens", {}, data)
             if answer.status == 404 and "credential" in said_of(answer.text).lower():  # one that was deleted
                 answer = replace(answer, status=401)
             said = self._read(answer, "POST /auth/tokens").get("token")
             self._token = answer.headers.get("x-subject-token", "")
             if not self._token or not isinstance(said, dict):
                 raise UsageError(
-                    f"what answers at {self._login.url} is no Keystone", "Correct auth_url of the cloud."
+                    f"what answers at {self.login.url} is no Keystone", "Correct auth_url of the cloud."
                 )
             self._said = said
             return self._token
@@ -181,20 +178,20 @@ class OpenstackClient:
     def address(self, service: str) -> str:
         """Where a service is; Keystone is where the login says."""
         if service == "identity":
-            return self._login.url
+            return self.login.url
         end = _SERVICES[service]
         for entry in self.said.get("catalog", ()):
             if entry.get("type") != service:
                 continue
             for each in entry.get("endpoints", ()):
                 region = each.get("region_id") or each.get("region") or ""
-                is_there = not self._login.region or region == self._login.region
-                if each.get("interface") == self._login.interface and is_there:
+                is_there = not self.login.region or region == self.login.region
+                if each.get("interface") == self.login.interface and is_there:
                     url = str(each.get("url", "")).rstrip("/")
                     return url if url.endswith(end) else url + end
-        where = f" in region {self._login.region}" if self._login.region else ""
+        where = f" in region {self.login.region}" if self.login.region else ""
         raise UsageError(
-            f"OpenStack: {self._login.name} has no service {service!r}{where}",
+            f"OpenStack: {self.login.name} has no service {service!r}{where}",
             "Correct region_name or interface of the cloud in clouds.yaml.",
         )
 

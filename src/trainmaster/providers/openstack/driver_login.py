@@ -63,13 +63,7 @@ class DriverCredential:
         """See `DriverLogin`. A login that may make no other is sent itself."""
         told = dict(self._login.told)
         if self._credentials.may_make():
-            made = self._credentials.make_login(self._name(cluster, machine))
-            auth = {
-                "auth_url": self._login.url,
-                "application_credential_id": made["id"],
-                "application_credential_secret": made["secret"],
-            }
-            told |= {"auth_type": "v3applicationcredential", "auth": auth}
+            told = dict(self._login.by(self._credentials.make_login(self._name(cluster, machine))).told)
         if self._login.authorities:
             told["cacert"] = path_mark(_AUTHORITIES)
         return {"OS_CLIENT_CONFIG_FILE": json.dumps({"clouds": {self._login.name: told}})}

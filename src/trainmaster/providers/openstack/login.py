@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.plain_json import parsed_yaml
+from trainmaster.spec.plain_json import yaml_mapping
 
 _EXAMPLE: Final = (
     "clouds:\n  ours:\n    auth_type: v3applicationcredential\n    auth:\n"
@@ -51,6 +51,15 @@ class OpenstackLogin:
         """Whether it is an application credential."""
         return "application_credential" in self.body["auth"]["identity"]
 
+    def by(self, made: Mapping[str, Any]) -> OpenstackLogin:
+        """The same by an application credential, as Keystone told it when it was made."""
+        auth = {
+            "auth_url": self.url,
+            "application_credential_id": made["id"],
+            "application_credential_secret": made["secret"],
+        }
+        return login_of(self.name, {**self.told, "auth_type": "v3applicationcredential", "auth": auth})
+
 
 def read_login(cloud: str, environ: Mapping[str, str], here: Path | None = None) -> OpenstackLogin:
     """Who asks.
@@ -71,9 +80,8 @@ def read_login(cloud: str, environ: Mapping[str, str], here: Path | None = None)
         told.setdefault("project_name", environ.get("OS_TENANT_NAME", ""))
         beside: dict[str, Any] = {key: told.pop(key) for key in _BESIDE if key in told}
         return login_of("the variables OS_...", {**beside, "auth": told})
-    file = _found("clouds", environ, here)
-    clouds = _read(file).get("clouds") if file is not None else None
-    if file is None or not isinstance(clouds, dict) or not clouds:
+    file, clouds = _clouds("clouds", "OS_CLIENT_CONFIG_FILE", environ, here)
+    if not clouds:
         raise UsageError(
             "there is no login to an OpenStack: no clouds.yaml, and no variable OS_AUTH_URL",
             f"Write ~/.config/openstack/clouds.yaml, for instance:\n{_EXAMPLE}",
@@ -84,9 +92,8 @@ def read_login(cloud: str, environ: Mapping[str, str], here: Path | None = None)
         raise UsageError(
             f"{file} has {wanted}", f"Name one of {', '.join(map(str, clouds))} as `cloud` in openstack.yaml."
         )
-    secure = _found("secure", environ, here)
-    kept = (_read(secure).get("clouds") or {}).get(name) if secure is not None else None
-    return login_of(name, _merged(clouds[name], kept))
+    _, secure = _clouds("secure", "OS_CLIENT_SECURE_FILE", environ, here)
+    return login_of(name, _merged(clouds[name], secure.get(name)))
 
 
 def login_of(name: str, told: Mapping[str, Any]) -> OpenstackLogin:
@@ -124,11 +131,7 @@ def login_of(name: str, told: Mapping[str, Any]) -> OpenstackLogin:
 
 def _asked(name: str, auth: Mapping[str, str]) -> dict[str, Any]:
     """The body of the request for a token."""
-    user: dict[str, Any] = (
-        {"id": auth["user_id"]}
-        if "user_id" in auth
-        else {"name": auth.get("username", ""), "domain": _domain(auth, "user")}
-    )
+    user = _known_as(auth, "user", "username")
     if secret := auth.get("application_credential_secret"):
         found: dict[str, Any] = {"secret": secret}
         if "application_credential_id" in auth:
@@ -136,51 +139,45 @@ def _asked(name: str, auth: Mapping[str, str]) -> dict[str, Any]:
         else:
             found |= {"name": auth.get("application_credential_name", ""), "user": user}
         return {"identity": {"methods": ["application_credential"], "application_credential": found}}
+    shown: dict[str, Any]
     if "password" in auth:
-        identity = {"methods": ["password"], "password": {"user": {**user, "password": auth["password"]}}}
+        method, shown = "password", {"user": {**user, "password": auth["password"]}}
     elif "token" in auth:
-        identity = {"methods": ["token"], "token": {"id": auth["token"]}}
+        method, shown = "token", {"id": auth["token"]}
     else:
         raise UsageError(
             f"OpenStack: {name} has neither an application credential nor a password",
             "Make one: `openstack application credential create trainmaster`. Logins through a browser end "
             "after hours; a run may take longer.",
         )
-    if "project_id" in auth:
-        project: dict[str, Any] = {"id": auth["project_id"]}
-    elif "project_name" in auth:
-        project = {"name": auth["project_name"], "domain": _domain(auth, "project")}
-    else:
+    if "project_id" not in auth and "project_name" not in auth:
         raise UsageError(f"OpenStack: {name} names no project", "Write project_name or project_id.")
-    return {"identity": identity, "scope": {"project": project}}
+    scope = {"project": _known_as(auth, "project", "project_name")}
+    return {"identity": {"methods": [method], method: shown}, "scope": scope}
 
 
-def _domain(auth: Mapping[str, str], of: str) -> dict[str, str]:
-    for key in (f"{of}_domain", "domain"):
-        for field_name in ("id", "name"):
-            if value := auth.get(f"{key}_{field_name}"):
-                return {field_name: value}
-    return {"id": "default"}
+def _known_as(auth: Mapping[str, str], of: str, named: str) -> dict[str, Any]:
+    """A user or a project: by its id, or by its name and domain."""
+    if f"{of}_id" in auth:
+        return {"id": auth[f"{of}_id"]}
+    domains = ((auth.get(f"{key}_{by}"), by) for key in (f"{of}_domain", "domain") for by in ("id", "name"))
+    domain = next(({by: value} for value, by in domains if value), {"id": "default"})
+    return {"name": auth.get(named, ""), "domain": domain}
 
 
-def _found(name: str, environ: Mapping[str, str], here: Path | None) -> Path | None:
-    """The first ``NAME.yaml`` where OpenStack's own tools look."""
-    told = environ.get("OS_CLIENT_CONFIG_FILE" if name == "clouds" else "OS_CLIENT_SECURE_FILE")
+def _clouds(
+    name: str, variable: str, environ: Mapping[str, str], here: Path | None
+) -> tuple[Path | None, dict[str, Any]]:
+    """The first ``NAME.yaml`` where OpenStack's own tools look, if there is one, and its clouds."""
+    told = environ.get(variable)
     config = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/")) / ".config")
     folders = [here or Path(), config / "openstack", Path("/etc/openstack")]
     looked = (
         [Path(told)] if told else [folder / f"{name}.{end}" for folder in folders for end in ("yaml", "yml")]
     )
-    return next((file for file in looked if file.is_file()), None)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        found = parsed_yaml(file.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is no YAML"
-        raise UsageError(f"{file} cannot be read: {why}", f"Such as:\n{_EXAMPLE}") from None
-    return found if isinstance(found, dict) else {}
+    file = next((file for file in looked if file.is_file()), None)
+    clouds = yaml_mapping(file, f"Such as:\n{_EXAMPLE}").get("clouds") if file is not None else None
+    return file, clouds if isinstance(clouds, dict) else {}
 
 
 def _merged(below: Any, above: Any) -> Any:  # noqa: ANN401 - of YAML

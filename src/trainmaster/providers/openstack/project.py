@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from trainmaster.providers.openstack.answers import Flavor, Server, flavor_of
@@ -19,6 +19,8 @@ from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.private_files import short_digest
 from trainmaster.transport.http_calls import gone_is_fine
 
+#: Before what says until when a group is wanted.
+_UNTIL: Final = "trainmaster until "
 #: Ports of a machine that is deleted hold its group for so long.
 _GROUP_LOOKS: Final = 20
 
@@ -93,7 +95,7 @@ class OpenstackProject:
         return self._id_of("image", wanted, lambda: self._images(wanted))
 
     def _images(self, wanted: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.client.get("image", "/images", name=wanted).get("images", [])
+        found = self.client.listed("image", "/images", name=wanted)
         if not found:
             with contextlib.suppress(RefusedError, UsageError):
                 found = [self.client.get("image", f"/images/{wanted}")]
@@ -112,8 +114,7 @@ class OpenstackProject:
         return self._id_of("floating", wanted, self._networks) if wanted else ""
 
     def _networks(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.client.get("network", "/networks").get("networks", [])
-        return found
+        return self.client.listed("network", "/networks")
 
     def _id_of(self, kind: str, wanted: str, look: Callable[[], list[dict[str, Any]]]) -> str:
         """Of what the settings name, remembered.
@@ -138,14 +139,32 @@ class OpenstackProject:
 
     # --- what is made for a cluster ------------------------------------------------------------------------
 
-    def preparations(self, base: str, public: str, until: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        """Service, path and body of what is made before the first machines."""
+    def prepared(
+        self,
+        base: str,
+        public: str,
+        until: str,
+        group: str,
+        make: Callable[[str, str, dict[str, Any]], dict[str, Any]],
+    ) -> str:
+        """The group of a cluster, made before its first machines if it is not there, as its key pair.
+
+        Args:
+            base: see `base_name`.
+            public: half of its key.
+            until: Unix seconds until which it is wanted.
+            group: that there is; empty for none.
+            make: asks a service, by a path, for what a body says.
+        """
         if not self._settings.security_group:
-            group = {"name": base, "description": f"trainmaster until {until}"}
-            yield "network", "/security-groups", {"security_group": group}
-            for rule in self._rules("${group.Id}"):
-                yield "network", "/security-group-rules", {"security_group_rule": rule}
-        yield "compute", "/os-keypairs", {"keypair": {"name": base, "public_key": public}}
+            if not group:
+                body = {"name": base, "description": f"{_UNTIL}{until}"}
+                made = make("network", "/security-groups", {"security_group": body})
+                group = str(made["security_group"]["id"])
+            for rule in self._rules(group):
+                make("network", "/security-group-rules", {"security_group_rule": rule})
+        make("compute", "/os-keypairs", {"keypair": {"name": base, "public_key": public}})
+        return group
 
     def _rules(self, group: str) -> list[dict[str, Any]]:
         inward = {"security_group_id": group, "direction": "ingress", "ethertype": "IPv4"}
@@ -157,49 +176,36 @@ class OpenstackProject:
 
     def group(self, base: str) -> str:
         """The group of a cluster that has machines; empty if it is gone."""
-        return self._settings.security_group or next((str(each["id"]) for each in self._groups(base)), "")
+        own = self._settings.security_group
+        return own or next((str(each["id"]) for each in self._groups(name=base)), "")
 
-    def prepared(self, base: str, public: str, until: str) -> str:
-        """The group of a cluster, made if it is not there, as its key pair."""
-        group = self.group(base)
-        for service, path, body in self.preparations(base, public, until):
-            if path == "/security-groups":
-                if not group:
-                    group = str(self.client.call("POST", service, path, body)["security_group"]["id"])
-                continue
-            if path == "/security-group-rules":
-                body["security_group_rule"] |= {
-                    key: group for key, value in body["security_group_rule"].items() if value == "${group.Id}"
-                }
-            try:
-                self.client.call("POST", service, path, body)
-            except RefusedError as refused:
-                if refused.status != 409:
-                    raise
-        return group
+    def make(self, service: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Make something; empty if it was there."""
+        try:
+            return self.client.call("POST", service, path, body)
+        except RefusedError as refused:
+            if refused.status != 409:
+                raise
+        return {}
 
-    def _groups(self, name: str = "") -> list[dict[str, Any]]:
-        query = {"name": name} if name else {}
-        found: list[dict[str, Any]] = self.client.get("network", "/security-groups", **query)[
-            "security_groups"
-        ]
-        return found
+    def _groups(self, **query: str) -> list[dict[str, Any]]:
+        return self.client.listed("network", "/security-groups", **query)
 
     def groups_over(self, home: str, before: float) -> list[str]:
         """What clusters of a home are called of which a group is left, and that are wanted no more."""
         if self._settings.security_group:
             return []
-        mine = [each for each in self._groups() if str(each["name"]).startswith(prefix(home))]
-        return [str(each["name"]) for each in mine if _until(str(each.get("description"))) < before]
+        told = {str(each["name"]): str(each.get("description")) for each in self._groups()}
+        untils = {name: words.removeprefix(_UNTIL) for name, words in told.items()}
+        mine = ((name, until) for name, until in untils.items() if name.startswith(prefix(home)))
+        return [name for name, until in mine if until.isdecimal() and float(until) < before]
 
     def address(self, base: str, server: Server) -> str:
         """The floating address of a machine that has none yet."""
         network, told = self.floating_network(), f"{base} {server.id}"
-        there = self.client.get("network", "/floatingips", description=told).get("floatingips", [])
-        if there:
+        if there := self.client.listed("network", "/floatingips", description=told):
             return str(there[0]["floating_ip_address"])
-        ports = self.client.get("network", "/ports", device_id=server.id).get("ports", [])
-        if not ports:
+        if not (ports := self.client.listed("network", "/ports", device_id=server.id)):
             return ""
         body = {"floating_network_id": network, "port_id": ports[0]["id"], "description": told}
         made = self.client.call("POST", "network", "/floatingips", {"floatingip": body})
@@ -215,7 +221,7 @@ class OpenstackProject:
         self.self_deletion.remove(is_its)
         if not self._settings.floating:
             return
-        for each in self.client.get("network", "/floatingips").get("floatingips", []):
+        for each in self.client.listed("network", "/floatingips"):
             if is_its(str(each.get("description") or "")):
                 self.delete("network", f"/floatingips/{each['id']}")
 
@@ -229,7 +235,7 @@ class OpenstackProject:
         self.delete("compute", f"/os-keypairs/{base}")
         if self._settings.security_group:
             return
-        for group in self._groups(base):
+        for group in self._groups(name=base):
             for look in range(_GROUP_LOOKS):
                 try:
                     self.delete("network", f"/security-groups/{group['id']}")
@@ -245,10 +251,3 @@ class OpenstackProject:
         """Remove something; what is gone already is fine."""
         with gone_is_fine():
             self.client.call("DELETE", service, path)
-
-
-def _until(description: str) -> float:
-    try:
-        return float(description.removeprefix("trainmaster until "))
-    except ValueError:
-        return float("inf")

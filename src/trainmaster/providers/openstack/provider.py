@@ -43,8 +43,8 @@ from trainmaster.transport.http_calls import Send, gone_is_fine
 __all__ = ["catalogue_of", "driver_login", "openstack_provider", "sent_settings"]
 
 T = TypeVar("T")
-#: How often servers whose answer was lost are looked for before they are believed not to be there.
-_LOOKS: Final = 3
+#: How often servers whose answer was lost are looked for before they are believed not to be there: 3 s.
+_LOOKS: Final = 10
 #: As often it is looked whether they can be had, and whether they are gone: two minutes at most.
 _PATIENT_LOOKS: Final = 50
 _GIB: Final = 2**30
@@ -213,23 +213,26 @@ class OpenstackProvider(LedgerProvider):
         def ask() -> str:
             self._try_out()
             name = f"{base_name(self._home, node.cluster)} {node.id}"
-            return self._self_deletion.program(name, node.id, self._login.authorities)
+            return self._self_deletion.program(name, node.id)
 
         return self._unless_known(ask) or ""
 
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
         """See `Provider`."""
         base, until = base_name(self._home, cluster), "${lease.Until}"
-        shown = list(self._project.preparations(base, "ssh-ed25519 ${key.Public}", until))
+        shown = list[dict[str, Any]]()
+
+        def show(service: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+            shown.append({"service": service, "operation": f"POST {path}", "parameters": body})
+            return {"security_group": {"id": "${group.Id}"}}
+
+        own = self._settings.security_group
+        group = self._project.prepared(base, "ssh-ed25519 ${key.Public}", until, own, show)
         for request in requests:
             flavor = Flavor("${flavor.Id}", request.instance_type, 0, 0, 2**60)
-            group = self._settings.security_group or "${group.Id}"
             body = self._body(cluster, request, flavor, "${image.Id}", "${network.Id}", group, until)
-            shown.append(("compute", "/servers", body))
-        return [
-            {"service": service, "operation": f"POST {path}", "parameters": body}
-            for service, path, body in shown
-        ]
+            show("compute", "/servers", body)
+        return shown
 
     def _body(
         self,
@@ -243,7 +246,6 @@ class OpenstackProvider(LedgerProvider):
     ) -> dict[str, Any]:
         """What asks for machines: all of them or none."""
         base = base_name(self._home, cluster)
-        zone = request.zone or self._settings.zone
         script = deadman_script(request.lease_s, self._settings.user)
         server: dict[str, Any] = {
             "name": f"{base}-{request.role}",
@@ -255,25 +257,22 @@ class OpenstackProvider(LedgerProvider):
             "user_data": base64.b64encode(script.encode()).decode(),
             "min_count": request.count,
             "max_count": request.count,
+            "availability_zone": request.zone or self._settings.zone,
             "metadata": {HOME: self._home, CLUSTER: cluster, TOKEN: request.token, UNTIL: until},
         }
-        if zone:
-            server["availability_zone"] = zone
         if self._settings.volume or not flavor.disk_bytes or request.disk_bytes > flavor.disk_bytes:
             disk = request.disk_bytes or max(self._settings.disk_bytes, flavor.disk_bytes % 2**60)
-            volume: dict[str, Any] = {
+            volume = {
                 "boot_index": 0,
                 "uuid": image,
                 "source_type": "image",
                 "destination_type": "volume",
                 "volume_size": -(-disk // _GIB),
+                "volume_type": self._settings.volume_type,
                 "delete_on_termination": True,
             }
-            if self._settings.volume_type:
-                volume["volume_type"] = self._settings.volume_type
-            del server["imageRef"]
-            server["block_device_mapping_v2"] = [volume]
-        return {"server": server}
+            server |= {"imageRef": "", "block_device_mapping_v2": [_written(volume)]}
+        return {"server": _written(server)}
 
     # --- asking for it -------------------------------------------------------------------------------------
 
@@ -285,7 +284,8 @@ class OpenstackProvider(LedgerProvider):
     def _make(self, known: KnownCluster, request: NodeRequest) -> None:
         """See `LedgerProvider`. What was sent once, and whose answer is not known, is looked for first."""
         cluster = known.cluster
-        there = self._of_request(cluster, request, looks=_LOOKS if request.token in known.asked else 1)
+        looks = _LOOKS if request.token in known.asked else 1
+        there = self._of_request(cluster, request, looks, lambda each: True)
         missing = request.count - len(there)
         known = known.with_requests(known.asked.get(request.token, AskedMachines.of(request)))
         if missing > 0:
@@ -295,17 +295,20 @@ class OpenstackProvider(LedgerProvider):
             except NoCapacityError:
                 self._memory.put(known.without(request.token))
                 raise
-        there = self._placed(cluster, request)
+        there = self._of_request(cluster, request, _PATIENT_LOOKS, lambda each: each.is_placed)
         failed = [each.fault or "it does not say why" for each in there if each.status == "ERROR"]
         if failed:
             self._delete(there)
             self._memory.put(known.without(request.token))
             raise self._none(request, failed[0])
-        kept, surplus = there[: request.count], there[request.count :]
-        machines = {each.id: KnownMachine(started_at=self._clock()) for each in kept}
+        if len(there) < request.count or not all(each.is_placed for each in there):
+            raise ProviderError(
+                "OpenStack has not decided yet whether there are machines", "It is asked again."
+            )
+        # What there is too many is deleted when it is looked, which is at once.
+        machines = {each.id: KnownMachine(started_at=self._clock()) for each in there[: request.count]}
         made = replace(known.asked[request.token], is_made=True, machines=machines)
         self._memory.put(known.with_requests(made))
-        self._delete(surplus)
 
     def _send(self, known: KnownCluster, request: NodeRequest) -> None:
         """Ask for machines."""
@@ -313,8 +316,9 @@ class OpenstackProvider(LedgerProvider):
         image, network = self._project.image(flavor), self._project.network()
         until = str(round(self._clock() + request.lease_s))
         base = base_name(self._home, known.cluster)
-        group = self._project.group(base) if known.left else ""  # else what was prepared may be gone
-        group = group or self._project.prepared(base, self._memory.key()[1], until)
+        group, public = self._project.group(base), self._memory.key()[1]
+        if not (group and known.left):  # else what was prepared may be gone
+            group = self._project.prepared(base, public, until, group, self._project.make)
         body = self._body(known.cluster, request, flavor, image, network, group, until)
         try:
             self._client.call("POST", "compute", "/servers", body)
@@ -331,38 +335,30 @@ class OpenstackProvider(LedgerProvider):
             [where],
         )
 
-    def _of_request(self, cluster: str, request: NodeRequest, looks: int) -> list[Server]:
-        """Servers that were asked for with a token, the oldest first."""
-        found: list[Server] = []
+    def _of_request(
+        self, cluster: str, request: NodeRequest, looks: int, is_told: Callable[[Server], bool]
+    ) -> list[Server]:
+        """Servers that were asked for with a token, the oldest first.
+
+        It is looked so often at most, until all are there and told, or one has failed.
+        """
         for look in range(looks):
             if look:
-                self._sleep(0.5 * 2**look)
+                self._sleep(_pause_s(look))
             mine = [each for each in self._servers(cluster) if each.metadata.get(TOKEN) == request.token]
             found = sorted((each for each in mine if each.is_there), key=lambda each: (each.created, each.id))
-            if len(found) >= request.count:
+            if any(each.status == "ERROR" for each in found):
+                break
+            if len(found) >= request.count and all(map(is_told, found)):
                 break
         return found
-
-    def _placed(self, cluster: str, request: NodeRequest) -> list[Server]:
-        """The servers of a request, once Nova has decided about them.
-
-        Raises:
-            ProviderError: it has not.
-        """
-        for look in range(_PATIENT_LOOKS):
-            found = self._of_request(cluster, request, looks=1)
-            is_over = any(each.status == "ERROR" for each in found)
-            if is_over or (len(found) >= request.count and all(each.is_placed for each in found)):
-                return found
-            self._sleep(min(0.1 * 1.3**look, 3.0))
-        raise ProviderError("OpenStack has not decided yet whether there are machines", "It is asked again.")
 
     # --- looking -------------------------------------------------------------------------------------------
 
     def _servers(self, cluster: str = "") -> list[Server]:
         """Every server of this home, or of one of its clusters, that Nova lists."""
         found = self._named(base_name(self._home, cluster) if cluster else prefix(self._home))
-        return [each for each in found if not cluster or each.metadata.get(CLUSTER) == cluster]
+        return [each for each in found if not cluster or each.cluster == cluster]
 
     def _named(self, name: str) -> list[Server]:
         """Every server of this home whose name has this in it."""
@@ -448,7 +444,9 @@ class OpenstackProvider(LedgerProvider):
 
     def _end(self, known: KnownCluster) -> None:
         """See `LedgerProvider`."""
-        self._ended(self._servers(known.cluster))
+        servers = self._servers(known.cluster)
+        self._delete(sorted(servers, key=lambda each: each.id == self._drives))  # the one we are on is last
+        self._until_gone(servers)
         self._project.tidy(base_name(self._home, known.cluster))
 
     def _delete(self, servers: Iterable[Server]) -> None:
@@ -456,68 +454,66 @@ class OpenstackProvider(LedgerProvider):
             if each.is_there:
                 self._project.delete("compute", f"/servers/{each.id}")
 
-    def _ended(self, servers: Sequence[Server]) -> None:
-        """Delete servers, and wait until they are gone: what is theirs cannot be removed before.
+    def _until_gone(self, servers: Sequence[Server]) -> None:
+        """Wait until deleted servers are gone: what is theirs cannot be removed before.
 
         Raises:
             ProviderError: Nova does not come to the end with it.
         """
-        self._delete(sorted(servers, key=lambda each: each.id == self._drives))  # the one we are on is last
         left = {each.id for each in servers}
         for look in range(_PATIENT_LOOKS):
-            left &= {each.id for each in self._servers()} if left else set()
-            if not left:
+            if not left or not (left := left & {each.id for each in self._servers()}):
                 return
-            self._sleep(min(0.1 * 1.3**look, 3.0))
+            self._sleep(_pause_s(look))
         raise ProviderError(f"OpenStack has not deleted {', '.join(sorted(left))} yet", "It is asked again.")
 
     def reap(self, known: Sequence[str]) -> list[str]:
         """See `Provider`. What is written on servers says whose they are, and until when they are wanted."""
         before = self._clock() - CLOCKS_DIFFER_S
-        over = {each.metadata.get(CLUSTER, "") for each in self._servers() if each.until < before}
-        lapsed = sorted(over - {"", *known})
-        ended = [id for cluster in lapsed for id in self._lapsed(cluster, before)]
-        bases = {base_name(self._home, cluster) for cluster in lapsed}
+        there = self._servers()
+        bases = {base_name(self._home, each.cluster) for each in there if each.until < before}
         bases |= set(self._project.groups_over(self._home, before))
-        for base in sorted(bases - {base_name(self._home, cluster) for cluster in known}):
-            self._tidy_lapsed(base, before)
-        self._remove_credentials()
+        bases -= {base_name(self._home, cluster) for cluster in known}
+        ended = [id for base in sorted(bases) for id in self._lapsed(base, before)]
+        ids = {each.id for each in there}
+
+        def is_lost(name: str) -> bool:
+            """Whether a credential is of a server of ours that is not there any more."""
+            of, server = whose(name)
+            mine = of.startswith(prefix(self._home)) and server and server not in ids
+            return bool(mine) and self._server(server) is None
+
+        self._self_deletion.remove(is_lost)
         return ended
 
-    def _remove_credentials(self) -> None:
-        """Of servers that are not there any more; a trial's, once it is over."""
-        mine = {
-            name: over
-            for name, over in self._self_deletion.names().items()
-            if name.startswith(prefix(self._home))
-        }
-        there = {each.id for each in self._servers()} if mine else set()
-        for name, is_over in mine.items():
-            server = whose(name)[1]
-            if is_over or (server and server not in there and self._server(server) is None):
-                self._self_deletion.remove(name.__eq__)
-
-    def _lapsed(self, cluster: str, before: float) -> list[str]:
+    def _lapsed(self, base: str, before: float) -> list[str]:
         """End what is wanted no more of a cluster. It is looked again: its run may go on by now.
 
         What is known of it is kept until it is given back: so the run that goes on knows what has ended.
         """
-        with self._memory.alone(cluster):
-            over = {each.id: each for each in self._servers(cluster) if each.until < before}
-            self._delete(over.values())
-            known = self._memory.of(cluster)
-            for asked, id, machine in known.left:
-                if id in over:
-                    ended = machine.ended(self._clock(), "its lease was over, and it was deleted")
-                    known = known.with_machine(asked.token, id, ended)
-            if known.asked:
-                self._memory.put(known)
-        return [each.id for each in over.values() if each.is_there]
-
-    def _tidy_lapsed(self, base: str, before: float) -> None:
-        """Remove what was made for a cluster, unless its run goes on by now."""
         with self._memory.alone_by(base.removeprefix(prefix(self._home))):
             there = self._named(base)
-            if all(each.until < before for each in there):
-                self._ended(there)
+            over = {each.id: each for each in there if each.until < before}
+            self._delete(over.values())
+            for cluster in {each.cluster for each in over.values()}:
+                known = self._memory.of(cluster)
+                for asked, id, machine in known.left:
+                    if id in over:
+                        ended = machine.ended(self._clock(), "its lease was over, and it was deleted")
+                        known = known.with_machine(asked.token, id, ended)
+                if known.asked:
+                    self._memory.put(known)
+            if len(over) == len(there):
+                self._until_gone(there)
                 self._project.tidy(base)
+        return [each.id for each in over.values() if each.is_there]
+
+
+def _written(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a body says something."""
+    return {key: value for key, value in body.items() if value != ""}
+
+
+def _pause_s(look: int) -> float:
+    """Before another look: at first they are short."""
+    return min(0.1 * 1.3**look, 3.0)

@@ -24,6 +24,7 @@ from trainmaster.transport.http_calls import gone_is_fine
 #: After so long a server can only switch itself off. Credentials cannot be made to last longer later.
 LASTS: Final = timedelta(days=90)
 _TRIAL_LASTS: Final = timedelta(hours=1)
+#: Another home of this user, which shares rules, may make or remove them at the same time.
 _TRIES: Final = 4
 #: No server has this id: who may delete it is told that it is not there.
 _NOBODY: Final = "00000000-0000-0000-0000-000000000000"
@@ -101,7 +102,7 @@ class SelfDeletion:
             raise _refusal(error, "Keystone makes no such credential", _ASK) from None
         try:
             with gone_is_fine():
-                self._client.of(_identity(made)).call("DELETE", "compute", f"/servers/{_NOBODY}")
+                self._client.by(made).call("DELETE", "compute", f"/servers/{_NOBODY}")
         except (RefusedError, UsageError) as error:
             raise _refusal(
                 error,
@@ -111,16 +112,15 @@ class SelfDeletion:
         finally:
             self._remove(made)
 
-    def program(self, name: str, server: str, authorities: str) -> str:
+    def program(self, name: str, server: str) -> str:
         """For the Python of a server: it deletes that server. What it had before for this is of no use then.
 
         Args:
             name: of its credential.
             server: its id.
-            authorities: file with certificates, as in `OpenstackLogin`.
         """
         self.remove(name.__eq__)
-        made = self._make_ending(name, server, LASTS)
+        made, authorities = self._make_ending(name, server, LASTS), self._client.login.authorities
         values = (
             self._client.address("identity"),
             made["id"],
@@ -159,7 +159,7 @@ class SelfDeletion:
         ]
         try:
             with suppress(UsageError):
-                made = self._made_again(name, rules)
+                made = self._make(name, LASTS, unrestricted=True, access_rules=rules)
                 # Older ones ignore what they do not know.
                 if not made.get("access_rules") or self._is_taken(made, services):
                     return made
@@ -172,23 +172,13 @@ class SelfDeletion:
             return bool(self._client.address(service))
         return False
 
-    def _made_again(self, name: str, rules: list[dict[str, str]]) -> dict[str, Any]:
-        """A credential, tried again: another home of this user, which shares rules, makes or removes them."""
-        for _ in range(_TRIES - 1):
-            try:
-                return self._make(name, LASTS, unrestricted=True, access_rules=rules)
-            except RefusedError as refused:
-                if refused.status not in (409, 500):
-                    raise
-        return self._make(name, LASTS, unrestricted=True, access_rules=rules)
-
     def _is_taken(self, made: dict[str, Any], services: Collection[str]) -> bool:
         """Whether each service lets a credential with rules in; else it is removed.
 
         Raises:
             RefusedError: one does not say now.
         """
-        client, is_taken = self._client.of(_identity(made)), False
+        client, is_taken = self._client.by(made), False
         try:
             for service in services:
                 client.get(service, _LOOKS[service].format(user=self._user))
@@ -212,16 +202,18 @@ class SelfDeletion:
             for before in befores
         ]
 
-    def names(self) -> dict[str, bool]:
-        """What there is of this login's, and whether it is over."""
-        now = datetime.now(UTC).isoformat()
-        return {str(each["name"]): str(each.get("expires_at") or "9") < now for each in self._all()}
-
     def remove(self, is_wanted_no_more: Callable[[str], bool]) -> None:
-        """Remove credentials by their names, with their rules, but for the one that asks for it."""
-        own = self._client.said.get("application_credential", {}).get("id")
+        """Remove credentials by their names, and those that are over, with their rules.
+
+        The one that asks for it stays.
+        """
+        own, now = (
+            self._client.said.get("application_credential", {}).get("id"),
+            datetime.now(UTC).isoformat(),
+        )
         for each in self._all():
-            if each["id"] != own and is_wanted_no_more(str(each["name"])):
+            is_over = str(each.get("expires_at") or "9") < now
+            if each["id"] != own and (is_over or is_wanted_no_more(str(each["name"]))):
                 self._remove(each)
 
     @property
@@ -240,10 +232,9 @@ class SelfDeletion:
     def _all(self) -> Collection[dict[str, Any]]:
         project = self._client.said.get("project", {}).get("id")
         with suppress(RefusedError, UsageError):  # then there are none
-            found: list[dict[str, Any]] = self._client.get("identity", self._path)["application_credentials"]
             return [
                 each
-                for each in found
+                for each in self._client.listed("identity", self._path)
                 if each.get("description") == self._about and each.get("project_id") in (None, project)
             ]
         return ()
@@ -265,11 +256,14 @@ class SelfDeletion:
         }
         if "member" in self._client.roles():
             asked["roles"] = [{"name": "member"}]
-        body = {"application_credential": asked}
-        made: dict[str, Any] = self._client.call("POST", "identity", self._path, body)[
-            "application_credential"
-        ]
-        return made
+        for left in reversed(range(_TRIES)):
+            try:
+                made = self._client.call("POST", "identity", self._path, {"application_credential": asked})
+                return dict(made["application_credential"])
+            except RefusedError as refused:
+                if refused.status not in (409, 500) or not left:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     def _remove(self, made: dict[str, Any]) -> None:
         # A login that may not: what is left is of no use without its server, and ends by itself.
@@ -279,12 +273,6 @@ class SelfDeletion:
             # Another credential has it, too; or Keystone fails, and the others go nevertheless.
             with suppress(RefusedError, UsageError):
                 self._client.call("DELETE", "identity", f"{self._user}/access_rules/{rule['id']}")
-
-
-def _identity(made: dict[str, Any]) -> dict[str, Any]:
-    """What asks for a token with a credential."""
-    told = {"id": made["id"], "secret": made["secret"]}
-    return {"auth": {"identity": {"methods": ["application_credential"], "application_credential": told}}}
 
 
 def _refusal(error: RefusedError | UsageError, what: str, hint: str) -> RefusedError | UsageError:

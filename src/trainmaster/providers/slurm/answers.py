@@ -6,7 +6,7 @@ As text: ``scontrol -o`` says the same in 22.05 and in 24.11, where its JSON has
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -33,7 +33,7 @@ class SlurmJob:
         leader: of a component, the job's own. group: number of the component.
         name, comment: as submitted, or written later.
         state: as Slurm names it, such as ``RUNNING``. reason: why it is in that.
-        nodes: that it has now. count: how many it asked for, or has.
+        nodes: that it has now.
         batch: on which its script runs.
         started_at, ends_at, preempted_at: Unix seconds by Slurm's clock; 0 if unknown.
         exit_code: ``code:signal``.
@@ -47,7 +47,6 @@ class SlurmJob:
     state: str = ""
     reason: str = ""
     nodes: tuple[str, ...] = ()
-    count: int = 0
     batch: str = ""
     started_at: float = 0.0
     ends_at: float = 0.0
@@ -81,25 +80,20 @@ def hostnames(written: str) -> tuple[str, ...]:
     >>> hostnames("n[1-3,07-08],login,r1n[2]-ib"), hostnames("(null)")
     (('n1', 'n2', 'n3', 'n07', 'n08', 'login', 'r1n2-ib'), ())
     """
-    if written in _UNSET:
-        return ()
-    names: list[str] = []
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", written):
-        names += _expanded(part)
+    names = list[str]()
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", _text(written)):
+        before, *rest = re.split(r"\[([^\]]*)\]", part)
+        found = [before]
+        for spans, after in zip(rest[::2], rest[1::2], strict=True):
+            found = [f"{name}{number}{after}" for name in found for number in _numbers(spans)]
+        names += found
     return tuple(names)
 
 
-def _expanded(part: str) -> list[str]:
-    before, bracket, rest = part.partition("[")
-    if not bracket:
-        return [part]
-    inside, _, after = rest.partition("]")
-    found = []
-    for span in inside.split(","):
-        low, dash, high = span.partition("-")
-        numbers = range(int(low), int(high) + 1) if dash else range(int(low), int(low) + 1)
-        found += [f"{before}{number:0{len(low)}d}{tail}" for number in numbers for tail in _expanded(after)]
-    return found
+def _numbers(spans: str) -> Iterator[str]:
+    for span in spans.split(","):
+        low, _, high = span.partition("-")
+        yield from (f"{number:0{len(low)}d}" for number in range(int(low), int(high or low) + 1))
 
 
 def parse_jobs(text: str) -> tuple[float, list[SlurmJob]]:
@@ -138,7 +132,6 @@ def _job(said: Mapping[str, str]) -> SlurmJob:
         state=said.get("JobState", "").split("+")[0],
         reason=_text(said.get("Reason", "")),
         nodes=hostnames(said.get("NodeList", "")),
-        count=int(re.match(r"\d*", said.get("NumNodes", ""))[0] or 0),  # type: ignore[index]
         batch=_text(said.get("BatchHost", "")),
         started_at=_time(said.get("StartTime", "")),
         ends_at=_time(said.get("EndTime", "")),

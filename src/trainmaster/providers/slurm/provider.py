@@ -143,6 +143,7 @@ class SlurmProvider(LedgerProvider):
         super().__init__(place, _HINT, clock)
         self._settings, self._shell, self._sleep = settings, shell, sleep
         self._way_environ = way_environ
+        self._script = partial(scripts.job_script, settings, self._home)
 
     def check_up(self) -> None:
         """Refuse a Slurm that does not answer."""
@@ -164,20 +165,19 @@ class SlurmProvider(LedgerProvider):
     def examine(self, builds: Mapping[str, str]) -> list[Finding]:
         """See `Examined`: nodes are seen by a job only, and what they reach."""
         said = self._answer(scripts.about_script())
-        version, account, there = answers.parse_about(said)
+        version, account, now = answers.parse_about(said)
         found = [
             Finding("login", f"{version} takes {account or 'this user'}"),
-            clock_finding(there - self._clock(), "Slurm"),
+            clock_finding(now - self._clock(), "Slurm"),
         ]
         partitions = self._partitions()
+        wanted = {each.partition for each in self._settings.machines.values()} or {""}
         for name, partition in partitions.items():
-            usable = sum(kind.count for kind in partition.nodes if kind.is_there)
-            gpus = sum(kind.count * kind.gpus for kind in partition.nodes if kind.is_there)
-            nodes = sum(kind.count for kind in partition.nodes)
-            is_fine = partition.is_up and usable > 0
+            there = [kind for kind in partition.nodes if kind.is_there]
+            usable, nodes = (sum(kind.count for kind in kinds) for kinds in (there, partition.nodes))
+            is_fine, gpus = partition.is_up and usable > 0, sum(kind.count * kind.gpus for kind in there)
             words = f"{name}: {usable} of {nodes} nodes are up, with {gpus} GPUs in all"
             words += "" if partition.is_up else "; it takes no jobs now"
-            wanted = {each.partition for each in self._settings.machines.values()} or {""}
             is_used = name in wanted or ("" in wanted and partition.is_default)
             advice = "" if is_fine else "Name another partition in slurm.yaml, or ask the administrator."
             found.append(Finding("partition", words, is_fine or not is_used, advice))
@@ -195,7 +195,7 @@ class SlurmProvider(LedgerProvider):
         partitions, found = self._partitions(), list[float]()
         for part in self._parts("preflight", requests):  # Slurm reckons with one component at a time
             refuse_misfit(part, partitions)
-            script = self._script([part], "preflight", "none", "none", "0")
+            script = self._script("preflight", [part], "none", "none", "0")
             done = self._patiently(f"date +now=%s\n{scripts.test_script(script)}")
             if done.code:
                 raise self._refused(done, [part])
@@ -216,7 +216,7 @@ class SlurmProvider(LedgerProvider):
                 "service": "slurm",
                 "operation": "sbatch",
                 "parameters": {
-                    "script": self._script(self._parts(cluster, group), cluster, *placeholders).split("\n")
+                    "script": self._script(cluster, self._parts(cluster, group), *placeholders).split("\n")
                 },
             }
             for group in groups_of(requests)
@@ -258,7 +258,7 @@ class SlurmProvider(LedgerProvider):
         until = str(round(self._clock() + requests[0].lease_s))
         name = self._name(cluster)
         here, there = (apart, ()) if len(parts) > 1 else ((), apart)  # a command's are of one component
-        script = self._script(parts, cluster, public, scripts.encoded_key(private), until, here)
+        script = self._script(cluster, parts, public, scripts.encoded_key(private), until, here)
         done = self._run(scripts.submit_script(name, [each.token for each in requests], script, there))
         if done.code or "job=" not in done.out:
             raise self._refused(done, parts)
@@ -294,17 +294,6 @@ class SlurmProvider(LedgerProvider):
 
     def _parts(self, cluster: str, requests: Sequence[NodeRequest]) -> list[scripts.Part]:
         return [scripts.part_of(self._settings, self._home, cluster, request) for request in requests]
-
-    def _script(
-        self,
-        parts: Sequence[scripts.Part],
-        cluster: str,
-        public: str,
-        private: str,
-        until: str,
-        also: Sequence[str] = (),
-    ) -> str:
-        return scripts.job_script(self._settings, self._home, cluster, parts, public, private, until, also)
 
     def _apart(self, cluster: str) -> tuple[list[str], list[str]]:
         """Nodes that it has, and options by which two jobs of it are never on one at the same time."""
@@ -483,29 +472,16 @@ class SlurmProvider(LedgerProvider):
 
     def reap(self, known: Sequence[str]) -> list[str]:
         """See `Provider`. Names and comments of jobs say whose they are, and until when."""
-        mine = scripts.prefix(self._home)
-        names = {self._name(cluster) for cluster in known}
-        listed = self._answer('squeue -h -a -u "$(id -un)" -o "%A %j"\n').split("\n")
-        lost = sorted(
-            {word[1] for line in listed if len(word := line.split()) == 2 and word[1].startswith(mine)}
-        )
-        ended: list[str] = []
-        before = self._clock() - CLOCKS_DIFFER_S
-        for name in lost:
-            if name in names:
-                continue
-            _, jobs = answers.parse_jobs(self._answer(scripts.look_script(name)))
-            over = [
-                job
-                for job in jobs
-                if job.phase is not JobPhase.ENDED
-                and (mark := scripts.marks(job.comment))
-                and mark[1] < before
-            ]
-            if over:
-                self._answer(scripts.cancel_script([job.id for job in over]))
-                ended += [f"{job.id}.{seat}" for job in over for seat in range(job.count)]
-        return ended
+        mine, before = scripts.prefix(self._home), self._clock() - CLOCKS_DIFFER_S
+        names, over = {self._name(cluster) for cluster in known}, dict[str, int]()
+        for line in self._answer(scripts.waiting_script()).splitlines():
+            id, count, name, comment = line.split("|", 3)
+            mark = scripts.marks(comment)
+            if name.startswith(mine) and name not in names and mark and mark[1] < before:
+                over[id] = int(count)
+        if over:
+            self._answer(scripts.cancel_script(over))
+        return [f"{id}.{seat}" for id, count in over.items() for seat in range(count)]
 
     # --- private -------------------------------------------------------------------------------------------
 

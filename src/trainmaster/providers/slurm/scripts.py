@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainmaster.providers.base import CLOCKS_DIFFER_S, NodeRequest
+from trainmaster.providers.dead_man_switch import LEASE_FUNCTIONS
 from trainmaster.providers.slurm.answers import SlurmJob
 from trainmaster.providers.slurm.settings import SlurmMachine, SlurmSettings
 from trainmaster.spec.private_files import short_digest
@@ -86,25 +87,16 @@ LogLevel ERROR
 $*
 END_OF_CONFIG
 unset TM_HOST_KEY
-up() { read -r now rest < /proc/uptime; now=${now%%.*}; }
+@FUNCTIONS@
 clean() { trap '' TERM USR2; kill $server $!; rm -rf "$dir" || rm -rf "$dir"; exit 0; }
-up; until=$((now + TM_LEASE)); echo "$until" > "$dir/lease"
+begin_lease "$TM_LEASE"
 trap clean USR2
 "$sshd" -D -f "$dir/sshd_config" & server=$!
-missing=0 failed=0
-while [ "$missing" -lt 2 ]; do
-  sleep 2 & wait $!
-  up
+failed=0
+while lease_holds; do
   if ! kill -0 $server 2>/dev/null; then
     failed=$((failed + 1)); [ "$failed" -lt 15 ] || { rm -rf "$dir"; exit 43; }
     "$sshd" -D -f "$dir/sshd_config" & server=$!
-  fi
-  if read -r asked 2>/dev/null < "$dir/lease"; then
-    missing=0
-    case $asked in ''|*[!0-9]*) ;; *) until=$asked ;; esac
-    [ "$now" -le "$until" ] || missing=2
-  else
-    missing=$((missing + 1))
   fi
 done
 clean
@@ -281,7 +273,7 @@ def job_script(
         "HOST_KEY": host_key,
         "KEPT": KEPT_VARIABLES,
         "ALSO": _ALSO,
-        "NODE": _NODE.strip(),
+        "NODE": _NODE.strip().replace("@FUNCTIONS@", LEASE_FUNCTIONS),
         "BEFORE": settings.before.strip(),
         "NODES": "\n".join(nodes),
     }
@@ -313,8 +305,11 @@ _SHOWN: Final = (
 )
 
 
+_MINE: Final = '-u "$(id -un)"'
+
+
 def _listed(name: str) -> str:
-    return f'squeue -h -a -t all -u "$(id -un)" --name={shlex.quote(name)} -o %A'
+    return f"squeue -h -a -t all {_MINE} --name={shlex.quote(name)} -o %A"
 
 
 def look_script(name: str) -> str:
@@ -345,6 +340,11 @@ def submit_script(name: str, tokens: Iterable[str], script: str, also: Sequence[
         f"{script}\n{END_OF_JOB}\n) || exit $?\n"
         'echo "job=${job%%;*}"\n'
     )
+
+
+def waiting_script() -> str:
+    """Every job of this user that has not ended: id, number of nodes, name and comment."""
+    return f'squeue -h -a -t PENDING,CONFIGURING,RUNNING,SUSPENDED {_MINE} -o "%A|%D|%j|%k"\n'
 
 
 def test_script(script: str) -> str:
@@ -392,7 +392,7 @@ def renew_script(jobs: Iterable[tuple[str, str]]) -> str:
 
 def cancel_script(jobs: Iterable[str] = (), name: str = "") -> str:
     """End jobs, by id, or all of a name; USR2 has nodes tidied up first."""
-    which = " ".join(jobs) or f'-u "$(id -un)" --name={shlex.quote(name)}'
+    which = " ".join(jobs) or f"{_MINE} --name={shlex.quote(name)}"
     return f"timeout 1 scancel --quiet --signal=USR2 {which} 2>/dev/null\nscancel --quiet {which}\n"
 
 

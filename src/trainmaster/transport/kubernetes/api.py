@@ -13,21 +13,17 @@ from urllib.parse import quote, urlencode
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.transport.http_calls import (
+    BusyPlace,
     HttpAnswer,
     HttpRefusedError,
     Send,
-    pause_before_retry_s,
     said_of,
     sender,
-    sent,
 )
 from trainmaster.transport.kubernetes.login import KubeCredentials, KubeLogin
 
 _TIMEOUT_S: Final = 30.0
-#: A server that has too much to do is asked so often, and waited for so long at most.
-_TRIES: Final = 5
-_MOST_WAIT_S: Final = 20.0
-_BUSY: Final = (500, 503, 504)
+_BUSY: Final = BusyPlace("Kubernetes", 5, 20.0, (500, 503, 504))
 _PAGE: Final = 500
 
 
@@ -176,25 +172,18 @@ class KubeApi:
     ) -> HttpAnswer:
         data = None if body is None else json.dumps(body).encode()
         address = self._address(path) + (f"?{urlencode(query)}" if query else "")
-        is_refused = was_refused = False
-        for attempt in range(_TRIES):
+        for is_refused in (False, True):
             headers = {**self._credentials.headers(is_refused=is_refused), "Accept": "application/json, */*"}
-            is_refused = False
             if data is not None:
                 headers["Content-Type"] = kind
             send = self._send = self._send or sender(context=self._encryption())
             request = (method, address, headers, data, timeout_s)
-            answer, ahead_s = sent(send, "Kubernetes", self.login.server, request)
+            answer, ahead_s = _BUSY.sent(send, self.login.server, request, self._sleep)
             self.ahead_s = self.ahead_s if ahead_s is None else ahead_s
-            if answer.status == 401 and not was_refused:
-                is_refused = was_refused = True
-                self._forget_encryption()
-                continue
-            waits_s = _waits_s(answer, attempt)
-            if waits_s is None or attempt == _TRIES - 1:
-                return self._checked(answer, f"{method} {path.partition('?')[0]}")
-            self._sleep(waits_s)
-        raise AssertionError("the last try returns")
+            if answer.status != 401:
+                break
+            self._forget_encryption()
+        return self._checked(answer, f"{method} {path.partition('?')[0]}")
 
     def _checked(self, answer: HttpAnswer, what: str) -> HttpAnswer:
         if 200 <= answer.status < 300:
@@ -219,10 +208,3 @@ class KubeApi:
 def refused_of(status: int, text: str) -> KubeRefusedError:
     """What an answer says that is no success."""
     return KubeRefusedError(status, said_of(text))
-
-
-def _waits_s(answer: HttpAnswer, attempt: int) -> float | None:
-    """How long to wait before asking again; None: not at all."""
-    if answer.status == 429 and "disruption budget" in answer.text:
-        return None
-    return pause_before_retry_s(answer, attempt, _MOST_WAIT_S, _BUSY)

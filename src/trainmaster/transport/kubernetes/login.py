@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from trainmaster.spec.addresses import is_loopback
 from trainmaster.spec.errors import ProviderError, UsageError
-from trainmaster.spec.plain_json import parsed_json, parsed_yaml
+from trainmaster.spec.plain_json import parsed_json, yaml_mapping
 
 _POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 #: The login of a pod, in the place of a context's name.
@@ -91,7 +91,7 @@ def read_login(context: str, environ: Mapping[str, str]) -> KubeLogin:
     }
     current = context
     for file in files:  # of two alike the first holds
-        said = _read(file)
+        said = yaml_mapping(file, _HINT)
         current = current or str(said.get("current-context") or "")
         for kind, known in found.items():
             for each in said.get(kind) or ():
@@ -194,15 +194,6 @@ def _checked(login: KubeLogin) -> KubeLogin:
                 "Name a context without it, with a token, certificates or `exec` of its own.",
             )
     return login
-
-
-def _read(file: Path) -> Mapping[str, Any]:
-    try:
-        found = parsed_yaml(file.read_text())
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is not YAML"
-        raise UsageError(f"{file} cannot be read: {why}", _HINT) from None
-    return found if isinstance(found, dict) else {}
 
 
 class KubeCredentials:
