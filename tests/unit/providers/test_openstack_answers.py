@@ -3,11 +3,12 @@
 import ast
 import json
 import subprocess
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
 
-from trainmaster.providers.base import Node, NodeRequest, NodeState, ProviderPlace
+from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
 from trainmaster.providers.ledger_provider import SeenMachine
 from trainmaster.providers.openstack.answers import (
@@ -153,6 +154,7 @@ def test_one_request_too_many_is_sent_again_when_it_may_be():
         (400, {"badRequest": {"message": "Invalid image"}}, UsageError, False),
         (406, {}, UsageError, False),
         (409, {"conflictingRequest": {"message": "in use"}}, RefusedError, False),
+        (409, {"NeutronError": {"message": "Quota exceeded for resources"}}, RefusedError, True),
         (500, {"computeFault": {"message": "sorry"}}, ProviderError, False),
     ],
 )
@@ -582,6 +584,27 @@ def test_a_run_that_goes_on_after_another_has_reaped_knows_at_once_what_has_ende
     assert "its lease was over" in node.reason
     provider.release("c")
     assert provider.nodes("c") == []
+
+
+def test_a_quota_of_groups_that_is_used_up_means_no_machines_now(reaper):
+    """Neutron says it by the status by which it says that something is there already."""
+
+    class Full(Nova):
+        def send(self, method, address, headers, body, timeout_s):
+            path = urlsplit(address).path
+            if path.endswith("/access_rules"):
+                return HttpAnswer(404, "{}")
+            if (method, path) == ("POST", "/v2.0/security-groups"):
+                return HttpAnswer(409, '{"NeutronError": {"message": "Quota exceeded: security_group"}}')
+            answer = super().send(method, address, headers, body, timeout_s)
+            flavor = {"id": "f", "name": "m", "vcpus": 1, "ram": 1, "disk": 9}
+            there = {"flavors": [flavor], "images": [{"id": "Debian 13"}], "networks": [{"id": "n"}]}
+            return replace(answer, text=json.dumps(json.loads(answer.text) | there | {"security_groups": []}))
+
+    provider = reaper(Full())
+    with pytest.raises(NoCapacityError, match="Quota exceeded: security_group"):
+        provider.acquire("d", NodeRequest("worker", 1, "m", token="t"))
+    assert not provider._memory.of("d").asked
 
 
 @pytest.mark.parametrize("is_renewed", [True, False])

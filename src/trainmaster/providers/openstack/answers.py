@@ -139,7 +139,8 @@ class Flavor:
 
 def flavor_of(told: Mapping[str, Any], own: OpenstackFlavor | None = None) -> Flavor:
     """A flavor of an answer; what the user says of its GPUs holds."""
-    own, (gpus, gpu) = own or OpenstackFlavor(), gpus_of(told.get("extra_specs") or {})
+    own = own or OpenstackFlavor()
+    gpus, gpu = gpus_of(told.get("extra_specs") or {})
     gpus = gpus if own.gpus is None else own.gpus
     return Flavor(
         id=str(told["id"]),

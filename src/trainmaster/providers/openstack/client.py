@@ -41,8 +41,8 @@ class RefusedError(HttpRefusedError):
 
     @property
     def is_quota(self) -> bool:
-        """Whether a quota is in the way."""
-        return self.status in (403, 413) and "quota" in self.words.lower()
+        """Whether a quota is in the way: Nova's, or Neutron's, which is a conflict."""
+        return self.status in (403, 409, 413) and "quota" in self.words.lower()
 
 
 class OpenstackClient:

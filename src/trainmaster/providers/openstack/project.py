@@ -184,7 +184,7 @@ class OpenstackProject:
         try:
             return self.client.call("POST", service, path, body)
         except RefusedError as refused:
-            if refused.status != 409:
+            if refused.status != 409 or refused.is_quota:
                 raise
         return {}
 

@@ -43,7 +43,7 @@ from trainmaster.transport.http_calls import Send, gone_is_fine
 __all__ = ["catalogue_of", "driver_login", "openstack_provider", "sent_settings"]
 
 T = TypeVar("T")
-#: How often servers whose answer was lost are looked for before they are believed not to be there: 3 s.
+#: How often servers whose answer was lost are looked for before they are believed not to be there: 4 s.
 _LOOKS: Final = 10
 #: As often it is looked whether they can be had, and whether they are gone: two minutes at most.
 _PATIENT_LOOKS: Final = 50
@@ -317,10 +317,10 @@ class OpenstackProvider(LedgerProvider):
         until = str(round(self._clock() + request.lease_s))
         base = base_name(self._home, known.cluster)
         group, public = self._project.group(base), self._memory.key()[1]
-        if not (group and known.left):  # else what was prepared may be gone
-            group = self._project.prepared(base, public, until, group, self._project.make)
-        body = self._body(known.cluster, request, flavor, image, network, group, until)
         try:
+            if not (group and known.left):  # else what was prepared may be gone
+                group = self._project.prepared(base, public, until, group, self._project.make)
+            body = self._body(known.cluster, request, flavor, image, network, group, until)
             self._client.call("POST", "compute", "/servers", body)
         except RefusedError as refused:
             if refused.is_quota:

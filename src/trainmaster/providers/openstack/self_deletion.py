@@ -207,10 +207,8 @@ class SelfDeletion:
 
         The one that asks for it stays.
         """
-        own, now = (
-            self._client.said.get("application_credential", {}).get("id"),
-            datetime.now(UTC).isoformat(),
-        )
+        own = self._client.said.get("application_credential", {}).get("id")
+        now = datetime.now(UTC).isoformat()
         for each in self._all():
             is_over = str(each.get("expires_at") or "9") < now
             if each["id"] != own and (is_over or is_wanted_no_more(str(each["name"]))):

@@ -174,8 +174,9 @@ class SlurmProvider(LedgerProvider):
         wanted = {each.partition for each in self._settings.machines.values()} or {""}
         for name, partition in partitions.items():
             there = [kind for kind in partition.nodes if kind.is_there]
-            usable, nodes = (sum(kind.count for kind in kinds) for kinds in (there, partition.nodes))
-            is_fine, gpus = partition.is_up and usable > 0, sum(kind.count * kind.gpus for kind in there)
+            usable, gpus = sum(kind.count for kind in there), sum(kind.count * kind.gpus for kind in there)
+            nodes = sum(kind.count for kind in partition.nodes)
+            is_fine = partition.is_up and usable > 0
             words = f"{name}: {usable} of {nodes} nodes are up, with {gpus} GPUs in all"
             words += "" if partition.is_up else "; it takes no jobs now"
             is_used = name in wanted or ("" in wanted and partition.is_default)
@@ -475,7 +476,7 @@ class SlurmProvider(LedgerProvider):
         mine, before = scripts.prefix(self._home), self._clock() - CLOCKS_DIFFER_S
         names, over = {self._name(cluster) for cluster in known}, dict[str, int]()
         for line in self._answer(scripts.waiting_script()).splitlines():
-            id, count, name, comment = line.split("|", 3)
+            id, count, name, comment = [*line.split("|", 3), "", "", ""][:4]
             mark = scripts.marks(comment)
             if name.startswith(mine) and name not in names and mark and mark[1] < before:
                 over[id] = int(count)
