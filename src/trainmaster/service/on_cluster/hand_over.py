@@ -307,6 +307,7 @@ class HandingOver:
         self._chosen: _Ready | None = None
         self._link: DriverLink | None = None
         self._unused: dict[str, Callable[[], None]] = {}  # what removes logins that nobody drives with
+        self._making = threading.Lock()  # of a login
 
     def watch(self, executor: ClusterExecutor) -> None:
         """Make the first machine of the run ready as soon as there is one, in the background."""
@@ -327,9 +328,10 @@ class HandingOver:
         self._over.set()
         if self._link is not None:
             self._link.close()
-        for machine in list(self._unused):
-            if remove := self._unused.pop(machine, None):
-                remove()
+        with self._making:  # what is just being made goes, too
+            for machine in list(self._unused):
+                if remove := self._unused.pop(machine, None):
+                    remove()
 
     def perform(self, lease: Lease) -> bool:
         """Have the machine drive the run; the controller here has left it.
@@ -455,8 +457,13 @@ class HandingOver:
         files = dict(sent.files) if (sent := sent_by(provider, self._environ)) else {}
         place = ProviderPlace(self._service.home.root, record.rows.run["home_id"], self._environ)
         if login := driver_login(provider, place):
-            self._unused[machine] = partial(remove_login, provider, place, cluster, machine)
-            files |= login.make(cluster, machine)
+            with self._making:
+                if self._over.is_set():  # nobody would remove it
+                    raise ProviderError(
+                        f"{run} needs no driver on a machine any more", "Nothing is to be done."
+                    )
+                self._unused[machine] = partial(remove_login, provider, place, cluster, machine)
+                files |= login.make(cluster, machine)
         return Assignment(
             run=run,
             claim=store.claim,

@@ -13,6 +13,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 from away_scene import RUN, Scene, killed, lost_when_it_drives
 
 from trainmaster.db import RunChange
+from trainmaster.service.on_cluster.driver_store import DriverStore
 from trainmaster.service.on_cluster.hand_over import HandingOver, _Ready
 from trainmaster.spec.errors import ProviderError
 from trainmaster.spec.states import EndReason, State
@@ -90,6 +91,27 @@ def test_the_login_of_a_run_that_is_over_is_removed_by_who_takes_it_back(scene, 
     publication.finish()
     scene.away().look(RUN)
     assert (scene.row["away"], removers) == (None, [threading.current_thread()])
+
+
+def test_a_login_that_is_made_while_the_run_ends_is_removed_and_none_is_made_later(scene, monkeypatch):
+    """A place may take its time, and who was told that the run has ended is gone by then."""
+    handing, seen = HandingOver(scene.home, RUN, scene.environ, lambda _: None), []
+    closing = threading.Thread(target=handing.close)
+
+    def make(*_):
+        closing.start()
+        closing.join(0.2)  # it waits for this
+        seen.append("made")
+        return {}
+
+    login = SimpleNamespace(make=make, remove=lambda *_: seen.append("removed"))
+    makes(monkeypatch, login)
+    store = DriverStore.free(scene.store_url, RUN)
+    handing._assignment("c-1", "i-1", store)
+    closing.join()
+    with pytest.raises(ProviderError):
+        handing._assignment("c-1", "i-2", store)
+    assert seen == ["made", "removed"]
 
 
 def test_what_was_made_for_a_machine_after_the_run_has_ended_is_removed(scene, monkeypatch):
