@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 from trainmaster.providers.openstack.answers import Flavor, Server, flavor_of
@@ -21,8 +21,8 @@ from trainmaster.transport.http_calls import gone_is_fine
 
 #: Before what says until when a group is wanted.
 _UNTIL: Final = "trainmaster until "
-#: Ports of a machine that is deleted hold its group for so long.
-_GROUP_LOOKS: Final = 20
+#: Ports of a machine that is deleted hold its group for a minute at most.
+_GROUP_LOOKS: Final = 30
 
 
 def prefix(home: str) -> str:
@@ -33,6 +33,14 @@ def prefix(home: str) -> str:
 def base_name(home: str, cluster: str) -> str:
     """What everything of a cluster is called first."""
     return f"{prefix(home)}{short_digest(cluster)}"
+
+
+def looks(most: int, sleep: Callable[[float], None]) -> Iterator[None]:
+    """As often, with pauses between that are short at first: 10 take 4 s, 50 two minutes."""
+    for look in range(most):
+        if look:
+            sleep(min(0.1 * 1.3**look, 3.0))
+        yield
 
 
 def whose(name: str) -> tuple[str, str]:
@@ -236,14 +244,13 @@ class OpenstackProject:
         if self._settings.security_group:
             return
         for group in self._groups(name=base):
-            for look in range(_GROUP_LOOKS):
+            for _ in looks(_GROUP_LOOKS, self._sleep):
                 try:
                     self.delete("network", f"/security-groups/{group['id']}")
                     break
                 except RefusedError as refused:
                     if refused.status != 409:
                         raise
-                self._sleep(min(0.2 * 1.5**look, 5.0))
             else:
                 raise ProviderError(f"OpenStack: security group {base} is still in use", "It is asked again.")
 

@@ -33,7 +33,7 @@ from trainmaster.providers.openstack.answers import CLUSTER, HOME, TOKEN, UNTIL,
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
 from trainmaster.providers.openstack.driver_login import driver_login, sent_settings
 from trainmaster.providers.openstack.login import OpenstackLogin, read_login
-from trainmaster.providers.openstack.project import OpenstackProject, base_name, prefix, whose
+from trainmaster.providers.openstack.project import OpenstackProject, base_name, looks, prefix, whose
 from trainmaster.providers.openstack.settings import OPENSTACK, OpenstackSettings
 from trainmaster.providers.sent_settings import DRIVES_VARIABLE
 from trainmaster.spec.clocks import steady_s
@@ -43,9 +43,9 @@ from trainmaster.transport.http_calls import Send, gone_is_fine
 __all__ = ["catalogue_of", "driver_login", "openstack_provider", "sent_settings"]
 
 T = TypeVar("T")
-#: How often servers whose answer was lost are looked for before they are believed not to be there: 4 s.
+#: How often servers whose answer was lost are looked for before they are believed not to be there.
 _LOOKS: Final = 10
-#: As often it is looked whether they can be had, and whether they are gone: two minutes at most.
+#: And whether they can be had, and whether they are gone.
 _PATIENT_LOOKS: Final = 50
 _GIB: Final = 2**30
 _HINT: Final = "Look with `openstack server list` what there is, delete what is unused, and remove the file."
@@ -284,8 +284,8 @@ class OpenstackProvider(LedgerProvider):
     def _make(self, known: KnownCluster, request: NodeRequest) -> None:
         """See `LedgerProvider`. What was sent once, and whose answer is not known, is looked for first."""
         cluster = known.cluster
-        looks = _LOOKS if request.token in known.asked else 1
-        there = self._of_request(cluster, request, looks, lambda each: True)
+        most = _LOOKS if request.token in known.asked else 1
+        there = self._of_request(cluster, request, most, lambda each: True)
         missing = request.count - len(there)
         known = known.with_requests(known.asked.get(request.token, AskedMachines.of(request)))
         if missing > 0:
@@ -336,15 +336,13 @@ class OpenstackProvider(LedgerProvider):
         )
 
     def _of_request(
-        self, cluster: str, request: NodeRequest, looks: int, is_told: Callable[[Server], bool]
+        self, cluster: str, request: NodeRequest, most: int, is_told: Callable[[Server], bool]
     ) -> list[Server]:
         """Servers that were asked for with a token, the oldest first.
 
         It is looked so often at most, until all are there and told, or one has failed.
         """
-        for look in range(looks):
-            if look:
-                self._sleep(_pause_s(look))
+        for _ in looks(most, self._sleep):
             mine = [each for each in self._servers(cluster) if each.metadata.get(TOKEN) == request.token]
             found = sorted((each for each in mine if each.is_there), key=lambda each: (each.created, each.id))
             if any(each.status == "ERROR" for each in found):
@@ -461,10 +459,9 @@ class OpenstackProvider(LedgerProvider):
             ProviderError: Nova does not come to the end with it.
         """
         left = {each.id for each in servers}
-        for look in range(_PATIENT_LOOKS):
+        for _ in looks(_PATIENT_LOOKS, self._sleep):
             if not left or not (left := left & {each.id for each in self._servers()}):
                 return
-            self._sleep(_pause_s(look))
         raise ProviderError(f"OpenStack has not deleted {', '.join(sorted(left))} yet", "It is asked again.")
 
     def reap(self, known: Sequence[str]) -> list[str]:
@@ -512,8 +509,3 @@ class OpenstackProvider(LedgerProvider):
 def _written(body: Mapping[str, Any]) -> dict[str, Any]:
     """What of a body says something."""
     return {key: value for key, value in body.items() if value != ""}
-
-
-def _pause_s(look: int) -> float:
-    """Before another look: at first they are short."""
-    return min(0.1 * 1.3**look, 3.0)
