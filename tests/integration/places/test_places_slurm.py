@@ -204,14 +204,19 @@ def test_a_sweep(user: Renter, account: Account) -> None:
     check_clean(account)
 
 
-def test_nodes_that_refuse_connections_are_reached_by_steps(user: Renter, account: Account) -> None:
+def test_nodes_that_refuse_connections_are_reached_by_steps(
+    user: Renter, account: Account, tmp_path: Path
+) -> None:
     """`way: srun`: also logins of the user."""
-    file = account.home / "slurm.yaml"
+    file, go = account.home / "slurm.yaml", tmp_path / "go"
     file.write_text("way: srun\n" + file.read_text())
-    going = user.run(gang(user, 2, 60), provider="slurm")
+    recipe = gang(user, 2, 60)
+    recipe.write_text(f"{recipe.read_text().rstrip()}; until test -e {go}; do sleep 0.2; done\n")
+    going = user.run(recipe, provider="slurm")
     run = going.run
     until_step(user, run)
     assert user.call("ssh", run, "worker-1", "--", "hostname").stdout.strip() in account.slurm.names
+    go.touch()
     assert going.end()["state"] == "DONE"
     check_clean(account)
 
