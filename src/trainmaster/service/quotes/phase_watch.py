@@ -141,15 +141,19 @@ class PhaseWatch:
         # Until there is room for one of them beside what else runs there. A task whose machine was lost waits
         # for another one: the interruption takes that long.
         is_queued = has_machines and bool(tasks) and all(_is_queued(task) for task in tasks)
+        is_stepless = name in self._stepless
         return ObservedExperiment(
             waits=run_state.queue_wait.is_told or experiment.state is State.WAITING or is_queued,
             has_machines=has_machines,
             staging=next((task.doing or "staging" for task in tasks if task.state is State.STAGING), ""),
             has_started=has_ended or any(task.started_at is not None for task in tasks),
             has_steps=has_ended
-            or name in self._stepless
+            or is_stepless
             or any(trace.first_at is not None for trace in traces),
-            is_again=not has_ended and begins_again(tasks, progress),
+            # No step tells when one that shows none is where it was: it is as soon as it runs.
+            is_again=not has_ended
+            and not (is_stepless and any(task.state is State.RUNNING for task in tasks))
+            and begins_again(tasks, progress),
             is_saving=is_saving(experiment),
             is_over=experiment.state is State.DONE,
         )

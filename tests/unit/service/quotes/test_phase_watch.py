@@ -26,7 +26,7 @@ class Store:
 class World:
     """One task of a run that has been driven for 100 s before."""
 
-    def __init__(self, store=None, earlier_s=0.0):
+    def __init__(self, store=None, earlier_s=0.0, stepless=()):
         self.store = store or Store()
         self.task = Task("train", 0, State.STAGING, attempt=1)
         experiment = ExperimentState("train", (), 1, 1, State.RUNNING, live={0: self.task}, created=1)
@@ -36,7 +36,7 @@ class World:
         self.watch = PhaseWatch(
             self.store,
             "r",
-            (),
+            stepless,
             lambda _: self.has_machines,
             lambda: {"train": [("machines", (5, 6, 8)), ("setup", (5, 6, 8)), ("steps", (20, 25, 30))]},
             lambda now: earlier_s + now - BEGAN,
@@ -118,6 +118,19 @@ def test_the_wait_for_another_machine_is_part_of_an_interruption():
     world.task.state, world.task.attempt, world.task.free_restarts = State.ACQUIRING, 2, 1
     assert world.look(5) == world.look(30) == []
     assert world.course.now == "interruptions"
+
+
+def test_an_interruption_of_what_shows_no_steps_is_over_when_it_runs_again():
+    world = World(stepless=("train",))
+    world.has_machines = True
+    world.step(3)
+    world.progress.clear()
+    world.look(4)
+    world.task.state, world.task.attempt, world.task.free_restarts = State.ACQUIRING, 2, 1
+    world.look(10)
+    world.task.state, world.task.started_at = State.RUNNING, BEGAN + 19
+    world.look(20)
+    assert (world.course.now, world.course.took["interruptions"]) == ("steps", 9.0)
 
 
 def test_a_retry_that_waits_for_room_is_no_interruption():
