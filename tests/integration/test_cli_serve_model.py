@@ -53,6 +53,9 @@ def test_a_model_is_served_and_asked(tm):
     }
     tm.call("run", tm.recipe(train))
     assert "--name A B: no name of a service" in tm.call("serve", "digits", "--name", "A B", code=2).err
+    for words in (("serve", "digits"), ("notebook",)):  # whoever gives options has written no file
+        said = tm.call(*words, "--provider", "nosuch", code=2).err
+        assert said.startswith("error: provider: there is no provider 'nosuch'; known are aws, ")
     serving = tm.start("serve", "digits@production")
     serving.until(lambda: "is ready" in serving.err, "a replica is ready")
     path = "v2/models/digits/infer"

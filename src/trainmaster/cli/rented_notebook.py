@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.cli.output import can_ask, duration, say
+from trainmaster.cli.output import duration, say
 from trainmaster.spec.errors import RunError, TrainmasterError
 from trainmaster.spec.units import dollars
 
@@ -50,15 +50,11 @@ def rent_notebook(
         as_json: print the address, and at last the run, as objects.
     """
     from trainmaster.cli.driving import attach
-    from trainmaster.cli.measuring import watched
-    from trainmaster.cli.renting import agree
-    from trainmaster.spec import read_recipe
+    from trainmaster.cli.renting import start_made
 
     with tempfile.TemporaryDirectory(prefix="trainmaster-notebook-") as directory:
         recipe = _write(client, run, provider, hardware, idle_s, variables, Path(directory))
-        plan = watched(client.plan_run(read_recipe(recipe), str(recipe), can_agree=yes or can_ask()))
-        agree(client, plan, yes=yes)
-        accepted = client.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour)
+        plan, accepted = start_made(client, recipe, yes=yes)
     made, price = accepted.run, plan.most_usd_per_hour
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what was rented is given back first
     if not accepted.server:

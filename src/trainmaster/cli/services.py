@@ -14,7 +14,7 @@ import typer
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.opening import context, open_client
 from trainmaster.cli.options import AgreesToCost, AsJson
-from trainmaster.cli.output import can_ask, print_json, say, show, show_list, table
+from trainmaster.cli.output import print_json, say, show, show_list, table
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -58,11 +58,9 @@ def serve(
 ) -> None:
     """Serve a model: a run whose replicas answer requests until you cancel it."""
     from trainmaster.cli.driving import see_to_end
-    from trainmaster.cli.measuring import watched
-    from trainmaster.cli.renting import agree
+    from trainmaster.cli.renting import start_made
     from trainmaster.service import capabilities_of
     from trainmaster.service.endpoints.serving_recipe import must_be_servable, service_name, serving_recipe
-    from trainmaster.spec import read_recipe
     from trainmaster.spec.serve import SERVICE_NAME, SERVICE_NAME_RIGHT
 
     if name and not re.fullmatch(SERVICE_NAME, name):  # else the file that is made of it is at fault
@@ -81,9 +79,7 @@ def serve(
     with tempfile.TemporaryDirectory(prefix="trainmaster-serve-") as directory:
         file = Path(directory) / "recipe.yaml"
         file.write_text(text, encoding="utf-8")
-        plan = watched(client.plan_run(read_recipe(file), str(file), can_agree=yes or can_ask()))
-        agree(client, plan, yes=yes)
-        accepted = client.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour)
+        _, accepted = start_made(client, file, yes=yes)
     told = ""
     if detach:
         where = f"`trainmaster services open {name}` says where it is asked"

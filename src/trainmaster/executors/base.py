@@ -121,6 +121,7 @@ class MemberRequest:
         node_labels: the node it runs on has all of these (``{"market": "spot"}``); of no effect where there
             is one node only.
         secrets: names of variables whose values do not appear in its log.
+        serves: it answers at ``TRAINMASTER_PORT``, where nothing else may listen.
     """
 
     name: str
@@ -134,6 +135,7 @@ class MemberRequest:
     container: Container | None = None
     node_labels: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
+    serves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,7 @@ class AttemptActions:
                 container=container,
                 node_labels=node_labels(experiment, member.role),
                 secrets=tuple(experiment.secrets),
+                serves=experiment.serve is not None,
             )
             for member in gang.members
         )

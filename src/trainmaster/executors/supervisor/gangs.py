@@ -37,6 +37,7 @@ class MemberProcess:
         self.directories: list[str] = []
         self.env: dict[str, str] = {}
         self.secrets: list[str] = []
+        self.serves = False
         self.port_count = 0
         self.ports: list[socket.socket] = []
         self.gpus = 0
@@ -137,6 +138,7 @@ class GangProcesses:
             member.cwd = each["cwd"]
             member.env = each["env"]
             member.secrets = each.get("secrets", [])
+            member.serves = each.get("serves", False)
             member.port_count = each["ports"]
             member.gpus = each["gpus"]
             member.container = each.get("container")

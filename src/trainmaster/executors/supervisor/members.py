@@ -260,7 +260,7 @@ def _need_port(member: MemberProcess) -> None:
         OSError: something does.
     """
     port = member.env.get("TRAINMASTER_PORT", "")
-    if not port.isdecimal() or len(port) > 5:  # a recipe may set the variable itself, to anything
+    if not member.serves or not port.isdecimal() or len(port) > 5:  # a recipe may set it itself, to anything
         return
     if member.container and member.container.get("sandbox"):  # no network of ours
         return

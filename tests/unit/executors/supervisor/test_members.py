@@ -12,7 +12,7 @@ from trainmaster.executors.supervisor.members import _need_port
 
 
 def replica(port: object) -> Any:
-    return SimpleNamespace(env={"TRAINMASTER_PORT": str(port)}, container=None)
+    return SimpleNamespace(env={"TRAINMASTER_PORT": str(port)}, container=None, serves=True)
 
 
 def test_a_port_at_which_something_listens_is_refused_and_what_is_no_port_is_left_alone() -> None:
