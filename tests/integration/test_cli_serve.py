@@ -145,7 +145,8 @@ def test_a_program_that_has_the_port_of_a_service_is_not_taken_for_its_replica(t
         recipe = tm.recipe(RECIPE.format(name="echo", serve=f"port: {port}"))
         call = tm.call("run", recipe, code=1)
         own = f"experiments: {{a: {{env: {{TRAINMASTER_PORT: {port}}}, command: 'echo $TRAINMASTER_PORT'}}}}"
-        assert f"\n{port}\n" in tm.call("run", tm.recipe(own, "own.yaml")).err  # not where anything is to listen
+        plain = tm.call("run", tm.recipe(own, "own.yaml")).err  # nothing is to listen there
+        assert f"\n{port}\n" in plain
     assert f"something else listens at port {port} of this machine" in call.err
     assert "is ready" not in call.err
     again = tm.start("run", recipe)

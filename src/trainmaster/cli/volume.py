@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
@@ -330,7 +331,8 @@ def mount_volume(
         say(f"mounting {uri} at {directory}; Ctrl-C ends it")
     mounted = mounting(uri, directory, foreground=foreground, means=means.value if means else None)
     if not foreground:
-        say(f"{mounted} is mounted at {directory}; `trainmaster volume unmount {directory}` ends it")
+        place_words = shlex.quote(str(directory))
+        say(f"{mounted} is mounted at {directory}; `trainmaster volume unmount {place_words}` ends it")
         if as_json:
             place = directory.absolute()
             print_json({"uri": mounted, "directory": str(place), "means": means_of(str(place))})

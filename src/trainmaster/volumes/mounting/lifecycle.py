@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import selectors
+import shlex
 import subprocess
 import time
 from contextlib import suppress
@@ -77,7 +78,7 @@ def mount(
     if (mounted := mounted_at(place)) is not None:
         raise MountError(
             f"{place}: something is mounted there already ({mounted.source}).",
-            f"Run `trainmaster volume unmount {place}` first, or choose another directory.",
+            f"Run `trainmaster volume unmount {shlex.quote(str(place))}` first, or choose another directory.",
         )
     uri = open_volume(uri, cache).uri
     made = _make_empty(place)

@@ -1,7 +1,9 @@
 """Getting a part of a volume: the files that were asked for, and hardly a byte more."""
 
+import errno
 import os
 import random
+from pathlib import Path
 
 import pytest
 from packed_trees import contents
@@ -157,6 +159,16 @@ def test_it_goes_on_where_it_was(volume, tree, tmp_path, fetched, monkeypatch):
     (tmp_path / "a.bin").touch()
     with pytest.raises(UsageError, match="no directory"):
         get(volume, tmp_path / "a.bin", only=only)
+
+
+def test_a_file_system_without_locks_takes_it(volume, tree, tmp_path, monkeypatch):
+    def flock(descriptor, _how):
+        if "getting" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(getting.fcntl, "flock", flock)
+    get(volume, tmp_path / "copy")
+    assert contents(tmp_path / "copy") == contents(tree)
 
 
 def test_after_a_start_of_the_machine_nothing_counts_as_written(volume, tree, tmp_path, monkeypatch):
