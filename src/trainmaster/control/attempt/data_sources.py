@@ -303,21 +303,19 @@ class _Published:
         """Write its files into a directory, which is there whole or not at all; archives unpacked."""
         if directory.exists():
             return
+        from trainmaster.volumes.reading.place import cache_directory
+
         mirror = os.environ.get(MIRROR, "").rstrip("/")
         draft = directory.with_name(f".{directory.name}.draft")
         shutil.rmtree(draft, ignore_errors=True)
         for file, sha256 in self.files.items():
             url = f"{mirror}/{self.name}/{file}" if mirror else f"{self.url}/{file}"
-            kept = url_directory(_cache(), url, sha256)
+            kept = url_directory(cache_directory(), url, sha256)
             fetch_url(
                 url, kept, sha256=sha256, label=f"built-in:{self.name}: {url} ({MIRROR} names a mirror)"
             )
             shutil.copytree(kept, draft, dirs_exist_ok=True, copy_function=_linked)
         draft.rename(directory)
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("TRAINMASTER_CACHE") or "~/.cache/trainmaster").expanduser().absolute()
 
 
 def _linked(source: str, target: str) -> None:
