@@ -54,7 +54,12 @@ def fake_ray(tmp_path: Path, init: str = "pass") -> Login:
             UsageError,
             "does not know us: no token",
         ),
-        ("import os; os._exit(1)", ProviderError, "does not start what speaks with Ray"),
+        ("import os; os._exit(1)", ProviderError, "does not start what speaks with Ray: it says nothing"),
+        (
+            "import os; os.write(2, b'Check failed: no token\\n\\n*** StackTrace\\n x\\n'); os.abort()",
+            ProviderError,
+            "Ray at auto ended what spoke with it on this machine: Check failed: no token\n",
+        ),
     ],
 )
 def test_what_is_said_when_it_cannot_begin(
@@ -105,6 +110,13 @@ def test_a_run_lends_what_speaks_with_its_ray(tmp_path: Path) -> None:
     assert beside.ask("versions")[0] == "9"
     beside.close()
     assert (tmp_path / "begun").read_text() == "\n" * 3
+
+
+def test_a_python_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """In the shell's words."""
+    login = replace(fake_ray(tmp_path), python="/nowhere/python")
+    with pytest.raises(ProviderError, match=r"this machine does not start .*: .*/nowhere/python: not found"):
+        RayProxy(login, tmp_path).ask("versions")
 
 
 def test_who_checks_a_ray_takes_nothing_from_a_run(tmp_path: Path) -> None:
@@ -209,14 +221,14 @@ def test_ray_finds_the_variables_of_the_settings(tmp_path: Path) -> None:
 def test_a_refusal_is_remembered_for_some_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan dials early, in a thread: who needs it next hears the same without another dial."""
     proxy = RayProxy(fake_ray(tmp_path, "import os; os._exit(1)"), tmp_path)
-    for dials in (1, 1):
+    for dials in (2, 2):  # of what ends without a word another one's errors are heard
         with pytest.raises(ProviderError, match=r"^Ray at auto|does not start"):
             proxy.ask("versions")
         assert (tmp_path / "begun").read_text() == "\n" * dials
     monkeypatch.setattr("trainmaster.transport.ray.proxy._REFUSED_S", 0.0)
     with pytest.raises(ProviderError, match=r"^Ray at auto|does not start"):
         proxy.ask("versions")
-    assert (tmp_path / "begun").read_text() == "\n\n"
+    assert (tmp_path / "begun").read_text() == "\n" * 4
 
 
 def test_a_login_shell_of_any_kind_takes_the_command() -> None:

@@ -160,7 +160,7 @@ class RayProxy:
     def _begun(self) -> _Line:
         if not self._is_alone and (stream := borrowed(self._file)) is not None:
             with contextlib.suppress(TrainmasterError):  # its run is ending
-                return _Line((stream, stream), self._settings, b"")
+                return _Line(stream, "", self._settings, b"")
         if self._refusal is not None and time.monotonic() - self._refused_at < _REFUSED_S:
             raise self._refusal
         try:
@@ -171,14 +171,14 @@ class RayProxy:
                 "node_process": _text("node_process.py"),
             }
             lead = b"%d\n%s%s\n" % (len(source), source, json.dumps(about).encode())
-            line = _Line(self._dial(), self._settings, lead)
+            line = _Line(*self._dial(), self._settings, lead)
         except TrainmasterError as error:
             self._refusal, self._refused_at = error, time.monotonic()
             raise
         threading.Thread(target=self._end_idle, args=(line,), name="ray idle", daemon=True).start()
         return line
 
-    def _dial(self) -> tuple[Connection, socket.socket]:
+    def _dial(self) -> tuple[Connection, str]:
         there = jump_target(self._settings.login, self._settings.key_file)
         python = self._settings.python or (
             "python3" if there or self._settings.via else sys.executable or "python3"
@@ -193,23 +193,22 @@ class RayProxy:
 
             here = Target("this machine", "localhost")
             connection = LocalConnection(here, shlex.split(self._settings.via))
-        command = shlex.join([python, "-u", "-c", _BOOT])
-        return connection, connection.stream(f"exec {command}")
+        return connection, f"exec {shlex.join([python, '-u', '-c', _BOOT])}"
 
 
 class _Line:
     """One process that speaks with Ray, or a way to one of another run.
 
     Args:
-        way: to it. lead: what it hears first; nothing if another run's.
+        way: to it. command: that starts it, and lead: what it hears first: nothing if it is another run's.
         settings: where Ray is.
     """
 
     def __init__(
-        self, way: tuple[Connection | socket.socket, socket.socket], settings: RayLogin, lead: bytes
+        self, way: Connection | socket.socket, command: str, settings: RayLogin, lead: bytes
     ) -> None:
-        self._connection, self._stream = way
-        self._settings = settings
+        self._connection, self._settings = way, settings
+        self._stream = way if isinstance(way, socket.socket) else way.stream(command)
         self._writing = threading.Lock()
         self._waiting: dict[int, concurrent.futures.Future[Any]] = {}
         self._numbers = itertools.count()
@@ -218,10 +217,13 @@ class _Line:
         self._heard = self._stream.makefile("rb")
         try:
             self._stream.settimeout(_LENT_S if self.is_borrowed else _BEGIN_S)
-            self._stream.sendall(lead)
-            first = self._heard.readline()
-            if not first or "ready" not in (said := json.loads(first)):
-                raise self._refused(said if first else {})
+            first = b""
+            with contextlib.suppress(ConnectionError):  # it ended before it had read all
+                self._stream.sendall(lead)
+                first = self._heard.readline()
+            said = json.loads(first) if first else self._said_again(command, lead)
+            if "ready" not in said:
+                raise self._refused(said)
             self._stream.settimeout(None)
         except (OSError, ValueError) as error:
             self._heard.close()
@@ -259,6 +261,19 @@ class _Line:
             self._stream.shutdown(socket.SHUT_RDWR)  # who reads it hears that
         self._stream.close()
         self._connection.close()
+
+    def _said_again(self, command: str, lead: bytes) -> dict[str, str]:
+        """What another one says, with its errors, as this ended without a word: Ray's core aborts, say."""
+        if isinstance(self._connection, socket.socket):
+            return {}
+        done = self._connection.run(command, data=lead, timeout_s=_BEGIN_S)
+        if done.out.startswith("{") and "ready" not in (said := json.loads(done.out.partition("\n")[0])):
+            return dict(said)
+        # Of what aborts, its stack comes last.
+        lines = done.err.partition("*** StackTrace")[0].partition("Fatal Python error")[0].split("\n")
+        words = ([line.strip() for line in lines if line.strip()] or ["it says nothing"])[-1]
+        began = not done.code or 128 < done.code < 255  # by a signal; 255 is a login's that fails
+        return {"ended" if began else "unable": words[:400]}
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError, ValueError), self._heard:
@@ -316,8 +331,13 @@ class _Line:
                 f"Does its head run, and can {where} connect to it? The address is in {settings.file}. If it "
                 f"wants a token, or has TLS: {guards}",
             )
+        if "ended" in said:
+            return ProviderError(
+                f"Ray at {settings.address} ended what spoke with it on {where}: {said['ended']}",
+                f"Is its head well? If it wants a token, or has TLS: {guards}",
+            )
         return ProviderError(
-            f"{where} does not start what speaks with Ray",
+            f"{where} does not start what speaks with Ray: {said.get('unable', 'it ends at once')}",
             f"Mend login, via or python in {settings.file}. On no node of that Ray its address has to be "
             "ray://HOST:10001.",
         )
