@@ -10,11 +10,13 @@ import concurrent.futures
 import contextlib
 import itertools
 import json
+import re
 import shlex
 import socket
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -217,11 +219,11 @@ class _Line:
         self._heard = self._stream.makefile("rb")
         try:
             self._stream.settimeout(_LENT_S if self.is_borrowed else _BEGIN_S)
-            first = b""
+            said = dict[str, Any]()
             with contextlib.suppress(ConnectionError):  # it ended before it had read all
                 self._stream.sendall(lead)
-                first = self._heard.readline()
-            said = json.loads(first) if first else self._said_again(command, lead)
+                said = _first_said(self._heard)
+            said = said or self._said_again(command, lead)
             if "ready" not in said:
                 raise self._refused(said)
             self._stream.settimeout(None)
@@ -267,13 +269,14 @@ class _Line:
         if isinstance(self._connection, socket.socket):
             return {}
         done = self._connection.run(command, data=lead, timeout_s=_BEGIN_S)
-        if done.out.startswith("{") and "ready" not in (said := json.loads(done.out.partition("\n")[0])):
-            return dict(said)
+        lines = done.out.splitlines()
+        if (said := _first_said(lines)) and "ready" not in said:
+            return said
         # Of what aborts, its stack comes last.
-        lines = done.err.partition("*** StackTrace")[0].partition("Fatal Python error")[0].split("\n")
-        words = ([line.strip() for line in lines if line.strip()] or ["it says nothing"])[-1]
-        began = not done.code or 128 < done.code < 255  # by a signal; 255 is a login's that fails
-        return {"ended" if began else "unable": words[:400]}
+        errors = done.err.partition("*** StackTrace")[0].partition("Fatal Python error")[0].splitlines()
+        words = ([line.strip() for line in errors if line.strip()] or ["it says nothing"])[-1]
+        words = re.sub(r"^\[[^]]*\] \S+:\d+: +", "", words)[:400]  # its time and line of code
+        return {"ended" if lines else "unable": words}
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError, ValueError), self._heard:
@@ -334,7 +337,8 @@ class _Line:
         if "ended" in said:
             return ProviderError(
                 f"Ray at {settings.address} ended what spoke with it on {where}: {said['ended']}",
-                f"Is its head well? If it wants a token, or has TLS: {guards}",
+                f"Is its head well? On no node of that Ray its address has to be ray://HOST:10001. If it "
+                f"wants a token, or has TLS: {guards}",
             )
         return ProviderError(
             f"{where} does not start what speaks with Ray: {said.get('unable', 'it ends at once')}",
@@ -355,6 +359,12 @@ def said_by(found: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
     if "gone" in found:
         raise GoneError(found["gone"], "It is asked for again.")
     return found["said"]
+
+
+def _first_said(lines: Iterable[bytes | str]) -> dict[str, Any]:
+    """By what speaks with Ray, beside that it has begun; nothing if it ended before."""
+    said = (dict[str, Any](json.loads(line)) for line in lines)
+    return next((each for each in said if "began" not in each), {})
 
 
 _proxies: dict[tuple[str, ...], RayProxy] = {}

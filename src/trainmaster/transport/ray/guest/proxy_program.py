@@ -556,6 +556,7 @@ def main(about: dict[str, Any]) -> None:
             while rest:
                 rest = rest[os.write(output, rest) :]
 
+    say({"began": True})  # the core of Ray may end us
     try:
         _connect(about["address"])
     except Exception as error:  # noqa: BLE001 - told to who asks
