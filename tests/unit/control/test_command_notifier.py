@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
+import sys
 from contextlib import suppress
 
 import pytest
@@ -28,6 +30,23 @@ class TestCommand(NotifierContract):
     @pytest.fixture
     def hanging(self):
         return CommandNotifier("sleep 60 | sleep 60", os.environ)
+
+
+class TestWords(TestCommand):
+    """As a chat gets them: a line for people."""
+
+    tells_words = True
+
+    @pytest.fixture
+    def make(self, tmp_path):
+        words = "{run} {experiment}/{task} {after} {reason}: {message!r}"
+        code = f"import json, sys; print({words!r}.format(**json.load(sys.stdin)))"
+        command = f"{sys.executable} -c {shlex.quote(code)} >> {tmp_path}/told"
+        return lambda: make_notifier("command", command, os.environ)
+
+    @pytest.fixture
+    def told(self, tmp_path):
+        return lambda: (tmp_path / "told").read_text().splitlines()
 
 
 def test_its_last_words_are_told():
