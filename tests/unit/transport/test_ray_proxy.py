@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -121,6 +122,17 @@ def test_a_python_that_is_not_there_is_told(tmp_path: Path) -> None:
     login = replace(fake_ray(tmp_path), python="/nowhere/python")
     with pytest.raises(ProviderError, match=r"this machine does not start .*: .*/nowhere/python: not found"):
         RayProxy(login, tmp_path).ask("versions")
+
+
+def test_what_cannot_begin_is_told_also_in_an_event_loop(tmp_path: Path) -> None:
+    """Streams to machines have one, and close what is on these."""
+    proxy = RayProxy(fake_ray(tmp_path, "import os; os._exit(1)"), tmp_path)
+
+    async def work() -> None:
+        with pytest.raises(ProviderError, match=r"^Ray at auto ended"):
+            proxy.begin("versions")
+
+    asyncio.run(work())
 
 
 def test_who_checks_a_ray_takes_nothing_from_a_run(tmp_path: Path) -> None:

@@ -268,7 +268,8 @@ class _Line:
         """What another one says, with its errors, as this ended without a word: Ray's core aborts, say."""
         if isinstance(self._connection, socket.socket):
             return {}
-        done = self._connection.run(command, data=lead, timeout_s=_BEGIN_S)
+        with concurrent.futures.ThreadPoolExecutor(1) as apart:  # who asks may be in an event loop
+            done = apart.submit(self._connection.run, command, data=lead, timeout_s=_BEGIN_S).result()
         lines = done.out.splitlines()
         if (said := _first_said(lines)) and "ready" not in said:
             return said
