@@ -62,7 +62,7 @@ class Proxy(RayProxy):
                 {
                     "id": f"{actor}-5f.{next(self.numbers)}", "token": part["token"], "state": "READY",
                     "reason": "", "about": {"address": "10.0.0.1", "user": "ray"}, "leaves_s": None,
-                    "started_s": 1.0, "ended_s": None,
+                    "started_s": 1.0, "ended_s": None, "placed": True,
                 }
                 for part in args[0]
                 for _ in range(part["count"])
@@ -117,9 +117,12 @@ def test_what_waits_for_room_is_queued(tmp_path: Path) -> None:
     (node,) = asked.acquire("c", NodeRequest("worker", 1, "small", token="t"))
     assert not node.is_queued
     assert proxy.seats is not None
-    proxy.seats[0] |= {"state": "STARTING", "started_s": None}
+    proxy.seats[0] |= {"state": "STARTING", "started_s": None, "placed": False}
     (node,) = asked.nodes("c")
     assert (node.is_queued, node.reason) == (True, "it waits for room in Ray")
+    proxy.seats[0] |= {"placed": True}
+    (node,) = asked.nodes("c")
+    assert (node.is_queued, node.reason) == (False, "Ray has room for it, and begins it")
     assert capabilities_of("ray").queues
     assert capabilities_of("kubernetes").queues
 

@@ -129,6 +129,33 @@ def test_a_node_that_does_not_suit_is_left_out(monkeypatch: pytest.MonkeyPatch) 
     assert groups[2:] == [{"bundle_label_selector": [{"ray.io/node-id": "!in(n2)"}]}]
 
 
+def test_what_has_room_and_does_not_begin_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would try for ever; until it has room it is waited for."""
+    ray, state, ahead_s = MagicMock(), ["PENDING"], [0.0]
+    ray.wait.return_value = ([], [])
+    ray.exceptions.RayError = OSError
+    ray.util.placement_group_table.side_effect = lambda _: {"state": state[0]}
+    for name in ("ray", "ray.util", "ray.util.placement_group", "ray.util.scheduling_strategies"):
+        monkeypatch.setitem(sys.modules, name, ray)
+    monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program._leaving", dict)
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s[0], sleep=time.sleep)
+    monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program.time", clock)
+    keeper = Keeper("k", "n", "", "", "")
+    part = {"token": "t", "role": "worker", "count": 1, "kind": {"resources": {}, "labels": {}}}
+    keeper.take([{**part, "scratch": "/t", "lease_s": 60.0}], 1e6, 1e6)
+    seen = []
+    for ahead_s[0], state[0] in (
+        (700.0, "PENDING"),
+        (1400.0, "CREATED"),
+        (1900.0, "CREATED"),
+        (2100.0, "CREATED"),
+    ):
+        (seat,) = keeper.look()["seats"]
+        seen.append((seat["state"], seat["placed"]))
+    assert seen == [("STARTING", False), ("STARTING", True), ("STARTING", True), ("GONE", True)]
+    assert "has begun nothing there for 600 s" in seat["reason"]
+
+
 def test_a_node_that_does_not_say_its_time_is_told_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends no look at all of them."""
 

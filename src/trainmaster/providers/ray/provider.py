@@ -275,7 +275,9 @@ class RayProvider(LedgerProvider):
     def _seen(self, said: Mapping[str, Any]) -> SeenMachine:
         state, leaves_s = NodeState(said["state"]), said["leaves_s"]
         if state is NodeState.STARTING:
-            return SeenMachine(state, "it waits for room in Ray", is_queued=True)
+            placed = said.get("placed")
+            words = "Ray has room for it, and begins it" if placed else "it waits for room in Ray"
+            return SeenMachine(state, words, is_queued=not placed)
         if state is NodeState.READY and leaves_s is not None:
             return SeenMachine(NodeState.LEAVING, "Ray takes its node back", self._clock() + leaves_s)
         return SeenMachine(state)

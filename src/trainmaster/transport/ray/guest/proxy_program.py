@@ -41,6 +41,8 @@ _PARTING_S = 15.0
 _LOOK_S = 15.0
 #: A node that did not suit is asked for again then: somebody may have made room on its disk.
 _UNFIT_S = 600.0
+#: In which what is placed begins: Ray itself tries for ever.
+_BEGIN_S = 600.0
 #: What a head says of a client's server that has died before it was one.
 _STILLBORN = (
     "Starting Ray client server failed", "ZombieProcess", "NoSuchProcess", "Proxy failed to Connect",
@@ -126,7 +128,7 @@ class Keeper:
     def take(self, parts: list[dict[str, Any]], until: float, lease_s: float) -> dict[str, Any]:
         """Have machines for each part: in bundles of the same kind that are free, else in a new group."""
         with self._lock:
-            self.renew(max(until, self._until), lease_s)
+            self.renew(until, lease_s)
             wanted = []
             for part in parts:
                 there = sum(seat["token"] == part["token"] for seat in self._seats)
@@ -152,7 +154,7 @@ class Keeper:
 
     def renew(self, until: float, lease_s: float) -> None:
         """Live so long from now on."""
-        self._until, self._over = until, time.monotonic() + lease_s
+        self._until, self._over = max(until, self._until), time.monotonic() + lease_s
 
     def give(self, ids: list[str]) -> None:
         """Give machines back; a group whose last one it was goes."""
@@ -233,7 +235,7 @@ class Keeper:
         seat = {
             "id": id, "token": part["token"], "role": part["role"], "group": group, "index": index,
             "actor": actor, "asked": actor.about.remote(), "stays": actor.stay.remote(), "about": {},
-            "state": "STARTING", "reason": "", "started": 0.0, "ended": 0.0, "over": False,
+            "state": "STARTING", "reason": "", "placed": 0.0, "started": 0.0, "ended": 0.0, "over": False,
         }  # fmt: skip
         self._seats.append(seat)
 
@@ -256,6 +258,11 @@ class Keeper:
             if not seat["reason"] and ray.wait([seat["stays"]], timeout=0)[0]:
                 ray.get(seat["stays"])
                 seat["reason"] = "what was ours there has ended: its lease was over, or it was killed"
+            if not seat["about"]:
+                table, now = ray.util.placement_group_table(seat["group"]["pg"]), time.monotonic()
+                seat["placed"] = (seat["placed"] or now) if table.get("state") == "CREATED" else 0.0
+                if seat["placed"] and now - seat["placed"] > _BEGIN_S:
+                    seat["reason"] = f"Ray has room for it, but has begun nothing there for {_BEGIN_S:.0f} s"
         except ray.exceptions.RayError as error:
             seat["reason"] = " ".join(str(error).split())[:600]
         if seat["reason"]:
@@ -267,7 +274,7 @@ class Keeper:
         leaves_s = None if state != "READY" else leaving.get(about["node"])
         return {
             "id": seat["id"], "token": seat["token"], "role": seat["role"], "state": state,
-            "reason": seat["reason"], "about": about, "leaves_s": leaves_s,
+            "reason": seat["reason"], "about": about, "leaves_s": leaves_s, "placed": bool(seat["placed"]),
             "started_s": now - seat["started"] if seat["started"] else None,
             "ended_s": now - seat["ended"] if seat["over"] else None,
         }  # fmt: skip
