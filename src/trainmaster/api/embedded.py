@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from trainmaster.api.port_forward import PortForward
     from trainmaster.api.protocol import Stream
     from trainmaster.service import OfferFilter, ProfileProgress, Quote
-    from trainmaster.service.driving.driving import Move
     from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.driving.worlds import Session
     from trainmaster.service.images import HomeImages
@@ -251,12 +250,10 @@ class EmbeddedClient:
 
                 drive_away(self._service, session, self._environ, watcher, interrupts.started, tell)
             else:
-                move: Move | None = None
-                if session.recipe.places_left:
-                    from trainmaster.service.driving.moving import moved
+                from trainmaster.service.driving.driving import Driving
 
-                    move = moved
-                self._service.drive(session, self._environ, watcher, interrupts.started, move=move)
+                given = (self._service, session, self._environ, watcher, interrupts.started)
+                Driving(*given, may_move=True).run()
 
         return WorkStream(work, interrupts.ask)
 

@@ -31,9 +31,10 @@ def drive(
 
             drive_away(service, session, os.environ, None, lambda it: catch_signals(it.interrupt), print)
         else:
-            from trainmaster.service.driving.moving import moved
+            from trainmaster.service.driving.driving import Driving
 
-            service.drive(session, os.environ, on_start=lambda it: catch_signals(it.interrupt), move=moved)
+            given = (service, session, os.environ)
+            Driving(*given, on_start=lambda it: catch_signals(it.interrupt), may_move=True).run()
 
 
 def drive_many(number: Annotated[int, typer.Argument()]) -> None:

@@ -25,11 +25,8 @@ from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.advisor.papers.recommend import Wish
-    from trainmaster.control.loop.controller import LoopIntervals, Watcher
-    from trainmaster.service.driving.driving import Move, OnStart
-    from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.sessions import AgreedClusters
-    from trainmaster.service.driving.worlds import HandOver, Session
+    from trainmaster.service.driving.worlds import Session
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.quotes.history import History
     from trainmaster.service.quotes.home_load import HomeLoad
@@ -114,28 +111,6 @@ class Service(OpenHome):
             thread.start()
             left.append(thread.finish())
         return "\n".join(line for line in left if line)
-
-    def drive(
-        self,
-        session: Session,
-        environ: Mapping[str, str],
-        watcher: Watcher | None = None,
-        on_start: OnStart | None = None,
-        pace: LoopIntervals | None = None,
-        files: Replication | None = None,
-        hand_over: HandOver | None = None,
-        move: Move | None = None,
-    ) -> None:
-        """Drive a run to its end; see `trainmaster.service.driving.driving.drive`.
-
-        Raises:
-            InterruptedByUser: its members were stopped; it can be resumed.
-            LeaseLostError: another process drives it now.
-            ExecutorError: the node cannot be reached.
-        """
-        from trainmaster.service.driving.driving import drive
-
-        drive(self, session, environ, watcher, on_start, pace, files, hand_over, move)
 
     def cancel(self, run: str, environ: Mapping[str, str]) -> None:
         """Ask for the end of a run; of an undriven one, what is left is stopped here.

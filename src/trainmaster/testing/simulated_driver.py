@@ -375,7 +375,7 @@ class Driver:
     # --- driving -----------------------------------------------------------------------------------------
 
     def drive(self, lease: Lease) -> None:
-        """See `trainmaster.service.driving.driving.drive`."""
+        """See `trainmaster.service.driving.driving.Driving`."""
         failures, store = self.failures, self.failures.store
         try:
             with self.process.at_work():

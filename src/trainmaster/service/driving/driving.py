@@ -1,4 +1,4 @@
-"""`drive`: puts together what a run needs, and drives it to its end."""
+"""`Driving`: puts together what a run needs, and drives it to its end."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.decide.budget import SavingMoney
 from trainmaster.control.loop.attempt_actions import AttemptActions
@@ -50,154 +50,322 @@ _ASKED_AGAIN_S: Final = 900.0
 OnStart = Callable[[Controller], None]
 
 
-class Move(Protocol):
-    """Has a run go on in the next of its places: `trainmaster.service.driving.moving.moved`."""
+@dataclass(frozen=True, slots=True)
+class Driving:
+    """How a run is driven.
 
-    def __call__(
-        self,
-        opened: OpenHome,
-        session: Session,
-        world: World,
-        controller: Controller,
-        environ: Mapping[str, str],
-        why: str,
-        tell: Callable[[str], None],
-    ) -> Session | None:
-        """With what it goes on; None where it waits on."""
-
-
-def drive(
-    opened: OpenHome,
-    session: Session,
-    environ: Mapping[str, str],
-    watcher: Watcher | None = None,
-    on_start: OnStart | None = None,
-    pace: LoopIntervals | None = None,
-    files: Replication | None = None,
-    hand_over: HandOver | None = None,
-    move: Move | None = None,
-) -> None:
-    """Drive a run to its end, or until it is handed over; see `Service.drive`.
-
-    ``files`` sends the files of the run, instead of how its home does. ``hand_over`` says when another driver
-    goes on; the lease is kept for it then. Where it has no machines, ``move`` has it go on elsewhere.
+    Args:
+        opened: its home.
+        session: of the run.
+        environ: of the caller: settings and credentials.
+        watcher: is told what happens.
+        on_start: called with the controller before it starts.
+        pace: of its loop.
+        files: sends the files of the run, instead of how its home does.
+        hand_over: says when another driver goes on; the lease is kept for it then.
+        may_move: where it has no machines it may go on in the next of its places.
     """
-    forbid_core_dumps()
-    if move is None and session.recipe.places_left:
-        session = replace(session, recipe=session.recipe.model_copy(update={"places_left": ()}))
-    going: Session | None = session
-    asked_at = -math.inf
-    while going is not None:
-        going, asked_at = _drive_there(
-            opened, going, environ, watcher, on_start, pace, files, hand_over, move, asked_at
+
+    opened: OpenHome
+    session: Session
+    environ: Mapping[str, str]
+    watcher: Watcher | None = None
+    on_start: OnStart | None = None
+    pace: LoopIntervals = USUAL_PACE
+    files: Replication | None = None
+    hand_over: HandOver | None = None
+    may_move: bool = False
+
+    def run(self) -> None:
+        """Drive it to its end, or until it is handed over.
+
+        Raises:
+            InterruptedByUser: its members were stopped; it can be resumed.
+            LeaseLostError: another process drives it now.
+            ExecutorError: the node cannot be reached.
+        """
+        forbid_core_dumps()
+        session: Session | None = self.session
+        if not self.may_move and self.session.recipe.places_left:
+            recipe = self.session.recipe.model_copy(update={"places_left": ()})
+            session = replace(self.session, recipe=recipe)
+        asked_at = -math.inf
+        while session is not None:
+            session, asked_at = replace(self, session=session)._in_place(asked_at)
+
+    def _in_place(self, asked_at: float) -> tuple[Session | None, float]:
+        """Drive it in one place; with what, and since when, it goes on in another, None if it does not.
+
+        ``asked_at``: when other places were asked in vain, by the clock of `boot_s`.
+        """
+        opened, session, hand_over = self.opened, self.session, self.hand_over
+        if self.watcher is not None:
+            opened.database.patience.tell = self.watcher.say
+        files = self.files or opened.replicas.replication(session.lease, self.environ)
+        delivery, feeding = self._delivery(), self._feeding()
+        controllers: list[Controller] = []
+        is_left, going = False, None
+
+        def started(controller: Controller) -> None:
+            controllers.append(controller)
+            if self.on_start is not None:
+                self.on_start(controller)
+
+        try:
+            for each in (delivery, feeding):
+                if each is not None:
+                    each.start()
+            if files is not None:
+                files.begin()
+            if capabilities_of(session.recipe.provider).is_here:
+                made: AbstractContextManager[World] = nullcontext(world_here(opened, session, self.environ))
+            else:
+                was_asked = asked_at > -math.inf
+                given = (opened, session, self.environ, self._tell, files, hand_over)
+                made = world_of_machines(*given, was_asked)
+            with made as world:
+
+                def gives_up() -> str:
+                    """Why other places are to be asked now."""
+                    is_time = boot_s() - asked_at > _ASKED_AGAIN_S
+                    return world.nodes.elsewhere if world.nodes is not None and is_time else ""
+
+                def is_due() -> bool:
+                    return hand_over is not None and hand_over.is_due()
+
+                def leaves() -> bool:
+                    return is_due() or bool(gives_up())
+
+                may_leave = hand_over is not None or session.recipe.places_left
+                self._drive(world, started, files, leaves if may_leave else None)
+                controller = controllers[-1]
+                is_left = controller.run_state.state is not State.DONE
+                if is_left and not is_due():
+                    going = session
+                    if self.may_move and (why := gives_up()):
+                        from trainmaster.service.driving.moving import moved
+
+                        there = moved(opened, session, world, controller, self.environ, why, self._tell)
+                        going, asked_at = (session, boot_s()) if there is None else (there, -math.inf)
+                    if controller.interrupts:  # the next one would not know
+                        is_left = False
+                        raise controller.interrupted
+        finally:
+            if files is not None:
+                with suppress(StoreError):  # the next driver sends the rest
+                    # Where the end could not be recorded, the next driver needs the keys.
+                    is_over = bool(controllers) and controllers[-1].is_over
+                    files.close(controllers[-1].run_state if is_over else None)
+            if not is_left:
+                with suppress(StoreError):  # it expires by itself, and is broken when this process ends
+                    opened.database.release(session.lease, time.time())
+            with suppress(StoreError):  # the run matters more; also of one that was interrupted
+                self._record_truth()
+            # Last: neither a quote nor what waits for the run or resumes it waits for what is told.
+            for controller in controllers:
+                if controller.is_over:
+                    for left in _finish(delivery, feeding, controller):
+                        self._tell(left)
+            for each in (delivery, feeding):
+                if each is not None:
+                    each.stop()
+        return going, asked_at
+
+    def _delivery(self) -> Delivery | None:
+        """Tells those whom the recipe names what happens."""
+        if not self.session.recipe.notify:
+            return None
+        from trainmaster.service.notifications.delivery import Delivery
+
+        return Delivery(self.opened.database, self.session.lease, self.session.recipe.notify, self.environ)
+
+    def _feeding(self) -> SinkThread | None:
+        """Sends what tasks report to where the recipe says; on a server that does so for all runs."""
+        database, session = self.opened.database, self.session
+        if session.recipe.sinks is None or database.run_row(session.run)["submitted_by"] is not None:
+            return None
+        from trainmaster.service.sinks.feeding import SinkFeeder
+        from trainmaster.service.sinks.sink_thread import SinkThread
+
+        return SinkThread(SinkFeeder(self.opened, self.environ), session.run)
+
+    def _drive(
+        self,
+        world: World,
+        on_start: OnStart,
+        files: Replication | None,
+        leaves: Callable[[], bool] | None,
+    ) -> None:
+        opened, session = self.opened, self.session
+        database, recipe, run = opened.database, session.recipe, session.run
+        home, row = opened.home_of(run), database.run_row(run)
+        world.executor.open(run, world.capacity, world.base, session.lease.token)
+        snapshot = opened.replicas.code(row)
+
+        def find_models(experiment: str, best: str | None) -> list[tuple[int, str]]:
+            from trainmaster.service.models.model_names import find_models
+
+            return find_models(database, run, experiment, best)
+
+        facts = _facts(database, session.lease, files)
+        actions = AttemptActions(
+            home=home,
+            run=run,
+            recipe=world.recipe,
+            secrets=session.secrets,
+            find_models=find_models,
+            slots=world.slots,
+            site=world.site,
+            owner=owner_of(row, home),
+            is_foreign=row["team"] is not None,
+            facts=facts,
+        )
+        actions.jobs.published = world.meter.publishing.learn
+        run_state = load_run_state(database, run, recipe, world.slots)
+        services = None
+        if any(each.serve is not None for each in recipe.experiments.values()):
+            from trainmaster.service.endpoints.service_world import services_of
+
+            services = services_of(opened.of_team(row["team"]), run, recipe, world.nodes)
+            actions.served = services.model_of
+        controller = Controller(
+            database=database if files is None else files.records(database, run_state),
+            lease=session.lease,
+            run_state=run_state,
+            actions=actions,
+            executor=world.executor,
+            policies=world.policies,
+            recorder=make_recorder(
+                database,
+                home,
+                run,
+                recipe,
+                snapshot,
+                world.machine,
+                world.policies,
+                where=world.where,
+                facts=facts,
+            ),
+            watcher=self.watcher,
+            meter=world.meter,
+            allowance=world.allowance,
+            forecaster=self._forecaster(snapshot, world, facts, run_state),
+            machines=world.machines,
+            saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
+            silence=StoreSilence(home.store_url),
+            judge=lambda experiment, gate: database.verdict(run, experiment, gate),
+            services=services,
+            pace=self.pace,
+            leaves=leaves,
+        )
+        on_start(controller)
+        database.patience.hurried = lambda: controller.interrupts > 1
+        try:
+            controller.run()
+        finally:
+            database.patience.hurried = None
+            if services is not None:
+                services.close()
+            if controller.is_over:
+                world.finish(controller)
+                data = home.data_directory(run)
+                if data.is_dir():
+                    from trainmaster.control.attempt.data_sources import withdraw_volumes
+
+                    withdraw_volumes(data)
+
+    def _forecaster(self, snapshot: Path, world: World, facts: RunFacts, run_state: RunState) -> Forecaster:
+        """Looks after the quote; after slow machines and sizes of gangs where the recipe asks for that."""
+        from trainmaster.service.quotes.adapter import Adapter
+
+        session = self.session
+        tracker = self._tracker(snapshot, world)
+        names = [name for name, each in session.recipe.experiments.items() if each.adapt]
+        earlier = queries.experiment_notes(self.opened.database, session.run, names)
+        told = [(row["experiment"], row["message"]) for row in earlier if row["topic"] == ADAPTED]
+        resizer = None
+        if any(map(may_resize, session.recipe.experiments.values())):
+            from trainmaster.service.quotes.resizer import Resizer
+
+            resizer = Resizer(
+                tracker,
+                session.run,
+                session.recipe,
+                world.executor,
+                world.nodes,
+                world.costs,
+                facts,
+                self._most_usd_per_hour(world),
+                told,
+            )
+            resizer.begin(run_state)
+        return Adapter(tracker, session.run, session.recipe, world.nodes, world.costs, resizer, told)
+
+    def _tracker(self, snapshot: Path, world: World) -> QuoteTracker:
+        from trainmaster.service.quotes.home_load import HomeLoad
+
+        opened, session = self.opened, self.session
+        row, now = opened.database.run_row(session.run), HomeLoad.now()  # what it runs adds to that itself
+        load = now.of(named_places(session.recipe))
+
+        def score(kind: str) -> str:
+            from trainmaster.service.quotes.score import score_line
+
+            return score_line(opened.database, opened.home.identity(), kind, session.recipe.provider)
+
+        def beside() -> dict[str, Overhead]:
+            from trainmaster.service.quotes.phase_records import phases_of
+
+            found = phases_of(opened.of_team(row["team"]), session.recipe, {}, snapshot, load)
+            return {name: each.beside("local", "", "") for name, each in found.items()}
+
+        def others_s() -> Sequence[float]:
+            from trainmaster.service.quotes.other_jobs import other_jobs_s
+
+            return other_jobs_s(opened.database, row["team"])
+
+        return QuoteTracker(
+            database=opened.database,
+            recipe=session.recipe,
+            run=session.run,
+            histories=lambda: histories(
+                opened.database, opened.home, session.recipe, snapshot, row["team"], load
+            ),
+            elapsed=lambda now: row["earlier_s"] + max(now - (row["session_at"] or now), 0.0),
+            slots=world.slots,
+            costs=world.costs,
+            score=score,
+            beside=beside,
+            promised=_nothing if world.allowance is None else world.allowance.hurry,
+            where=world.where,
+            load=now.load,
+            others_s=others_s if world.costs is None else None,
+            told_before={each["message"] for each in queries.last_notes(opened.database, session.run, 1_000)},
         )
 
+    def _most_usd_per_hour(self, world: World) -> float:
+        """What its machines may cost at a time. A team's limit was shared out when its runs were admitted."""
+        from trainmaster.service.teams.team_budget import OWNER, Budgets
 
-def _drive_there(
-    opened: OpenHome,
-    session: Session,
-    environ: Mapping[str, str],
-    watcher: Watcher | None,
-    on_start: OnStart | None,
-    pace: LoopIntervals | None,
-    files: Replication | None,
-    hand_over: HandOver | None,
-    move: Move | None,
-    asked_at: float,
-) -> tuple[Session | None, float]:
-    """Drive a run in one place; with what, and since when, it goes on in another, None if it does not.
+        opened, session = self.opened, self.session
+        limits = Budgets(opened.database.read, opened.database.clock_s())
+        team = opened.database.run_row(session.run)["team"] or OWNER
+        if world.nodes is not None and limits[team].usd_per_hour is not None:
+            return sum(record.plan.usd_per_hour for record in world.nodes.records())
+        return (session.recipe.budget and session.recipe.budget.usd_per_hour) or math.inf
 
-    ``asked_at``: when other places were asked in vain, by the clock of `boot_s`; see `drive` for the others.
-    """
-    if watcher is not None:
-        opened.database.patience.tell = watcher.say
-    files = files or opened.replicas.replication(session.lease, environ)
-    delivery = _delivery(opened, session, environ)
-    feeding = _feeding(opened, session, environ)
-    controllers: list[Controller] = []
-    is_left, going = False, None
+    def _record_truth(self) -> None:
+        database, run = self.opened.database, self.session.run
+        row = database.run_row(run)
+        if row["state"] == State.DONE:
+            now = database.clock_s()
+            time_s = run_seconds(row, now) - queued_seconds(row, now)
+            record_truth(database, run, row["reason"], time_s, row["cost_usd"])
 
-    def started(controller: Controller) -> None:
-        controllers.append(controller)
-        if on_start is not None:
-            on_start(controller)
-
-    try:
-        for each in (delivery, feeding):
-            if each is not None:
-                each.start()
-        if files is not None:
-            files.begin()
-        if capabilities_of(session.recipe.provider).is_here:
-            made: AbstractContextManager[World] = nullcontext(world_here(opened, session, environ))
-        else:
-            was_asked = asked_at > -math.inf
-            made = world_of_machines(opened, session, environ, _teller(watcher), files, hand_over, was_asked)
-        with made as world:
-
-            def gives_up() -> str:
-                """Why other places are to be asked now."""
-                is_time = boot_s() - asked_at > _ASKED_AGAIN_S
-                return world.nodes.elsewhere if world.nodes is not None and is_time else ""
-
-            def is_due() -> bool:
-                return hand_over is not None and hand_over.is_due()
-
-            def leaves() -> bool:
-                return is_due() or bool(gives_up())
-
-            may_leave = hand_over is not None or session.recipe.places_left
-            pace, leaving = pace or USUAL_PACE, leaves if may_leave else None
-            _drive(opened, session, world, watcher, started, pace, files, leaving)
-            controller = controllers[-1]
-            is_left = controller.run_state.state is not State.DONE
-            if is_left and not is_due():
-                going = session
-                if move is not None and (why := gives_up()):
-                    there = move(opened, session, world, controller, environ, why, _teller(watcher))
-                    going, asked_at = (session, boot_s()) if there is None else (there, -math.inf)
-                if controller.interrupts:  # the next one would not know
-                    is_left = False
-                    raise controller.interrupted
-    finally:
-        if files is not None:
-            with suppress(StoreError):  # the next driver sends the rest
-                # Where the end could not be recorded, the next driver needs the keys.
-                is_over = bool(controllers) and controllers[-1].is_over
-                files.close(controllers[-1].run_state if is_over else None)
-        if not is_left:
-            with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
-                opened.database.release(session.lease, time.time())
-        with suppress(StoreError):  # the run matters more; also of one that was interrupted
-            _record_truth(opened, session.run)
-        # Last: neither a quote nor what waits for the run or resumes it waits for what is told.
-        for controller in controllers:
-            if controller.is_over:
-                for left in _finish(delivery, feeding, controller):
-                    _teller(watcher)(left)
-        for each in (delivery, feeding):
-            if each is not None:
-                each.stop()
-    return going, asked_at
-
-
-def _delivery(opened: OpenHome, session: Session, environ: Mapping[str, str]) -> Delivery | None:
-    """Tells those whom the recipe names what happens."""
-    if not session.recipe.notify:
-        return None
-    from trainmaster.service.notifications.delivery import Delivery
-
-    return Delivery(opened.database, session.lease, session.recipe.notify, environ)
-
-
-def _feeding(opened: OpenHome, session: Session, environ: Mapping[str, str]) -> SinkThread | None:
-    """Sends what tasks report to where the recipe says; on a server that does so for all runs."""
-    if session.recipe.sinks is None or opened.database.run_row(session.run)["submitted_by"] is not None:
-        return None
-    from trainmaster.service.sinks.feeding import SinkFeeder
-    from trainmaster.service.sinks.sink_thread import SinkThread
-
-    return SinkThread(SinkFeeder(opened, environ), session.run)
+    def _tell(self, line: str) -> None:
+        """A line for the user, if anybody watches."""
+        if self.watcher is not None:
+            self.watcher.say(line)
 
 
 def _finish(delivery: Delivery | None, feeding: SinkThread | None, controller: Controller) -> Iterator[str]:
@@ -206,94 +374,6 @@ def _finish(delivery: Delivery | None, feeding: SinkThread | None, controller: C
     for each in (delivery, feeding):
         if each is not None and (left := each.finish(lambda: controller.interrupts > interrupts)):
             yield left
-
-
-def _drive(
-    opened: OpenHome,
-    session: Session,
-    world: World,
-    watcher: Watcher | None,
-    on_start: OnStart,
-    pace: LoopIntervals,
-    files: Replication | None,
-    leaves: Callable[[], bool] | None,
-) -> None:
-    database, recipe, run = opened.database, session.recipe, session.run
-    home, row = opened.home_of(run), database.run_row(run)
-    world.executor.open(run, world.capacity, world.base, session.lease.token)
-    snapshot = opened.replicas.code(row)
-
-    def find_models(experiment: str, best: str | None) -> list[tuple[int, str]]:
-        from trainmaster.service.models.model_names import find_models
-
-        return find_models(database, run, experiment, best)
-
-    facts = _facts(database, session.lease, files)
-    actions = AttemptActions(
-        home=home,
-        run=run,
-        recipe=world.recipe,
-        secrets=session.secrets,
-        find_models=find_models,
-        slots=world.slots,
-        site=world.site,
-        owner=owner_of(row, home),
-        is_foreign=row["team"] is not None,
-        facts=facts,
-    )
-    actions.jobs.published = world.meter.publishing.learn
-    run_state = load_run_state(database, run, recipe, world.slots)
-    services = None
-    if any(each.serve is not None for each in recipe.experiments.values()):
-        from trainmaster.service.endpoints.service_world import services_of
-
-        services = services_of(opened.of_team(row["team"]), run, recipe, world.nodes)
-        actions.served = services.model_of
-    controller = Controller(
-        database=database if files is None else files.records(database, run_state),
-        lease=session.lease,
-        run_state=run_state,
-        actions=actions,
-        executor=world.executor,
-        policies=world.policies,
-        recorder=make_recorder(
-            database,
-            home,
-            run,
-            recipe,
-            snapshot,
-            world.machine,
-            world.policies,
-            where=world.where,
-            facts=facts,
-        ),
-        watcher=watcher,
-        meter=world.meter,
-        allowance=world.allowance,
-        forecaster=_forecaster(opened, session, snapshot, world, facts, run_state),
-        machines=world.machines,
-        saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
-        silence=StoreSilence(home.store_url),
-        judge=lambda experiment, gate: database.verdict(run, experiment, gate),
-        services=services,
-        pace=pace,
-        leaves=leaves,
-    )
-    on_start(controller)
-    database.patience.hurried = lambda: controller.interrupts > 1
-    try:
-        controller.run()
-    finally:
-        database.patience.hurried = None
-        if services is not None:
-            services.close()
-        if controller.is_over:
-            world.finish(controller)
-            data = home.data_directory(run)
-            if data.is_dir():
-                from trainmaster.control.attempt.data_sources import withdraw_volumes
-
-                withdraw_volumes(data)
 
 
 def _facts(database: Database, lease: Lease, files: Replication | None) -> RunFacts:
@@ -308,105 +388,5 @@ def _facts(database: Database, lease: Lease, files: Replication | None) -> RunFa
     return RunFacts(facts_of(database, lease.run), record)
 
 
-def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -> QuoteTracker:
-    from trainmaster.service.quotes.home_load import HomeLoad
-
-    row, now = opened.database.run_row(session.run), HomeLoad.now()  # what it runs adds to that itself
-    load = now.of(named_places(session.recipe))
-
-    def score(kind: str) -> str:
-        from trainmaster.service.quotes.score import score_line
-
-        return score_line(opened.database, opened.home.identity(), kind, session.recipe.provider)
-
-    def beside() -> dict[str, Overhead]:
-        from trainmaster.service.quotes.phase_records import phases_of
-
-        found = phases_of(opened.of_team(row["team"]), session.recipe, {}, snapshot, load)
-        return {name: each.beside("local", "", "") for name, each in found.items()}
-
-    def others_s() -> Sequence[float]:
-        from trainmaster.service.quotes.other_jobs import other_jobs_s
-
-        return other_jobs_s(opened.database, row["team"])
-
-    return QuoteTracker(
-        database=opened.database,
-        recipe=session.recipe,
-        run=session.run,
-        histories=lambda: histories(
-            opened.database, opened.home, session.recipe, snapshot, row["team"], load
-        ),
-        elapsed=lambda now: row["earlier_s"] + max(now - (row["session_at"] or now), 0.0),
-        slots=world.slots,
-        costs=world.costs,
-        score=score,
-        beside=beside,
-        promised=_nothing if world.allowance is None else world.allowance.hurry,
-        where=world.where,
-        load=now.load,
-        others_s=others_s if world.costs is None else None,
-        told_before={each["message"] for each in queries.last_notes(opened.database, session.run, 1_000)},
-    )
-
-
-def _forecaster(
-    opened: OpenHome,
-    session: Session,
-    snapshot: Path,
-    world: World,
-    facts: RunFacts,
-    run_state: RunState,
-) -> Forecaster:
-    """Keeps an eye on the quote, and on slow machines and sizes of gangs where the recipe asks for that."""
-    from trainmaster.service.quotes.adapter import Adapter
-
-    tracker = _tracker(opened, session, snapshot, world)
-    names = [name for name, each in session.recipe.experiments.items() if each.adapt]
-    earlier = queries.experiment_notes(opened.database, session.run, names)
-    told = [(row["experiment"], row["message"]) for row in earlier if row["topic"] == ADAPTED]
-    resizer = None
-    if any(map(may_resize, session.recipe.experiments.values())):
-        from trainmaster.service.quotes.resizer import Resizer
-
-        resizer = Resizer(
-            tracker,
-            session.run,
-            session.recipe,
-            world.executor,
-            world.nodes,
-            world.costs,
-            facts,
-            _most_usd_per_hour(opened, session, world),
-            told,
-        )
-        resizer.begin(run_state)
-    return Adapter(tracker, session.run, session.recipe, world.nodes, world.costs, resizer, told)
-
-
-def _most_usd_per_hour(opened: OpenHome, session: Session, world: World) -> float:
-    """What its machines may cost at a time. A team's limit was shared out when its runs were admitted."""
-    from trainmaster.service.teams.team_budget import OWNER, Budgets
-
-    limits = Budgets(opened.database.read, opened.database.clock_s())
-    team = opened.database.run_row(session.run)["team"] or OWNER
-    if world.nodes is not None and limits[team].usd_per_hour is not None:
-        return sum(record.plan.usd_per_hour for record in world.nodes.records())
-    return (session.recipe.budget and session.recipe.budget.usd_per_hour) or math.inf
-
-
-def _record_truth(opened: OpenHome, run: str) -> None:
-    row = opened.database.run_row(run)
-    if row["state"] == State.DONE:
-        now = opened.database.clock_s()
-        time_s = run_seconds(row, now) - queued_seconds(row, now)
-        record_truth(opened.database, run, row["reason"], time_s, row["cost_usd"])
-
-
 def _nothing() -> None:
     """Of a run here, nothing is paid."""
-
-
-def _teller(watcher: Watcher | None) -> Callable[[str], None]:
-    """Lines for the user, if anybody watches."""
-    return (lambda _: None) if watcher is None else watcher.say

@@ -6,7 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trainmaster.cluster.record import ClusterRecord, cluster_id, elsewhere, new_record
+from trainmaster.cluster.renting.plan import dearest_usd_per_hour, most_at_once
+from trainmaster.cluster.renting.plan_clusters import pinned
+from trainmaster.control.task.gangs import sized_recipe
+from trainmaster.db.run_facts import facts_of
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.models.unpublished_models import renewed
+from trainmaster.service.places.next_place import next_place
+from trainmaster.service.renting.cheapest import plans_of
+from trainmaster.service.teams.admission import entrance
+from trainmaster.service.teams.team_budget import OWNER
 from trainmaster.spec.errors import LeaseLostError, TrainmasterError, one_line
+from trainmaster.spec.facts import RunFacts
 from trainmaster.spec.redaction import redacted
 
 if TYPE_CHECKING:
@@ -44,19 +56,6 @@ def moved(
     Raises:
         LeaseLostError: somebody else drives the run.
     """
-    from trainmaster.cluster.record import ClusterRecord, cluster_id, elsewhere, new_record
-    from trainmaster.cluster.renting.plan import dearest_usd_per_hour, most_at_once
-    from trainmaster.cluster.renting.plan_clusters import pinned
-    from trainmaster.control.task.gangs import sized_recipe
-    from trainmaster.db.run_facts import facts_of
-    from trainmaster.providers.capabilities import capabilities_of
-    from trainmaster.service.models.unpublished_models import renewed
-    from trainmaster.service.places.next_place import next_place
-    from trainmaster.service.renting.cheapest import plans_of
-    from trainmaster.service.teams.admission import entrance
-    from trainmaster.service.teams.team_budget import OWNER
-    from trainmaster.spec.facts import RunFacts
-
     database, before = opened.database, session.recipe.provider
     row = database.run_row(session.run)
     home = opened.of_team(row["team"])

@@ -15,7 +15,7 @@ from trainmaster.control.checks.preflight import why_bound_by_data
 from trainmaster.db import AcceptedRun, Database, Lease, Submission, run_facts
 from trainmaster.db.endpoint_changes import registering
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.driving.driving import drive
+from trainmaster.service.driving.driving import Driving
 from trainmaster.service.driving.worlds import Session
 from trainmaster.service.quotes.quote_record import most_usd, quote_summary
 from trainmaster.service.runs.run_names import claim_name
@@ -222,7 +222,8 @@ def resume(
     if lease is not None and row["state"] == State.STOPPING:
         # Its driver was killed while it stopped: what is left of it ends first, then all begins again.
         opened.database.want_stop(run, EndReason.CANCELLED)
-        drive(opened, Session(run, lease, recipe, opened.secrets_of(recipe, environ), []), environ)
+        session = Session(run, lease, recipe, opened.secrets_of(recipe, environ), [])
+        Driving(opened, session, environ).run()
         lease = _acquire(opened, run, environ)
     if lease is None:
         return None
@@ -263,7 +264,7 @@ def cancel(opened: OpenHome, run: str, environ: Mapping[str, str]) -> None:
     lease = _acquire(opened, run, environ)
     if lease is not None:
         recipe = opened.replicas.recipe(opened.database.run_row(run))
-        drive(opened, Session(run, lease, recipe), environ)  # nothing starts any more, so no secrets
+        Driving(opened, Session(run, lease, recipe), environ).run()  # nothing starts any more, so no secrets
 
 
 def answer(opened: OpenHome, run: str, experiment: str, said: Approval, environ: Mapping[str, str]) -> None:

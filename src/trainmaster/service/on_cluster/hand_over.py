@@ -248,15 +248,17 @@ def drive_away(
         service: of the home.
         session: of the run.
         environ: of the caller: settings and credentials.
-        watcher: as of `Service.drive`.
-        on_start: as of `Service.drive`.
+        watcher: as of `Driving`.
+        on_start: as of `Driving`.
         tell: shows lines to the user.
     """
+    from trainmaster.service.driving.driving import Driving
+
     handing = HandingOver(service, session.run, environ, tell)
     note = Note(f"{socket.gethostname()} drives it, until its first machine can")
     service.database.commit(session.lease, [note], time.time())
     try:
-        service.drive(session, environ, watcher, on_start, hand_over=handing)
+        Driving(service, session, environ, watcher, on_start, hand_over=handing).run()
         row = service.database.run_row(session.run)
         if row["state"] == State.DONE or not handing.is_due() or handing.perform(session.lease):
             return
@@ -264,7 +266,7 @@ def drive_away(
         handing.close()
     lease = service.database.acquire(session.run, time.time())
     if lease is not None:  # else another process of this home has taken it
-        service.drive(replace(session, lease=lease), environ, watcher, on_start)
+        Driving(service, replace(session, lease=lease), environ, watcher, on_start).run()
 
 
 class _Ready(NamedTuple):

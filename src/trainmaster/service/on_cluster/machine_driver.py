@@ -159,7 +159,9 @@ class MachineDriver:
             signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=publication.leave).start())
             if device := self._assignment.device:  # what is measured is to be found again at home
                 write_private(self._service.home_of(run).root / DEVICE_FILE, device.encode())
-            self._service.drive(session, self._environ, files=publication)
+            from trainmaster.service.driving.driving import Driving
+
+            Driving(self._service, session, self._environ, files=publication).run()
         else:  # an earlier driver was killed at its end
             lease = database.acquire(run, time.time())
             if lease is None:

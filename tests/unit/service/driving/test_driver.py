@@ -15,6 +15,7 @@ from trainmaster.db.queries import events
 from trainmaster.service import Service
 from trainmaster.service.driving.driver import DRIVERS, SERVERS, Driver, is_taken, pipe_of, take_place
 from trainmaster.service.driving.drivers import Drivers
+from trainmaster.service.driving.driving import Driving
 from trainmaster.service.driving.wake_pipes import SUFFIX, WakePipe, wake_all
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import FullDiskError, StoreError, UsageError
@@ -60,7 +61,7 @@ class Drives:
         self.begun: list[str] = []
         self.bad: dict[str, Exception] = {}
         self.may_end = threading.Event()
-        monkeypatch.setattr(Service, "drive", lambda _, session, *__, **___: self(session.run))
+        monkeypatch.setattr(Driving, "run", lambda driving: self(driving.session.run))
 
     def __call__(self, run):
         self.begun.append(run)
@@ -166,7 +167,7 @@ def test_a_run_that_fails_again_waits_longer(service, send, monkeypatch):
         assert may_fail.acquire(timeout=LONG_S)
         raise UsageError("no value for TOKEN", "Export it.")
 
-    monkeypatch.setattr(Service, "drive", fail)
+    monkeypatch.setattr(Driving, "run", fail)
     monkeypatch.setattr("trainmaster.service.driving.driver._RETRY_S", 0.0)
     driver = Driver(service, os.environ)
     for times in (1, 2, 3):

@@ -17,6 +17,7 @@ from trainmaster.db import RunChange, run_transfer
 from trainmaster.db import database as db_module
 from trainmaster.service import Service
 from trainmaster.service.driving import background, run_clusters
+from trainmaster.service.driving.driving import Driving
 from trainmaster.service.on_cluster.away import AwayRuns
 from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore
 from trainmaster.spec.errors import LeaseLostError, UsageError
@@ -147,8 +148,8 @@ def test_of_two_that_take_a_run_over_at_once_and_its_machine_that_comes_back_one
         monkeypatch.setenv(name, value)
     driven, come_back = [], run_transfer.come_back
 
-    def drives(service, session, *_given, **_more):
-        driven.append(session.lease)
+    def drives(driving):
+        driven.append(driving.session.lease)
 
     def other_is_quicker(*given):
         with monkeypatch.context() as other:
@@ -159,7 +160,7 @@ def test_of_two_that_take_a_run_over_at_once_and_its_machine_that_comes_back_one
 
     with monkeypatch.context() as patched:
         patched.setattr(DriverStore, "now", lambda _: time.time() + 2 * LOST_S)
-        patched.setattr(Service, "drive", drives)
+        patched.setattr(Driving, "run", drives)
         patched.setattr(run_transfer, "come_back", other_is_quicker)
         drive(RUN, lost=True)
     assert [(each.owner, each.token > lease.token) for each in driven] == [("another-machine:1:2", True)]
