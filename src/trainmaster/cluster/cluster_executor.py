@@ -583,9 +583,9 @@ class ClusterExecutor:
         for status in self._ends.ended:
             if status.attempt in heard:
                 continue
-            told = self._ends.told(status.attempt)
+            before = self._ends.verdict(status.attempt)
             judged = self._judged(status)
-            if judged != told:
+            if judged != before:
                 found.append(judged)
         return found
 

@@ -68,7 +68,7 @@ class GangEnds:
         self._undriven_until = undriven_until
         self._heard: dict[str, dict[str, float]] = {}  # when members were heard to have failed, or to be lost
         self._ended: dict[str, GangStatus] = {}
-        self._told: dict[str, GangStatus] = {}
+        self._verdicts: dict[str, GangStatus] = {}
 
     @property
     def ended(self) -> list[GangStatus]:
@@ -101,7 +101,7 @@ class GangEnds:
         if any((member.ended_at or 0.0) < self._undriven_until for member in failed):
             troubles |= dict.fromkeys(here - troubles.keys(), "was not watched then: the driver was lost")
         found = judge(status, machines, answers, troubles, waits=not places.is_asked_to_end)
-        self._told[attempt] = found
+        self._verdicts[attempt] = found
         return found
 
     def silent(self, status: GangStatus, machines: Sequence[tuple[str, str]]) -> list[str]:
@@ -110,14 +110,14 @@ class GangEnds:
             return []
         return [name for name, machine in machines if self._witness.answers(status.attempt, machine) is False]
 
-    def told(self, attempt: str) -> GangStatus | None:
+    def verdict(self, attempt: str) -> GangStatus | None:
         """What was said of an attempt last."""
-        return self._told.get(attempt)
+        return self._verdicts.get(attempt)
 
     def forget(self, attempt: str) -> None:
         """Its end is recorded."""
         self._witness.forget(attempt)
-        for memory in (self._heard, self._ended, self._told):
+        for memory in (self._heard, self._ended, self._verdicts):
             memory.pop(attempt, None)
 
     def _hear(self, attempt: str, ended: Iterable[str]) -> dict[str, float]:

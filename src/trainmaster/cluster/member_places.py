@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.task.job_context import NodeGoneError, TaskContext
 from trainmaster.control.task.layout import attempt_id
-from trainmaster.spec.meanwhile import meanwhile
+from trainmaster.spec.periodic import periodically
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.private_files import write_private
 
@@ -214,7 +214,8 @@ class AttemptNodes:
                     self._links.hang_up(node.id)
 
         begins = len(nodes) > 1 and are_there()
-        with meanwhile(watch, LOOK_S, "watch nodes", awaited=False) if begins else contextlib.nullcontext():
+        watching = periodically(watch, LOOK_S, "watch nodes", awaited=False)
+        with watching if begins else contextlib.nullcontext():
             yield
 
     def doubt(self, attempt: str, members: Iterable[str]) -> None:

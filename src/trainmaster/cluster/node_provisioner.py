@@ -32,7 +32,7 @@ from trainmaster.providers.dead_man_switch import (
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
 from trainmaster.spec.launcher_names import DEFAULT_ENGINE
-from trainmaster.spec.meanwhile import meanwhile
+from trainmaster.spec.periodic import periodically
 from trainmaster.spec.private_files import write_private
 from trainmaster.transport.pool import ConnectionPool
 
@@ -274,7 +274,7 @@ class NodeProvisioner:
                 self.connections.use(target, lambda it: self.set_switch(it, node, self.lease_s))
                 renewed_at = boot_s()
 
-        renewing = meanwhile(renew, _LEASE_LOOK_S, f"lease of {node.id}", awaited=False)
+        renewing = periodically(renew, _LEASE_LOOK_S, f"lease of {node.id}", awaited=False)
         with renewing if node.is_rented else contextlib.nullcontext():
             yield
 

@@ -320,7 +320,7 @@ class QueuePlace:
         return f"{wanted}: {', '.join(held)}"
 
     @property
-    def told(self) -> str:
+    def note(self) -> str:
         """The line that tells that it waits."""
         return f"waits for {self.words}; {place_text(self.place)}"
 

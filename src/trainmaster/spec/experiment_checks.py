@@ -114,7 +114,7 @@ def lift_samples(node: YamlNode, path: Path, problems: Problems) -> YamlNode:
     if outer is not None and outer.text != inner.text:
         message = f"{inner.describe()}, but {outer.describe()} beside `parameters`; give `samples` once"
         problems.add(inner, (*path, "parameters", "samples"), message)
-    return node.lifted("parameters", "samples", path)
+    return node.hoisted("parameters", "samples", path)
 
 
 def check_experiment(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:

@@ -138,7 +138,7 @@ class AwaitedApproval:
     """
 
     approval: tuple[str, ...]
-    told = ""  # the experiment has said so
+    note = ""  # the experiment has said so
 
     @property
     def words(self) -> str:
@@ -170,6 +170,6 @@ class QueuedMachines:
         return f"machines: {'; '.join(self.queue)}"
 
     @property
-    def told(self) -> str:
-        """The line that tells that it waits."""
+    def note(self) -> str:
+        """The line that says that it waits."""
         return f"waits for {self.words}"

@@ -132,7 +132,7 @@ class YamlNode:
             return {name: each.data for name, each in self.entries.items()}
         return self.value
 
-    def lifted(self, inside: str, name: str, path: tuple[str, ...]) -> YamlNode:
+    def hoisted(self, inside: str, name: str, path: tuple[str, ...]) -> YamlNode:
         """This mapping, that stands at a path, with what its entry has of a name beside that entry."""
         outer = self.entries[inside]
         entries, keys = dict(outer.entries), dict(outer.keys)

@@ -116,8 +116,8 @@ class Noun(BaseModel):
     also: ClassVar[tuple[Any, ...]] = ()
     #: Keys of which exactly one is given.
     one_of: ClassVar[tuple[str, ...]] = ()
-    #: Keys that are read as if they stood beside it.
-    lifted: ClassVar[tuple[tuple[str, Reader[Any]], ...]] = ()
+    #: Keys that may be written in it, and are read as if they stood beside it.
+    hoisted: ClassVar[tuple[tuple[str, Reader[Any]], ...]] = ()
 
     @classmethod
     def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
@@ -158,7 +158,7 @@ def read_noun(noun: type[N], node: YamlNode, path: Path, problems: Problems) -> 
     node = noun.prepare(node, path, problems)
     found_before = len(problems.mistakes)
     keys = {key.name: (field, key) for field, key in keys_of(noun)}
-    refuse_unknown_keys(node, path, problems, [*keys, *(name for name, _ in noun.lifted)])
+    refuse_unknown_keys(node, path, problems, [*keys, *(name for name, _ in noun.hoisted)])
     values: dict[str, Any] = {}
     for name, (field, key) in keys.items():
         child = node.entries.get(name)

@@ -64,7 +64,7 @@ class _Schemas:
         told = descriptions_of(noun)
         keys = keys_of(noun)
         properties = {key.name: self._described(self.of(key.read), told.get(name, "")) for name, key in keys}
-        properties |= {name: self.of(read) for name, read in noun.lifted}
+        properties |= {name: self.of(read) for name, read in noun.hoisted}
         found: dict[str, Any] = {
             "type": "object",
             "properties": properties,

@@ -175,7 +175,7 @@ class Serve(Noun):
     start_s: Annotated[float, Key("start", duration())] = 600.0
     hang_s: Annotated[float, Key("hang", duration())] = 30.0
     drain_s: Annotated[float, Key("drain", duration(may_be_zero=True))] = 60.0
-    lifted = (("command", shell_script),)
+    hoisted = (("command", shell_script),)
 
     @classmethod
     def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
@@ -235,7 +235,7 @@ def lift_command(node: YamlNode, path: Path, problems: Problems) -> YamlNode:
     if "command" in node.entries:
         where = (*path, "serve", "command")
         problems.add(serve.entries["command"], where, "`command` stands beside `serve` already; give it once")
-    return node.lifted("serve", "command", path)
+    return node.hoisted("serve", "command", path)
 
 
 def check_serve(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:

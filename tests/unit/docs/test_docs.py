@@ -320,7 +320,7 @@ def test_tables_of_keys_have_all_that_a_recipe_takes(page, head, noun):
     table = (DOCS / page).read_text().partition(f"{head}\n")[2].partition("\n| key ")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| (`[^|]*) \|", table.partition("---|\n")[2], re.MULTILINE)
     shown = {key for row in rows for key in re.findall(r"`(\w+)`", row)}
-    known = {key.name for _, key in keys_of(noun)} | {name for name, _ in noun.lifted}
+    known = {key.name for _, key in keys_of(noun)} | {name for name, _ in noun.hoisted}
     assert shown == known
 
 

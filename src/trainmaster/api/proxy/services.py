@@ -64,10 +64,10 @@ class ServiceGate(Protocol):
 
 @dataclass(slots=True)
 class _Load:
-    """Requests in flight with a replica, now and on the average since it was told."""
+    """Requests in flight with a replica, now and on the average since it was reported."""
 
     now: int = 0
-    told: int = 0
+    reported: int = 0
     busy_s: float = 0.0
     since: float = 0.0
     changed: float = 0.0
@@ -137,7 +137,7 @@ class ServiceProxy(Admissions[Key, Sequence[Replica]]):
 
         def busy(each: Replica) -> tuple[bool, int, int]:
             load = self._loads.get(each.replica) or _Load()
-            others = max(0, each.in_flight - load.told)
+            others = max(0, each.in_flight - load.reported)
             return self._avoided.get(each.replica, 0.0) > now, load.now + others, load.turn
 
         return min((each for each in found if each.replica not in tried), key=busy, default=None)
@@ -240,13 +240,15 @@ class ServiceProxy(Admissions[Key, Sequence[Replica]]):
         """Write down what is in flight, where that is something or has changed; forget what is over."""
         now = self._clock()
         counts = {replica: max(load.now, load.average(now)) for replica, load in self._loads.items()}
-        wanted = {each: count for each, count in counts.items() if count or self._loads[each].told}
+        wanted = {each: count for each, count in counts.items() if count or self._loads[each].reported}
         if wanted:
             with suppress(StoreError):  # it is told again
                 await asyncio.to_thread(self.gate.report, wanted)
                 for each, count in wanted.items():
-                    self._loads[each].told = count
-        self._loads = {key: load for key, load in self._loads.items() if load.now or load.told or load.busy_s}
+                    self._loads[each].reported = count
+        self._loads = {
+            key: load for key, load in self._loads.items() if load.now or load.reported or load.busy_s
+        }
         self._avoided = {key: until for key, until in self._avoided.items() if until > now}
         for target, kept in list(self._idle.items()):
             old = [idle for idle in kept if time.monotonic() - idle.used_at >= _IDLE_S]

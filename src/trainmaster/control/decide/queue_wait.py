@@ -57,7 +57,7 @@ class QueueWait:
             if now - self.since < TOLD_AFTER_S:
                 return []
             self.is_told, self._changed_at = True, now
-            return [*map(Note, filter(None, [place.told])), _written(place)]
+            return [*map(Note, filter(None, [place.note])), _written(place)]
         if place == self.place or now - self._changed_at < _CHANGED_EVERY_S:
             return []
         self.place, self._changed_at = place, now

@@ -253,7 +253,7 @@ def _mask(member: MemberProcess) -> SecretMask | None:
     return SecretMask([member.env[name] for name in member.secrets if name in member.env]) or None
 
 
-def _need_port(member: MemberProcess) -> None:
+def _require_free_port(member: MemberProcess) -> None:
     """Whatever else listens at a replica's port would get its health checks and its requests.
 
     Raises:
@@ -290,7 +290,7 @@ def start_member(
     """
     if "/" in member.name or not member.name:
         raise OSError(22, "a member's name is no file name", member.name)
-    _need_port(member)
+    _require_free_port(member)
     key = (gang.attempt, member.name)
     for directory in member.directories:
         os.makedirs(directory, exist_ok=True)

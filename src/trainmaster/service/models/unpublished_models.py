@@ -15,7 +15,7 @@ from trainmaster.db.leases import RENEW_S
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import NotFoundError, StoreError, UsageError, one_line
-from trainmaster.spec.meanwhile import meanwhile
+from trainmaster.spec.periodic import periodically
 
 if TYPE_CHECKING:
     from trainmaster.control.task.job_context import TaskContext
@@ -113,5 +113,5 @@ def renewed(database: Database, lease: Lease) -> Iterator[None]:
         with suppress(StoreError):
             database.renew(lease, time.time())
 
-    with meanwhile(renew, RENEW_S, "lease"):
+    with periodically(renew, RENEW_S, "lease"):
         yield

@@ -22,7 +22,7 @@ from trainmaster.service.teams.team_volumes import is_volume_name, volumes_url
 from trainmaster.service.uploads.code_uploads import CodeUploads, TeamQuotaError
 from trainmaster.service.uploads.uploads import MAX_UPLOADS, UploadConflictError, Uploads
 from trainmaster.spec.errors import TrainmasterError, UsageError
-from trainmaster.spec.meanwhile import meanwhile
+from trainmaster.spec.periodic import periodically
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.units import parse_bytes
 
@@ -227,5 +227,5 @@ class UploadFinishing:
             with turns.turn():
                 rows.renew(self._database, uploads, token, self._database.clock_s())
 
-        with meanwhile(renew, _RENEW_S, "upload claim"):
+        with periodically(renew, _RENEW_S, "upload claim"):
             yield

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.executors.supervisor.members import _need_port
+from trainmaster.executors.supervisor.members import _require_free_port
 
 
 def replica(port: object) -> Any:
@@ -21,6 +21,6 @@ def test_a_port_at_which_something_listens_is_refused_and_what_is_no_port_is_lef
         socket.create_server(("127.0.0.1", 0)) as server,
         pytest.raises(OSError, match="something else listens"),
     ):
-        _need_port(replica(server.getsockname()[1]))
+        _require_free_port(replica(server.getsockname()[1]))
     for port in (99999, "9" * 5000, "x", ""):
-        _need_port(replica(port))
+        _require_free_port(replica(port))

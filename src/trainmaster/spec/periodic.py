@@ -1,4 +1,4 @@
-"""`meanwhile`: something is done again and again as long as something else takes, as renewing a lease."""
+"""`periodically`: something is done at intervals as long as something else takes, as renewing a lease."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def meanwhile(
+def periodically(
     work: Callable[[], object], every_s: float, name: str, *, awaited: bool = True
 ) -> Iterator[None]:
     """Do something in a thread, for the first time after a while, until the body has ended.
