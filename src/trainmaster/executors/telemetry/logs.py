@@ -57,6 +57,15 @@ def read_log(
     return LogChunk(data, offset + len(data), 0)
 
 
+def read_noted(
+    directory: Path, member: str, offset: int, segment_bytes: int = SEGMENT_BYTES
+) -> tuple[bytes, int]:
+    """What `read_log` reads, for people: where output was dropped a line says so; and the next offset."""
+    data, end, dropped = read_log(directory, member, offset, segment_bytes=segment_bytes)
+    note = b"\n[trainmaster: %d bytes of log were dropped here]\n" % dropped if dropped else b""
+    return note + data, end
+
+
 def read_tail(directory: Path, member: str, limit_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> bytes:
     """The last bytes of everything the member has written, out of its newest segment.
 

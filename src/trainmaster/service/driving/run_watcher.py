@@ -16,7 +16,7 @@ from trainmaster.control.loop.reconcile import Turn
 from trainmaster.control.loop.run_state import RUNNING_STATES, ExperimentState, RunState, Task
 from trainmaster.control.task.gangs import member_names
 from trainmaster.db.changes import ExperimentChange, Note, TaskChange
-from trainmaster.executors.telemetry.logs import line_start, log_end, read_log
+from trainmaster.executors.telemetry.logs import line_start, log_end, read_noted
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.run_news import (
     LOST,
@@ -240,7 +240,7 @@ class Echo:
         return [left_out, *shown] if left_out else shown
 
     def _read(self, key: tuple[str, int, int], directory: Path) -> bytes:
-        data, self._offsets[key], _ = read_log(directory, self._first[key[0]], self._offsets.get(key, 0))
+        data, self._offsets[key] = read_noted(directory, self._first[key[0]], self._offsets.get(key, 0))
         return data
 
     def _skip(self, key: tuple[str, int, int], directory: Path) -> str:

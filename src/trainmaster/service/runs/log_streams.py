@@ -12,7 +12,7 @@ from pathlib import Path
 from trainmaster.control.task.gangs import member_names
 from trainmaster.control.task.layout import SYSTEM
 from trainmaster.db import queries
-from trainmaster.executors.telemetry.logs import READ_BYTES, line_start, log_end, read_log
+from trainmaster.executors.telemetry.logs import READ_BYTES, line_start, log_end, read_noted
 from trainmaster.executors.telemetry.usage import logged_bytes
 from trainmaster.service.runs.curves import tasks_of
 from trainmaster.service.runs.stored_recipe import experiments_in_all_sizes
@@ -248,9 +248,7 @@ class LogStreams:
             yield from self._drain_lines(stream, self._choice, final=final)
             return
         while True:
-            data, dropped = self._next(stream)
-            if dropped:
-                yield _dropped(stream, dropped)
+            data = self._next(stream)
             if not data:
                 break
             if not self._many:
@@ -268,7 +266,7 @@ class LogStreams:
         last: deque[bytes] | None = None
         if self._is_first_look and choice.tail is not None:
             last = deque(maxlen=choice.tail)
-        while not self._is_enough() and (data := self._next(stream)[0]):
+        while not self._is_enough() and (data := self._next(stream)):
             *lines, stream.partial = (stream.partial + data).split(b"\n")
             if chosen := choice.of_lines(lines):
                 if last is None:
@@ -287,14 +285,10 @@ class LogStreams:
         if last:
             yield self._labelled(stream, list(last))
 
-    def _next(self, stream: _Stream) -> tuple[bytes, int]:
-        data, stream.offset, dropped = read_log(stream.directory, stream.member, stream.offset)
-        return data, dropped
+    def _next(self, stream: _Stream) -> bytes:
+        data, stream.offset = read_noted(stream.directory, stream.member, stream.offset)
+        return data
 
     def _labelled(self, stream: _Stream, lines: list[bytes]) -> bytes:
         label = stream.label if self._many else b""
         return b"".join(label + line + b"\n" for line in lines)
-
-
-def _dropped(stream: _Stream, count: int) -> bytes:
-    return stream.label + f"[trainmaster: {count} bytes of log were dropped here]\n".encode()

@@ -12,6 +12,7 @@ from trainmaster.control.loop.reconcile import Turn
 from trainmaster.control.loop.run_state import ExperimentState, RunState
 from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.db.changes import ClosedAttempt, ExperimentChange, Note, TaskChange
+from trainmaster.executors.telemetry.logfile import SEGMENT_BYTES
 from trainmaster.service.driving.run_watcher import (
     AttemptEnded,
     Echo,
@@ -135,6 +136,24 @@ def test_what_was_written_while_nothing_drove_it_is_shown(tmp_path, known, shown
         log.write("four\nfi")
     assert Echo(service, session).lines("main", 0, 1) == (["four"] if shown else [])
     assert Echo(service, session).lines("main", 0, 1) == []
+
+
+def test_output_that_was_dropped_before_it_was_shown_is_told(tmp_path):
+    place = AttemptPlace(tmp_path / "main" / "0" / "1")
+    place.directory.mkdir(parents=True)
+    recipe = Recipe.from_dict({"name": "r", "experiments": {"main": {"command": "true"}}})
+    session = SimpleNamespace(run="r", recipe=recipe, lease=SimpleNamespace(token=1))
+    service = SimpleNamespace(home_of=lambda _: SimpleNamespace(attempt=lambda *_: place))
+    echo = Echo(service, session)
+    with place.log("worker-0").open("wb") as first:
+        first.write(b"begun\n")
+        first.flush()
+        assert echo.lines("main", 0, 1) == ["begun"]
+        first.truncate(SEGMENT_BYTES)
+    echo._offsets["main", 0, 1] = SEGMENT_BYTES  # the rest of it was shown
+    place.log("worker-0").with_name("worker-0.log.3").write_bytes(b"of a line\nthe end\n")
+    note = f"[trainmaster: {2 * SEGMENT_BYTES} bytes of log were dropped here]"
+    assert echo.lines("main", 0, 1) == ["", note, "of a line", "the end"]
 
 
 def test_the_end_of_a_long_output_is_shown_and_what_is_left_out_before_it_is_told(tmp_path):
