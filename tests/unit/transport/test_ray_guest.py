@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +17,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from trainmaster.spec.errors import UsageError
+from trainmaster.testing.waits import until
 from trainmaster.transport.ray.guest import node_process
 from trainmaster.transport.ray.guest.node_process import NodeProcess
 from trainmaster.transport.ray.guest.proxy_program import Guest, Keeper, Seat, _actor, _connect
@@ -199,6 +204,30 @@ def test_what_cannot_begin_on_a_node_leaves_nothing_there(tmp_path: Path) -> Non
     assert done.returncode
     assert "/nowhere/of/ours.held" in done.stderr.splitlines()[-1]
     assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_nothing_stays_of_a_node_process_that_is_killed(tmp_path: Path) -> None:
+    """As by who is short of memory: what it has started ends, too, and only then its actor hears of it."""
+    directory, (ours, theirs) = tmp_path / "scratch" / "m", socket.socketpair()
+    words = ["trainmaster-deadman", str(directory), "60", "PATH", str(tmp_path / "shared"), "a:1"]
+    source = Path(node_process.__file__).read_text()
+    subprocess.run([sys.executable, "-IS", "-c", source, *words], stdin=theirs, check=True)
+    theirs.close()
+    call, line = socket.socketpair()
+    with line:
+        socket.send_fds(ours, [b"."], [line.fileno()])
+    command = f"(setsid sleep 1000 & echo $! > {tmp_path}/pid; wait) & wait"
+    with call, call.makefile("rb") as heard:
+        call.sendall(json.dumps({"do": "start", "args": ["k", command]}).encode() + b"\n")
+        assert json.loads(heard.readline()) == {"result": None}
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "what it has started")
+    os.kill(int((directory / "deadman.pid").read_text()), signal.SIGKILL)
+    with ours:
+        ours.settimeout(30)
+        assert ours.recv(1) == b""
+    assert node_process._stat(int((tmp_path / "pid").read_text()))[0] == "Z"  # or nobody knows it
+    assert {path.name for path in tmp_path.iterdir()} == {"scratch", "pid"}
+    assert not directory.exists()
 
 
 def test_a_node_with_too_many_files_open_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 #: It imports Ray, and Ray Client has a process of its own start: on a busy head not the first time.
 _BEGIN_S: Final = 300.0
 _ANSWER_S: Final = 120.0
+#: What ends without a word does so soon; nobody can interrupt this.
+_AGAIN_S: Final = 60.0
 #: So long another run may take to say that one may ask through it; it may be suspended.
 _LENT_S: Final = 5.0
 #: Who uses machines asks more often. Then it would only hold memory here, and a place in Ray.
@@ -269,7 +271,7 @@ class _Line:
         if isinstance(self._connection, socket.socket):
             return {}
         with concurrent.futures.ThreadPoolExecutor(1) as apart:  # who asks may be in an event loop
-            done = apart.submit(self._connection.run, command, data=lead, timeout_s=_BEGIN_S).result()
+            done = apart.submit(self._connection.run, command, data=lead, timeout_s=_AGAIN_S).result()
         lines = done.out.splitlines()
         if (said := _first_said(lines)) and "ready" not in said:
             return said

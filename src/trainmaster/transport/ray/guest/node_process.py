@@ -296,11 +296,19 @@ def main() -> None:
         os._exit(0)
     os.setsid()
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    (directory / "deadman.pid").write_text(str(os.getpid()))
     stream = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nothing, number)
+    if served := os.fork():  # that may be killed alone: what runs below it comes below us then
+        found, status = 0, 0
+        while found != served:
+            found, status = os.waitpid(-1, 0)
+        if status:
+            node_process.end()
+        os._exit(0)
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    (directory / "deadman.pid").write_text(str(os.getpid()))
     threading.Thread(target=node_process.reap, daemon=True).start()
     threading.Thread(target=node_process.watch, args=(lease_s,), daemon=True).start()
     node_process.serve(stream)
