@@ -36,6 +36,12 @@ def admit(connection: Connection, run: str, now: float, note: str = "") -> None:
     """Its turn has come, which ``note`` tells."""
     mine = t.admission.update().where(t.admission.c.run_id == run, t.admission.c.admitted_at.is_(None))
     connection.execute(mine.values(admitted_at=now))
+    # Nothing has driven it: until now it has waited, and from now on its time is its own.
+    waited = t.run.update().where(
+        t.run.c.id == run, t.run.c.queued_at.is_not(None), t.run.c.lease_owner.is_(None)
+    )
+    waited_s = t.run.c.queued_s + (now - t.run.c.queued_at)
+    connection.execute(waited.values(queued_s=waited_s, lease_expires_at=now))
     connection.execute(t.run.update().where(t.run.c.id == run).values(queued_at=None, queued_for=None))
     if note:
         insert_events(connection, [event_row(run, now, "note", message=note)])

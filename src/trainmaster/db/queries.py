@@ -39,7 +39,8 @@ class RunFilter:
         name: only those whose id has this in it.
         owner: only those that were sent by a name that has this in it.
         since: only those that were begun then or later, Unix seconds.
-        senders: only those that exactly these have sent (None: that were begun at home); None for all.
+        senders: only those that exactly these have sent (None: that were begun at home), and no workflow has
+            started; None for all.
         where: only those of which this condition is true.
         now: Unix seconds of `Database.clock_s`, for the age of runs in that.
         removed: those that were removed, too, as bills have them.
@@ -92,7 +93,8 @@ class RunFilter:
             found.append(t.run.c.submitted_by.contains(self.owner, autoescape=True))
         if self.senders is not None:
             sent = (t.run.c.submitted_by.is_not_distinct_from(each) for each in self.senders)
-            found.append(sa.or_(sa.false(), *sent))
+            started = sa.exists().where(t.workflow_firing.c.run_id == t.run.c.id)
+            found += [sa.or_(sa.false(), *sent), ~started]
         if self.since is not None:
             found.append(t.run.c.created_at >= self.since)
         if self.where is not None:

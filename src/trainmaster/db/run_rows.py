@@ -310,10 +310,12 @@ def describe(
 
 
 def driven_until(row: Mapping[Any, Any], now: float) -> float:
-    """When an undriven run was driven last: Unix seconds."""
+    """Until when the time of an undriven run counts, Unix seconds: it was driven last then, or waits."""
     ended_at = row["closed_at"] or row["ended_at"]
     if ended_at is not None:
         return float(ended_at)
+    if row["queued_at"] is not None and "waits_for" in json.loads(row["queued_for"]):
+        return now  # what waits for its turn is driven by nothing, and its wait goes on
     seen_at = float(row["lease_expires_at"] or row["session_at"] or now)
     # not given up in order: its last sign of life was earlier
     return seen_at if row["lease_owner"] is None else seen_at - LEASE_S

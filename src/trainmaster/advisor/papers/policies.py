@@ -183,7 +183,7 @@ def scala_opt(
     if not known:
         raise BandwidthUnknown(
             f"the traffic of {_few(skipped)} is unknown",
-            "Have it measured: `quote` and the page of a quote offer that. Or give --bandwidth FILE.",
+            "Have it measured: `quote` and the page of a quote offer that.",
         )
     if all(server.mbps is None for server in choose_server(servers)):
         raise BandwidthUnknown(

@@ -407,7 +407,7 @@ def _left_out(types: Sequence[str]) -> tuple[str, ...]:
         return ()
     some = ", ".join(types[:_NAMED]) + (", ..." if len(types) > _NAMED else "")
     many = "1 type is" if len(types) == 1 else f"{len(types)} types are"
-    return (f"{many} left out, for want of a measured bandwidth (--bandwidth FILE): {some}",)
+    return (f"{many} left out, for want of a measured bandwidth: {some}",)
 
 
 def _most(workload: Workload, asked: int | None) -> int | None:

@@ -28,7 +28,7 @@ from trainmaster.api.remote.protocol_parts import (
 )
 from trainmaster.api.remote.streaming import Listening, messages
 from trainmaster.api.results import Accepted, Downloaded, Event, LogQuery, Model, RunPlan, RunStatus, Watched
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class RemoteClient:
         """Send a tar that is named by its SHA-256, unless it is there."""
         try:
             self._to.ask("HEAD", f"/code/{digest}", {})
-        except NotFoundError:
+        except TrainmasterError:  # not there, or refused: only the answer to PUT says why
             self._to.ask("PUT", f"/code/{digest}", {}, packed, kind="application/x-tar")
 
     def accept_run(

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from command_line import invoke
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+from served_tcp import serving
+
 from trainmaster.advisor.model.measurement import Measurement, Point, TimeShares
 from trainmaster.advisor.quote.quote import (
     Alternative,
@@ -17,10 +22,12 @@ from trainmaster.advisor.quote.quote import (
 )
 from trainmaster.api.remote.asking import asked, options_of, plan_of, quote_of
 from trainmaster.api.remote.protocol_parts import RemoteAdministration, sent_text
+from trainmaster.cli import opening
+from trainmaster.control.task.layout import Home
 from trainmaster.service import ProfilePhase
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.spec import Recipe, Strategy
-from trainmaster.spec.errors import InterruptedByUser, RecipeError, UsageError
+from trainmaster.spec.errors import AccessError, InterruptedByUser, RecipeError, UsageError
 
 SHAPE = ClusterShape(Rented("m5.large", 2, True, "aws", "eu", 0.1), Rented("c5.large", 1), 2, 3)
 POINT = Point(Strategy.PS_ASYNC, 2, step_time_s=0.5)
@@ -191,3 +198,22 @@ def test_commands_that_are_configured_here_are_sent_to_no_server(tmp_path, monke
     again = Recipe.from_text(asked_for[0][1]["recipe"])
     assert (again.provider, again.notify) == ("lab", ())
     assert asked_for[0][1]["recipe"] == sent_text(recipe)["recipe"]
+
+
+def test_who_may_not_run_is_told_so_and_not_a_number(tmp_path, monkeypatch):
+    """The server is asked first whether it has the code, to which it answers without words."""
+    monkeypatch.setattr(opening, "_is_local", False)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "project").mkdir()
+    recipe = tmp_path / "project" / "recipe.yaml"
+    recipe.write_text("experiments: {main: {command: 'true'}}\n")
+    home = Home(
+        tmp_path / "home", tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path}/t.db"
+    )
+    with serving(home, ["read"]) as connection:
+        monkeypatch.setenv("TRAINMASTER_URL", connection.url)
+        monkeypatch.setenv("TRAINMASTER_TOKEN", connection._token)
+        monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "laptop"))
+        for verb in ("run", "quote"):
+            with pytest.raises(AccessError, match="may not send runs"):
+                invoke(verb, recipe)

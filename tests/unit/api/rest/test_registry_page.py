@@ -27,7 +27,7 @@ def test_a_model_gets_a_name_and_its_alias_is_moved_by_forms(served):
     assert post("/birds/versions/2/remove").status_code == 409
     found = served.ask("red-read", "GET", "/registry/birds")
     for text in (
-        "production means version 1",
+        "production means version 1, moved by u, ",
         "staging means version 2",
         "rollback",
         "/models/job-red/main/0",

@@ -65,11 +65,14 @@ NOW = Fingerprint("exact", "similar", (1, 2))
 class World:
     """One experiment with one running task, and a keeper that looks at it."""
 
-    def __init__(self, tmp_path, database=None, histories=None, told_before=(), others_s=None, **keys):
+    def __init__(
+        self, tmp_path, database=None, histories=None, told_before=(), others_s=None, budget=None, **keys
+    ):
         tmp_path.mkdir(exist_ok=True)
         path = tmp_path / "recipe.yaml"
         keys = {"command": "true", **keys}
-        path.write_text(json.dumps({"name": "job", "experiments": {"main": keys}}))
+        top = {} if budget is None else {"budget": {"total": f"${budget}"}}
+        path.write_text(json.dumps({"name": "job", **top, "experiments": {"main": keys}}))
         recipe = read_recipe(path)
         self.database = database or Store()
         self.trace = trace_of(recipe.experiments["main"], 0.5)
@@ -195,6 +198,18 @@ def test_steady_steps_make_a_binding_quote_and_then_silence(tmp_path):
     assert len(lines) == 1
     assert lines[0].startswith("quote: 3 min 2")
     assert len(world.database.rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("cap_usd", "said"),
+    [(0.32, "; its cap of $0.32 will end it before (BUDGET)"),
+     (0.40, "; its cap of $0.40 may end it before (BUDGET)"), (0.43, "")],
+)  # fmt: skip
+def test_a_quote_beyond_the_cap_of_its_run_says_so(tmp_path, cap_usd, said):
+    tracker = World(tmp_path, budget=cap_usd).tracker
+    found = QuoteRecord("binding", BEGAN, Interval(365.0, 437.0, 513.0), Interval(0.30, 0.37, 0.43))
+    (note,) = tracker._promise(found, World(tmp_path).run_state, BEGAN)
+    assert note.message.endswith("and costs at most $0.43" + said)
 
 
 def test_a_run_that_is_resumed_keeps_its_quote(tmp_path):

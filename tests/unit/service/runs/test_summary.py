@@ -6,7 +6,7 @@ import pytest
 
 from trainmaster.api import Client
 from trainmaster.control.task.layout import Home
-from trainmaster.db import AcceptedRun, Database
+from trainmaster.db import AcceptedRun, Database, tables
 from trainmaster.db.run_rows import Submission
 from trainmaster.service import Service
 from trainmaster.service.runs import summary
@@ -93,6 +93,22 @@ def test_latest_is_ones_own(service):
             submission=Submission(by, team),
         )  # fmt: skip
         service.database.create_run(sent, 2e9 + number)
+    by_itself = AcceptedRun(
+        "nightly", "job", "{}", "", "local", "", "file:///x", [("main", 1)],
+        submission=Submission("ann", "vision"),
+    )  # fmt: skip
+    service.database.create_run(by_itself, 2e9 + 9)
+    workflow = {"id": "w", "team": "vision", "name": "night", "revision": 1, "request": "{}", "pushes": "[]",
+                "registered_by": "ann", "state": "ENABLED", "created_at": 0.0, "changed_at": 0.0,
+                "concurrency": "wait"}  # fmt: skip
+    firing = {"workflow_id": "w", "trigger": "schedule", "cause": "3:00", "at": 0.0, "state": "STARTED",
+              "run_id": "nightly", "due_at": 0.0}  # fmt: skip
+    service.database.write(
+        lambda connection, _: [
+            connection.execute(tables.workflow.insert().values(**workflow)),
+            connection.execute(tables.workflow_firing.insert().values(**firing)),
+        ]
+    )
     assert service.resolve("latest") == "job-4", "at home it is what was begun there, not what was sent"
     read, everything = frozenset({"read"}), frozenset({"read", "admin"})
     for who, run in [

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from trainmaster.db import AcceptedRun, Database, RunChange, Submission, access, ledger
 from trainmaster.db.held_runs import undriven
 from trainmaster.db.ledger import ALL
+from trainmaster.service.runs.summary import queued_seconds, run_seconds
 from trainmaster.service.teams.admission import (
     Application,
     BudgetLeft,
@@ -210,6 +211,26 @@ def test_what_does_not_fit_waits_and_starts_when_money_comes_back(office):
     assert undriven(office.database, "h") == ["second"]
     assert Budgets(office.database.read, NOW)["red"].left_usd == 11.0
     assert admit_waiting(office.database, NOW + 4) == []
+
+
+def test_all_of_the_wait_for_its_turn_is_told_and_none_of_it_is_the_run_s_own(office):
+    begun = office.database.clock_s()  # what nobody drives is not counted beyond its lease, of this clock
+
+    def times(after_s):
+        row = office.database.run_row("second")
+        return [round(of(row, begun + after_s)) for of in (run_seconds, queued_seconds)]
+
+    office.limit("red", runs_at_once=1)
+    assert office.send("first", now=begun)
+    assert not office.send("second", now=begun)
+    assert times(400.0) == [400, 400]
+    office.end("first", begun + 499)
+    assert admit_waiting(office.database, begun + 500.0) == ["second"]
+    lease = office.database.acquire("second", begun + 501.0)
+    assert times(507.0) == [506, 500], "it is driven since 501"
+    office.database.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)], begun + 508.0)
+    office.database.release(lease, begun + 508.0)
+    assert times(9000.0) == [507, 500]
 
 
 def test_who_does_not_wait_is_refused_and_what_never_fits_always(office):
