@@ -573,7 +573,7 @@ class QuoteTracker:
         then = f"it is kept if the run {within}"
         if self._database.was_cancelled(self._run):
             then = "the run was ended by hand before, so it is not judged"
-        cap_usd = self._recipe.budget and self._recipe.budget.total_usd
+        cap_usd = self._recipe.budget.total_usd if self._recipe.budget else None
         if cap_usd is not None and found.cost_usd.p95 > cap_usd:
             will = "will" if found.cost_usd.p50 > cap_usd else "may"
             then += f"; its cap of {dollars(cap_usd)} {will} end it before (BUDGET)"
