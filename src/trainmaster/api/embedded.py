@@ -252,8 +252,12 @@ class EmbeddedClient:
             else:
                 from trainmaster.service.driving.driving import Driving
 
-                given = (self._service, session, self._environ, watcher, interrupts.started)
-                Driving(*given, may_move=True).run()
+                driving = Driving(self._service, session, self._environ, watcher, interrupts.started)
+                if session.recipe.places_left:
+                    from trainmaster.service.driving.moving import moved
+
+                    driving = replace(driving, move=moved)
+                driving.run()
 
         return WorkStream(work, interrupts.ask)
 

@@ -32,9 +32,10 @@ def drive(
             drive_away(service, session, os.environ, None, lambda it: catch_signals(it.interrupt), print)
         else:
             from trainmaster.service.driving.driving import Driving
+            from trainmaster.service.driving.moving import moved
 
             given = (service, session, os.environ)
-            Driving(*given, on_start=lambda it: catch_signals(it.interrupt), may_move=True).run()
+            Driving(*given, on_start=lambda it: catch_signals(it.interrupt), move=moved).run()
 
 
 def drive_many(number: Annotated[int, typer.Argument()]) -> None:

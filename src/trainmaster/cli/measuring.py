@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.cli.output import duration, say
+from trainmaster.cli.output import can_ask, duration, say
+from trainmaster.spec.errors import RecipeError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
+    from trainmaster.api import Accepted, ClientProtocol, RunPlan
     from trainmaster.api.protocol import Stream
     from trainmaster.service import ProfilePhase, ProfileProgress
 
@@ -64,6 +67,28 @@ def watched(stream: Stream[Any], tell: Callable[[str], None] = say) -> Any:  # n
 
                 show_quote(found, tell)
     return found
+
+
+def start_made(client: ClientProtocol, recipe: Path, *, yes: bool) -> tuple[RunPlan, Accepted]:
+    """Start a run by a recipe that was made of options: the user has written no file of these lines.
+
+    Args:
+        client: plans and starts it.
+        recipe: the file, which may go then.
+        yes: the user has agreed to the costs before.
+
+    Raises:
+        UsageError: an option is wrong, or the user does not want it; nothing was started.
+    """
+    from trainmaster.cli.renting import agree
+    from trainmaster.spec import read_recipe
+
+    try:
+        plan = watched(client.plan_run(read_recipe(recipe), str(recipe), can_agree=yes or can_ask()))
+    except RecipeError as error:
+        raise UsageError("\n".join(f"{each.key_path}: {each.message}" for each in error.mistakes)) from None
+    agree(client, plan, yes=yes)
+    return plan, client.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour)
 
 
 def _numbers(progress: ProfileProgress) -> str:

@@ -50,7 +50,7 @@ def rent_notebook(
         as_json: print the address, and at last the run, as objects.
     """
     from trainmaster.cli.driving import attach
-    from trainmaster.cli.renting import start_made
+    from trainmaster.cli.measuring import start_made
 
     with tempfile.TemporaryDirectory(prefix="trainmaster-notebook-") as directory:
         recipe = _write(client, run, provider, hardware, idle_s, variables, Path(directory))

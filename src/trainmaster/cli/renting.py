@@ -6,14 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from trainmaster.cli.output import can_ask, dollars_text, duration, need_yes, say, span_text, table
-from trainmaster.spec.errors import RecipeError, UsageError
+from trainmaster.cli.output import dollars_text, duration, need_yes, say, span_text, table
 from trainmaster.spec.units import dollars, price
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from trainmaster.api import Accepted, ClientProtocol, RunPlan
+    from trainmaster.api import ClientProtocol, RunPlan
     from trainmaster.service import Alternative, ExperimentQuote, Interval, PlaceRow, Quote
 
 _SHOWN_FRONT = 8
@@ -43,28 +40,6 @@ def agree(client: ClientProtocol, plan: RunPlan, *, yes: bool) -> None:
         return
     usd = f"at most {price(plan.most_usd_per_hour)} per hour"
     need_yes(f"Rent this for {usd}?", f"this rents machines for {usd}", "not rented", "Nothing was started.")
-
-
-def start_made(client: ClientProtocol, recipe: Path, *, yes: bool) -> tuple[RunPlan, Accepted]:
-    """Start a run by a recipe that was made of options: the user has written no file of these lines.
-
-    Args:
-        client: plans and starts it.
-        recipe: the file, which may go then.
-        yes: the user has agreed to the costs before.
-
-    Raises:
-        UsageError: an option is wrong, or the user does not want it; nothing was started.
-    """
-    from trainmaster.cli.measuring import watched
-    from trainmaster.spec import read_recipe
-
-    try:
-        plan = watched(client.plan_run(read_recipe(recipe), str(recipe), can_agree=yes or can_ask()))
-    except RecipeError as error:
-        raise UsageError("\n".join(f"{each.key_path}: {each.message}" for each in error.mistakes)) from None
-    agree(client, plan, yes=yes)
-    return plan, client.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour)
 
 
 def agree_to_send(lines: Sequence[str], *, yes: bool) -> None:

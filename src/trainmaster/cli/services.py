@@ -58,7 +58,7 @@ def serve(
 ) -> None:
     """Serve a model: a run whose replicas answer requests until you cancel it."""
     from trainmaster.cli.driving import see_to_end
-    from trainmaster.cli.renting import start_made
+    from trainmaster.cli.measuring import start_made
     from trainmaster.service import capabilities_of
     from trainmaster.service.endpoints.serving_recipe import must_be_servable, service_name, serving_recipe
     from trainmaster.spec.serve import SERVICE_NAME, SERVICE_NAME_RIGHT

@@ -25,6 +25,7 @@ from trainmaster.db import Patience
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, add_note, undriven
 from trainmaster.executors.supervisor.processes import forbid_core_dumps, raise_limit
 from trainmaster.service.driving.driving import Driving
+from trainmaster.service.driving.moving import moved
 from trainmaster.service.driving.wake_pipes import SUFFIX, WakePipe, wait_for, wake_all
 from trainmaster.service.full_disks import full_disk
 from trainmaster.service.service import Service
@@ -158,7 +159,7 @@ class Driver:
             session = service.take(run, self.environ)
             if session is not None:
                 given = (service, session, self.environ)
-                Driving(*given, on_start=self.on_start, pace=PACE, may_move=True).run()
+                Driving(*given, on_start=self.on_start, pace=PACE, move=moved).run()
             self._failures.pop(run, None)
         except LeaseLostError:
             pass

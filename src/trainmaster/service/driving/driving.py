@@ -48,6 +48,10 @@ if TYPE_CHECKING:
 _ASKED_AGAIN_S: Final = 900.0
 #: Called with the controller before it starts, so that signals can reach it.
 OnStart = Callable[[Controller], None]
+#: Not imported here: what finds another place imports most of what a home does, and that drives runs.
+Move = Callable[
+    ["OpenHome", Session, World, Controller, Mapping[str, str], str, Callable[[str], None]], Session | None
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class Driving:
         pace: of its loop.
         files: sends the files of the run, instead of how its home does.
         hand_over: says when another driver goes on; the lease is kept for it then.
-        may_move: where it has no machines it may go on in the next of its places.
+        move: finds where it goes on if its place has no machines: `moving.moved`; None: nowhere.
     """
 
     opened: OpenHome
@@ -74,7 +78,7 @@ class Driving:
     pace: LoopIntervals = USUAL_PACE
     files: Replication | None = None
     hand_over: HandOver | None = None
-    may_move: bool = False
+    move: Move | None = None
 
     def run(self) -> None:
         """Drive it to its end, or until it is handed over.
@@ -86,7 +90,7 @@ class Driving:
         """
         forbid_core_dumps()
         session: Session | None = self.session
-        if not self.may_move and self.session.recipe.places_left:
+        if self.move is None and self.session.recipe.places_left:
             recipe = self.session.recipe.model_copy(update={"places_left": ()})
             session = replace(self.session, recipe=recipe)
         asked_at = -math.inf
@@ -142,10 +146,8 @@ class Driving:
                 is_left = controller.run_state.state is not State.DONE
                 if is_left and not is_due():
                     going = session
-                    if self.may_move and (why := gives_up()):
-                        from trainmaster.service.driving.moving import moved
-
-                        there = moved(opened, session, world, controller, self.environ, why, self._tell)
+                    if self.move is not None and (why := gives_up()):
+                        there = self.move(opened, session, world, controller, self.environ, why, self._tell)
                         going, asked_at = (session, boot_s()) if there is None else (there, -math.inf)
                     if controller.interrupts:  # the next one would not know
                         is_left = False
