@@ -3,8 +3,10 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-from trainmaster.control.decide.effects import Policy
-from trainmaster.control.notes.task_notes import TOLD_AFTER_S, SilenceNotes
+from trainmaster.control.decide.effects import EffectKind, Policy
+from trainmaster.control.notes.task_notes import TOLD_AFTER_S, JobNotes, SilenceNotes
+from trainmaster.control.task.layout import attempt_id
+from trainmaster.spec.states import State
 
 
 def test_a_silence_is_told_once_and_the_next_one_again():
@@ -22,3 +24,20 @@ def test_a_silence_is_told_once_and_the_next_one_again():
     assert told(TOLD_AFTER_S + 5) == []
     assert told(0.0) == []
     assert len(told(TOLD_AFTER_S)) == 1
+
+
+def test_what_keeps_checkpoints_from_the_store_is_told_once_however_often_it_is_tried():
+    notes = JobNotes(SimpleNamespace())
+    task = SimpleNamespace(
+        experiment="main", number=0, attempt=1, key=("main", 0), state=State.RUNNING, try_at=None
+    )
+    run_state = SimpleNamespace(run="r", live_tasks=lambda: [task])
+    told = []
+    for folder in ("files-70f449c3", "files-9d56b3b1"):
+        error = (
+            f"Cannot write file:///store/checkpoints/r/main/0/000003/{folder}/c1: No space left on device."
+        )
+        job = SimpleNamespace(done=True, error=error)
+        jobs = SimpleNamespace(of=lambda *_, job=job: {EffectKind.CHECKPOINT: job})
+        told += notes.look(run_state, jobs, [attempt_id("r", "main", 0, 1)], 0.0)
+    assert len(told) == 1

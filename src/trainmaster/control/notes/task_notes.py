@@ -31,8 +31,8 @@ NEWS_S: Final = 60.0
 MISSED_AFTER_S: Final = 60.0
 #: So long without a sign of work is told, where the recipe has no `silence`.
 TOLD_AFTER_S: Final = 600.0
-#: How long something has taken says nothing new of what is in the way.
-_DURATION: Final = re.compile(r"\b\d+(\.\d+)? ?(ms|s)\b")
+#: How long something has taken, and the folder of a try, say nothing new of what is in the way.
+_PASSING: Final = re.compile(r"\b\d+(\.\d+)? ?(ms|s)\b|/files-[0-9a-f]{8}\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class JobNotes:
             if job is None or not job.done or not job.error:
                 continue
             text = form.format(job.error)
-            if not self._is_news(attempt, task.state, _DURATION.sub("", text), now):
+            if not self._is_news(attempt, task.state, _PASSING.sub("", text), now):
                 continue
             until = self._until(run_state.run, job, now) if is_saving else ""
             notes.append(Note(text + until, *task.key, task.attempt))
