@@ -24,6 +24,9 @@ from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told,
 from trainmaster.service.quotes.run_place import RunPlace
 from trainmaster.service.quotes.steadiness import (
     NARROW,
+    SHOWN_AFTER_S,
+    Trained,
+    are_steady,
     has_trained,
     is_at_its_end,
     is_upset,
@@ -38,7 +41,6 @@ from trainmaster.spec.topics import QUOTE_BOUND
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.model.step_trace import StepTrace
     from trainmaster.advisor.quote.forecast import Doing, Overhead
     from trainmaster.control.decide.resizing import Outlook
     from trainmaster.control.loop.recording import Where
@@ -49,19 +51,12 @@ if TYPE_CHECKING:
     from trainmaster.service.quotes.forecast_inputs import Forecast
     from trainmaster.service.quotes.phase_watch import PhaseWatch
 
-#: A binding quote is made at the latest when steady steps were measured for so long, or for such a share.
-ENOUGH_S: Final = 30.0
-ENOUGH_SHARE: Final = 0.35
-TIGHT: Final = 0.05
-_TIGHT_S: Final = 2.5
 #: Forecasts of a run with a quote: so often, or each tenth of what it takes.
 _FORECAST_EVERY_S, _FORECAST_EVERY_SHARE = 60.0, 0.1
 _LOOK_EVERY_S: Final = 5.0
 #: So often while a run is so young: it may be a short one.
 _LOOK_SOON_S: Final = 1.0
 _YOUNG_S: Final = 30.0
-#: A task that has run for so long without anything to quote it by is worth a warning.
-_WARN_AFTER_S: Final = 60.0
 #: One that has run for so long and shows nothing to quote it by is told what other jobs take.
 _UNKNOWN_S: Final = 15.0
 #: While nothing is bound yet, and of runs that are over before, nothing of their phases is told.
@@ -334,7 +329,7 @@ class QuoteTracker:
                 continue
             if not self._is_known(name):
                 return False
-            if not self._is_measured(experiment, progress):
+            if not self._is_measured(experiment, progress, now):
                 return False
         return True
 
@@ -349,7 +344,7 @@ class QuoteTracker:
         return (now - (task.started_at or now)) / max(took) if took else None
 
     def _is_measured(
-        self, experiment: ExperimentState, progress: Mapping[tuple[str, int], TaskProgress]
+        self, experiment: ExperimentState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> bool:
         """True if the steps of what runs of an experiment are known well in each place, or it shows none."""
         name = experiment.name
@@ -363,13 +358,14 @@ class QuoteTracker:
         stepped = any(m.point is not None for m in (same if is_silent else [*same, *similar]))
         if not running or not stepped:
             return True
-        places: dict[str, list[tuple[StepTrace, float | None]]] = {}
+        places: dict[str, list[Trained]] = {}
         for (of, number), found in progress.items():
             if of == name and found.trace is not None:
                 task = experiment.live.get(number)
                 place = "" if task is None else self._of_task(task).offer
-                places.setdefault(place, []).append((found.trace, share_done(found)))
-        return bool(places) and all(any(map(_is_steady, traces)) for traces in places.values())
+                since = now if task is None or task.started_at is None else task.started_at
+                places.setdefault(place, []).append(Trained(found.trace, share_done(found), now - since))
+        return are_steady(places.values())
 
     def _unknown(self, run_state: RunState, now: float) -> list[Note]:
         """What jobs of any kind take, once, of a run that is no short one; it promises nothing."""
@@ -403,7 +399,7 @@ class QuoteTracker:
             same, similar = self._known.of(name)
             by_kin = not same and name not in self._lengthless and any(m.point is not None for m in similar)
             # It may begin as slowly as earlier versions of it did.
-            after_s = _WARN_AFTER_S + (max(m.startup_s for m in similar) if by_kin else 0.0)
+            after_s = SHOWN_AFTER_S + (max(m.startup_s for m in similar) if by_kin else 0.0)
             if now - task.started_at < after_s or (self._is_known(name) and not by_kin):
                 continue
             self._warned.add(name)
@@ -578,16 +574,6 @@ class QuoteTracker:
             will = "will" if found.cost_usd.p50 > cap_usd else "may"
             then += f"; its cap of {dollars(cap_usd)} {will} end it before (BUDGET)"
         return [Note(f"quote: {words}; {then}{score}", topic=QUOTE_BOUND)]
-
-
-def _is_steady(seen: tuple[StepTrace, float | None]) -> bool:
-    """Whether a task's steps are known well; it is a share of its work that is done."""
-    trace, share = seen
-    return trace.steady() is not None and (
-        trace.is_tight(TIGHT, min_seconds=_TIGHT_S)
-        or (trace.last_at or 0) - (trace.first_at or 0) >= ENOUGH_S
-        or (share is not None and share >= ENOUGH_SHARE)
-    )
 
 
 def _shows_steps(found: TaskProgress) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
+    from trainmaster.advisor.model.step_trace import StepTrace
     from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
 
@@ -21,6 +23,13 @@ _SHORT_SHARE: Final = 1 / 6
 #: Of a short run a quote that is wider than this (p95 by median) is put off: each second makes it narrower.
 NARROW: Final = 1.25
 _SHARE_TO_WAIT_FOR: Final = 0.4
+#: It is made at the latest when steady steps were measured for so long, or for such a share.
+_ENOUGH_S: Final = 30.0
+_ENOUGH_SHARE: Final = 0.35
+_TIGHT: Final = 0.05
+_TIGHT_S: Final = 2.5
+#: A task that has run for so long and shows no steps may never show any.
+SHOWN_AFTER_S: Final = 60.0
 #: A quote of less says nothing that its reader could still use.
 LEAST_LEFT_S: Final = 5.0
 LEAST_LEFT_SHARE: Final = 0.1
@@ -29,6 +38,47 @@ _AT_ITS_END: Final = 0.95
 _BEGUN_AGAIN: Final = frozenset(
     {State.WAITING, State.PLANNED, State.ACQUIRING, State.STAGING, State.RECOVERING}
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a task has shown.
+
+    Attributes:
+        trace: of its steps.
+        share: of its work that is done; None if unknown.
+        trained_s: since its members started.
+    """
+
+    trace: StepTrace
+    share: float | None
+    trained_s: float
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether its steps are known well."""
+        trace = self.trace
+        return trace.steady() is not None and (
+            trace.is_tight(_TIGHT, min_seconds=_TIGHT_S)
+            or (trace.last_at or 0) - (trace.first_at or 0) >= _ENOUGH_S
+            or (self.share is not None and self.share >= _ENOUGH_SHARE)
+        )
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has long had the time to show steps, and nothing follows from what it has shown."""
+        return self.trained_s >= SHOWN_AFTER_S and self.trace.steady() is None
+
+
+def are_steady(places: Collection[Sequence[Trained]]) -> bool:
+    """Whether steps are known well in each place of an experiment.
+
+    A place whose tasks show none is quoted by the others and by published figures: they do not wait for it.
+    """
+    known = [any(task.is_steady for task in tasks) for tasks in places]
+    return any(known) and all(
+        good or any(task.is_silent for task in tasks) for good, tasks in zip(known, places, strict=True)
+    )
 
 
 def is_upset(run_state: RunState, progress: Progresses) -> bool:

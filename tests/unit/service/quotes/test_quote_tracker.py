@@ -11,6 +11,7 @@ import pytest
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.quote.forecast import Overhead
 from trainmaster.advisor.quote.quote import Interval
+from trainmaster.control.loop.recording import Where
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.measure.measuring import trace_of
 from trainmaster.service.quotes.fingerprint import Fingerprint
@@ -66,14 +67,22 @@ class World:
     """One experiment with one running task, and a keeper that looks at it."""
 
     def __init__(
-        self, tmp_path, database=None, histories=None, told_before=(), others_s=None, budget=None, **keys
+        self,
+        tmp_path,
+        database=None,
+        histories=None,
+        told_before=(),
+        others_s=None,
+        budget=None,
+        where=None,
+        **keys,
     ):
         tmp_path.mkdir(exist_ok=True)
         path = tmp_path / "recipe.yaml"
         keys = {"command": "true", **keys}
         top = {} if budget is None else {"budget": {"total": f"${budget}"}}
         path.write_text(json.dumps({"name": "job", **top, "experiments": {"main": keys}}))
-        recipe = read_recipe(path)
+        recipe = self.recipe = read_recipe(path)
         self.database = database or Store()
         self.trace = trace_of(recipe.experiments["main"], 0.5)
         task = Task("main", 0, State.RUNNING, attempt=1, started_at=BEGAN)
@@ -97,6 +106,7 @@ class World:
             slots=2,
             told_before=told_before,
             others_s=others_s,
+            where=where,
         )
 
     def look(self, until_s, every_s=1.0, step_s=None):
@@ -210,6 +220,30 @@ def test_a_quote_beyond_the_cap_of_its_run_says_so(tmp_path, cap_usd, said):
     found = QuoteRecord("binding", BEGAN, Interval(365.0, 437.0, 513.0), Interval(0.30, 0.37, 0.43))
     (note,) = tracker._promise(found, World(tmp_path).run_state, BEGAN)
     assert note.message.endswith("and costs at most $0.43" + said)
+
+
+@pytest.mark.parametrize(("shows_after_s", "soonest_s", "latest_s"), [(200, 60, 66), (20, 22, 50)])
+def test_a_place_without_steps_keeps_the_others_from_a_quote_for_a_minute_only(
+    tmp_path, shows_after_s, soonest_s, latest_s
+):
+    """What runs there may show none at all: nothing was bound as long as it ran."""
+    world = World(tmp_path, steps=2000, where=lambda id: Where("far" if id == "r/main/1/1" else "local", 2))
+    experiment, far = world.run_state.experiments["main"], trace_of(world.recipe.experiments["main"], 0.5)
+    experiment.total, experiment.created = 2, 2
+    experiment.live[1] = Task("main", 1, State.RUNNING, attempt=1, started_at=BEGAN)
+    world.progress["main", 1] = SimpleNamespace(**{**vars(world.progress["main", 0]), "trace": far})
+    told = []
+    for now in range(90):
+        world.trace.add(BEGAN + now, 2 * now + 1)
+        if now >= shows_after_s:
+            far.add(BEGAN + now, 2 * (now - shows_after_s) + 1)
+        told += [
+            (now, note.message) for note in world.tracker.look(world.run_state, world.progress, BEGAN + now)
+        ]
+        until(lambda: not world.tracker._busy or not world.tracker._done.empty(), "its quote")
+    ((at, line),) = told
+    assert line.startswith("quote: ")
+    assert soonest_s <= at <= latest_s
 
 
 def test_a_run_that_is_resumed_keeps_its_quote(tmp_path):
