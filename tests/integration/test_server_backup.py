@@ -160,6 +160,7 @@ def check(other, token, model, busy):
     other.call("volume", "fsck", "pets")
     assert "red" in other.call("team", "list").out
     assert "ann" in other.call("user", "list").out
+    assert ", until 20" in other.call("token", "list").out
     (key,) = other.call("server", "key", "--json").json["keys"]
     assert (key["seals"], key["is_known"]) == (True, True)
     assert key["values"] >= 2

@@ -10,7 +10,7 @@ import typer
 
 from trainmaster.cli.opening import open_administration
 from trainmaster.cli.options import AsJson
-from trainmaster.cli.output import print_json, say, show_list
+from trainmaster.cli.output import print_json, say, show_list, when
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import dollars, parse_money
 
@@ -78,7 +78,7 @@ def listed(as_json: AsJson = False) -> None:
         of = f", team {each['team']}" if each["team"] else ""
         of += f", {each['account']}" if each["account"] else ""
         of += f", at most {dollars(each['at_most_usd'])} in all" if each["at_most_usd"] else ""
-        ended = ", revoked" if each["revoked_at"] else ""
+        ended = ", revoked" if each["revoked_at"] else f", until {when(each['expires_at'])}"
         return f"{each['name']}  {each['beginning']}...  {','.join(each['scopes'])}{of}{ended}"
 
     none = "there is no token yet: `trainmaster token create NAME` makes one"

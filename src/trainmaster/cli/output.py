@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -235,6 +236,11 @@ def dollars_text(cost: Mapping[str, float]) -> str:
     if not cost["p95"]:
         return "$0"
     return f"{dollars(cost['p50'])} ({dollars(cost['p5'])} to {dollars(cost['p95'])})"
+
+
+def when(at: float) -> str:
+    """Unix seconds as a time for people."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
 
 
 def queue_text(queued: dict[str, Any]) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trainmaster.cli.options import AsJson
-from trainmaster.cli.output import metrics_text, number, print_json, say, show, show_list, table
+from trainmaster.cli.output import metrics_text, number, print_json, say, show, show_list, table, when
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -202,7 +201,7 @@ def _pairs(tags: dict[str, str]) -> str:
 def _move(move: dict[str, Any]) -> list[str]:
     versions = ["-" if move[key] is None else str(move[key]) for key in ("before", "version")]
     by = move["run_id"] or move["moved_by"]
-    at = datetime.fromtimestamp(move["moved_at"], UTC).strftime("%Y-%m-%d %H:%M UTC")
+    at = when(move["moved_at"])
     return [move["alias"], *versions, move["kind"], by, at]
 
 

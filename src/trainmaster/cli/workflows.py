@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.options import AsJson
-from trainmaster.cli.output import print_json, say, show, table
+from trainmaster.cli.output import print_json, say, show, table, when
 
 if TYPE_CHECKING:
     from trainmaster.api import ClientProtocol
@@ -179,11 +178,6 @@ def _outcome(start: dict[str, Any], cause: str) -> str:
     came = start["state"].lower() if start["run"] is None else f"{start['run']} {became.lower()}"
     said = f" ({start['message']})" if start["message"] else ""
     return f"{cause}: {came}{said}" if cause else f"{came}{said}"
-
-
-def when(at: float) -> str:
-    """A time for people."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _workflows(*, starts: bool = False) -> WorkflowsProtocol:

@@ -160,7 +160,7 @@ def _make_right(file: Path, manifest: dict[str, Any], home: Home, *, goes_on: bo
                 return 0
             at = time.strftime("%F %H:%M", time.localtime(manifest["at"]))
             why = f"it was under way when the backup of {at} was made; `trainmaster resume` goes on with it"
-            return copies.hold(connection, time.time(), why)
+            return copies.hold(connection, manifest["at"], why)
     finally:
         engine.dispose()
 

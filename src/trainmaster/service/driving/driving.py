@@ -313,7 +313,8 @@ class Driving:
         def score(kind: str) -> str:
             from trainmaster.service.quotes.score import score_line
 
-            return score_line(opened.database, opened.home.identity(), kind, session.recipe.provider)
+            home_id, provider = opened.home.identity(), session.recipe.provider
+            return score_line(opened.database, home_id, kind, provider, lambda team: team == row["team"])
 
         def beside() -> dict[str, Overhead]:
             from trainmaster.service.quotes.phase_records import phases_of

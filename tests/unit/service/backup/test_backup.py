@@ -131,6 +131,7 @@ def test_what_was_under_way_is_ended_unless_it_is_to_go_on(saved, tmp_path, goes
     if not goes_on:
         assert (run["reason"], run["lease_owner"]) == ("CANCELLED", None)
         assert "trainmaster resume" in run["message"]
+        assert run["ended_at"] <= saved.stat().st_mtime, "nothing was done since the backup"
         assert {row["state"] for row in database.read(sa.select(t.experiment.c.state))} == {"DONE"}
     database.close()
 
