@@ -128,10 +128,8 @@ class PrivateRay(PrivateServer):
     def boot(self, name: str) -> None:
         """A node is there, with nothing on it. The last one has a resource and a label of its own."""
         for path in self.files():  # of what was killed with it: as machines that boot clear it
-            pid = path / "deadman.pid"
-            if path.parent == self.var(name) or (
-                pid.exists() and not Path("/proc", pid.read_text()).exists()
-            ):
+            # Each of ours names its directory; a file of its own may be gone, or not yet there.
+            if path.parent == self.var(name) or (path.is_dir() and not self.runs(str(path))):
                 shutil.rmtree(path, ignore_errors=True)
                 path.unlink(missing_ok=True)
         # All raylets are processes of this machine: Ray would take a head for one that still runs, and find

@@ -51,7 +51,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
         def check_clean() -> None:
             place_runs.check_clean(account)
-            until(lambda: not any(map(slurm.processes, slurm.names)), 60)
+
+            def left() -> list[str]:
+                pids = [pid for name in slurm.names for pid in slurm.processes(name)]
+                return [f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes()!r}" for pid in pids]
+
+            until(lambda: not any(map(slurm.processes, slurm.names)), 60, left)
 
         return Place("slurm", "half", slurm.jobs, 1, check_clean, account)
     double: KubernetesDouble = request.getfixturevalue("double")

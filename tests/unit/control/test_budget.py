@@ -120,4 +120,4 @@ def test_why_a_run_ends_is_told_in_numbers_also_of_a_cap_too_small_to_begin() ->
     for number in ("may cost $0.02", "has cost up to $0.005,", "200 s", "be $0.21", "up to $3.60"):
         assert number in said
     meter.why = "of the month's budget there were only $0.02 for it"
-    assert meter.why_over(0.0).startswith(meter.why + ": it has cost up to $0.005, and with 200 s more")
+    assert meter.why_over(0.0).startswith(meter.why + "; it has cost up to $0.005, and with 200 s more")

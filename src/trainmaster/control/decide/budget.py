@@ -235,14 +235,14 @@ class Meter:
         """Why it `must_end`, in numbers: what it may cost, has cost, could with its end; what an hour costs.
 
         >>> Meter(0.1, lambda until: until / 1000, usual_lease_s=900.0).why_over(30.0)
-        'it may cost $0.10: it has cost up to $0.03, and with 200 s more, for a lease and an end in order, \
+        'it may cost $0.10; it has cost up to $0.03, and with 200 s more, for a lease and an end in order, \
 it could be $0.23; an hour of its machines costs up to $3.60'
         """
         least_s = self.reserved_s
         needs_usd = self.bill(now + least_s)
         hour_usd = self.bill(now + least_s + 3600) - needs_usd
         return (
-            f"{self.limit}: it has cost up to {dollars(self.bill(now))}, and with {least_s:.0f} s more, for "
+            f"{self.limit}; it has cost up to {dollars(self.bill(now))}, and with {least_s:.0f} s more, for "
             f"a lease and an end in order, it could be {dollars(needs_usd)}; an hour of its machines costs "
             f"up to {dollars(hour_usd)}"
         )

@@ -15,7 +15,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Mapping
@@ -155,8 +154,7 @@ class MachineDriver:
             note = Note(f"{self._assignment.machine}, its first machine, drives it from now on")
             database.commit(session.lease, [note], time.time())
             publication = self._publication(session.lease)
-            # In a thread: ours may hold what that needs.
-            signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=publication.leave).start())
+            signal.signal(signal.SIGTERM, publication.told_to_end)
             if device := self._assignment.device:  # what is measured is to be found again at home
                 write_private(self._service.home_of(run).root / DEVICE_FILE, device.encode())
             from trainmaster.service.driving.driving import Driving

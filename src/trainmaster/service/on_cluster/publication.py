@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 GAVE_UP: Final = 75
 _AGAIN_S: Final = 1.0
 _LOOK_S: Final = 1.0
+#: The handler of a signal waits so long: the thread that it interrupts may hold what others need.
+_LEAVES_WITHIN_S: Final = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +101,15 @@ class Publication(Replication):
         """Say that the run is over, all else was given back, and it is not driven any more."""
         self._ended.set()
         self.publish(is_over=True)
+
+    def told_to_end(self, *_: object) -> None:
+        """Handle SIGTERM: `leave`, in a thread, as the one that is interrupted may hold what that needs.
+
+        It waits: what ends with the machine must not be decided on as the end of a task.
+        """
+        leaving = threading.Thread(target=self.leave)
+        leaving.start()
+        leaving.join(_LEAVES_WITHIN_S)
 
     def leave(self) -> None:
         """End this process, as its machine ends: it says so first, and others go on with the run at once."""
