@@ -312,7 +312,7 @@ def test_what_costs_is_given_back_before_the_cap_ends_a_run_that_goes_on_for_not
             loop.record = replace(loop.record, machines=(ended,))
     (line,) = told
     assert line.startswith(
-        "train gives back the machines of lab: it may cost $1.00; it has cost up to $0.81, and with 200 s more"
+        "train gives back the machines of lab: it may cost $1.00; it has cost up to $0.81, "
     )
     assert not loop.is_wanted
     assert loop.record.machines[0].ended_at == pytest.approx(1715.0, abs=10.0), "nothing was on it"
