@@ -128,8 +128,9 @@ class PrivateRay(PrivateServer):
     def boot(self, name: str) -> None:
         """A node is there, with nothing on it. The last one has a resource and a label of its own."""
         for path in self.files():  # of what was killed with it: as machines that boot clear it
-            # Each of ours names its directory; a file of its own may be gone, or not yet there.
-            if path.parent == self.var(name) or (path.is_dir() and not self.runs(str(path))):
+            # What is killed while it removes its directory has left no number of a process there.
+            is_shared = path.parent == self.scratch and path.is_dir()
+            if path.parent == self.var(name) or (is_shared and not self.runs(path.name)):
                 shutil.rmtree(path, ignore_errors=True)
                 path.unlink(missing_ok=True)
         # All raylets are processes of this machine: Ray would take a head for one that still runs, and find

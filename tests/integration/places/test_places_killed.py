@@ -91,6 +91,9 @@ def test_no_driver_comes_back(driven: Renter, place: Place) -> None:
     recipe = gang(driven, 2, 4000, place.machine)
     for number, moment_s in enumerate(moments_s(place), 1):
         kill_after(driven.run(recipe, provider=place.name, **LEASE), place, number, moment_s)
+    going = driven.run(recipe, provider=place.name, **LEASE)
+    until(lambda: "step=" in driven.call("status", going.run).stdout)
+    going.kill()
     check_all_clean(place)
     for run in runs_of(place):
         driven.call("cancel", run)
