@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 
 from trainmaster.spec.errors import MissingPartError, ProviderError, UsageError
 from trainmaster.testing.waits import until
+from trainmaster.transport.base import Target, UnreachableError
+from trainmaster.transport.ray.bundles import RayConnection, _Process
 from trainmaster.transport.ray.proxy import _BOOT, RayProxy
 from trainmaster.transport.ray.sharing import Lending, _told, borrowed
 
@@ -124,15 +127,21 @@ def test_a_python_that_is_not_there_is_told(tmp_path: Path) -> None:
         RayProxy(login, tmp_path).ask("versions")
 
 
-def test_what_cannot_begin_is_told_also_in_an_event_loop(tmp_path: Path) -> None:
-    """Streams to machines have one, and close what is on these."""
+def test_an_event_loop_dials_nothing_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stream to a machine has one: it goes on meanwhile, also to end what a lost connection has left."""
     proxy = RayProxy(fake_ray(tmp_path, "import os; os._exit(1)"), tmp_path)
+    connection = RayConnection(Target("m", "0123456789ab-r1-m.0"), proxy)
+    begun, dialing = proxy._begun, list[threading.Thread]()
+    monkeypatch.setattr(proxy, "_begun", lambda: dialing.append(threading.current_thread()) or begun())
 
     async def work() -> None:
-        with pytest.raises(ProviderError, match=r"^Ray at auto ended"):
-            proxy.begin("versions")
+        _Process(connection).close()
+        with pytest.raises(UnreachableError, match="Ray at auto ended"):
+            await connection.start("true")
 
     asyncio.run(work())
+    until(lambda: len(dialing) == 2, "both")
+    assert threading.main_thread() not in dialing
 
 
 def test_who_checks_a_ray_takes_nothing_from_a_run(tmp_path: Path) -> None:

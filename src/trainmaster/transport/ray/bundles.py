@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trainmaster.spec.errors import ProviderError
+from trainmaster.spec.errors import ProviderError, TrainmasterError
 from trainmaster.transport.base import ConnectionLostError, Target, Transport, UnreachableError
 from trainmaster.transport.process_connection import PieceInput, ProcessConnection
 from trainmaster.transport.ray.proxy import GoneError, RayProxy, said_by
@@ -58,9 +58,9 @@ class RayConnection(ProcessConnection):
         self._mark, self._numbers = secrets.token_hex(4), itertools.count()
 
     def begin(self, do: str, *args: object) -> concurrent.futures.Future[Any]:
-        """Call a method of the actor."""
+        """Call a method of the actor, without waiting for anything."""
         name = self.target.address
-        return self._proxy.begin("call", namespace_of(name), name, do, *args)
+        return self._proxy.begin_apart("call", namespace_of(name), name, do, *args)
 
     def ask(self, do: str, *args: object) -> Any:  # noqa: ANN401 - JSON
         """The same, with the answer.
@@ -69,7 +69,9 @@ class RayConnection(ProcessConnection):
             UnreachableError: there is none.
         """
         with self._unreachable():
-            return said_by(self.begin(do, *args).result(_TIMEOUT_S))
+            name = self.target.address
+            answer = self._proxy.begin("call", namespace_of(name), name, do, *args)
+            return said_by(answer.result(_TIMEOUT_S))
 
     @contextlib.contextmanager
     def _unreachable(self) -> Iterator[None]:
@@ -133,7 +135,7 @@ class _Process:
                 out, err, self.returncode = await self.call("hear", self.key)
                 self.stdout.feed_data(base64.b64decode(out))
                 self.stderr.feed_data(base64.b64decode(err))
-        except ProviderError as error:
+        except TrainmasterError as error:
             self.stdout.set_exception(error)
             self.stderr.set_exception(error)
             raise
@@ -147,8 +149,7 @@ class _Process:
 
     def close(self) -> None:
         """End it."""
-        with contextlib.suppress(ProviderError):
-            self._connection.begin("call", "close", self.key)
+        self._connection.begin("call", "close", self.key)
 
     async def hang_up(self) -> None:
         """Let go of it; what still runs is ended."""

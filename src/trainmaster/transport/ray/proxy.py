@@ -123,6 +123,23 @@ class RayProxy:
                 self._line = self._begun()
             return self._line.send(do, args)
 
+    def begin_apart(self, do: str, *args: object) -> concurrent.futures.Future[Any]:
+        """As `begin`, where nobody may wait, as in an event loop: a thread dials, if that has to be."""
+        line = self._line
+        if line is not None and not line.is_over:
+            return line.send(do, args)
+        answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        answer.set_running_or_notify_cancel()
+
+        def dial() -> None:
+            try:
+                answer.set_result(self.begin(do, *args).result())
+            except Exception as error:  # noqa: BLE001 - raised where it is waited for
+                answer.set_exception(error)
+
+        threading.Thread(target=dial, name="ray dialing", daemon=True).start()
+        return answer
+
     def go_alone(self) -> None:
         """Ask through no other process of the home from now on: it may end before this one."""
         with self._lock:
@@ -270,8 +287,7 @@ class _Line:
         """What another one says, with its errors, as this ended without a word: Ray's core aborts, say."""
         if isinstance(self._connection, socket.socket):
             return {}
-        with concurrent.futures.ThreadPoolExecutor(1) as apart:  # who asks may be in an event loop
-            done = apart.submit(self._connection.run, command, data=lead, timeout_s=_AGAIN_S).result()
+        done = self._connection.run(command, data=lead, timeout_s=_AGAIN_S)
         lines = done.out.splitlines()
         if (said := _first_said(lines)) and "ready" not in said:
             return said
