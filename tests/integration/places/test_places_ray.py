@@ -33,6 +33,8 @@ from trainmaster.testing.private_s3 import PrivateS3
 from trainmaster.testing.private_sshd import SshHost, make_key
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.places]
+#: Steps of a gang to which something happens: on a busy machine it takes a while until it does.
+LONG = 600
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +247,7 @@ def test_a_team_trains_on_a_server_that_may_use_it(user: Renter, tmp_path: Path)
 
 def test_a_node_is_removed(user: Renter, ray: PrivateRay) -> None:
     """The gang goes on from its checkpoint, on the third."""
-    going = user.run(gang(user, 2, 150), provider="ray")
+    going = user.run(gang(user, 2, LONG), provider="ray")
     run = going.run
     until_step(user, run)
     held = ray.said("print(*(n['NodeManagerAddress'] for n in ray.nodes() if n['Alive']))").split()
@@ -278,7 +280,7 @@ def test_a_node_is_removed_while_another_drives(away: Renter, ray: PrivateRay) -
 
 def test_a_node_that_is_taken_back_is_left_in_time(user: Renter, ray: PrivateRay) -> None:
     """It is drained, with some time left: what was learnt is saved, and the gang goes on on the third."""
-    going = user.run(gang(user, 2, 150), provider="ray")
+    going = user.run(gang(user, 2, LONG), provider="ray")
     run = going.run
     until_step(user, run)
     lost = next(name for name in ray.runs("steps.py") if name != ray.names[0])
@@ -305,7 +307,7 @@ def test_a_driver_that_never_comes_back_leaves_nothing(user: Renter, ray: Privat
 
 def test_somebody_ends_our_actor(user: Renter, ray: PrivateRay) -> None:
     """As they may: another is asked for, in the same place."""
-    going = user.run(gang(user, 2, 150), provider="ray")
+    going = user.run(gang(user, 2, LONG), provider="ray")
     run = going.run
     until_step(user, run)
     name = next(name for name in ray.others() if name.endswith(".1"))
@@ -317,7 +319,7 @@ def test_somebody_ends_our_actor(user: Renter, ray: PrivateRay) -> None:
 
 def test_the_head_is_started_anew(user: Renter, ray: PrivateRay) -> None:
     """With all that it knew gone: machines are asked for again, and the work goes on from the checkpoint."""
-    going = user.run(gang(user, 2, 150), provider="ray")
+    going = user.run(gang(user, 2, LONG), provider="ray")
     run = going.run
     until_step(user, run)
     for name in ray.names:
