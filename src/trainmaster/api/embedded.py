@@ -142,10 +142,14 @@ class EmbeddedClient:
         can_agree: bool = True,
         measure_first: bool = False,
     ) -> Stream[str | ProfileProgress | Quote | RunPlan]:
-        def plan(planner: RunPlanner, tell: Callable[[Any], None]) -> RunPlan:
-            if measure_first:
-                tell(planner.measured_first(recipe, Path(path)))
-            found = planner.plan(recipe, Path(path), allow_stale=allow_stale, can_agree=can_agree)
+        def plan(planner: RunPlanner) -> RunPlan:
+            found = planner.plan(
+                recipe,
+                Path(path),
+                allow_stale=allow_stale,
+                can_agree=can_agree,
+                measure_first=measure_first,
+            )
             name = secrets.token_hex(8) if found.is_settled else ""
             if name:
                 self._plans[name] = found
@@ -163,16 +167,16 @@ class EmbeddedClient:
     def quote_recipe(
         self, recipe: Recipe, path: str, options: QuoteOptions
     ) -> Stream[str | ProfileProgress | Quote]:
-        return self._planning(lambda planner, _: planner.quote(recipe, Path(path), options))
+        return self._planning(lambda planner: planner.quote(recipe, Path(path), options))
 
-    def _planning(self, plan: Callable[[RunPlanner, Callable[[Any], None]], Any]) -> WorkStream[Any]:
+    def _planning(self, plan: Callable[[RunPlanner], Any]) -> WorkStream[Any]:
         from trainmaster.service.run_planning import RunPlanner
 
         planners: list[RunPlanner] = []
 
         def work(tell: Callable[[Any], None]) -> None:
             planners.append(RunPlanner(self._service, self._environ, tell, tell))
-            tell(plan(planners[0], tell))
+            tell(plan(planners[0]))
 
         return WorkStream(work, lambda: sum(planner.interrupt() for planner in planners))
 

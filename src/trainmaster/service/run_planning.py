@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import UsageError
@@ -140,7 +140,7 @@ class RunPlanner:
     Args:
         service: of the home.
         environ: of the caller.
-        tell: takes lines for the user.
+        tell: takes lines for the user, and the quote of what was measured first.
         show: takes how far a measurement is.
         measures: False: what is not known of a job is not measured on this machine.
 
@@ -152,7 +152,7 @@ class RunPlanner:
         self,
         service: Service,
         environ: Mapping[str, str],
-        tell: Callable[[str], None],
+        tell: Callable[[Any], None],
         show: Callable[[ProfileProgress], None],
         *,
         measures: bool = True,
@@ -235,7 +235,15 @@ class RunPlanner:
         return made
 
     def measured_first(self, recipe: Recipe, path: Path) -> Quote:
-        """Measure and quote a recipe that is to be run, whatever is known of it."""
+        """Measure and quote a recipe that is to be run, whatever is known of it.
+
+        Raises:
+            UsageError: nothing is measured here.
+        """
+        if not self.measures:
+            raise UsageError(
+                "measure_first: the code of others is not measured on this server", "Leave it out."
+            )
         from trainmaster.service.places.table import PlaceTable
         from trainmaster.service.quotes.quote_options import QuoteOptions
 
@@ -252,8 +260,12 @@ class RunPlanner:
             self._has_measured = quoter.has_measured
         return self._settled_again(recipe, settled, made, path, options, tell)
 
-    def plan(self, recipe: Recipe, path: Path, *, allow_stale: bool, can_agree: bool) -> PlannedRun:
-        """What a run would be; see `ClientProtocol.plan_run`."""
+    def plan(
+        self, recipe: Recipe, path: Path, *, allow_stale: bool, can_agree: bool, measure_first: bool = False
+    ) -> PlannedRun:
+        """What a run would be; see `ClientProtocol.plan_run`. What is measured first is told."""
+        if measure_first:
+            self._tell(self.measured_first(recipe, path))
         recipe = self._settled(self._with_versions(recipe))
         check_services_and_sinks(self._service, recipe, self._environ)
         if not capabilities_of(recipe.provider).is_here:

@@ -525,27 +525,21 @@ class QuoteRequests:
         recipe = self._submissions.read(caller, ask.run_request, is_asked=False)
         path = self._submissions.keep(recipe)
         with self._measuring if planner.measures and ask.measure else nullcontext():
-            return self._answered(row, ask, planner, recipe, path, tell)
+            return self._answered(row, ask, planner, recipe, path)
 
     def _answered(
-        self,
-        row: RowMapping,
-        ask: QuoteAsk,
-        planner: RunPlanner,
-        recipe: Recipe,
-        path: Path,
-        tell: _Tell,
+        self, row: RowMapping, ask: QuoteAsk, planner: RunPlanner, recipe: Recipe, path: Path
     ) -> dict[str, Any]:
         if row["kind"] == QUOTE:
             with ask.options() as options:
                 return planner.quote(recipe, path, options).as_dict()
-        if ask.measure_first and not planner.measures:
-            raise UsageError(
-                "measure_first: the code of others is not measured on this server", "Leave it out."
-            )
-        if ask.measure_first:
-            tell(planner.measured_first(recipe, path))
-        plan = planner.plan(recipe, path, allow_stale=ask.allow_stale, can_agree=ask.can_agree)
+        plan = planner.plan(
+            recipe,
+            path,
+            allow_stale=ask.allow_stale,
+            can_agree=ask.can_agree,
+            measure_first=ask.measure_first,
+        )
         found: dict[str, Any] = {
             "id": row["id"] if plan.is_settled else "",
             "provider": plan.recipe.provider,
