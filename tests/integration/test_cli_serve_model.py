@@ -79,6 +79,9 @@ def test_a_model_is_served_and_asked(tm):
     serving.wait(1)
     assert tm.call("services", "show", "digits", "--json").json["state"] == "DONE"
     assert tm.call("services", "stop", "digits").err == "digits is over already\n"
+    now = tm.call("services")
+    assert (now.out, "`trainmaster services --all` shows them" in now.err) == ("", True)
+    assert "digits   over" in tm.call("services", "--all").out
     status, answer = until(lambda: found if (found := ask(url, infer))[0] == 404 else None, "it is over")
     assert "the service 'digits' is over" in answer["error"]
     server.send(signal.SIGTERM)

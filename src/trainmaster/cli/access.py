@@ -79,6 +79,8 @@ def listed(as_json: AsJson = False) -> None:
         of += f", {each['account']}" if each["account"] else ""
         of += f", at most {dollars(each['at_most_usd'])} in all" if each["at_most_usd"] else ""
         ended = ", revoked" if each["revoked_at"] else f", until {when(each['expires_at'])}"
+        if each.get("useless") and not each["revoked_at"]:
+            ended += f"; allows nothing: {each['useless']}"
         return f"{each['name']}  {each['beginning']}...  {','.join(each['scopes'])}{of}{ended}"
 
     none = "there is no token yet: `trainmaster token create NAME` makes one"
@@ -135,7 +137,7 @@ def remove_member(
 ) -> None:
     """Take a user out of a team, at once."""
     open_administration().remove_member(team, user)
-    say(f"{user} is not in team {team} any more")
+    say(f"{user} is not in team {team} any more: runs go on and are the team's, workflows are paused")
 
 
 @team_app.command("members", no_args_is_help=True)

@@ -114,11 +114,19 @@ def _say_where(url: str, path: str, tell: Callable[[str], None], *, needs_token:
 
 
 @app.command("list", hidden=True)
-def list_services(as_json: AsJson = False) -> None:
-    """List services, those that are not over first."""
+def list_services(
+    as_json: AsJson = False,
+    over: Annotated[bool, typer.Option("--all", help="Also those that are over, behind the others.")] = False,
+) -> None:
+    """List services that are not over."""
     found = open_client().services.listed()
+    shown = [each for each in found if over or each["state"] != "DONE"]
     none = "nothing is served yet: `trainmaster serve MODEL` serves a model"
-    show_list("services", found, _table, none, as_json=as_json)
+    if found:
+        none = "nothing is served now"
+    show_list("services", shown, _table, none, as_json=as_json)
+    if len(shown) < len(found) and not as_json:
+        say(f"{len(found) - len(shown)} more are over: `trainmaster services --all` shows them")
 
 
 def _table(found: Sequence[dict[str, Any]]) -> str:

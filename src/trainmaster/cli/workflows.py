@@ -169,8 +169,8 @@ def _last(start: dict[str, Any]) -> str:
 
 
 def _cause(start: dict[str, Any]) -> str:
-    """Beside its trigger; a start by hand has a key of ours only."""
-    return "" if start["trigger"] == "by hand" else start["cause"]
+    """Beside its trigger; a start by hand, or the end of a right, has a key of ours only."""
+    return "" if start["trigger"] in ("by hand", "its right") else start["cause"]
 
 
 def _outcome(start: dict[str, Any], cause: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Form, Request
+from fastapi import APIRouter, Depends, Form, Query, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.services import services as listed
@@ -22,9 +22,16 @@ _EXAMPLE = '{"inputs": [{"name": "input", "shape": [1, 2], "datatype": "FP32", "
 
 
 @router.get("/services")
-def services(request: Request, state: State, caller: Reader) -> Response:
-    """The newest, those that are not over first."""
-    return page(request, "services.html", services=listed(request, state, caller)["services"])
+def services(
+    request: Request,
+    state: State,
+    caller: Reader,
+    over: Annotated[bool, Query(alias="all")] = False,
+) -> Response:
+    """The newest that are not over, or all."""
+    found = listed(request, state, caller)["services"]
+    shown = [each for each in found if over or each["state"] != "DONE"]
+    return page(request, "services.html", services=shown, left_out=len(found) - len(shown))
 
 
 @router.get("/services/{name}")

@@ -101,7 +101,7 @@ def set_member(user: str, state: State, caller: Manager, role: Annotated[str, Fo
     if role:
         state.accounts.set_member(team_of(caller), user, role, caller)
     else:
-        state.accounts.remove_member(team_of(caller), user)
+        state.accounts.remove_member(team_of(caller), user, caller)
     return redirect(_PAGE)
 
 

@@ -288,10 +288,14 @@ class RemoteAdministration(_Part):
 
     def budget(self, team: str | None) -> dict[str, Any]:
         wanted = team or self._to.get("/me")["team"]
-        for each in self._to.get("/budgets")["budgets"]:
+        found = self._to.get("/budgets")["budgets"]
+        for each in found:
             if each["team"] == wanted:
                 return dict(each)
-        raise NotFoundError(f"there is no team {wanted!r}", "`trainmaster team list` shows the teams.")
+        seen = ", ".join(each["team"] for each in found if each["team"])
+        raise NotFoundError(
+            f"there is no team {wanted!r}", f"This token sees the budget of: {seen or 'none'}."
+        )
 
     def set_budget(self, team: str | None, limits: Limits) -> dict[str, Any]:
         wanted = team or self._to.get("/me")["team"]

@@ -104,7 +104,7 @@ def set_member(team: str, user: str, body: MemberRole, state: State, caller: Man
 @router.delete("/teams/{team}/members/{user}", status_code=204)
 def remove_member(team: str, user: str, state: State, caller: Manager) -> None:
     """Take somebody out of the team, at once."""
-    state.accounts.remove_member(team, user)
+    state.accounts.remove_member(team, user, caller)
 
 
 @router.get("/invites")

@@ -129,7 +129,7 @@ def secrets_of(
     if missing:
         raise UsageError(
             f"secrets: team {team} has no {', '.join(missing)}",
-            "A manager puts it there: PUT /api/v1/secrets/NAME, or the page Team.",
+            f"A manager puts it there: `trainmaster secret set {team} {missing[0]}`, or the page Team.",
         )
     if mistakes:
         raise recipe.refused(mistakes)

@@ -313,7 +313,9 @@ class Access:
         """
         if who is not None and who.account is None:
             who.need("manage")
-        return [_shown(row) for row in access.tokens(self._database) if who is None or _is_seen(row, who)]
+        rows = [row for row in access.tokens(self._database) if who is None or _is_seen(row, who)]
+        standings = accounts.standings(self._database, {row["account"] for row in rows if row["account"]})
+        return [{**_shown(row), "useless": _useless(row, standings)} for row in rows]
 
     def revoke_token(self, name: str, who: Caller | None = None) -> list[str]:
         """End a token, what was made with it, and the sessions that were opened with them.
@@ -474,6 +476,18 @@ def _session(row: RowMapping | None, now: float) -> RowMapping:
 def _is_seen(row: RowMapping, who: Caller) -> bool:
     is_own = who.account is not None and row["account"] == who.account
     return who.sees_all or is_own or ("manage" in who.scopes and row["team"] == who.team)
+
+
+def _useless(row: RowMapping, standings: Mapping[str, accounts.Standing]) -> str | None:
+    """Why a token that has not ended allows nothing: its owner is disabled, or not in its team."""
+    name, team = row["account"], row["team"]
+    if name is None:
+        return None
+    found, roles = standings.get(name, accounts.NO_STANDING)
+    if found is None or found["disabled_at"] is not None:
+        return f"{name} is disabled"
+    is_out = team is not None and team not in roles and found["admin_by"] is None
+    return f"{name} is not in team {team}" if is_out else None
 
 
 def _shown(row: RowMapping | dict[str, Any]) -> dict[str, Any]:

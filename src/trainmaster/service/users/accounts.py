@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.db import access
 from trainmaster.db import accounts as db
 from trainmaster.service.users.access import TOKEN_S, Access, check_lasts, check_name, digest_of
-from trainmaster.service.users.caller import ROLES, Caller, ForbiddenError, Maker
+from trainmaster.service.users.caller import ROLES, Caller, ForbiddenError, Maker, no_team
 from trainmaster.spec.errors import AccessError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -117,22 +117,29 @@ class Accounts:
             # What people give stays when the groups of single sign-on say something else.
             raise ForbiddenError(f"{name} may not change his own role", "Ask another manager, or an admin.")
         if not access.has_team(self._database, team):
-            raise NotFoundError(f"there is no team {team!r}", "`trainmaster team list` shows the teams.")
+            raise no_team(team, caller and caller.choice)
         row, roles = db.standing(self._database, name)
         if row is None or (caller is not None and not caller.sees_all and team not in roles):
-            raise _nobody(name, f"in team {team}: invite who is to come in" if caller else "")
+            raise _nobody(name, ": invite who is to come in", team=team) if caller else _nobody(name)
         if row["kind"] == "service" and row["team"] != team:
             raise UsageError(f"{name} is a service account of team {row['team']}", "Make one for this team.")
         db.set_member(self._database, team, name, role)
 
-    def remove_member(self, team: str, name: str) -> None:
+    def remove_member(self, team: str, name: str, caller: Caller | None = None) -> None:
         """Take somebody out of a team: his tokens and open pages see nothing of it from then on.
 
         Raises:
             NotFoundError: he is not in there.
+            ForbiddenError: he is its last manager, and takes himself out.
         """
+        if caller is not None and name == caller.account and not caller.sees_all:
+            others = [each for each in db.members(self._database, team) if each["account"] != name]
+            if not any(each["role"] == "manager" and each["disabled_at"] is None for each in others):
+                raise ForbiddenError(
+                    f"{name} is the last manager of team {team}", "Make another member manager first."
+                )
         if not db.remove_member(self._database, team, name):
-            raise _nobody(name, f"in team {team}")
+            raise _nobody(name, team=team)
 
     # --- service accounts ---------------------------------------------------------------------------
 
@@ -147,7 +154,7 @@ class Accounts:
         """
         _check_role(role, caller)
         if not access.has_team(self._database, team):
-            raise NotFoundError(f"there is no team {team!r}", "`trainmaster team list` shows the teams.")
+            raise no_team(team, caller and caller.choice)
         return self._create({**new_account(name), "kind": "service", "team": team}, role)
 
     def service_accounts(self, team: str | None) -> list[dict[str, Any]]:
@@ -197,7 +204,7 @@ class Accounts:
         """
         team = caller.team if team is None else team
         if not caller.sees(team):
-            raise NotFoundError(f"there is no team {team!r}", "Choose one of yours.")
+            raise no_team(team, caller.choice)
         account = caller.account if account is None else account
         if account is None:
             caller.need("manage")
@@ -222,7 +229,7 @@ class Accounts:
         _check_role(role, caller)
         check_lasts(lasts_s, INVITE_DAYS)
         if not access.has_team(self._database, team):
-            raise NotFoundError(f"there is no team {team!r}", "`trainmaster team list` shows the teams.")
+            raise no_team(team, caller and caller.choice)
         code, now = secrets.token_urlsafe(32), self._database.clock_s()
         row = {
             "digest": digest_of(code),
@@ -327,11 +334,17 @@ def _check_role(role: str, caller: Caller | None) -> None:
     if caller is not None:
         caller.need("manage")
         if not ROLES[role] <= caller.scopes:
-            raise ForbiddenError(f"{caller.name} may not make a {role}", "Give what you have yourself.")
+            lacks = ", ".join(sorted(ROLES[role] - caller.scopes))
+            raise ForbiddenError(
+                f"{caller.name} may not make a {role}: that may {lacks}, too", caller.has_instead
+            )
 
 
-def _nobody(name: str, where: str = "") -> NotFoundError:
-    return NotFoundError(f"there is no user {name!r} {where}".rstrip(), "`trainmaster user list` shows them.")
+def _nobody(name: str, where: str = "", *, team: str = "") -> NotFoundError:
+    hint = f"`trainmaster team members {team}` shows them." if team else "`trainmaster user list` shows them."
+    if team:
+        where = f"in team {team}{where}"
+    return NotFoundError(f"there is no user {name!r} {where}".rstrip(), hint)
 
 
 def _shown(row: RowMapping | dict[str, Any]) -> dict[str, Any]:

@@ -99,6 +99,7 @@ class Caller:
         account: of whom it is; None of what was made on the server's machine without an account.
         roles: of the account by team: those that it may choose from.
         wallet: that all it starts is paid from; None if it may spend what its team may.
+        left: the one team that its token is for, if the account is not in it any more.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Caller:
     account: str | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
     wallet: Wallet | None = None
+    left: str | None = None
 
     @property
     def sees_all(self) -> bool:
@@ -119,6 +121,11 @@ class Caller:
     def sees_places(self) -> bool:
         """Whether paths of the server's disk are told: not to members of teams."""
         return self.sees_all or self.team is None
+
+    @property
+    def choice(self) -> Collection[str] | None:
+        """The teams that it may name; None for all."""
+        return None if self.sees_all else self.roles or [self.team or NO_TEAM]
 
     @property
     def maker(self) -> Maker:
@@ -144,7 +151,15 @@ class Caller:
             return
         if self.team == NO_TEAM and self.roles:
             teams = ", ".join(self.roles)
-            raise ForbiddenError(f"{self.name} is in the teams {teams}", "Say for which: add ?team=NAME.")
+            raise ForbiddenError(
+                f"{self.name} is in the teams {teams}",
+                "Say for which: add ?team=NAME; the command line takes a token of one (`token create --team`).",
+            )
+        if self.left is not None:
+            raise ForbiddenError(
+                f"this token of {self.name} is for team {self.left}, and {self.name} is not in it",
+                "Use a token for a team that you are in, or ask a manager of that team for an invite.",
+            )
         if self.team == NO_TEAM:
             raise ForbiddenError(f"{self.name} is in no team", "Ask a manager of a team for an invite.")
         if self.account is not None and self.token is None:
@@ -175,9 +190,12 @@ class Caller:
         """
         beyond = set(scopes) & set(SCOPES) - self.scopes
         if beyond:
-            raise ForbiddenError(
-                f"{self.name} may not give {', '.join(sorted(beyond))}", "Give what you have yourself."
-            )
+            raise ForbiddenError(f"{self.name} may not give {', '.join(sorted(beyond))}", self.has_instead)
+
+    @property
+    def has_instead(self) -> str:
+        """What to do for who would give more than he has."""
+        return f"Give what you have yourself: {', '.join(sorted(self.scopes)) or 'nothing'}."
 
 
 def with_implied(scopes: Collection[str]) -> frozenset[str]:
@@ -230,6 +248,7 @@ def caller_now(
         NotFoundError: the team is not one of them.
     """
     name, account, team = row["name"], row["account"], row["team"]
+    left = None
     granted = with_implied((token or row)["scopes"].split())
     roles: Mapping[str, str] = {}
     is_admin = "admin" in granted
@@ -240,11 +259,12 @@ def caller_now(
         name, is_admin = account, found["admin_by"] is not None
         if token is not None and token["team"] is not None:
             roles = {of: role for of, role in roles.items() if of == token["team"]}
+            left = None if roles or is_admin else token["team"]
     is_bound = account is None or is_admin
     if wanted is not None and wanted != (team if is_bound else None):
         can_choose = is_admin and "admin" in granted and has_team(wanted)
         if wanted not in roles and not can_choose:
-            raise no_team(wanted)
+            raise no_team(wanted, None if is_bound else roles)
         team = wanted
     elif not is_bound and team not in roles:
         # A token of somebody in several teams must say which; a browser begins with one of them.
@@ -256,12 +276,24 @@ def caller_now(
     wallet = None
     if token is not None and token["wallet"] is not None:
         wallet = Wallet(token["wallet"], token["at_most_usd"])
-    return Caller(name, team, granted, used, row["expires_at"], account, roles, wallet)
+    return Caller(name, team, granted, used, row["expires_at"], account, roles, wallet, left)
 
 
-def no_team(name: str) -> NotFoundError:
-    """What is said of a team that is not there, or not the caller's."""
-    return NotFoundError(f"there is no team {name!r}", "`trainmaster team list` shows the teams.")
+def no_team(name: str, among: Collection[str] | None = None) -> NotFoundError:
+    """What is said of a team that is not there, or not the caller's.
+
+    Args:
+        name: that was asked for.
+        among: teams that the caller may name; None for who may list all.
+    """
+    hint = "`trainmaster team list` shows the teams."
+    if among is not None:
+        hint = (
+            f"Yours: {', '.join(sorted(among))}."
+            if among
+            else "You are in none: ask a manager for an invite."
+        )
+    return NotFoundError(f"there is no team {name!r}", hint)
 
 
 #: So long what another server or a command has ended may go on to read here, in seconds.

@@ -106,7 +106,8 @@ def test_a_manager_runs_a_team(office):
     assert ask("PUT", "/teams/red/members/chief", {"role": "viewer"})[0] == 404
     assert ask("PUT", "/teams/red/members/guest", {"role": "root"})[0] == 422
     assert ask("DELETE", "/teams/red/members/guest")[0] == 204
-    assert ask("DELETE", "/teams/red/members/guest")[0] == 404
+    code, found = ask("DELETE", "/teams/red/members/guest")
+    assert (code, found["hint"]) == (404, "`trainmaster team members red` shows them.")
     assert ask("POST", "/service-accounts", {"name": "ci-bot", "role": "member"})[0] == 201
     body = {"name": "ci-bot-1", "scopes": ["read", "run"], "account": "ci-bot"}
     code, made = ask("POST", "/tokens", body)

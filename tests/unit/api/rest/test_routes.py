@@ -158,7 +158,7 @@ def routes():
         ("POST", "/api/v1/recipes/init"): "run",
         ("GET", "/api/v1/ledger"): "read",
         ("GET", "/api/v1/queue"): "read",
-        ("GET", "/api/v1/teams"): "manage",
+        ("GET", "/api/v1/teams"): "read",
         ("PUT", "/api/v1/teams"): "admin",
         ("GET", "/api/v1/tokens"): "manage",
         ("POST", "/api/v1/tokens"): "manage",
@@ -341,6 +341,10 @@ def test_lists_have_only_what_is_ones_own(served):
     assert {token["team"] for token in tokens} == {"red"}
     teams = served.ask("red-manage", "GET", "/api/v1/teams").json()["teams"]
     assert [team["team"] for team in teams] == ["red"]
+    seen = served.ask("red-read", "GET", "/api/v1/teams")
+    assert [team["team"] for team in seen.json()["teams"]] == ["red"], (
+        "what hints name is open to who reads them"
+    )
     assert served.ask("red-manage", "DELETE", "/api/v1/tokens/blue-read").status_code == 404
     assert served.ask("red-manage", "GET", "/api/v1/runs?cursor=job-blue").status_code == 404
     answer = served.ask("red-manage", "POST", "/api/v1/runs/cancel", json={"runs": ["job-blue"]})

@@ -140,6 +140,10 @@ def test_a_service_that_is_over_is_told_so(served):
         served.state.services.gate.targets("old-digits", served.tokens["admin"], "")
     assert served.ask("admin", "GET", "/api/v1/services/old-digits").json()["state"] == "DONE"
     assert "Ask it" not in served.ask("admin", "GET", "/services/old-digits").text
+    listed = served.ask("admin", "GET", "/services").text
+    assert "/services/old-digits" not in listed, "what is over stays off the list"
+    assert 'href="/services?all=1"' in listed
+    assert "/services/old-digits" in served.ask("admin", "GET", "/services?all=1").text
 
 
 def test_a_service_that_has_scaled_to_zero_is_asleep(served):

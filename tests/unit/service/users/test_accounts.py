@@ -74,12 +74,31 @@ def test_a_demotion_or_removal_counts_at_once_for_tokens_and_sessions(office):
     for who in everywhere():
         assert (who.scopes, who.team) == (frozenset(), NO_TEAM)
         assert not who.sees(None)
-        with pytest.raises(ForbiddenError, match="is in no team"):
+        with pytest.raises(ForbiddenError, match=r"is in no team|is for team red, and \w+ is not in it"):
             who.need("read")
+    assert "max is not in team red" in {each["useless"] for each in office.access.tokens()}
     office.accounts.change_user("max", is_disabled=True)
     for ask, secret in ((office.access.by_token, token), (office.access.by_session, session)):
         with pytest.raises(UnknownCallerError):
             ask(secret)
+
+
+def test_the_last_manager_does_not_leave_his_team_without_one(office):
+    max_ = office.who("max")
+    with pytest.raises(ForbiddenError, match="max is the last manager of team red"):
+        office.accounts.remove_member("red", "max", max_)
+    office.accounts.set_member("red", "mem", "manager")
+    office.accounts.remove_member("red", "max", max_)
+
+
+def test_a_refused_role_says_which_scope_the_token_lacks(office):
+    max_ = office.access.by_token(office.token("max", scopes=["read", "run", "manage"]))
+    with pytest.raises(ForbiddenError, match="may not make a member: that may infer, too") as refused:
+        office.accounts.set_member("red", "vic", "member", max_)
+    assert refused.value.hint == "Give what you have yourself: manage, read, run."
+    with pytest.raises(NotFoundError) as absent:
+        office.accounts.invite("green", "viewer", max_)
+    assert absent.value.hint == "Yours: red."
 
 
 def test_who_is_in_several_teams_chooses_and_reaches_no_other(office):
