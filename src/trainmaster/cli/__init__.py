@@ -38,8 +38,9 @@ def main() -> None:
     try:
         try:
             app()
-        except RuntimeError as error:  # of pathlib
-            if os.path.expanduser("~") != "~":  # noqa: PTH111 - it says so, and raises nothing
+        except RuntimeError as error:
+            # Of pathlib, whose error has no type of its own; expanduser says the same, and raises nothing.
+            if "home directory" not in str(error) or os.path.expanduser("~") != "~":  # noqa: PTH111
                 raise
             raise UsageError(
                 f"HOME is not set, and the user {os.getuid()} is not in /etc/passwd",

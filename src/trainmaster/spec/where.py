@@ -34,6 +34,13 @@ _TOKEN: Final = re.compile(
     r"|(?P<word>[^\s()=!<>~\"'`]+)"
 )
 _STATES: Final = (*State, *EndReason)
+#: What others call the end of a run that failed, and what it is here.
+_FAILURES: Final = ("FAILED", "FAILURE", "FAIL", "ERROR", "CRASHED")
+_WHY_FAILED: Final = tuple(
+    reason
+    for reason in EndReason
+    if not reason.is_success and reason not in (EndReason.CANCELLED, EndReason.SKIPPED, EndReason.DENIED)
+)
 _HINT: Final = "Such as: 'loss < 0.3 and lr > 1e-3', 'state = SUCCEEDED and label:project = x'."
 
 
@@ -217,8 +224,11 @@ class _Parser:
         if how == "state":
             wanted = given.text.upper()
             if wanted not in _STATES:
-                near = nearest(given.text, _STATES)
+                is_failure = wanted in _FAILURES  # what is spelt most like it is DRAINED
+                near = None if is_failure else nearest(given.text, _STATES)
                 meant = f"did you mean {near}?" if near else f"there are {', '.join(_STATES)}"
+                if is_failure:
+                    meant = f"what failed says why: {', '.join(_WHY_FAILED)}"
                 self._refuse(given, f"there is no state {given.text!r}; {meant}")
             return wanted
         try:

@@ -97,9 +97,12 @@ def as_title(text: str) -> str:
     "There is no run 'x'"
     >>> as_title("digits@3 is gone")
     'digits@3 is gone'
+    >>> as_title("the server's disk is full")
+    "The server's disk is full"
     """
     first = text.split(maxsplit=1)[:1]
-    if first and not first[0].rstrip(",.:;").isalpha():  # a name, such as digits@production, stays
+    # A name, such as digits@production, stays.
+    if first and not first[0].rstrip(",.:;").replace("'", "").isalpha():
         return text
     return text[:1].upper() + text[1:]
 

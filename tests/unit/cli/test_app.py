@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from command_line import invoke, whole_command
+from trainmaster.cli import main
 from trainmaster.cli.app import _VERBS, PANELS, app
 from trainmaster.spec.errors import UsageError
 
@@ -86,3 +87,17 @@ def _in_a_process(words):
         [sys.executable, "-c", program, *words], stdout=-1, stderr=subprocess.STDOUT, text=True, check=False
     )
     return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("said", "becomes"),
+    [("a loop of ours", RuntimeError), ("Could not determine home directory.", SystemExit)],
+)
+def test_only_what_lacks_a_home_directory_is_told_to_set_it(monkeypatch, said, becomes):
+    def fails():
+        raise RuntimeError(said)
+
+    monkeypatch.setattr("trainmaster.cli.app.app", fails)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    with pytest.raises(becomes):
+        main()

@@ -58,6 +58,7 @@ def test_what_is_read(text, found):
         ("foo:a = 1", 1, "metric:, param:, label: are"),
         ("label: = 1", 1, "a name is missing"),
         ("state = SUCCEDED", 9, "did you mean SUCCEEDED"),
+        ("state = failed", 9, "what failed says why: USER_ERROR, NODE_LOST"),
         ("name < 3", 6, "'name' is a text"),
         ("label:a < 3", 9, "'a' is a text"),
         ("metric:a ~ x", 10, "looks for a text"),

@@ -153,7 +153,7 @@ class Caller:
             teams = ", ".join(self.roles)
             raise ForbiddenError(
                 f"{self.name} is in the teams {teams}",
-                "Say for which: add ?team=NAME; the command line takes a token of one (`token create --team`).",
+                "Say for which: add ?team=NAME; for the command line, `token create --team`.",
             )
         if self.left is not None:
             raise ForbiddenError(

@@ -130,7 +130,7 @@ def test_a_refusal_says_whether_the_role_or_the_token_has_too_little():
         (person, "ann is viewer in team red."),
         (replace(person, token="ci"), "it has read."),
         (caller("ci", "red", ["read"]), "it has read."),
-        (replace(person, team=NO_TEAM), "takes a token of one (`token create --team`)."),
+        (replace(person, team=NO_TEAM), "for the command line, `token create --team`."),
         (replace(person, team=NO_TEAM, roles={}), "Ask a manager of a team for an invite."),
         (replace(person, team=NO_TEAM, roles={}, left="red"), "or ask a manager of that team for an invite."),
     ):
