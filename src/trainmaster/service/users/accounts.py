@@ -117,7 +117,7 @@ class Accounts:
             # What people give stays when the groups of single sign-on say something else.
             raise ForbiddenError(f"{name} may not change his own role", "Ask another manager, or an admin.")
         if not access.has_team(self._database, team):
-            raise no_team(team, caller and caller.choice)
+            raise no_team(team, None if caller is None else caller.choice)
         row, roles = db.standing(self._database, name)
         if row is None or (caller is not None and not caller.sees_all and team not in roles):
             raise _nobody(name, ": invite who is to come in", team=team) if caller else _nobody(name)
@@ -154,7 +154,7 @@ class Accounts:
         """
         _check_role(role, caller)
         if not access.has_team(self._database, team):
-            raise no_team(team, caller and caller.choice)
+            raise no_team(team, None if caller is None else caller.choice)
         return self._create({**new_account(name), "kind": "service", "team": team}, role)
 
     def service_accounts(self, team: str | None) -> list[dict[str, Any]]:
@@ -204,7 +204,7 @@ class Accounts:
         """
         team = caller.team if team is None else team
         if not caller.sees(team):
-            raise no_team(team, caller.choice)
+            raise no_team(str(team), caller.choice)
         account = caller.account if account is None else account
         if account is None:
             caller.need("manage")
@@ -229,7 +229,7 @@ class Accounts:
         _check_role(role, caller)
         check_lasts(lasts_s, INVITE_DAYS)
         if not access.has_team(self._database, team):
-            raise no_team(team, caller and caller.choice)
+            raise no_team(team, None if caller is None else caller.choice)
         code, now = secrets.token_urlsafe(32), self._database.clock_s()
         row = {
             "digest": digest_of(code),
