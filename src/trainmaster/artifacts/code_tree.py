@@ -152,7 +152,7 @@ class _Scan:
         self._root = os.fspath(directory)
         self._source = source
         self._is_filtered = is_filtered
-        self._excluded = _identities(exclude)
+        self._excluded = _identities(exclude) | _own_output()
         self._included = _spec(include) if include else None
         self._has_included = False
         self._folders: set[str] = set()
@@ -336,7 +336,12 @@ def _identities(paths: Sequence[Path]) -> frozenset[tuple[int, int]]:
     return frozenset(identity for path in paths if (identity := _identity(os.fspath(path))) is not None)
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _own_output() -> frozenset[tuple[int, int]]:
+    """Files that this command prints to (``trainmaster run recipe.yaml > run.txt``): they are no code."""
+    return frozenset(found for number in (1, 2) if (found := _identity(number)) is not None)
+
+
+def _identity(path: str | int) -> tuple[int, int] | None:
     try:
         status = os.stat(path)
     except OSError:

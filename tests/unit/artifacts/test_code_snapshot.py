@@ -4,6 +4,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import threading
 import zipfile
 from pathlib import Path
@@ -139,6 +140,15 @@ class TestDirectory:
         assert files(taken.path) == {"train.py", "mine/pyvenv.txt"}
         assert take_snapshot(".", base, base / "store", exclude=[base / "home"]) == taken
         assert not (taken.path / "venv").exists()
+
+    def test_what_its_own_command_prints_to_is_no_code(self, base, root):
+        fill(base, "train.py", "earlier.txt")
+        call = "import sys; from pathlib import Path; from trainmaster.artifacts import take_snapshot; "
+        call += "print('a line', flush=True); take_snapshot('.', Path(sys.argv[1]), Path(sys.argv[2]))"
+        with (base / "now.txt").open("w") as out:
+            subprocess.run([sys.executable, "-c", call, base, root], stdout=out, check=True)
+        (taken,) = root.iterdir()
+        assert files(taken) == {"train.py", "earlier.txt"}
 
     def test_links_inside_stay_and_others_are_noted(self, base, root, tmp_path):
         fill(base, "lib/a.py")

@@ -68,6 +68,12 @@ def test_what_was_passed_by_is_neither_done_nor_ahead():
     assert found == [("machines", "done"), ("steps", "now"), ("saving", "ahead")]
 
 
+def test_nothing_is_ahead_of_what_is_over():
+    course = PhaseProgress().expecting(SPANS).seen("steps", 0.0).seen("", 9.0)
+    assert [line.state for line in course.lines(10.0)] == ["done", "ahead"]  # it waits for others
+    assert [line.state for line in course.lines(10.0, is_over=True)] == ["done"]
+
+
 def test_parts_that_no_look_tells_apart_are_expected_together():
     course = PhaseProgress().expecting(
         [("steps", (1, 2, 3)), ("pauses", (1, 1, 1)), ("end of the tasks", (0, 0, 1))]

@@ -152,11 +152,12 @@ class PhaseProgress:
             found[known] = (had[0] + span[0], had[1] + span[1], had[2] + span[2])
         return replace(self, expected={**self.expected, **found})
 
-    def lines(self, at: float) -> Iterator[PhaseLine]:
+    def lines(self, at: float, *, is_over: bool = False) -> Iterator[PhaseLine]:
         """What it has done, does, and will do.
 
         Args:
             at: when.
+            is_over: nothing is ahead any more: what was not seen was too short for that.
         """
         names = [name for name in PHASES if name in self.took or name in self.expected or name == self.now]
         if AGAIN in self.took or self.now == AGAIN:
@@ -167,7 +168,7 @@ class PhaseProgress:
             span = self.expected.get(name)
             seconds = self.took.get(name, 0.0) + (max(at - self.since, 0.0) if is_now else 0.0)
             has_come = is_now or name in self.took
-            if not has_come and name in PHASES and PHASES.index(name) < reached:
+            if not has_come and (is_over or (name in PHASES and PHASES.index(name) < reached)):
                 continue  # it was passed by: an image that was there, say
             state = "now" if is_now else "done" if has_come else "ahead"
             yield PhaseLine(name, state, seconds, span, self._late_s(name, seconds, span, at))

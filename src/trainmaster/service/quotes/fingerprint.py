@@ -25,6 +25,8 @@ _RECIPE: Final = re.compile(rb'^(\{.*)?"?experiments"?\s*:', re.MULTILINE)
 _CODE: Final = re.compile(
     r"\.(c|cc|cpp|cu|cxx|f90|go|h|hpp|ipynb|java|jl|js|lua|m|pl|py|r|rb|rs|scala|sh|ts)", re.IGNORECASE
 )
+#: What commands printed, such as the output of an earlier run: it makes no other code.
+_PRINTED: Final = re.compile(r"\.(log|out)", re.IGNORECASE)
 #: So many hashes of lines are kept: the share that two codes have in common is known to 0.06 by them.
 _LINES: Final = 64
 _MOST_BYTES: Final = 1 << 20
@@ -38,7 +40,7 @@ class CodeFingerprint:
     """What a job's code is.
 
     Attributes:
-        digest: of all files without recipes: a new budget, or more epochs, are no other code.
+        digest: of all files without recipes and logs: a new budget, or more epochs, are no other code.
         files: their paths.
         lines: the least hashes of the distinct lines of its scripts: a bottom-k sketch (Cohen and Kaplan,
             2007), from which `kinship` tells how much two codes have in common.
@@ -96,6 +98,8 @@ def code_of(recipe: Recipe, snapshot: Path) -> CodeFingerprint:
         folders.sort()
         for name in sorted(files):
             path = Path(folder, name)
+            if _PRINTED.fullmatch(path.suffix):
+                continue
             label = str(path.relative_to(snapshot)).encode("utf-8", "surrogateescape")
             if path.is_symlink():
                 digest.update(b"l\0%s\0%s\0" % (label, os.fsencode(path.readlink())))

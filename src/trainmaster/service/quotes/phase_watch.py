@@ -100,7 +100,11 @@ class PhaseWatch:
     def told(self, run_state: RunState, now: float) -> dict[str, Any]:
         """How far it is, as ``status --json`` has it."""
         at = self._elapsed(now)
-        phases = {name: [line.as_dict() for line in each.lines(at)] for name, each in self.courses.items()}
+        over = {name for name, each in run_state.experiments.items() if each.state is State.DONE}
+        phases = {
+            name: [line.as_dict() for line in each.lines(at, is_over=name in over)]
+            for name, each in self.courses.items()
+        }
         found = {"seconds": at - run_state.queue_wait.waited_s(now), "phases": phases}
         return found | ({"ends": self._ends} if self._ends else {})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -161,7 +161,7 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
         **({"queued_s": round(queued_s, 3)} if (queued_s := queued_seconds(row, now)) else {}),
         **_queued(row, now),
         **_place(database, row, recipe, files),
-        **_phases(database, row, driven_s),
+        **_phases(database, row, driven_s, [each["name"] for each in rows if each["state"] == State.DONE]),
         "cost_usd": row["cost_usd"],
         **_described(row),
         **_bound(row, is_shared=database.is_shared),
@@ -175,12 +175,9 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
     }
 
 
-def _phases(database: Database, row: RowMapping, driven_s: float) -> dict[str, Any]:
+def _phases(database: Database, row: RowMapping, driven_s: float, over: Collection[str]) -> dict[str, Any]:
     """What is under way, what is late and when it ends; empty of what is over too soon to be followed."""
-    if driven_s < _FOLLOWED_S:
-        return {}
-
-    return phase_summary(database, row, driven_s)
+    return {} if driven_s < _FOLLOWED_S else phase_summary(database, row, driven_s, over)
 
 
 def _unsaved(database: Database, home: Home | None, run: str) -> list[dict[str, Any]]:
@@ -510,13 +507,16 @@ def _tasks(experiment: RowMapping, counts: list[RowMapping]) -> dict[str, int]:
     return tally(experiment["tasks_total"], ended, running=running, rest_reason=rest, created=created)
 
 
-def phase_summary(database: Database, row: RowMapping, driven_s: float) -> dict[str, Any]:
+def phase_summary(
+    database: Database, row: RowMapping, driven_s: float, over: Collection[str]
+) -> dict[str, Any]:
     """Of one run; empty where its phases were not followed.
 
     Args:
         database: the database.
         row: of the run.
         driven_s: for how long it has been driven.
+        over: experiments that have ended.
 
     Returns:
         ``phases`` (by experiment, see `PhaseLine.as_dict`), ``late`` (the one that is most, with its
@@ -534,11 +534,7 @@ def phase_summary(database: Database, row: RowMapping, driven_s: float) -> dict[
             end_s = row["earlier_s"] + max(row["ended_at"] - row["session_at"], 0.0)
             course = course.seen("", end_s).seen(_BACK if _BACK in course.expected else "", end_s)
             course = course if row["closed_at"] is None else course.seen("", driven_s)
-        lines = [
-            line
-            for line in course.lines(driven_s)
-            if row["ended_at"] is None or line.state != "ahead"  # too short to be seen
-        ]
+        lines = list(course.lines(driven_s, is_over=name in over or row["ended_at"] is not None))
         phases[name] = [line.as_dict() for line in lines]
         late += [(line.late_s, {"experiment": name, **line.as_dict()}) for line in lines if line.late_s]
     found: dict[str, Any] = {"phases": phases}

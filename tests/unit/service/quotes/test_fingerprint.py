@@ -105,7 +105,7 @@ def test_relative_data_are_told_apart_by_the_recipes_folder(tmp_path):
     assert fingerprint(tmp_path / "a").exact != fingerprint(tmp_path / "b").exact
 
 
-def test_the_recipe_is_no_part_of_the_code(tmp_path):
+def test_recipe_and_logs_are_no_part_of_the_code(tmp_path):
     code = tmp_path / "code"
     code.mkdir()
     (code / "train.py").write_text("print(1)")
@@ -113,6 +113,8 @@ def test_the_recipe_is_no_part_of_the_code(tmp_path):
     assert code_of(recipe_of(code, steps=7), code).digest == first
     sent = Recipe.from_text("name: job\nexperiments: {main: {command: ls}}\n", directory=tmp_path)
     assert code_of(sent, code).digest == first, "a server reads what `--set` changed, beside the file"
+    (code / "run.log").write_text("what an earlier run has printed")
+    assert code_of(recipe_of(code), code).digest == first
     (code / "other.yaml").write_text("a: 1")
     second = code_of(recipe_of(code), code).digest
     assert second != first

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from trainmaster.advisor.quote.quote import Interval
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.service.quotes.phase_watch import PhaseWatch
+from trainmaster.service.runs.summary import phase_summary
 from trainmaster.spec.facts import AwaitedApproval
 from trainmaster.spec.states import State
 
@@ -118,6 +119,21 @@ def test_the_wait_for_another_machine_is_part_of_an_interruption():
     world.task.state, world.task.attempt, world.task.free_restarts = State.ACQUIRING, 2, 1
     assert world.look(5) == world.look(30) == []
     assert world.course.now == "interruptions"
+
+
+def test_live_lines_and_status_say_the_same_of_an_experiment_that_is_over_while_others_go_on():
+    world = World()
+    world.watch.expect({"train": [("saving", (0.1, 0.2, 0.4))]})
+    world.has_machines = True
+    world.step(3)
+    world.look(4)
+    experiment = world.run_state.experiments["train"]
+    experiment.state, experiment.live = State.DONE, {}
+    world.look(9)
+    (steps,) = world.watch.told(world.run_state, BEGAN + 9)["phases"]["train"]
+    row = {"id": "r", "ended_at": None}
+    assert phase_summary(world.store, row, 9.0, ["train"])["phases"]["train"] == [steps]
+    assert (steps["phase"], steps["state"]) == ("steps", "done")
 
 
 def test_an_interruption_of_what_shows_no_steps_is_over_when_it_runs_again():
