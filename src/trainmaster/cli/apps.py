@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.opening import context, open_client
 from trainmaster.cli.options import AgreesToCost, AsJson, run_ids
-from trainmaster.cli.output import duration, print_json, say, show, show_list, table
+from trainmaster.cli.output import duration, parsed, print_json, say, show, show_list, table
 from trainmaster.spec.errors import RunError, UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     cls=DefaultGroup, help="List the apps that were opened, or end one.", invoke_without_command=True
 )
+
+_LEAST_IDLE_S: Final = 10.0
 
 
 def tensorboard(
@@ -51,8 +53,8 @@ def notebook(
         str | None, typer.Option(metavar="TYPE", help="With --provider: this type, such as g5.xlarge.")
     ] = None,
     idle: Annotated[
-        str, typer.Option(help="With --provider: end it when nothing was done for so long.")
-    ] = "30m",
+        str | None, typer.Option(help="With --provider: end it when nothing was done for so long (30m).")
+    ] = None,
     env: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME[=VALUE]", help="With --provider: a variable there; NAME is a secret's."),
@@ -68,6 +70,11 @@ def notebook(
         from trainmaster.cli.rented_notebook import rent_notebook
         from trainmaster.spec.units import parse_duration
 
+        idle_s = parsed("--idle", parse_duration, idle or "30m")
+        if idle_s < _LEAST_IDLE_S:  # Jupyter takes 0 for never
+            raise UsageError(
+                f"--idle {idle}: it would end before anybody can use it", "Write 10s or more, such as 30m."
+            )
         found_run = None if run is None else client.resolve(run)
         raise typer.Exit(
             rent_notebook(
@@ -75,17 +82,22 @@ def notebook(
                 found_run,
                 provider,
                 hardware,
-                parse_duration(idle),
+                idle_s,
                 env or [],
                 yes=yes,
                 as_json=as_json,
             )
         )
-    if hardware or env:
-        raise UsageError(
-            f"--{next(iter(hardware), 'env')} is of a machine that is rented", "Say where with --provider."
-        )
-    found = client.apps.notebook(None if run is None else client.resolve(run))
+    given = [*hardware, *(name for name, value in (("idle", idle), ("env", env)) if value)]
+    if given:
+        raise UsageError(f"--{given[0]} is of a machine that is rented", "Say where with --provider.")
+    if run is not None:
+        from trainmaster.cli.rented_notebook import is_rented_notebook, lead_to_rented
+
+        run = client.resolve(run)
+        if is_rented_notebook(client, run):
+            raise typer.Exit(lead_to_rented(client, run, None, as_json=as_json))
+    found = client.apps.notebook(run)
     if not as_json:
         say(f"what you write stays in {found['directory']}")
     lead(client, found, as_json=as_json)

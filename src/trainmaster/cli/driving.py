@@ -32,6 +32,7 @@ from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.api import Accepted, ClientProtocol
+    from trainmaster.api.results import Watched
 
 
 def see_to_end(client: ClientProtocol, accepted: Accepted, left_to: str, *, as_json: bool) -> int:
@@ -99,8 +100,17 @@ def _display(*, rents: bool) -> Iterator[PlainDisplay]:
         yield display
 
 
-def attach(client: ClientProtocol, run: str, *, as_json: bool) -> int:
-    """Show a run that another process drives until it ends; the exit code."""
+def attach(
+    client: ClientProtocol, run: str, *, as_json: bool, look: Callable[[Watched], None] = lambda _: None
+) -> int:
+    """Show a run that another process drives until it ends; the exit code.
+
+    Args:
+        client: of the home or server.
+        run: whose end is awaited.
+        as_json: print the run.
+        look: is told what was seen of it, each time.
+    """
     known, losses = "working", Losses(waits=False)
     for seen in client.watch_run(run):
         losses.waits = seen.rents
@@ -114,6 +124,7 @@ def attach(client: ClientProtocol, run: str, *, as_json: bool) -> int:
         if driver is not None and driver["state"] != known:
             known = driver["state"]
             say(f"{run}: {driver_line(seen.brief) or 'its driver goes on'}")
+        look(seen)
     raise TrainmasterError(
         f"the process that drove {run} is gone", f"`trainmaster resume {run}` goes on with it."
     )

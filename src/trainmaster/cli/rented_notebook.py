@@ -8,19 +8,20 @@ import os
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.cli.output import duration, say
-from trainmaster.spec.errors import RunError, TrainmasterError
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.states import State
 from trainmaster.spec.units import dollars
 
 if TYPE_CHECKING:
     from trainmaster.api import ClientProtocol
+    from trainmaster.api.port_forward import PortForward
+    from trainmaster.api.results import Watched
 
-_LOOK_S: Final = 1.0
 _MOST_MODELS: Final = 4
 #: It answers at once or never; what it has written is kept in either case.
 _ANSWER_S: Final = 10.0
@@ -49,38 +50,106 @@ def rent_notebook(
         yes: the user has agreed to the costs before.
         as_json: print the address, and at last the run, as objects.
     """
-    from trainmaster.cli.driving import attach
     from trainmaster.cli.measuring import start_made
 
     with tempfile.TemporaryDirectory(prefix="trainmaster-notebook-") as directory:
         recipe = _write(client, run, provider, hardware, idle_s, variables, Path(directory))
         plan, accepted = start_made(client, recipe, yes=yes)
     made, price = accepted.run, plan.most_usd_per_hour
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # what was rented is given back first
     if not accepted.server:
         client.detach_run(made)
     costs = f"it costs up to {dollars(price)} an hour" if price else "it costs nothing"
     say(f"{made}: {costs}; it ends when nothing was done for {duration(idle_s)}, or by `cancel {made}`")
+    if client.brief(made)["state"] == "DONE" and (message := client.status(made).json.get("message")):
+        say(f"{made}: {message}")  # `attach` tells what comes after it has begun
+    return lead_to_rented(client, made, price, as_json=as_json)
+
+
+def is_rented_notebook(client: ClientProtocol, run: str) -> bool:
+    """Whether the run is a notebook on a rented machine, which is not over."""
+    if client.brief(run)["state"] == "DONE" or not run.rpartition("-")[0].endswith("notebook"):
+        return False
+    return list(client.status(run).json["experiments"]) == ["notebook"]
+
+
+def lead_to_rented(client: ClientProtocol, run: str, usd_per_hour: float | None, *, as_json: bool) -> int:
+    """Lead a port of this machine to the JupyterLab of a run until that is over; the exit code.
+
+    Args:
+        client: of the home or server.
+        run: that has it.
+        usd_per_hour: what it costs at most, if that is known.
+        as_json: print each address, and at last the run, as objects.
+    """
+    from trainmaster.cli.driving import attach
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what was rented is given back first
+    way = _Way(client, run, usd_per_hour, as_json=as_json)
     try:
-        facts = _facts(client, made)
-        if facts is None and (message := client.status(made).json.get("message")):
-            say(f"{made}: {message}")  # `attach` tells what comes after it has begun
-        if facts is not None:
-            with client.forward(made, None, int(facts["port"]), 0, say) as forward:
-                address = f"http://127.0.0.1:{forward.port}/lab?token={facts['token']}"
-                _print_address(made, address, price, as_json=as_json)
-                say("Ctrl-C ends it, and gives the machine back; what was written is kept as the run's model")
-                try:
-                    while client.brief(made)["state"] != "DONE":
-                        time.sleep(_LOOK_S)
-                except KeyboardInterrupt:
-                    _end(forward.port, str(facts["token"]))
+        return attach(client, run, as_json=as_json, look=way.look)
     except KeyboardInterrupt:
-        client.cancel(made)
-    return attach(client, made, as_json=as_json)
+        if not way.end():
+            client.cancel(run)
+    finally:
+        way.close()
+    return attach(client, run, as_json=as_json)
 
 
-def _print_address(run: str, address: str, usd_per_hour: float, *, as_json: bool) -> None:
+class _Way:
+    """From a port of this machine to JupyterLab, on whichever machine that is now."""
+
+    def __init__(
+        self, client: ClientProtocol, run: str, usd_per_hour: float | None, *, as_json: bool
+    ) -> None:
+        self._client, self._run = client, run
+        self._usd_per_hour, self._as_json = usd_per_hour, as_json
+        self._forward: PortForward | None = None
+        self._token = ""
+
+    def look(self, seen: Watched) -> None:
+        """Open it if there is none, and give it up with the attempt that it leads to."""
+        if self._forward is not None and any(
+            event.kind == "task" and event.after is State.RECOVERING for event in seen.events
+        ):
+            self.close()
+            say("that address is over; the next JupyterLab has another one, and only what the run had before")
+        if self._forward is None and seen.brief["state"] != State.DONE:
+            self._open()
+
+    def _open(self) -> None:
+        facts = _facts(self._client, self._run)
+        if facts is None:
+            return
+        try:
+            self._forward = self._client.forward(self._run, None, int(facts["port"]), 0, say)
+        except TrainmasterError:  # its machine is lost meanwhile
+            return
+        self._token = str(facts["token"])
+        address = f"http://127.0.0.1:{self._forward.port}/lab?token={self._token}"
+        _print_address(self._run, address, self._usd_per_hour, as_json=self._as_json)
+        say("Ctrl-C ends it, and gives the machine back; what was written is kept as the run's model")
+
+    def end(self) -> bool:
+        """Have JupyterLab end by itself, so that what was written is kept; False if it cannot be reached."""
+        if self._forward is None:
+            return False
+        connection = http.client.HTTPConnection("127.0.0.1", self._forward.port, timeout=_ANSWER_S)
+        try:
+            connection.request("POST", "/api/shutdown", headers={"authorization": f"token {self._token}"})
+            return connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Lead nowhere."""
+        if self._forward is not None:
+            self._forward.close()
+        self._forward = None
+
+
+def _print_address(run: str, address: str, usd_per_hour: float | None, *, as_json: bool) -> None:
     """Not by `show` or `print_json`, which hide tokens: it is of no use without."""
     facts = {"run": run, "url": address, "usd_per_hour": usd_per_hour}
     print(json.dumps(facts) if as_json else address, flush=True)  # noqa: T201
@@ -145,41 +214,18 @@ def _models(client: ClientProtocol, run: str, *, at_server: bool) -> tuple[list[
 
 
 def _facts(client: ClientProtocol, run: str) -> dict[str, Any] | None:
-    """What its server says of itself, once it is there; None if the run is over before.
-
-    Raises:
-        RunError: it says nothing that can be read.
-    """
+    """What its server says of itself; None as long as it is not there."""
     from trainmaster.service.apps.rented_notebook import FACTS
 
-    words = ["sh", "-c", f"cat {FACTS}/jpserver-*.json"]
-    while client.brief(run)["state"] != "DONE":
-        with tempfile.TemporaryFile() as found, Path(os.devnull).open("r+b") as nothing:
-            try:
-                code = client.execute(run, None, words, (nothing.fileno(), found.fileno(), nothing.fileno()))
-            except TrainmasterError:  # it has no machine yet
-                code = 1
-            found.seek(0)
-            text = found.read()
-        if code == 0:
-            try:
-                facts: dict[str, Any] = json.loads(text)
-            except ValueError:
-                facts = {}
-            if "port" not in facts or "token" not in facts:
-                raise RunError("JupyterLab says nothing of itself", f"`trainmaster logs {run}` shows why.")
-            return facts
-        time.sleep(_LOOK_S)
-    return None
-
-
-def _end(port: int, token: str) -> None:
-    """Have it end by itself, so that what was written is kept."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_S)
-    try:
-        connection.request("POST", "/api/shutdown", headers={"authorization": f"token {token}"})
-        connection.getresponse().read()
-    except (OSError, http.client.HTTPException):
-        raise KeyboardInterrupt from None  # then it is cancelled
-    finally:
-        connection.close()
+    words = ["sh", "-c", f'cat "$(ls -t {FACTS}/jpserver-*.json | head -n 1)"']
+    with tempfile.TemporaryFile() as found, Path(os.devnull).open("r+b") as nothing:
+        try:
+            code = client.execute(run, None, words, (nothing.fileno(), found.fileno(), nothing.fileno()))
+        except TrainmasterError:  # it has no machine yet
+            code = 1
+        found.seek(0)
+        try:
+            facts = json.loads(found.read()) if code == 0 else {}
+        except ValueError:  # it is being written
+            facts = {}
+    return facts if "port" in facts and "token" in facts else None

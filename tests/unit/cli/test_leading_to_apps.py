@@ -10,7 +10,7 @@ import pytest
 
 from command_line import invoke
 from trainmaster.cli import opening
-from trainmaster.spec.errors import MissingPartError, RunError
+from trainmaster.spec.errors import MissingPartError, RunError, UsageError
 
 
 class Home:
@@ -71,3 +71,18 @@ def test_what_was_opened_is_left(monkeypatch, state, enter, fails):
     with fails:
         invoke("open", "r-1", "8265")
     assert home.ended == ["po-1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--provider", "aws", "--idle", "soon"], "--idle: 'soon' is no duration"),
+        (["--provider", "aws", "--idle", "0s"], "--idle 0s: it would end before"),
+        (["--idle", "1m"], "--idle is of a machine that is rented"),
+    ],
+)
+def test_an_idle_that_cannot_be_kept_is_refused(monkeypatch, words, said):
+    """Jupyter takes 0 for never: the machine would be paid for without an end."""
+    monkeypatch.setattr(opening, "open_client", lambda **_: Home("RUNNING", there))
+    with pytest.raises(UsageError, match=said):
+        invoke("notebook", *words)

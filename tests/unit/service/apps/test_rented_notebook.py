@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from trainmaster.api.proxy.headers import UpstreamTarget
-from trainmaster.api.results import Model
-from trainmaster.cli.rented_notebook import _models, _print_address
+from trainmaster.api.results import Model, Watched
+from trainmaster.cli.rented_notebook import _models, _print_address, is_rented_notebook, lead_to_rented
 from trainmaster.service.apps.app_access import NOTEBOOK_POLLS
 from trainmaster.service.apps.rented_notebook import PROGRAM, rented_notebook_recipe
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import RecipeError
+from trainmaster.spec.errors import RecipeError, RunError
+from trainmaster.spec.states import State
 
 RUN = """
 name: shapes
@@ -214,3 +217,78 @@ def test_its_command_is_quoted_whole(tmp_path):
     text, _ = rented_notebook_recipe("aws", {}, 60.0)
     (notebook,) = Recipe.from_text(text, directory=tmp_path).experiments.values()
     assert PROGRAM.strip() in notebook.command
+
+
+class Rented:
+    """A `ClientProtocol` whose only run is a notebook that loses its first machine, then ends.
+
+    Args:
+        interrupted: Ctrl-C comes when it is open.
+    """
+
+    def __init__(self, interrupted=False):
+        self.interrupted, self.ports, self.attempt, self.cancelled = interrupted, [], 0, False
+
+    def brief(self, run):
+        return {"state": "RUNNING", "driver": None}
+
+    def status(self, run):
+        task = {"reason": "SUCCEEDED", "seconds": 9.0, "cost_usd": 0.1, "models": []}
+        return SimpleNamespace(json={"experiments": {"notebook": {}}, **task})
+
+    def highlights(self, run):
+        return SimpleNamespace(without_model=())
+
+    def watch_run(self, run):
+        lost = SimpleNamespace(
+            kind="task", after=State.RECOVERING, reason=None, message="", attempt=1, task=0, experiment="n"
+        )
+        if not self.cancelled:
+            for attempt, events in ((0, ()), (1, ()), (1, ()), (0, (lost,)), (2, ())):
+                self.attempt = attempt
+                yield Watched(events, self.brief(run), True)
+                if self.interrupted and attempt:
+                    raise KeyboardInterrupt
+        yield Watched((), {"state": "DONE", "driver": None}, True)
+
+    def execute(self, run, member, words, files):
+        if not self.attempt:
+            raise RunError("it has no machines now", "Wait.")
+        os.write(files[1], json.dumps({"port": 8880 + self.attempt, "token": f"t{self.attempt}"}).encode())
+        return 0
+
+    def forward(self, run, member, port, local, tell):
+        self.ports.append(port)
+        return SimpleNamespace(port=1, close=lambda: self.ports.append(-port))
+
+    def cancel(self, run):
+        self.cancelled = True
+
+
+@pytest.fixture
+def signals_as_before():
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("signals_as_before")
+def test_another_machine_has_another_address(capsys):
+    client = Rented()
+    assert lead_to_rented(client, "n-1", 0.5, as_json=False) == 0
+    assert client.ports == [8881, -8881, 8882, -8882]
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["http://127.0.0.1:1/lab?token=t1", "http://127.0.0.1:1/lab?token=t2"]
+
+
+@pytest.mark.usefixtures("signals_as_before")
+def test_one_that_does_not_answer_at_its_end_is_cancelled():
+    """Nothing listens at port 1."""
+    client = Rented(interrupted=True)
+    lead_to_rented(client, "n-1", 0.5, as_json=False)
+    assert client.cancelled
+
+
+@pytest.mark.parametrize(("run", "is_one"), [("a-notebook-1a", True), ("notebook-1a", True), ("a-1a", False)])
+def test_a_notebook_on_a_machine_is_known_by_its_run(run, is_one):
+    assert is_rented_notebook(Rented(), run) == is_one
