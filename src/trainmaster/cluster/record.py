@@ -446,7 +446,10 @@ def swapped(record: ClusterRecord, machine: str, *, keep: bool) -> ClusterRecord
 
 
 def fits(kept: ClusterRecord, plan: ClusterPlan) -> bool:
-    """Whether a warm cluster is what a plan asks for: as many machines of kinds that it would take."""
+    """Whether a warm cluster is what a plan asks for: as many machines of kinds that it would take.
+
+    Disks are compared as they were asked for; what a provider takes where nothing was said is not known here.
+    """
     if (kept.provider, kept.plan.engine) != (plan.provider, plan.engine) or not kept.rented:
         return False
     have = {role.role: role for role in kept.plan.roles}
@@ -456,10 +459,52 @@ def fits(kept: ClusterRecord, plan: ClusterPlan) -> bool:
         machines = [machine for machine in kept.rented if machine.role == role.role]
         if len(machines) != role.count or dict(have[role.role].labels) != dict(role.labels):
             return False
+        if role.disk_bytes > have[role.role].disk_bytes:
+            return False
         kinds = {_kind(rental) for rental in role.rentals}
         if not all(_kind(machine.rental) in kinds for machine in machines):
             return False
     return True
+
+
+def taken_over(kept: ClusterRecord, planned: ClusterRecord, now: float) -> ClusterRecord:
+    """A warm cluster that fits as the run's that has planned for one: it is to take what that plan says.
+
+    Args:
+        kept: the warm one.
+        planned: what it is instead of.
+        now: Unix seconds, from which on the run pays.
+    """
+    roles = {role.role: role for role in planned.plan.roles}
+    slots = {
+        (role.role, _kind(rental)): rental.slots for role in planned.plan.roles for rental in role.rentals
+    }
+    machines = [
+        replace(
+            machine,
+            has_joined=False,  # nothing of this run was on it yet
+            rental=replace(
+                machine.rental,
+                slots=slots.get((machine.role, _kind(machine.rental)), machine.rental.slots),
+            ),
+        )
+        for machine in kept.machines
+    ]
+    return replace(
+        kept,
+        state=ClusterState.ACTIVE,
+        kept_until=None,
+        keep_s=planned.keep_s,
+        paid_from=now,
+        machines=tuple(machines),
+        plan=replace(
+            planned.plan,
+            roles=tuple(
+                replace(role, rentals=roles[role.role].rentals, larger=roles[role.role].larger)
+                for role in kept.plan.roles
+            ),
+        ),
+    )
 
 
 def resumed(records: Iterable[ClusterRecord]) -> list[ClusterRecord]:

@@ -10,7 +10,7 @@ import pytest
 from trainmaster.cluster.decide_cluster import BROKEN_MOST, FORGOTTEN_S, decide_cluster
 from trainmaster.cluster.decision import ActionKind, Decision, Refusal, Seen, Stage, WaitLimits
 from trainmaster.cluster.observed import Scaling
-from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, fits, new_record, resumed
+from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, new_record, resumed
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.providers.base import BOOT_S, Node, NodeState
 
@@ -407,15 +407,6 @@ def test_nothing_is_asked_for_when_nothing_new_will_run() -> None:
     assert ActionKind.RENT not in kinds(step(record, gone, wanted=False))
     asked = step(new_record("run", plan(), "home")).record
     assert not step(asked, wanted=False).actions
-
-
-def test_a_warm_cluster_fits_what_asks_for_the_same() -> None:
-    record = rented()
-    assert fits(record, plan(RolePlan("worker", 2, (B,)))), "another zone is as good"
-    assert not fits(record, plan(RolePlan("worker", 3, (A,))))
-    assert not fits(record, plan(RolePlan("worker", 2, (replace(A, instance_type="p2.xlarge"),))))
-    assert not fits(record, plan(RolePlan("worker", 2, (A,)), RolePlan("ps", 1, (A,))))
-    assert not fits(record, replace(plan(), provider="aws"))
 
 
 def test_a_record_survives_its_row() -> None:

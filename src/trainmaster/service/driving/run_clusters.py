@@ -18,7 +18,7 @@ from trainmaster.cluster.cluster_loop import ClusterLoop
 from trainmaster.cluster.decision import WaitLimits
 from trainmaster.cluster.member_places import MemberPlaces
 from trainmaster.cluster.node_provisioner import NodeProvisioner
-from trainmaster.cluster.record import ClusterRecord, ClusterState, fits, readable, resumed
+from trainmaster.cluster.record import ClusterRecord, ClusterState, fits, readable, resumed, taken_over
 from trainmaster.control.attempt.system_log import system_log_command
 from trainmaster.control.decide.budget import USUAL_LEASE_S
 from trainmaster.control.task.layout import Home, seconds_of
@@ -334,20 +334,7 @@ class RunClusters:
         for kept in readable(rows, self._tell):
             if kept.state is not ClusterState.KEPT or not fits(kept, planned.plan):
                 continue
-            roles = tuple(
-                replace(role, rentals=planned_role.rentals, larger=planned_role.larger)
-                for role, planned_role in zip(kept.plan.roles, planned.plan.roles, strict=True)
-            )
-            taken = replace(
-                kept,
-                state=ClusterState.ACTIVE,
-                kept_until=None,
-                keep_s=planned.keep_s,
-                paid_from=now,
-                # Nothing of this run was on them yet.
-                machines=tuple(replace(machine, has_joined=False) for machine in kept.machines),
-                plan=replace(planned.plan, roles=roles),
-            )
+            taken = taken_over(kept, planned, now)
             if not self._database.take_kept_cluster(self._lease, taken.as_row(), now, kept.idle_usd(now)):
                 continue  # somebody else was quicker, or it is too late
             self._tell(f"{planned.plan.name}: {kept.id} is still warm and used again")
