@@ -214,7 +214,7 @@ def _models(client: ClientProtocol, run: str, *, at_server: bool) -> tuple[list[
 
 
 def _facts(client: ClientProtocol, run: str) -> dict[str, Any] | None:
-    """What its server says of itself; None as long as it is not there."""
+    """What its server says of itself; None before it is there."""
     from trainmaster.service.apps.rented_notebook import FACTS
 
     words = ["sh", "-c", f'cat "$(ls -t {FACTS}/jpserver-*.json | head -n 1)"']
