@@ -126,7 +126,13 @@ class PhaseWatch:
                 has_moved = True
         if has_moved:
             self._keep()
-        notes = [note for name in self.courses for note in self._late(name, now)]
+        # What is told to end uses the time that it has for that: nothing is late.
+        ends = {
+            name
+            for name, experiment in run_state.experiments.items()
+            if any(task.state is State.STOPPING for task in experiment.live.values())
+        }
+        notes = [note for name in self.courses if name not in ends for note in self._late(name, now)]
         if notes:
             self._keep()
         return notes

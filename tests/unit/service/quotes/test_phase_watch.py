@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 from trainmaster.advisor.quote.quote import Interval
@@ -67,6 +68,20 @@ def test_phases_follow_each_other_and_what_is_late_is_told_once():
     assert world.course.now == "steps"
     assert dict(world.course.took) == {"machines": 8.0, "setup": 22.0}
     assert world.course.since == 30.0
+
+
+def test_a_task_that_is_told_to_end_is_not_late_while_it_uses_its_grace():
+    world = World()
+    world.has_machines = True
+    world.step(10)
+    world.look(11)
+    world.task.state = State.STOPPING
+    world.watch.courses["train"] = replace(
+        world.course, expected={**world.course.expected, "saving": (1, 2, 3)}
+    )
+    assert world.look(12) == world.look(40) == []
+    world.task.state = State.SAVING
+    assert world.look(41) == ["train: saving is late: 29 s until now, expected were at most 3 s"]
 
 
 def test_waiting_for_others_is_no_phase():
