@@ -37,6 +37,15 @@ def test_a_line_for_a_shell_with_the_environment_of_the_member(tm):
     call.wait(0)
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_client_that_says_it_lost_its_machine_when_ended_is_no_other_end(tm, number, code):
+    run = tm.run(tm.task("true"))["run"]
+    call = tm.start("exec", run, "--", "trap 'exit 255' TERM; touch $NOTES/up; sleep 60 & wait")
+    tm.until((tm.notes / "up").exists)
+    call.send(number)
+    assert call.process.wait(60) == code, "as where what was asked to end is a program here"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_command_ends_with_what_has_asked_for_it(tm, number):
     run = tm.run(tm.task("true"))["run"]

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: Of what is kept, or waits to be saved, a summary names the first ones.
 _MOST = 1000
 
+#: Begins the cause of the run that was started as its workflow was registered.
+AT_ONCE: Final = "now-"
+
 #: More points teach a model nothing new.
 _MEASUREMENTS = 400
 #: Whatever lists many runs needs no more; their recipes are long.
@@ -40,7 +43,7 @@ class RunFilter:
         owner: only those that were sent by a name that has this in it.
         since: only those that were begun then or later, Unix seconds.
         senders: only those that exactly these have sent (None: that were begun at home), and no workflow has
-            started; None for all.
+            started but as it was registered (`run --now`); None for all.
         where: only those of which this condition is true.
         now: Unix seconds of `Database.clock_s`, for the age of runs in that.
         removed: those that were removed, too, as bills have them.
@@ -93,7 +96,8 @@ class RunFilter:
             found.append(t.run.c.submitted_by.contains(self.owner, autoescape=True))
         if self.senders is not None:
             sent = (t.run.c.submitted_by.is_not_distinct_from(each) for each in self.senders)
-            started = sa.exists().where(t.workflow_firing.c.run_id == t.run.c.id)
+            firing = t.workflow_firing.c
+            started = sa.exists().where(firing.run_id == t.run.c.id, ~firing.cause.startswith(AT_ONCE))
             found += [sa.or_(sa.false(), *sent), ~started]
         if self.since is not None:
             found.append(t.run.c.created_at >= self.since)

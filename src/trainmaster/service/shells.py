@@ -30,6 +30,8 @@ _CODE_S: Final = 120
 #: A run that begins has its first machines after so long.
 _MACHINES_S: Final = 600.0
 _LOOK_S: Final = 1.0
+#: What OpenSSH exits with when it was ended, or has lost its machine.
+_LOST: Final = 255
 #: What asks a command to end.
 _ENDS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 # On a node: the directory of the run's code, which may just be on its way; then the environment of the first
@@ -123,8 +125,12 @@ class MemberShell:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        if signal.SIGINT in asked and code < 0:
+        # OpenSSH says that it lost its machine, and our clients that they were ended, where a program dies.
+        is_cut = bool(asked) and not is_terminal and code in (_LOST, 128 + signal.SIGTERM)
+        if signal.SIGINT in asked and (code < 0 or is_cut):
             raise KeyboardInterrupt
+        if is_cut:
+            return 128 + signal.SIGTERM
         return 128 - code if code < 0 else code
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.checks.inputs import missing_script_notes
 from trainmaster.db import workflow_rows as rows
+from trainmaster.db.queries import AT_ONCE
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.encryption import SealingKey
@@ -141,7 +142,7 @@ class Workflows:
                 f"{recipe.name} was registered by somebody else just now", "Look at it, then decide."
             )
         if starts_now:
-            self._fire_by_hand(name, secrets.token_hex(8))
+            self._fire_by_hand(name, AT_ONCE + secrets.token_hex(8))
         is_new_secret = secret is not None and (before is None or before["secret"] is None)
         found = {**self.show(caller, recipe.name), "new": before is None}
         return {**found, "secret": secret} if is_new_secret else found

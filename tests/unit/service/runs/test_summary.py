@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from trainmaster.api import Client
@@ -98,6 +100,8 @@ def test_latest_is_ones_own(service):
         submission=Submission("ann", "vision"),
     )  # fmt: skip
     service.database.create_run(by_itself, 2e9 + 9)
+    at_once = replace(by_itself, id="at-once", submission=Submission("bea", "vision"))
+    service.database.create_run(at_once, 2e9 + 10)
     workflow = {"id": "w", "team": "vision", "name": "night", "revision": 1, "request": "{}", "pushes": "[]",
                 "registered_by": "ann", "state": "ENABLED", "created_at": 0.0, "changed_at": 0.0,
                 "concurrency": "wait"}  # fmt: skip
@@ -107,6 +111,11 @@ def test_latest_is_ones_own(service):
         lambda connection, _: [
             connection.execute(tables.workflow.insert().values(**workflow)),
             connection.execute(tables.workflow_firing.insert().values(**firing)),
+            connection.execute(
+                tables.workflow_firing.insert().values(
+                    **{**firing, "trigger": "by hand", "cause": "now-9d1c", "run_id": "at-once"}
+                )
+            ),
         ]
     )
     assert service.resolve("latest") == "job-4", "at home it is what was begun there, not what was sent"
@@ -114,6 +123,7 @@ def test_latest_is_ones_own(service):
     for who, run in [
         (Caller("ann", "vision", read, account="u1"), "sent-0"),
         (Caller("anna", "vision", everything, account="u2"), "sent-1"),
+        (Caller("bea", "vision", read, account="u4"), "at-once"),  # `run --now`: she has sent it just now
         (Caller("owner", None, everything), "job-4"),
     ]:
         assert TeamRuns(service, who).resolve("latest") == run
