@@ -9,6 +9,7 @@ import hashlib
 import ipaddress
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -30,6 +31,8 @@ IMAGE_TIMEOUT_S = 600
 #: Hosts of these tests are for looking at, not for measuring: quick enough to boot and log in.
 #: What must happen may take so long: others use this machine as well. What must not is looked at for less.
 PATIENCE_S = 120.0
+#: Of a test, in this try.
+HAS_FAILED = pytest.StashKey[bool]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,6 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """What the lab had to say belongs to a test that failed in it."""
     report = yield
+    item.stash[HAS_FAILED] = report.failed or (report.when != "setup" and item.stash.get(HAS_FAILED, False))
     lab = getattr(item, "funcargs", {}).get("lab") or getattr(item, "funcargs", {}).get("user")
     if report.failed and isinstance(lab, LabUser):
         report.sections.append(("the lab", lab.last_words()))
@@ -189,6 +193,16 @@ class LabUser:
         for name in names:
             self.until_state(name, "terminated")
 
+    def forget_runs(self) -> None:
+        """As after a test that failed: nothing drives its runs, and no run or cluster of it is known."""
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+                if b"_drive" in words and str(self.home).encode() in (entry / "environ").read_bytes():
+                    os.kill(int(entry.name), signal.SIGKILL)
+        for file in self.home.glob("trainmaster.db*"):
+            file.unlink()
+
     def last_words(self) -> str:
         """The end of the daemon's log, and of the console of every host that there is."""
         files = [self.directory / "daemon.log", *sorted(self.directory.glob("hosts/*/console.log"))]
@@ -277,13 +291,14 @@ def lab(make_lab_user: Callable[[], LabUser]) -> LabUser:
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """What a test has rented goes with it, also when it fails: another try finds room and no strangers."""
-    if "lab" not in request.fixturenames:
-        yield
-        return
-    lab: LabUser = request.getfixturevalue("lab")
-    before = lab.alive()
+    lab: LabUser | None = request.getfixturevalue("lab") if "lab" in request.fixturenames else None
+    before = lab.alive() if lab else set()
     yield
-    if extra := lab.alive() - before:
+    if request.node.stash.get(HAS_FAILED, False):
+        for user in request.node.funcargs.values():
+            if isinstance(user, LabUser):
+                user.forget_runs()
+    if lab and (extra := lab.alive() - before):
         lab.ec2.terminate_instances(InstanceIds=sorted(extra))
 
 
