@@ -158,6 +158,17 @@ class RecordedClusterCosts:
         return [("machines", wait.quantiles), ("giving back", back.quantiles)]
 
 
+def clusters_left(clusters: Sequence[ClusterFacts], experiment: str) -> list[ClusterFacts]:
+    """Those of an experiment that are not given back; all of its own where none is left.
+
+    Args:
+        clusters: of the run.
+        experiment: of the run.
+    """
+    its = [each for each in clusters if experiment in each.experiments]
+    return [each for each in its if not each.is_over] or its
+
+
 def where_in(costs: ClusterCosts, experiment: str) -> Where:
     """What an experiment runs on; where its tasks spread over several places, on their first.
 
@@ -165,10 +176,8 @@ def where_in(costs: ClusterCosts, experiment: str) -> Where:
         costs: of the run.
         experiment: of the run.
     """
-    for each in costs.clusters():
-        if experiment in each.experiments:
-            return _where(each)
-    return Where(HOST, 1)
+    its = clusters_left(costs.clusters(), experiment)
+    return _where(its[0]) if its else Where(HOST, 1)
 
 
 def where_on(record: ClusterRecord) -> Where:

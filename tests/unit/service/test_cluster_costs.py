@@ -158,6 +158,9 @@ def test_machines_that_are_not_there_yet_are_waited_for_and_paid_for_then():
     time_s, cost = forecast_rented(0.0, 0.0, left, after, parts, "aws", [Waited(400.0)] * 200)
     assert time_s.p50 == pytest.approx(200 + 390 + 30, rel=0.08)
     assert cost.p50 == pytest.approx(100 + 390 + 30, rel=0.08)
+    mixed = [parts[0], replace(parts[1], provider="aws")]
+    time_s, _ = forecast_rented(0.0, 0.0, left, after, mixed, "hosts", [Waited(400.0, "", "aws")] * 200)
+    assert time_s.p50 == pytest.approx(200 + 390 + 30, rel=0.08), "each place has waits of its own"
     done = forecast_rented(10.0, 5.0, {}, {}, parts, "lab")[1]
     assert done == Interval(5.0, 5.0, 5.0)
 
@@ -364,6 +367,18 @@ def test_a_sweep_over_two_places_is_quoted_by_the_speed_of_each(tmp_path, steps_
     found = Spread(tmp_path, steps_s).binding(21)
     assert 150 < found.time_s.p50 < 225
     assert found.time_s.holds(200.0)
+
+
+def test_a_place_that_is_lost_or_given_back_takes_no_more_tasks_and_lends_no_speed(tmp_path):
+    """All eight are made on the slow host: 800 s. With the fast machine they would take 200 s."""
+    point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.25)
+    before = [Measurement(point, duration_s=25.0, offer="lab:large", startup_s=0.1)] * 3
+    world = Spread(tmp_path, (1.0, 0.25), before)
+    world.records[1] = replace(world.records[1], state=ClusterState.ENDED)
+    del world.run_state.experiments["main"].live[1], world.progress["main", 1]
+    found = world.binding(40)
+    assert found.time_s.holds(800.0)
+    assert 700 < found.time_s.p50 < 900
 
 
 def test_a_place_that_has_shown_nothing_yet_is_as_fast_as_it_was_before(tmp_path):

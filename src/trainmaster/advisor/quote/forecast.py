@@ -253,6 +253,7 @@ class RentedPart:
         paid_s: for so long from now on it is paid: what is billed is rounded up. Of one that is not there all
             that it is billed for at least.
         quantum_s: beyond that it is billed in such pieces.
+        provider: whose machines; empty: the run's.
     """
 
     experiments: tuple[str, ...]
@@ -262,6 +263,7 @@ class RentedPart:
     machines: int = 1
     paid_s: float = 0.0
     quantum_s: float = 0.0
+    provider: str = ""
 
     def usd(self, seconds: Floats) -> Floats:
         """(DRAWS,) what so much more time costs.
@@ -298,9 +300,9 @@ def forecast_rented(
         left: (DRAWS,) of each experiment that has not ended, once its machines are there.
         after: which experiments each waits for.
         parts: the clusters.
-        provider: whose they are.
-        waited: how long earlier runs waited for its machines.
-        gave_back_s: what giving them back took.
+        provider: of the run.
+        waited: how long earlier runs waited for machines.
+        gave_back_s: what giving them back took in runs of that provider.
         apart: experiments whose time counts the wait for each of their clusters already.
     """
     rng = np.random.default_rng(6)
@@ -309,12 +311,15 @@ def forecast_rented(
         return belief.median * np.exp(belief.spread * rng.standard_normal(DRAWS))
 
     later = np.exp(_LATER * rng.standard_normal(DRAWS))
-    there = capabilities_of(provider)
     normal, ending = rng.standard_normal(DRAWS), drawn(ENDING_S)
-    giving_back = drawn(there.giving_back_s.learnt(gave_back_s))
+    giving_back = drawn(capabilities_of(provider).giving_back_s.learnt(gave_back_s))
+    for other in sorted({part.provider for part in parts} - {"", provider}):
+        giving_back = np.maximum(giving_back, drawn(capabilities_of(other).giving_back_s))
     absent: dict[str, Floats] = {}
     for part in (part for part in parts if not part.is_there):
-        wait = machines_belief(there.provisioning_s, waited, provider, part.machine, machines=part.machines)
+        whose = part.provider or provider
+        prior = capabilities_of(whose).provisioning_s
+        wait = machines_belief(prior, waited, whose, part.machine, machines=part.machines)
         come_s = wait.median * np.exp(wait.spread * normal)
         absent |= {name: come_s for name in part.experiments if name not in apart}
     takes = {name: left[name] * later + absent.get(name, 0.0) for name in left}

@@ -80,7 +80,7 @@ class RentedNow:
 
     def slots(self, experiment: str) -> int:
         """Processes that an experiment's clusters take at once."""
-        return sum(each.slots for each in self.clusters if experiment in each.experiments) or 1
+        return sum(each.slots for each in self._left(experiment)) or 1
 
     def nodes(self, experiment: Experiment) -> int:
         """Machines that the workers of one of its tasks sit on."""
@@ -90,14 +90,22 @@ class RentedNow:
     def places(self, experiment: str) -> dict[str, list[ClusterFacts]]:
         """What the tasks of an experiment spread over, by what its machines are called in measurements."""
         found: dict[str, list[ClusterFacts]] = {}
-        for each in self.clusters:
-            if experiment in each.experiments and not each.is_over:
-                found.setdefault(each.machine, []).append(each)
+        for each in self._left(experiment):
+            found.setdefault(each.machine, []).append(each)
         return found
+
+    def were_several(self, experiment: str) -> bool:
+        """Whether its tasks run, or have run, on several kinds of machines: each has a speed of its own."""
+        return len({each.machine for each in self.clusters if experiment in each.experiments}) > 1
 
     def cluster(self, experiment: str) -> ClusterFacts | None:
         """That of an experiment; the first of several."""
-        return next((each for each in self.clusters if experiment in each.experiments), None)
+        return next(iter(self._left(experiment)), None)
+
+    def _left(self, experiment: str) -> list[ClusterFacts]:
+        from trainmaster.service.cluster_costs import clusters_left
+
+        return clusters_left(self.clusters, experiment)
 
 
 def gang_nodes(experiment: Experiment, there: int, gpus: int) -> int:
@@ -228,7 +236,7 @@ def forecast_inputs(
         ends = (plays or {}).get(name, ())
         workload = workload_of(experiment, recipe.seed, at_once=at_once, curves=seen, plays=ends)
         how_far = _with_ends(experiment, how_far, workload.target)
-        if rented is not None and len(rented.places(name)) > 1:
+        if rented is not None and rented.were_several(name):
             spread_out.add(name)
             several = _in_places(
                 experiment, workload, here, measured[name], rented, how_far, number, recipe.seed
@@ -273,6 +281,7 @@ def forecast_inputs(
             each.machines,
             each.paid_s(now),
             each.quantum_s,
+            each.provider,
         )
         for each in rented.clusters
         if not each.is_over

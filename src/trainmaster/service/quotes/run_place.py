@@ -57,7 +57,9 @@ class RunPlace:
 
         if self._costs is None:
             return local_device(experiment)
-        if its := [each for each in self._costs.clusters() if experiment.name in each.experiments]:
+        from trainmaster.service.cluster_costs import clusters_left
+
+        if its := clusters_left(self._costs.clusters(), experiment.name):
             slots = sum(each.slots for each in its)
             return Device(experiment.hardware.device, float(slots), its[0].machine)
         from trainmaster.providers.capabilities import HOST
