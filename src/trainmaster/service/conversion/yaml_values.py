@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from trainmaster.providers.finding import PROVIDERS
 from trainmaster.service.conversion.draft import Draft
 from trainmaster.service.conversion.job import ForeignJob
 from trainmaster.spec.labels import key_problem, value_problem
@@ -22,10 +23,7 @@ _HANG_S = 30.0
 PRIVATE = re.compile(r"\.(?:ssh|aws|netrc|config/gcloud|kube|azure)\b|id_rsa|credentials")
 SPOT_OR_NOT = "`spot: true` falls back on demand"
 #: What clouds and clusters are called there, and here.
-_PROVIDERS = {
-    "k8s": "kubernetes",
-    **{each: each for each in ("aws", "lab", "im", "hosts", "kubernetes", "slurm", "openstack")},
-}
+_PROVIDERS = {"k8s": "kubernetes", **{each: each for each in PROVIDERS.built_in}}
 _NO_PROVIDER = "`provider: aws`, or `run --provider aws`: without, it runs on this machine"
 
 
