@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # The linters and all tests in parts: first the lab's four and others that mostly wait, for hosts and for each other's
 # locks; on a new machine three wait until the first one has made the hosts' image. Whichever part ends, the next begins.
-# Unit tests, which only compute, come last and in two parts, so that no core is idle in the last minutes. Each is one
-# process that collects its own: two of pytest-xdist would each collect all, and one before them on a new machine.
+# What only computes has what the others leave from the beginning: linters and one half of the unit tests, with less
+# priority than hosts and networks, which somebody waits for. The other half comes last, so that no core is idle in the
+# last minutes. Each is one process that collects its own: two of pytest-xdist would each collect all, and one before
+# them on a new machine.
 # Ctrl-C ends all of them, with what they have started; a second one does not wait for what they take down.
 set -mu -o pipefail # each part is a process group of its own; without -m, what runs in the background ignores SIGINT
 python=${1:-python3}
 at_once=7
-parts=(hosts lab runs crossings others servers remote volumes middle rest last contract lint unit doors)
+parts=(hosts unit lint lab runs crossings others servers remote volumes middle rest last contract doors)
 lab=tests/integration/lab
 others=(tests/integration/test_[!cs]*.py)
 servers=(tests/integration/test_s*.py)
@@ -59,8 +61,10 @@ run() {
     if [ "$1" = "${parts[0]}" ]; then
         "$python" -m pytest "${@:2}" 2>&1 | tee -i "$logs/$1"
     elif [ "$1" = lint ]; then
-        make --no-print-directory lint >"$logs/$1" 2>&1
-    elif [ "$1" = unit ] || [ "$1" = doors ]; then
+        nice -n 5 make --no-print-directory lint >"$logs/$1" 2>&1
+    elif [ "$1" = unit ]; then # with less priority it may take longer
+        nice -n 5 make --no-print-directory unit UNIT="-o timeout=600 ${*:2}" >"$logs/$1" 2>&1
+    elif [ "$1" = doors ]; then
         make --no-print-directory unit UNIT="${*:2}" >"$logs/$1" 2>&1
     else
         "$python" -m pytest "${@:2}" >"$logs/$1" 2>&1

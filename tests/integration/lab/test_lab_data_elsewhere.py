@@ -23,7 +23,9 @@ from run_directory import check
 
 from trainmaster.testing.waits import until
 
-pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(1500)]
+# That a machine drives with a volume is in `test_lab_elsewhere.py`, that its loss brings the run home in
+# `test_lab_on_cluster.py`, that versions go along in `tests/unit/db/test_run_transfer.py`: all meet here
+pytestmark = [pytest.mark.crossings, pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(1500)]
 
 RECIPE = """
 name: steps
@@ -119,7 +121,6 @@ experiments:
 """
 
 
-@pytest.mark.crossings
 def test_another_server_goes_on_with_the_version_that_the_first_task_saw(
     lab: Any, renter: Renter, lab_servers: Any, tmp_path: Path
 ) -> None:
