@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,6 @@ from trainmaster.providers.kubernetes.manifests import amount_of
 from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports
 
 #: The token that is taken.
-TOKEN: Final = "token-of-the-double"  # noqa: S105 - of a double
 _PODS: Final = "/api/v1/namespaces/{space}/pods"
 _READ_BYTES: Final = 1 << 15
 
@@ -147,7 +147,6 @@ class KubernetesDouble(PrivateServer):
         cpus: as given; it may be changed.
         requests: what was asked for: method, path, query, body.
         pod_limit: of a quota; None for none. forbidden: verbs that the login may not do.
-        is_over: the login's time is, and it is refused.
     """
 
     def __init__(self, cpus: float = 16.0) -> None:
@@ -163,15 +162,24 @@ class KubernetesDouble(PrivateServer):
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self.pod_limit: int | None = None
         self.forbidden: set[str] = set()
-        self.is_over = False
+        self._token = ""
         self.kubeconfig = self._root / "config"
 
     def prepare(self) -> None:
         """See `PrivateServer`."""
+        self.end_login()
+        self.log_in()
+
+    def end_login(self) -> None:
+        """The user's token is over."""
+        self._token = secrets.token_hex(8)
+
+    def log_in(self) -> None:
+        """The user has one that is taken, in the same file."""
         told = {
             "apiVersion": "v1", "kind": "Config", "current-context": "double",
             "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
-            "users": [{"name": "u", "user": {"token": TOKEN}}],
+            "users": [{"name": "u", "user": {"token": self._token}}],
             "contexts": [
                 {"name": "double", "context": {"cluster": "c", "user": "u", "namespace": "research"}}
             ],
@@ -358,7 +366,7 @@ class KubernetesDouble(PrivateServer):
             query = dict(request.query_params)
             self.requests.append((request.method, request.path_params["rest"], query, body))
             try:
-                if self.is_over or request.headers.get("authorization") != f"Bearer {TOKEN}":
+                if request.headers.get("authorization") != f"Bearer {self._token}":
                     raise _Refused(401, "Unauthorized", "Unauthorized")
                 verb = {"POST": "create", "DELETE": "delete", "PATCH": "patch"}.get(request.method, "get")
                 if verb in self.forbidden:
@@ -388,7 +396,7 @@ class KubernetesDouble(PrivateServer):
         )
 
     async def _exec(self, line: Any) -> None:  # noqa: ANN401 - JSON, or the library's
-        if line.headers.get("authorization") != f"Bearer {TOKEN}" or self.is_over:
+        if line.headers.get("authorization") != f"Bearer {self._token}":
             await line.close()
             return
         try:

@@ -137,9 +137,7 @@ class PrivateKubernetes(PrivateServer):
         runc.write_text(_RUNC)
         runc.chmod(0o755)
         _run("openssl", "genrsa", "-out", str(self._place / "sa.key"), "2048")
-        groups = {"admin": "system:masters", "alice": "researchers"}
-        lines = [f'{token},{name},{name},"{groups[name]}"\n' for name, token in self._tokens.items()]
-        (self._place / "tokens.csv").write_text("".join(lines))
+        self._write_tokens()
 
     def start(self) -> None:
         """See `PrivateServer`."""
@@ -207,22 +205,25 @@ class PrivateKubernetes(PrivateServer):
         )  # fmt: skip
         authority = self._place / "certs" / "apiserver.crt"
         self._until(authority.exists, "apiserver")
-        for name, file in (("admin", self.admin), ("alice", self.kubeconfig)):
-            cluster = {"server": f"https://{_SERVER}:{_SERVER_PORT}", "certificate-authority": str(authority)}
-            context = {"cluster": "l", "user": name, "namespace": NAMESPACE}
-            told = {
-                "apiVersion": "v1", "kind": "Config", "current-context": "lab",
-                "clusters": [{"name": "l", "cluster": cluster}],
-                "users": [{"name": name, "user": {"token": self._tokens[name]}}],
-                "contexts": [{"name": "lab", "context": context}],
-            }  # fmt: skip
-            file.touch(mode=0o600)
-            file.write_text(json.dumps(told))
+        if not self.admin.exists():
+            self._write_login("admin", self.admin)
+            self.log_in()
         self._until(self._answers, "apiserver")
 
     def stop_server(self) -> None:
         """The API server is killed; pods go on."""
         self._end("apiserver")
+
+    def end_login(self) -> None:
+        """The user's token is over: the API server, started again, takes another one."""
+        self._tokens["alice"] = secrets.token_hex(16)
+        self._write_tokens()
+        self.stop_server()
+        self.start_server()
+
+    def log_in(self) -> None:
+        """The user has a token that is taken, in the same file."""
+        self._write_login("alice", self.kubeconfig)
 
     def boot(self, name: str) -> None:
         """A node is there, with nothing on it."""
@@ -338,6 +339,24 @@ class PrivateKubernetes(PrivateServer):
         return "\n".join(lines)
 
     # --- private -------------------------------------------------------------------------------------------
+
+    def _write_tokens(self) -> None:
+        groups = {"admin": "system:masters", "alice": "researchers"}
+        lines = [f'{token},{name},{name},"{groups[name]}"\n' for name, token in self._tokens.items()]
+        (self._place / "tokens.csv").write_text("".join(lines))
+
+    def _write_login(self, name: str, file: Path) -> None:
+        authority = str(self._place / "certs" / "apiserver.crt")
+        cluster = {"server": f"https://{_SERVER}:{_SERVER_PORT}", "certificate-authority": authority}
+        context = {"cluster": "l", "user": name, "namespace": NAMESPACE}
+        told = {
+            "apiVersion": "v1", "kind": "Config", "current-context": "lab",
+            "clusters": [{"name": "l", "cluster": cluster}],
+            "users": [{"name": name, "user": {"token": self._tokens[name]}}],
+            "contexts": [{"name": "lab", "context": context}],
+        }  # fmt: skip
+        file.touch(mode=0o600)
+        file.write_text(json.dumps(told))
 
     def _bind(self) -> None:
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "trainmaster"}

@@ -27,8 +27,6 @@ from place_runs import (
 )
 from renter import Renter
 
-from trainmaster.testing.kubernetes_double import KubernetesDouble
-
 __all__ = ["kubernetes"]
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="pods of the double need namespaces, and these root"),
@@ -105,18 +103,16 @@ def test_a_team_trains_on_a_server_that_has_an_account(
 
 
 def test_a_login_whose_time_is_over_ends_no_run(user: Renter, account: KubernetesAccount) -> None:
-    """Refused is not dead: with a new login the run goes on in the same pods."""
-    if not isinstance(account.kubernetes, KubernetesDouble):
-        pytest.skip("the real one has certificates, which last")
+    """Refused is not dead: with a new token, in the same file, the run goes on in the same pods."""
     going = user.run(gang(user, 2, 300), provider="kubernetes")
     run = going.run
     until_step(user, run)
     pods = set(account.kubernetes.left())
-    account.kubernetes.is_over = True
+    account.kubernetes.end_login()
     try:
         time.sleep(20)
     finally:
-        account.kubernetes.is_over = False
+        account.kubernetes.log_in()
     assert set(account.kubernetes.left()) == pods
     assert going.end()["state"] == "DONE"
     check_clean(account)

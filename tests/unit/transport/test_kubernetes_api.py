@@ -158,6 +158,20 @@ def test_a_busy_server_is_waited_for(tmp_path: Path) -> None:
         asked.call("GET", "pods")
 
 
+def test_a_new_login_in_the_same_file_is_taken(tmp_path: Path) -> None:
+    """A run lasts longer than a token that is written there each day; another server is not followed."""
+
+    def send(_method: str, _address: str, headers: dict[str, str], *_: object) -> HttpAnswer:
+        return HttpAnswer(200 if headers["Authorization"] == "Bearer new" else 401, "{}")
+
+    asked = KubeApi(login(tmp_path), "research", send)
+    login(tmp_path, "{token: new}", "https://other")
+    with pytest.raises(UsageError, match="does not take the login"):
+        asked.call("GET", "pods")
+    login(tmp_path, "{token: new}")
+    assert asked.call("GET", "pods") == {}
+
+
 def test_renewed_certificates_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A login that is refused is made anew with what its connections show."""
     answers, made = [HttpAnswer(401, "{}"), HttpAnswer(200, "{}")], list[object]()

@@ -213,6 +213,10 @@ class KubeCredentials:
         Raises:
             UsageError: there is none, and why.
         """
+        if is_refused:  # whoever has logged in again since has another one in the same file
+            with contextlib.suppress(UsageError):
+                again = read_login(self._login.name, self._login.environ)
+                self._login = again if again.server == self._login.server else self._login
         user = self._login.user
         if user.get("username"):
             said = f"{user['username']}:{user.get('password', '')}".encode()

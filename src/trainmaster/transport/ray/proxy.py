@@ -124,7 +124,7 @@ class RayProxy:
             return self._line.send(do, args)
 
     def begin_apart(self, do: str, *args: object) -> concurrent.futures.Future[Any]:
-        """As `begin`, where nobody may wait, as in an event loop: a thread dials, if that has to be."""
+        """As `begin`, but never waits, as in an event loop: a thread dials, if that has to be."""
         line = self._line
         if line is not None and not line.is_over:
             return line.send(do, args)
