@@ -1,8 +1,8 @@
 """`PrivateKubernetes`: a real Kubernetes 1.20 of one's own, with nodes that are namespaces of this machine.
 
 `make kubernetes` builds its programs from Debian's source (``scripts/build_kubernetes.sh``). It needs root
-and Debian's ``etcd-server docker.io``. Each node has a kubelet and a dockerd of its own. ``python -m
-trainmaster.testing.private_kubernetes`` starts one to try.
+and Debian's ``etcd-server docker.io busybox-static``. Each node has a kubelet and a dockerd of its own.
+``python -m trainmaster.testing.private_kubernetes`` starts one to try.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trainmaster.transport.kubernetes.login import read_login
 DIRECTORY: Final = "kubernetes-1.20"
 NAMESPACE: Final = "research"
 _BINARIES: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
-_PROGRAMS: Final = ("etcd", "dockerd", "docker", "containerd", "runc", "openssl", "ip", "nsenter")
+_PROGRAMS: Final = ("etcd", "dockerd", "docker", "containerd", "runc", "openssl", "ip", "nsenter", "busybox")
 _PATIENCE_S: Final = 180.0
 #: The kubelet gives sandboxes an oom_score_adj that takes a right which virtual machines may lack.
 _RUNC: Final = """#!/bin/sh
@@ -102,7 +102,8 @@ class PrivateKubernetes(PrivateServer):
         if missing := [name for name in _BINARIES if not (binaries / name).exists()]:
             raise NoKubernetesError(f"{binaries} has no {missing[0]}; `make kubernetes` builds it")
         if missing := [name for name in _PROGRAMS if shutil.which(name) is None]:
-            raise NoKubernetesError(f"{', '.join(missing)} not installed (Debian: etcd-server docker.io)")
+            packages = "etcd-server docker.io busybox-static"
+            raise NoKubernetesError(f"{', '.join(missing)} not installed (Debian: {packages})")
         if os.geteuid() != 0:
             raise NoKubernetesError("a Kubernetes of one's own needs root")
         return cls(binaries, nodes)
@@ -386,7 +387,7 @@ class PrivateKubernetes(PrivateServer):
             (tree / "bin").mkdir(parents=True)
             if image == "pause":
                 for program in ("sh", "sleep"):
-                    shutil.copy("/bin/busybox", tree / "bin" / program)
+                    shutil.copy(shutil.which("busybox") or "", tree / "bin" / program)
             else:
                 (tree / "bin").rmdir()
                 for place in ("bin", "sbin", "lib", "lib64"):
