@@ -291,7 +291,8 @@ def test_what_ran_between_two_looks_has_cost(bench: KubernetesBench, monkeypatch
 
 def test_rights_that_were_there_are_asked_for_again(bench: KubernetesBench) -> None:
     """A server that has just started knows of none for some seconds."""
-    api = KubeApi(replace(read_login("", bench.environ), user={"token": "wrong"}), "research")
+    alone = {"KUBECONFIG": "/nowhere"}  # where no other token would be found
+    api = KubeApi(replace(read_login("", bench.environ), user={"token": "wrong"}, environ=alone), "research")
     with pytest.raises(UsageError, match="may not run commands"):
         asyncio.run(ExecProcess.start(api, "p", "true", "p"))
     api.is_exec_known = True
