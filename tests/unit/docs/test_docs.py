@@ -181,6 +181,13 @@ def test_cells_of_tables_are_short(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_text_after_a_table_or_a_list_is_apart(page):
+    """Without an empty line it would be a row of the table, or go on in the last item."""
+    stuck = re.findall(r"^(?:\||[-*] |\d+\. ).*\n(?![-*] |[|\s<]|\d+\. )(.{1,60})", prose(page), re.MULTILINE)
+    assert stuck == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_tables_have_a_head(page):
     """Else the site shows their rows as text."""
     before, *lines = ["", *prose(page).splitlines(), ""]
