@@ -339,9 +339,19 @@ class QuoteTracker:
         """Of a task's work that is done, by its steps, or by how long such tasks took."""
         found = progress.get(task.key)
         if found is not None and task.experiment not in self._lengthless:
-            return share_done(found)
+            share = share_done(found)
+            return share if share is None else max(share, self._share_to_target(task, now))
         took = [m.duration_s for m in self._known.of(task.experiment)[0] if m.duration_s]
         return (now - (task.started_at or now)) / max(took) if took else None
+
+    def _share_to_target(self, task: Task, now: float) -> float:
+        """Of the work until its target is reached, as last foretold: it makes not all of its steps."""
+        course = self._phases(now).courses.get(task.experiment)
+        if self._recipe.experiments[task.experiment].ends_at is None or course is None or not course.left_s:
+            return 0.0
+        left_s = max(course.left_s - (self._elapsed(now) - course.left_at), 0.0)
+        trained_s = now - (task.started_at or now)
+        return trained_s / max(trained_s + left_s, 1.0)
 
     def _is_measured(
         self, experiment: ExperimentState, progress: Mapping[tuple[str, int], TaskProgress], now: float
@@ -364,7 +374,8 @@ class QuoteTracker:
                 task = experiment.live.get(number)
                 place = "" if task is None else self._of_task(task).offer
                 since = now if task is None or task.started_at is None else task.started_at
-                places.setdefault(place, []).append(Trained(found.trace, share_done(found), now - since))
+                share = share_done(found) if task is None else self._share(task, progress, now)
+                places.setdefault(place, []).append(Trained(found.trace, share, now - since))
         return are_steady(places.values())
 
     def _unknown(self, run_state: RunState, now: float) -> list[Note]:

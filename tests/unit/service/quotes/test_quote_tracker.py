@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -436,3 +437,18 @@ def test_a_target_makes_the_quote_end_where_the_curve_says(tmp_path):
     )
     assert theirs.p5 > 1500
     assert ours.p50 == pytest.approx(105, rel=0.2)  # at step 207 of 4,000, of half a second each
+
+
+def test_a_run_to_a_target_is_bound_by_the_share_of_what_it_makes_until_there(tmp_path):
+    """Its steps vary, so that a third of its 30 s has to be seen: of its most steps that would be all."""
+    world = World(tmp_path, steps=1500, target={"metric": "loss", "at_most": 0.02})
+    world.progress["main", 0].aimed = Curve((step, (1 + step / 5) ** -0.8) for step in range(1, 200, 4))
+    chance, step = random.Random(0), 1
+    for tick in range(40):
+        now = BEGAN + tick / 2
+        step += chance.choice((1, 1, 1, 40))
+        world.trace.add(now, step)
+        world.progress["main", 0].metrics["step"] = step
+        world.tracker.look(world.run_state, world.progress, now)
+        until(lambda: not world.tracker._busy or not world.tracker._done.empty(), "its quote")
+    assert [row["kind"] for row in world.database.rows] == ["binding"]
