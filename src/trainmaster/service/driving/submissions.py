@@ -468,7 +468,9 @@ def refusals(
     if not provides.rents and not runs_here:
         line = f"provider: {recipe.provider}; the code of others runs on rented machines only"
         may = provides.is_here and not is_local
-        yield line + (", unless this server is started with `--local-runs` for teams" if may else "")
+        yield line + (
+            ", unless this server is started with `--local-runs`, and it is sent for a team" if may else ""
+        )
     if recipe.code != "." and _leaves(recipe.directory, recipe.code):
         yield f"code: {recipe.code}; only what was sent: a server gets no code with its own keys"
     if recipe.notify:

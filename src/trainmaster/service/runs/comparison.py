@@ -44,7 +44,9 @@ def compare(found: TeamRuns, runs: Sequence[str]) -> dict[str, Any]:
     """
     ids = list(dict.fromkeys(runs))
     if not 1 <= len(ids) <= MAX_RUNS:
-        raise UsageError(f"{len(ids)} runs to compare", f"Name, or mark, up to {MAX_RUNS}.")
+        raise UsageError(
+            f"{len(ids)} runs to compare", f"Name, or mark in the list of runs, up to {MAX_RUNS}."
+        )
     compared = [_run(found, run) for run in ids]
     rows = [found.row(run) for run in ids]
     recipes = _recipes(rows)

@@ -82,12 +82,14 @@ class Charts {
     for (const found of this.charts.values()) Object.assign(found, {stale: true, names: null});
     this.draw();
   }
-  // Since when what is drawn is no number: said, and red at the foot of the picture.
-  mark(plot, since) {
+  // From when to when what is drawn is no number: said, and red at the foot of the picture.
+  mark(plot, {since, series}) {
     if (!since.size) return;
+    const last = Math.max(...[...since.keys()].map(name => series.get(name).xs.at(-1)));
+    const right = Math.min(plot.bbox.left + plot.bbox.width, plot.valToPos(last, "x", true));
     const from = Math.max(plot.bbox.left, plot.valToPos(Math.min(...since.values()), "x", true)), height = 4 * devicePixelRatio;
     plot.ctx.fillStyle = css("--bad");
-    plot.ctx.fillRect(from, plot.bbox.top + plot.bbox.height - height, Math.max(height, plot.bbox.left + plot.bbox.width - from), height);
+    plot.ctx.fillRect(from, plot.bbox.top + plot.bbox.height - height, Math.max(height, right - from), height);
   }
   // The values where the cursor is, beside the names of the lines.
   point(found, plot) {
@@ -163,7 +165,7 @@ class Charts {
       found.plot = new uPlot({...this.size(found.holder), padding: [8, PADDING, 0, 0], scales: {x: {time: this.time, ...(this.time ? {range: around} : {})}, y: isLog ? {distr: 3} : {}},
         axes: [{...axis, size: 28, ...(this.time ? {space: 80, values: (_, all) => all.map(clock)} : this.x === "time" ? {space: 80, incrs: SPANS, values: (_, all) => all.map(duration)} : this.x === "epoch" ? {} : {incrs: WHOLE})}, {...axis, size: AXIS, values: (_, all) => all.map(value => value === null ? "" : shown(value))}],
         series: [{label: this.x}, ...series], bands, legend: {show: false}, cursor: {y: false, drag: {x: true, y: false}, sync: {key: this.time ? "time" : "all", scales: ["x", null]}},
-        hooks: {draw: [plot => this.mark(plot, found.since)], setCursor: [plot => this.point(found, plot)]}}, data, found.holder);
+        hooks: {draw: [plot => this.mark(plot, found)], setCursor: [plot => this.point(found, plot)]}}, data, found.holder);
       this.tell(found, all, Math.min(all.length, MOST), first);
     }
   }

@@ -46,7 +46,10 @@ def refused(tmp_path, monkeypatch):
 
 
 def test_tasks_of_teams_run_here_only_if_they_are_kept_apart(refused):
-    assert "unless this server is started with `--local-runs`" in refused(provider="local")[0]
+    assert (
+        "unless this server is started with `--local-runs`, and it is sent for a team"
+        in refused(provider="local")[0]
+    )
     assert refused(provider="local", is_local=True) == []
     assert refused(provider="hosts", is_local=True)
     assert "setup" in refused(provider="local", is_local=True, setup="pip install x")[0]
