@@ -67,7 +67,7 @@ experiments:
 #: takes two seconds of a processor more.
 ENGINE = os.environ.get("TRAINMASTER_TESTS_ENGINE", "ssh")
 #: Beyond which something hangs; the machine may be slow, and others may use it.
-DEADLINE_S = 240.0
+DEADLINE_S = 400.0
 #: How small machines of the lab are here.
 SCALE = ["--cpu-scale", "0.25", "--memory-scale", "0.125", "--network-scale", "0.125", "--stop-grace", "15"]
 

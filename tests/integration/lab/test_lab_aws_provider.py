@@ -26,7 +26,7 @@ from trainmaster.testing.waits import until
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="a lab needs root"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
 ]
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 from private_engines import IMAGE, NoEngineError, PrivateEngine, make_image
 from renter import Renter
 
-pytestmark = [pytest.mark.ray, pytest.mark.container, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.container, pytest.mark.timeout(900)]
 #: Each member leaves a process behind, whose parent is then the monitor of its container.
 RECIPE = f"""
 name: steps

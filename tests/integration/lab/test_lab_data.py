@@ -28,7 +28,7 @@ from trainmaster.volumes.packed.pushing import push
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.s3,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(available() is not None, reason=f"no mounts here: {available()}"),
 ]
 MB = 1 << 20

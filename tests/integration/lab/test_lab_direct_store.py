@@ -16,7 +16,7 @@ from trainmaster.artifacts import CheckpointSeries, fetch
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.sniffer import listening
 
-pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(900)]
 MB = 1 << 20
 #: Counts steps, in the first attempt for ever, and saves 4 MB with each tenth; goes on from a whole one only.
 STEPS = """

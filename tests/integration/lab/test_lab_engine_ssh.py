@@ -10,7 +10,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from renter import Renter
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_a_gang_over_ssh_outlives_a_cut_its_driver_and_its_first_machine(renter: Renter) -> None:

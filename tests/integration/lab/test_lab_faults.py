@@ -11,7 +11,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from renter import Renter, Renting
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 #: The second member fails at its twentieth step, the first time.
 FAILS = """

@@ -69,7 +69,7 @@ SEATS, WHEN = ("worker-0", "worker-1"), (when_it_runs, when_it_moves, when_it_ha
 
 
 #: `make test` has a machine that is lost before that, which the home drives (`test_lab_runs.py`), and
-#: afterwards, when its cluster drives (`test_lab_data_elsewhere.py`).
+#: afterwards, when its cluster drives (`test_lab_on_cluster.py`).
 @pytest.mark.crossings
 @pytest.mark.parametrize(("seat", "when"), list(itertools.product(SEATS, WHEN)))
 def test_a_machine_is_lost_while_a_run_is_handed_over(

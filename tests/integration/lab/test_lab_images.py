@@ -11,7 +11,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 
 from renter import Renter
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 MADE = """
 name: made
 experiments:

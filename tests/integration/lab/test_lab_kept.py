@@ -13,7 +13,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 
 from renter import Renter
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 SAYS = """
 name: steps
 experiments:

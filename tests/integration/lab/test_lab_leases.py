@@ -12,7 +12,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from renter import Renter
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 LEASE_S = 20
 

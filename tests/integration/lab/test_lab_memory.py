@@ -12,7 +12,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from renter import Renter
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 #: Runs out of memory in its first attempt, wherever that is.
 HUNGRY = """

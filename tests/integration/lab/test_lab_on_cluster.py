@@ -22,7 +22,7 @@ from trainmaster.service.service import Service
 from trainmaster.spec import read_recipe
 from trainmaster.testing.waits import until
 
-pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(900)]
 
 #: Longer than a driver's of its run.
 LEASE_S = 40
@@ -77,7 +77,6 @@ def test_the_home_is_away_the_driver_is_killed_and_the_record_comes_back(
     assert known.offer == "lab:m4.2xlarge", "what it has measured is known to the next quote at home"
 
 
-@pytest.mark.crossings  # with data, `test_lab_data_elsewhere.py` has it
 def test_its_machine_is_lost_and_the_home_goes_on(lab: Any, renter: Renter, store: Any) -> None:
     before = lab.alive()
     renting, run, driver = moved(renter, 400, "ray")

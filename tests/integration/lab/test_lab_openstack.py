@@ -32,7 +32,7 @@ from place_runs import (
 from private_engines import IMAGE, NoEngineError, PrivateEngine, make_image
 from renter import Renter
 
-pytestmark = [pytest.mark.places, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.places, pytest.mark.timeout(900)]
 
 HOSTNAME = RECIPE.format(budget="{}", machine="m1.tiny", more="", command="hostname")
 

@@ -31,7 +31,7 @@ from place_runs import (
 from private_engines import IMAGE, NoEngineError, PrivateEngine, make_image
 from renter import Renter, drivers
 
-pytestmark = [pytest.mark.places, pytest.mark.s3, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.places, pytest.mark.s3, pytest.mark.timeout(900)]
 
 #: On a server, which sees no files of this machine.
 GO = Path("/var/tmp/go")

@@ -20,7 +20,7 @@ from renter import SCALE, Renter
 
 from trainmaster.testing.waits import until
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 EXAMPLE = Path(__file__).parents[3] / "examples" / "tf-ps"
 SUM = """
 import os

@@ -18,7 +18,7 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from renter import Renter
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 #: A replica fills its machine.
 SERVES = """

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from renter import SCALE, Renter, with_engine
 
-pytestmark = [pytest.mark.crossings, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.crossings, pytest.mark.timeout(900)]
 SWEEP = """
 name: steps
 provider: [hosts, lab]

@@ -12,7 +12,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 
 from renter import Renter
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 SCALE = ["--cpu-scale", "0.25", "--memory-scale", "0.125", "--network-scale", "0.125"]
 
 

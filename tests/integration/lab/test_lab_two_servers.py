@@ -17,7 +17,7 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from renter import Renter, with_engine
 from server_of_lab import LabServer
 
-pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(900)]
 
 STEPS = 120
 #: Takes longer than it takes the other server to come; what comes later finds that it has ended.

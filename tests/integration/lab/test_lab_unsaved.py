@@ -15,7 +15,7 @@ from renter import GANG, Renter
 from trainmaster.artifacts import CheckpointSeries, fetch
 from trainmaster.testing.counting_proxy import CountingProxy
 
-pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(900)]
 
 #: Long enough for the store to be cut off before the last one, on a busy machine too.
 STEPS = 240

@@ -271,6 +271,7 @@ def make_runtime_package(
     unused: Sequence[str] = (),
     *,
     drives: bool = False,
+    read: dict[Path, bytes] | None = None,
 ) -> RuntimePackage:
     """Find what a host needs of this installation.
 
@@ -279,19 +280,20 @@ def make_runtime_package(
         imports: modules that are tried on the host at the end.
         unused: folders of libraries that are left out, such as ``package/part/``.
         drives: the host is to make runtime packages of its own installation in turn.
+        read: see `make_layer`.
 
     Raises:
         MissingPartError: something is not installed here.
     """
     soabi = str(sysconfig.get_config_var("SOABI"))
     needed = closure(roots)
-    packages = make_layer("packages", _files_of(needed, tuple(unused), drives=drives), soabi)
+    packages = make_layer("packages", _files_of(needed, tuple(unused), drives=drives), soabi, read=read)
     pins = tuple(sorted(f"{dist.name}=={dist.version}" for dist in needed))
     return RuntimePackage(
         minor=sys.version_info[:2],
         soabi=soabi,
         packages=packages,
-        source=make_layer("runtimes", _own_files(drives=drives)),
+        source=make_layer("runtimes", _own_files(drives=drives), read=read),
         pins=pins,
         imports=tuple(imports),
     )
@@ -305,9 +307,10 @@ def make_runtime_packages(
     drives: bool = False,
 ) -> tuple[RuntimePackage, RuntimePackage]:
     """The packages for hosts without and with GPUs; the same where nothing for GPUs is installed here."""
-    plain = make_runtime_package(roots, imports, unused, drives=drives)
+    read: dict[Path, bytes] = {}  # they share all but a few of hundreds of megabytes
+    plain = make_runtime_package(roots, imports, unused, drives=drives, read=read)
     try:
-        return plain, make_runtime_package((*roots, *GPU_ROOTS), imports, unused, drives=drives)
+        return plain, make_runtime_package((*roots, *GPU_ROOTS), imports, unused, drives=drives, read=read)
     except MissingPartError:
         return plain, plain
 
@@ -350,14 +353,18 @@ def closure(roots: Iterable[str]) -> list[metadata.Distribution]:
     return [found[name] for name in sorted(found)]
 
 
-def make_layer(kind: str, files: Iterable[tuple[str, Path]], *salt: str) -> RuntimeLayer:
+def make_layer(
+    kind: str, files: Iterable[tuple[str, Path]], *salt: str, read: dict[Path, bytes] | None = None
+) -> RuntimeLayer:
     """Name files by what they hold.
 
     Args:
         kind: see `RuntimeLayer`.
         files: (path in the layer, file here).
         salt: what else makes a difference.
+        read: digests of files that were read before; what is read now is added.
     """
+    read = {} if read is None else read
     listed = sorted(files)
     digest = hashlib.sha256(json.dumps([_ARRANGEMENT, kind, *salt]).encode())
     size = 0
@@ -365,8 +372,10 @@ def make_layer(kind: str, files: Iterable[tuple[str, Path]], *salt: str) -> Runt
         status = file.stat()
         size += status.st_size
         digest.update(f"\0{path}\0{status.st_mode & 0o111}\0".encode())
-        with file.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
+        if file not in read:
+            with file.open("rb") as stream:
+                read[file] = hashlib.file_digest(stream, "sha256").digest()
+        digest.update(read[file])
     return RuntimeLayer(kind, digest.hexdigest()[:_NAME_CHARACTERS], tuple(listed), size)
 
 
