@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.api.embedded import EmbeddedClient
+from trainmaster.api.protocol import Stream
+from trainmaster.api.protocol_parts import RegistryProtocol, StorageProtocol, ViewsProtocol, WorkflowsProtocol
 from trainmaster.api.results import Downloaded, RunPlan
 from trainmaster.api.run import Run, leave
 from trainmaster.api.streams import interruptible
@@ -17,17 +19,11 @@ from trainmaster.spec import Recipe, parse_duration
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.trigger import needs_server
+from trainmaster.spec.units import price
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.api.administration import AdministrationProtocol
-    from trainmaster.api.protocol import Stream
-    from trainmaster.api.protocol_parts import (
-        RegistryProtocol,
-        StorageProtocol,
-        ViewsProtocol,
-        WorkflowsProtocol,
-    )
     from trainmaster.api.remote.remote import RemoteClient
 
 #: A file, a directory with a ``recipe.yaml``, the keys and values of one, or one that was read.
@@ -420,7 +416,6 @@ def _refuse_costs(plan: RunPlan) -> None:
     """What costs is refused, as its cost was not agreed to."""
     if not plan.most_usd_per_hour:
         return
-    from trainmaster.spec.units import price
 
     asked = f"this rents machines for at most {price(plan.most_usd_per_hour)} per hour"
     raise UsageError(

@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.api.results import Accepted, Downloaded, Event, LogQuery, Model, RunPlan, RunStatus, Watched
 from trainmaster.api.streams import RunInterrupts, WorkStream
+from trainmaster.db.ledger import ALL
+from trainmaster.db.queries import ALL_RUNS
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service import Service
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.processes import this_user
+from trainmaster.spec.recipe_source import configuration_files
 
 if TYPE_CHECKING:
     from trainmaster.api.administration import HomeAdministration
@@ -39,7 +43,6 @@ if TYPE_CHECKING:
     from trainmaster.service.users.caller import Caller, Wallet
     from trainmaster.service.users.saved_views import SavedViews
     from trainmaster.service.volumes.stored import RemovedVolume, VolumeInfo
-    from trainmaster.spec import Recipe
 
 _WATCH_S: Final = 0.3
 
@@ -106,7 +109,6 @@ class EmbeddedClient:
         return self._service.runs(limit, after, where)
 
     def overview(self) -> dict[str, Any]:
-        from trainmaster.db.queries import ALL_RUNS
         from trainmaster.service.runs.overview import overview
         from trainmaster.service.users.caller import SCOPES, caller
 
@@ -216,7 +218,6 @@ class EmbeddedClient:
             recipe = capped(recipe, max_usd)
             offer = None if offer is None else replace(offer, recipe=recipe)
         if offer is not None:
-            from trainmaster.db.ledger import ALL
             from trainmaster.service.renting.provider_check import check_with_provider
             from trainmaster.service.run_planning import capped_as_paid
             from trainmaster.service.teams.team_budget import OWNER, Budgets
@@ -368,7 +369,6 @@ class EmbeddedClient:
     def search_logs(
         self, text: str, limit: int, after: str | None = None, since: str | None = None
     ) -> dict[str, Any]:
-        from trainmaster.db.queries import ALL_RUNS
         from trainmaster.service.runs.log_search import search_logs
 
         return search_logs(self._service, ALL_RUNS, text, limit, after, since)
@@ -433,7 +433,6 @@ class EmbeddedClient:
 
     def configuration(self, directory: str) -> list[dict[str, Any]]:
         from trainmaster.spec.configuration import configured_rows
-        from trainmaster.spec.recipe_source import configuration_files
 
         return configured_rows(configuration_files(Path(directory).absolute(), self._environ))
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainmaster.service import Service
 from trainmaster.service.driving.submissions import Submissions
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import caller
 from trainmaster.service.workflows.workflows import Workflows
 from trainmaster.spec.trigger import needs_server
-
-if TYPE_CHECKING:
-    from trainmaster.service import Service
 
 
 class HomeWorkflows:

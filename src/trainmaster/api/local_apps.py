@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from trainmaster.api.proxy.headers import ENTER, SERVICES
 from trainmaster.db import apps as rows
+from trainmaster.service import Service
 from trainmaster.service.apps.app_access import AppAccess
 from trainmaster.service.apps.app_host import app_directory
 from trainmaster.service.apps.app_hosts import AppHosts, need_part
@@ -23,10 +25,6 @@ from trainmaster.service.users.caller import SCOPES, caller
 from trainmaster.spec.errors import UsageError, imports_of
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.states import State
-
-if TYPE_CHECKING:
-    from trainmaster.service import Service
-
 
 #: In an app's directory, shared by the processes that lead to it, if one of them was the first to open it.
 _LED: Final = "led"
@@ -114,8 +112,6 @@ class LocalApps:
 
     def enter(self, app: str) -> str:
         """A URL that lets one browser in, once."""
-        from trainmaster.api.proxy.headers import ENTER
-
         return f"http://127.0.0.1:{self._port}{ENTER}{self._apps.ticket(app, None)}"
 
     @cached_property
@@ -153,7 +149,6 @@ class LocalServices:
         """Where it is asked, as long as this process lives."""
         found = self._endpoints.show(name)
         self.listen(port)
-        from trainmaster.api.proxy.headers import SERVICES
 
         return f"http://127.0.0.1:{self._port}{SERVICES}{found['name']}/"
 

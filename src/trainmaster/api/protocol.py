@@ -14,22 +14,13 @@ from trainmaster.api.protocol_parts import (
     ViewsProtocol,
     WorkflowsProtocol,
 )
+from trainmaster.api.results import Accepted, Downloaded, Event, LogQuery, Model, RunPlan, RunStatus, Watched
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmaster.api.administration import AdministrationProtocol
     from trainmaster.api.port_forward import PortForward
-    from trainmaster.api.results import (
-        Accepted,
-        Downloaded,
-        Event,
-        LogQuery,
-        Model,
-        RunPlan,
-        RunStatus,
-        Watched,
-    )
     from trainmaster.service import OfferFilter, ProfileProgress, Quote, Wish
     from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.models.unpublished_models import SavedModel

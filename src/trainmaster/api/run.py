@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from trainmaster.api.protocol import ClientProtocol
 from trainmaster.api.results import Accepted, Event, LogQuery, Model, RunQuote, RunStatus
 from trainmaster.spec.errors import RunError, RunFailedError, UndrivenError, UsageError, WaitTimeoutError
 from trainmaster.spec.states import EndReason, State
-
-if TYPE_CHECKING:
-    from trainmaster.api.protocol import ClientProtocol
 
 _POLL_S: Final = 0.2
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from trainmaster.cli.opening import open_administration
 from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, table
 from trainmaster.spec.errors import UsageError
@@ -21,8 +22,6 @@ def budget(
 ) -> None:
     """What was spent this month, is reserved and left; or set how much that may be."""
     import math
-
-    from trainmaster.cli.opening import open_administration
 
     if monthly is not None:
         try:
@@ -41,8 +40,6 @@ def budget(
 def queue(as_json: AsJson = False) -> None:
     """Runs that were sent to the server in use, or of this home, and wait for their turn."""
     import time
-
-    from trainmaster.cli.opening import open_administration
 
     found = open_administration().queue()
     if as_json:

@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.service import Quote
+from trainmaster.service import Curve, Quote, TrialState
 from trainmaster.service.runs.curves import ExperimentCurves, TaskCurves
 from trainmaster.service.runs.search_results import SearchResults
 from trainmaster.spec.errors import UsageError, imports_of
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-    from trainmaster.service import Curve
 
 _BEST, _OTHER, _PRUNED = "#c8442b", "#3b6ea5", "#b8b8b8"
 _FORMATS = (".svg", ".png", ".pdf")
@@ -118,7 +117,6 @@ def _colour(search: SearchResults, number: int, pruned: bool) -> tuple[str, floa
 
 
 def _curves(search: SearchResults, axes: Axes) -> None:
-    from trainmaster.service import TrialState
 
     for trial in search.trials:
         colour, width, depth = _colour(search, trial.number, trial.state is not TrialState.COMPLETE)
@@ -139,8 +137,6 @@ def _curves(search: SearchResults, axes: Axes) -> None:
 
 def _coordinates(search: SearchResults, axes: Axes) -> None:
     """One upright line per parameter and one for the metric; each task is a line across them."""
-    from trainmaster.service import TrialState
-
     columns = [axis.name for axis in search.space.free] + [search.metric]
     values = [t.value for t in search.trials if t.value is not None and math.isfinite(t.value)]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)

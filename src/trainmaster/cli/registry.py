@@ -9,6 +9,7 @@ import typer
 from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import metrics_text, number, print_json, say, show, show_list, table, when
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.model_reference import ANY_VERSION
 
 if TYPE_CHECKING:
     from trainmaster.api.protocol_parts import RegistryProtocol
@@ -51,15 +52,11 @@ def promote(
     as_json: AsJson = False,
 ) -> None:
     """Have an alias such as `production` mean a version: `models promote digits@3 production`."""
-    from trainmaster.spec.model_reference import ANY_VERSION
-
     _moved(_registry().promote(version, alias, ANY_VERSION if expected is None else expected), alias, as_json)
 
 
 def rollback(alias: _Alias, expected: _Expected = None, as_json: AsJson = False) -> None:
     """Have an alias mean the version that it meant before."""
-    from trainmaster.spec.model_reference import ANY_VERSION
-
     found = _registry().rollback(alias, ANY_VERSION if expected is None else expected)
     _moved(found, alias.partition("@")[2], as_json)
 

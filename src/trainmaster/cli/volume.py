@@ -29,6 +29,8 @@ from trainmaster.cli.volume_tools import (
     printed,
     verdict_lines,
 )
+from trainmaster.service.volumes import GetProgress, OpenVolume, VersionCheck, volume_address
+from trainmaster.service.volumes import get as fetch
 from trainmaster.service.volumes.stored import (
     StoredVolume,
     content,
@@ -42,7 +44,6 @@ from trainmaster.spec.units import format_bytes, parse_duration
 
 if TYPE_CHECKING:
     from trainmaster.api.remote.volumes import RemoteVolume
-    from trainmaster.service.volumes import OpenVolume
 
 app = typer.Typer(help="Data on object storage: packed, versioned, verified.", no_args_is_help=True)
 app.command("push", no_args_is_help=True)(push)
@@ -123,8 +124,6 @@ def get(
     as_json: AsJson = False,
 ) -> None:
     """Download a version or a part of it, verified; the directory appears when it is complete."""
-    from trainmaster.service.volumes import GetProgress
-
     began_s = now_s()
     opened: OpenVolume | RemoteVolume
     if (server := server_of_volume(volume)) is not None:
@@ -133,8 +132,6 @@ def get(
         opened = RemoteVolume(server, volume)
         download, left = opened.get, "nothing was changed"
     else:
-        from trainmaster.service.volumes import get as fetch
-
         opened = opened_volume(volume)
         download, left = partial(fetch, opened), "what is there already is used when you try again"
     progress = GetProgress()
@@ -194,8 +191,6 @@ def rm(
     as_json: AsJson = False,
 ) -> None:
     """Remove a version; without a version the whole volume. Chunks of a version are freed by `gc`."""
-    from trainmaster.service.volumes import volume_address
-
     client = open_client(makes=False)
     if is_version := volume_address(volume).version is not None:
         what, hint = volume, "`--yes` agrees."
@@ -258,8 +253,6 @@ def fsck(
     as_json: AsJson = False,
 ) -> None:
     """Look whether all that versions promise is there and readable. Changes nothing."""
-    from trainmaster.service.volumes import VersionCheck
-
     found: Iterable[VersionCheck]
     if (server := server_of_volume(volume)) is not None:
         from trainmaster.api.remote.volumes import check_volume

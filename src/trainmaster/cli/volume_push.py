@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainmaster.cli.opening import refuse_volume_on_server, server_of_volume
 from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import duration, print_json, say
 from trainmaster.cli.volume_tools import (
@@ -52,7 +53,6 @@ def push(
     as_json: AsJson = False,
 ) -> None:
     """Make a new version of a volume from files. What is there already is not sent again."""
-    from trainmaster.cli.opening import server_of_volume
     from trainmaster.service.volumes import PushProgress
     from trainmaster.service.volumes import push as make
 
@@ -147,7 +147,6 @@ def index_objects(
     as_json: AsJson = False,
 ) -> None:
     """Make a volume over objects as they are, by byte range; nothing is copied."""
-    from trainmaster.cli.opening import refuse_volume_on_server
     from trainmaster.service.volumes import IndexProgress, index
 
     refuse_volume_on_server(

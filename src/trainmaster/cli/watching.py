@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
+from trainmaster.api import Event
 from trainmaster.cli.output import best_text, duration, metrics_text, say
 from trainmaster.service import Note
 from trainmaster.service.driving.run_news import (
@@ -22,9 +22,6 @@ from trainmaster.service.driving.run_news import (
     WentOn,
 )
 from trainmaster.spec.states import FINISHED, EndReason, State
-
-if TYPE_CHECKING:
-    from trainmaster.api import Event
 
 #: The very same one at most this often.
 SAME_EVERY_S = 60.0

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from trainmaster.api import ClientProtocol
+from trainmaster.api.protocol_parts import WorkflowsProtocol
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, show, table, when
-
-if TYPE_CHECKING:
-    from trainmaster.api import ClientProtocol
-    from trainmaster.api.protocol_parts import WorkflowsProtocol
 
 app = typer.Typer(
     cls=DefaultGroup,

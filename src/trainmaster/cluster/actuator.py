@@ -8,18 +8,16 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainmaster.cluster.decision import Action, ActionKind, Stage
+from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_provisioner import NodeProvisioner, is_there, key_of, words
 from trainmaster.cluster.observed import Formation, Observed
+from trainmaster.cluster.record import ClusterRecord, Machine
+from trainmaster.cluster.renting.plan import RolePlan
 from trainmaster.providers.base import Node, NodeRequest, Provider, ProviderGoneError
 from trainmaster.spec.errors import TrainmasterError
-
-if TYPE_CHECKING:
-    from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.record import ClusterRecord, Machine
-    from trainmaster.cluster.renting.plan import RolePlan
 
 #: A machine that is not gone yet is given back once more after so long.
 _BACK_S: Final = 5.0

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
+from trainmaster.cluster.actuator import Threads
 from trainmaster.cluster.decision import Stage
 from trainmaster.cluster.node_provisioner import NodeProvisioner, words
 from trainmaster.cluster.node_watch import LEAST_LEASE_S, NodeWatch
+from trainmaster.cluster.observed import Observed
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.control.decide.budget import BOOTING_S
+from trainmaster.providers.base import Provider
 from trainmaster.providers.dead_man_switch import RENEWALS, TICK_S
 from trainmaster.spec.errors import TrainmasterError
-
-if TYPE_CHECKING:
-    from trainmaster.cluster.actuator import Threads
-    from trainmaster.cluster.observed import Observed
-    from trainmaster.providers.base import Provider
 
 
 class ClusterLeases:

@@ -16,26 +16,24 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainmaster.cluster.actuator import Actuator, Threads
 from trainmaster.cluster.cluster_leases import ClusterLeases
 from trainmaster.cluster.decide_cluster import decide_cluster
 from trainmaster.cluster.decision import Action, ActionKind, Stage, WaitLimits
+from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_provisioner import NodeProvisioner, key_of, words
 from trainmaster.cluster.node_watch import NodeWatch
 from trainmaster.cluster.observed import Formation, Observed
 from trainmaster.cluster.provider_outage import AWAY_S, ProviderOutage
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, marked_slow, swapped
 from trainmaster.cluster.renting.growth import grown
+from trainmaster.cluster.renting.plan import RolePlan
 from trainmaster.providers.base import Node, NodeState, Provider
 from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import LeaseLostError, ProviderError, TrainmasterError, UsageError
-
-if TYPE_CHECKING:
-    from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.renting.plan import RolePlan
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
+from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.transport.base import Connection, Target, UnreachableError
-
-if TYPE_CHECKING:
-    from trainmaster.cluster.node_access import NodeAccess
 
 #: A machine's kernel answers within that, and an SSH server that is well greets at once.
 _ANSWER_S: Final = 2.0

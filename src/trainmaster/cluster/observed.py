@@ -11,18 +11,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from trainmaster.cluster.decision import Refusal, Seen, Stage
+from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_provisioner import key_of, words
 from trainmaster.cluster.provider_outage import Reminder
+from trainmaster.cluster.record import ClusterRecord, Machine
+from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
 from trainmaster.providers.base import NoCapacityError, Node, NodeState, ProviderGoneError
 from trainmaster.spec.errors import UsageError
-
-if TYPE_CHECKING:
-    from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.record import ClusterRecord, Machine
-    from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
 
 
 @dataclass(slots=True)

@@ -11,7 +11,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trainmaster.control.decide.budget import SOON_S
+from trainmaster.control.decide.budget import SOON_S, Meter
+from trainmaster.control.loop.run_state import ExperimentState
 from trainmaster.executors.base import GangRequest, GangStatus, Phase
 from trainmaster.spec.errors import LeaseLostError, TrainmasterError, UsageError, one_line
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from trainmaster.cluster.member_places import MemberPlaces
     from trainmaster.cluster.record import ClusterRecord
     from trainmaster.cluster.run_costs import RunCosts
-    from trainmaster.control.decide.budget import Meter
-    from trainmaster.control.loop.run_state import ExperimentState
 
 #: Connections of an experiment, the first place first.
 Order = Sequence["ClusterConnection"]

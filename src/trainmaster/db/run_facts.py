@@ -6,12 +6,13 @@ says of an experiment that waits for that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
+from trainmaster.db.database import Database
 from trainmaster.db.events import event_row, insert_events
 from trainmaster.db.leases import Lease
 from trainmaster.db.patience import Try
@@ -20,9 +21,6 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.spec.facts import Approval, Fact
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import APPROVAL_ANSWERED
-
-if TYPE_CHECKING:
-    from trainmaster.db.database import Database
 
 
 def facts_of(database: Database, run: str) -> dict[tuple[Fact, str], str]:

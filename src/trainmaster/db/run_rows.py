@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
+from trainmaster.db.changes import QueueChange
 from trainmaster.db.cluster_rows import ClusterRow, columns
 from trainmaster.db.events import event_row, insert_events, json_column
 from trainmaster.db.leases import LEASE_S, Lease, is_alive
 from trainmaster.spec.errors import LeaseLostError, NotFoundError
 from trainmaster.spec.states import State
-
-if TYPE_CHECKING:
-    from trainmaster.db.changes import QueueChange
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,11 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from trainmaster.objects.backend import Backend
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.plugins import PluginRegistry
-
-if TYPE_CHECKING:
-    from trainmaster.objects.backend import Backend
-
 
 #: Entry points of plug-ins: a scheme -> what makes a `Backend` of the rest of a URL.
 GROUP: Final = "trainmaster.stores"

@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from trainmaster.providers.offer import Offer
 from trainmaster.spec.hardware import Hardware, Most, several
-
-if TYPE_CHECKING:
-    from trainmaster.providers.offer import Offer
 
 _WORDS: Final = re.compile(r"[^a-z0-9.]+")
 _MAKERS: Final = frozenset({"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel"})

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from trainmaster.advisor.market.phases import Waited, machines_belief
 from trainmaster.cluster.record import ClusterRecord, ClusterState
+from trainmaster.cluster.renting.plan import Rental
 from trainmaster.control.loop.recording import Where
 from trainmaster.providers.capabilities import HOST, capabilities_of, measured_name
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.market.phases import Waited
     from trainmaster.advisor.quote.forecast import Overhead
-    from trainmaster.cluster.renting.plan import Rental
     from trainmaster.service.quotes.phase_records import ExperimentPhases
 
 
@@ -147,8 +147,6 @@ class RecordedClusterCosts:
 
     def expected(self, cluster: ClusterFacts) -> Sequence[tuple[str, tuple[float, float, float]]]:
         """See `ClusterCosts`."""
-        from trainmaster.advisor.market.phases import machines_belief
-
         provider = cluster.provider or self.provider
         can = capabilities_of(provider)
         wait = machines_belief(

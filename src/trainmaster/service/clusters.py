@@ -14,9 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainmaster.cluster.record import ClusterRecord, ClusterState, DamagedClusterError, readable
+from trainmaster.control.task.layout import Home
+from trainmaster.db import Database
 from trainmaster.db.leases import is_alive
 from trainmaster.providers.base import Node, Provider, ProviderGoneError, ProviderPlace
 from trainmaster.providers.capabilities import get_transport
@@ -24,10 +26,6 @@ from trainmaster.providers.finding import get_provider
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 from trainmaster.spec.units import dollars
-
-if TYPE_CHECKING:
-    from trainmaster.control.task.layout import Home
-    from trainmaster.db import Database
 
 _AT_ONCE: Final = 16
 _TIMEOUT_S: Final = 300.0

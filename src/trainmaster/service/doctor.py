@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, queries
@@ -19,20 +18,19 @@ from trainmaster.executors.base import Capacity
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.executors.local.executor import LocalExecutor
 from trainmaster.objects import ObjectStore
+from trainmaster.providers import ProviderPlace
 from trainmaster.providers.capabilities import BUILT_IN, capabilities_of
 from trainmaster.providers.examining import Finding, cuda_of_image, examined, refused
 from trainmaster.providers.finding import PROVIDERS, get_provider
 from trainmaster.service.background import begun
 from trainmaster.service.runs.summary import is_driven
+from trainmaster.service.service import Service
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.launcher_names import packages_of
-from trainmaster.spec.parts import named_places
+from trainmaster.spec.parts import in_place, named_places
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
-
-if TYPE_CHECKING:
-    from trainmaster.service.service import Service
-    from trainmaster.spec import Recipe
 
 LOW_DISK_BYTES = 2 << 30
 
@@ -97,9 +95,7 @@ def _silent(name: str, limit_s: float) -> Finding:
 def _place_checkup(
     service: Service, name: str, recipe: Recipe | None, environ: Mapping[str, str]
 ) -> list[Finding]:
-    from trainmaster.providers import ProviderPlace
     from trainmaster.service.places.place import asked_place
-    from trainmaster.spec.parts import in_place
 
     seen = list[Finding]()
     if not capabilities_of(name).is_here:

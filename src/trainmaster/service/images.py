@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainmaster.control.checks.preflight import require_baker
+from trainmaster.control.task.layout import Home
 from trainmaster.providers.base import BakedImage, Baker, ProviderPlace
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.finding import PROVIDERS, get_provider
@@ -16,9 +17,6 @@ from trainmaster.spec import Recipe, read_recipe
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.experiment import Experiment
 from trainmaster.spec.reading import keys_of
-
-if TYPE_CHECKING:
-    from trainmaster.control.task.layout import Home
 
 #: What says what is on a machine, and which one it is; everything else is of the work that is done there.
 _KEPT: Final = frozenset({"setup", "container", "env", "secrets", "hardware"})

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from trainmaster.control.task.layout import Home
 from trainmaster.providers import NAMED, Catalogue, Offer, OfferFilter, load_catalogue
+from trainmaster.providers.catalogue import RefusedRow
+from trainmaster.providers.offer import Extras
 from trainmaster.service.quotes.candidate_offers import extras_of, own_list_of
 from trainmaster.service.quotes.prices import Prices, named_regions
 from trainmaster.spec.errors import UsageError
-
-if TYPE_CHECKING:
-    from trainmaster.control.task.layout import Home
-    from trainmaster.providers.catalogue import RefusedRow
-    from trainmaster.providers.offer import Extras
 
 _FLAGS: Final = {
     "gpu": "--gpu",

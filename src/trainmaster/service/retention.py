@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainmaster.artifacts.publishing import delete
-from trainmaster.db import registry
+from trainmaster.control.task.layout import Home
+from trainmaster.db import Database, registry
 from trainmaster.db import removals as rows
 from trainmaster.db.queries import ALL_RUNS
 from trainmaster.db.webhook_rows import SHOWN_S
@@ -23,10 +24,6 @@ from trainmaster.service.server_loops import ServerLoop
 from trainmaster.service.storage.pruning import Pruning
 from trainmaster.spec.errors import PublishError, UsageError, one_line
 from trainmaster.spec.units import parse_duration
-
-if TYPE_CHECKING:
-    from trainmaster.control.task.layout import Home
-    from trainmaster.db import Database
 
 #: Says otherwise, such as ``audit=730d,sealed=7d``.
 VARIABLE: Final = "TRAINMASTER_KEEP"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.spec import Budget, Recipe
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.parts import named_places, parted
 from trainmaster.spec.units import dollars, format_duration
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from trainmaster.service.teams.team_budget import TeamBudget
     from trainmaster.service.teams.wallet import WalletBalance
     from trainmaster.service.users.caller import Wallet
-    from trainmaster.spec import Recipe
 
 #: A machine that may be closed or fall asleep is mentioned if it is needed for longer.
 _SHORT_S: Final = 1800.0
@@ -374,8 +374,6 @@ def check_services_and_sinks(service: Service, recipe: Recipe, environ: Mapping[
 
 def capped(recipe: Recipe, max_usd: float) -> Recipe:
     """The recipe with at most so much as its ``budget.total``."""
-    from trainmaster.spec import Budget
-
     if not isinstance(max_usd, int | float) or not 0 < max_usd < math.inf:
         raise UsageError(f"max_usd={max_usd} is no amount to spend", "Give US dollars, such as max_usd=20.")
     budget = recipe.budget or Budget()

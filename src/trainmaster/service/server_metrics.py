@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trainmaster.db import queries
 from trainmaster.db.leases import is_alive
 from trainmaster.db.queries import RunFilter
 from trainmaster.service.quotes.score import KINDS, outcomes
+from trainmaster.service.service import Service
 from trainmaster.service.teams.team_runs import TeamClusters
+from trainmaster.service.users.caller import Caller
 from trainmaster.spec.states import State
-
-if TYPE_CHECKING:
-    from trainmaster.service.service import Service
-    from trainmaster.service.users.caller import Caller
 
 
 class Gauge(NamedTuple):

@@ -18,12 +18,16 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.member_places import PLACES, read_places
+from trainmaster.control.task.layout import RunFiles
+from trainmaster.providers.base import Node, NodeState, ProviderPlace, root_on_nodes
 from trainmaster.providers.capabilities import TRANSPORTS, capabilities_of
 from trainmaster.service.runs.known_nodes import KnownNodes, answers
 from trainmaster.service.runs.summary import is_driven
+from trainmaster.service.service import Service
 from trainmaster.spec.errors import MissingPartError, NotFoundError, ProviderError, UsageError
 from trainmaster.spec.private_files import write_private
 from trainmaster.spec.processes import begun_by
+from trainmaster.transport.base import Target, openssh_options
 
 #: A node has the code after so long while its run is driven.
 _CODE_S: Final = 120
@@ -64,10 +68,6 @@ exec sh -c "$line"
 
 if TYPE_CHECKING:
     from trainmaster.cluster.record import ClusterRecord
-    from trainmaster.control.task.layout import RunFiles
-    from trainmaster.providers.base import Node, ProviderPlace
-    from trainmaster.service.service import Service
-    from trainmaster.transport.base import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,6 @@ def find_shell(
         words = (shell, *(["-c", _line(command)] if command else []))
         return MemberShell(words, str(code), {**environ, **_environment_of(run, member)})
     way = find_way(service, run, member, environ, tell, patience_s, is_for_others=is_for_others, nodes=nodes)
-    from trainmaster.providers.base import root_on_nodes
 
     code_there = f"{root_on_nodes(way.home_id)}/runs/{run}/code"
     inner = _line(command) if command else 'exec "${SHELL:-/bin/sh}" -l'
@@ -333,7 +332,6 @@ def _node(
 ) -> tuple[ProviderPlace, Node]:
     """The machine of a member, and what leads there: another driver may have the run meanwhile."""
     from trainmaster.cluster.record import ClusterRecord, ClusterState
-    from trainmaster.providers.base import NodeState
     from trainmaster.providers.finding import get_provider
 
     files = service.files_of(run)
@@ -400,8 +398,6 @@ def _machine(
 
 def _closed(node: Node) -> list[str]:
     """That a client does nothing else here (escape characters open ports), and lends nothing of ours."""
-    from trainmaster.transport.base import openssh_options
-
     settings = {
         "EscapeChar": "none",
         "ForwardAgent": "no",

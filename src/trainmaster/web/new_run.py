@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Form, Request, UploadFile
 from fastapi.responses import JSONResponse, Response
@@ -29,6 +29,7 @@ from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.db.ledger import ALL
 from trainmaster.providers.capabilities import BUILT_IN as PROVIDERS
 from trainmaster.providers.loading import NAMED as CATALOGUES
+from trainmaster.service import Quote
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.endpoints.serving_recipe import must_be_servable, package_for, serving_recipe
 from trainmaster.service.first_recipe import ScriptOption, scripts_in
@@ -60,9 +61,6 @@ from trainmaster.web.recipe_form import (
 )
 from trainmaster.web.rendering import is_part, page, part, redirect
 from trainmaster.web.workflows import begin
-
-if TYPE_CHECKING:
-    from trainmaster.service import Quote
 
 _ASK = (
     'python -m trainmaster.inference --model-dir "$TRAINMASTER_DATA_MODEL" --files "$TRAINMASTER_DATA_FILES"'

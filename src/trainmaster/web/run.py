@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Query, Request
@@ -14,7 +14,8 @@ from starlette.background import BackgroundTask
 from trainmaster.api.rest.state import Reader, Runs, State, Submitter
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.runs.comparison import recipe_diff
-from trainmaster.service.runs.run_details import MAX_TOLD_TASKS
+from trainmaster.service.runs.highlights import TaskLine
+from trainmaster.service.runs.run_details import MAX_TOLD_TASKS, RunDetails
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.labels import parsed_changes
@@ -30,10 +31,6 @@ from trainmaster.web.run_header import RunHeader, TaskFailure, cost_words, first
 from trainmaster.web.searches import SearchPicture, again_from, narrowed
 from trainmaster.web.task_table import TaskTable
 from trainmaster.web.workflows import begin
-
-if TYPE_CHECKING:
-    from trainmaster.service.runs.highlights import TaskLine
-    from trainmaster.service.runs.run_details import RunDetails
 
 #: Of a task's curve on the page of searches, at most.
 _POINTS_ON_THE_WAY: Final = 40

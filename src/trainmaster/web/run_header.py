@@ -8,13 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from trainmaster.service.runs.highlights import TaskLine
 from trainmaster.spec.states import EndReason
 from trainmaster.web.rendering import duration, usd
-
-if TYPE_CHECKING:
-    from trainmaster.service.runs.highlights import TaskLine
 
 #: Of less than this share, and in less time, nothing is said of the rest: starting is slow.
 _LEAST_SHARE: Final = 0.02

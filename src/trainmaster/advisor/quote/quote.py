@@ -6,15 +6,13 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.providers import Offer
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.units import QUOTE_RESOLUTION, dollars, format_duration
-
-if TYPE_CHECKING:
-    from trainmaster.providers import Offer
 
 #: From this p95 over p5 on an interval is too wide to plan by.
 WIDE: Final = 4.0

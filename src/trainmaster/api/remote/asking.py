@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, fields
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainmaster.advisor.model.measurement import Measurement, Point, TimeShares
 from trainmaster.advisor.quote.quote import (
@@ -31,15 +31,12 @@ from trainmaster.api.results import RunPlan
 from trainmaster.providers import Offer
 from trainmaster.providers.catalogue import RefusedRow
 from trainmaster.providers.offer import Extras
+from trainmaster.service import ProfilePhase, ProfileProgress
 from trainmaster.service.offer_list import OfferList
-from trainmaster.spec import Strategy
+from trainmaster.service.quotes.quote_options import QuoteOptions
+from trainmaster.spec import Recipe, Strategy
 from trainmaster.spec.errors import InterruptedByUser, MeasurementNeeded, UsageError
 from trainmaster.spec.states import State
-
-if TYPE_CHECKING:
-    from trainmaster.service.quotes.quote_options import QuoteOptions
-    from trainmaster.spec import Recipe
-
 
 #: The server is to answer when there is news, or after so long. One of before that does not know how is
 #: asked after so many seconds: soon at first, as most answers are there at once.
@@ -90,8 +87,6 @@ def asked(
                 yield line if isinstance(line, str) else quote_of(line)
             seen = max(seen, len(found["told"]))
             if found["progress"] not in (None, progress):
-                from trainmaster.service import ProfilePhase, ProfileProgress
-
                 progress = found["progress"]
                 phase = ProfilePhase(progress["phase"])
                 yield ProfileProgress(**{**_known(ProfileProgress, progress), "phase": phase})

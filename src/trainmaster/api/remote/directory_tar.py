@@ -12,17 +12,15 @@ import tarfile
 import tempfile
 from bisect import bisect_right
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, NamedTuple
+from typing import IO, Final, NamedTuple
 
 from trainmaster.artifacts import take_snapshot
 from trainmaster.artifacts.code_tree import not_sent_note
 from trainmaster.control.checks.preflight import check_sent
 from trainmaster.objects.errors import explained
 from trainmaster.objects.names import link_stays_inside
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import PublishError
-
-if TYPE_CHECKING:
-    from trainmaster.spec import Recipe
 
 
 def pack(recipe: Recipe, packed: IO[bytes]) -> tuple[str, tuple[str, ...]]:

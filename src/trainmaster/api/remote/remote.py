@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from trainmaster.api.port_forward import PortForward
 from trainmaster.api.remote.connection import RestConnection, quoted
 from trainmaster.api.remote.following import RunFollower, follow_logs, rows_of, searched
 from trainmaster.api.remote.protocol_parts import (
@@ -27,19 +28,19 @@ from trainmaster.api.remote.protocol_parts import (
     sent_text,
 )
 from trainmaster.api.remote.streaming import Listening, messages
+from trainmaster.api.remote.tunnels import WebsocketStream, execute
 from trainmaster.api.results import Accepted, Downloaded, Event, LogQuery, Model, RunPlan, RunStatus, Watched
+from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.api.port_forward import PortForward
     from trainmaster.api.protocol import Stream
     from trainmaster.service import OfferFilter, ProfileProgress, Quote, Wish
     from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.offer_list import OfferList
     from trainmaster.service.quotes.quote_options import QuoteOptions
-    from trainmaster.service.runs.highlights import Highlights
     from trainmaster.service.runs.run_picture import RunPicture
     from trainmaster.service.volumes.stored import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
@@ -270,7 +271,6 @@ class RemoteClient:
         return self._to.get(f"/runs/{quoted(run)}")
 
     def highlights(self, run: str) -> Highlights:
-        from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
 
         found = self._to.get(f"/runs/{quoted(run)}/highlights")
 
@@ -403,15 +403,12 @@ class RemoteClient:
         is_terminal: bool = False,
         tell: Callable[[str], None] = lambda _: None,
     ) -> int:
-        from trainmaster.api.remote.tunnels import execute
 
         return execute(self._to, run, member, command, files, tell, is_terminal=is_terminal)
 
     def forward(
         self, run: str, member: str | None, port: int, local_port: int, tell: Callable[[str], None]
     ) -> PortForward:
-        from trainmaster.api.port_forward import PortForward
-        from trainmaster.api.remote.tunnels import WebsocketStream
 
         return PortForward(lambda: WebsocketStream(self._to, run, member, port), local_port, tell)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
 from trainmaster.api.remote.connection import RestConnection, ServerUnreachableError
@@ -23,11 +23,9 @@ from trainmaster.objects.backend import Backend, ObjectDetail
 from trainmaster.objects.errors import RefusingStoreError, UnreachableStoreError
 from trainmaster.spec.errors import NotFoundError, TrainmasterError
 from trainmaster.volumes.mounting import mount
+from trainmaster.volumes.mounting.mounts import Means
 from trainmaster.volumes.mounting.server import main
 from trainmaster.volumes.packed.head import head_key
-
-if TYPE_CHECKING:
-    from trainmaster.volumes.mounting.mounts import Means
 
 _SCHEME: Final = "trainmaster+"
 _PAGE: Final = "/volumes/"

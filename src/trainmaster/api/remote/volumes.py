@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from trainmaster.api.remote.asking import asked
+from trainmaster.api.remote.connection import RestConnection
 from trainmaster.api.remote.following import rows_of
 from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
 from trainmaster.objects.errors import explained
@@ -20,14 +21,11 @@ from trainmaster.service.volumes import Collected, VersionCheck
 from trainmaster.service.volumes.stored import VolumeInfo
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.volumes.packed.addresses import is_short_name
+from trainmaster.volumes.packed.getting import GetProgress
 from trainmaster.volumes.packed.hashes import joined_digest, new_digest
 from trainmaster.volumes.packed.head import Head, StoredTable
 from trainmaster.volumes.packed.table import Entry
 from trainmaster.volumes.packed.verifying import Damage
-
-if TYPE_CHECKING:
-    from trainmaster.api.remote.connection import RestConnection
-    from trainmaster.volumes.packed.getting import GetProgress
 
 #: A server does not tell where its tables lie.
 UNTOLD: Final = StoredTable("", 0)

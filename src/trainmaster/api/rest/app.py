@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -52,6 +52,7 @@ from trainmaster.api.rest.limits import MAX_STREAMS, MAX_TUNNELS, LoopLag, Strea
 from trainmaster.api.rest.places import HiddenPlaces
 from trainmaster.api.rest.state import Reader, Routes, ServerState, State, caller_of, problem, state_of, told
 from trainmaster.api.rest.versions import oldest_client
+from trainmaster.service import Service
 from trainmaster.service.driving.drivers import Drivers
 from trainmaster.service.driving.submissions import Submissions
 from trainmaster.service.full_disks import full_disk
@@ -62,9 +63,6 @@ from trainmaster.service.uploads.upload_finishing import UploadFinishing
 from trainmaster.service.uploads.uploads import Uploads
 from trainmaster.service.users.access import Access
 from trainmaster.spec.errors import TrainmasterError
-
-if TYPE_CHECKING:
-    from trainmaster.service import Service
 
 API: Final = "/api/v1"
 _PARTS: Final = (

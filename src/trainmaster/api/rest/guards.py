@@ -15,11 +15,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from trainmaster import __version__
+from trainmaster.api.own_hosts import OwnHosts
 from trainmaster.api.rest import versions
 from trainmaster.api.rest.limits import STRANGERS_BURST, STRANGERS_PER_S
 from trainmaster.api.rest.state import problem
 from trainmaster.api.rest.state import told as told_of
-from trainmaster.db import audit
+from trainmaster.db import Database, audit
 from trainmaster.service.users.caller import Caller, TooOftenError
 from trainmaster.service.users.rates import Rates
 from trainmaster.spec.errors import StoreError
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from trainmaster.api.own_hosts import OwnHosts
-    from trainmaster.db import Database
 
 #: Of a request; what is larger has a route that says so.
 MAX_BODY_BYTES: Final = 4 << 20

@@ -10,18 +10,15 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 
+from trainmaster.service import Service
 from trainmaster.service.driving.driver import SERVERS
 from trainmaster.service.driving.wake_pipes import SUFFIX, WakePipe
 from trainmaster.service.runs.run_stream import RunStream, StreamCursor, StreamMessage
 from trainmaster.spec.errors import TrainmasterError
-
-if TYPE_CHECKING:
-    from trainmaster.service import Service
-
 
 #: A comment after so long without news: proxies cut connections that are silent.
 COMMENT_AFTER_S: Final = 15.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from trainmaster.artifacts import AlreadyPublished, Manifest, read_manifest
+from trainmaster.artifacts import JSON, AlreadyPublished, CheckpointSeries, Manifest, read_manifest
+from trainmaster.artifacts.owner import Owner
 from trainmaster.artifacts.publishing import publish_model, publish_uploads
 from trainmaster.cluster.node_files.data_wanted import store_of
 from trainmaster.cluster.node_files.fetching import WorkerOf, look
@@ -15,6 +15,7 @@ from trainmaster.cluster.node_files.files import NodeFiles, each
 from trainmaster.cluster.node_files.merging import Tree, looks, merge_trees, tree_of
 from trainmaster.cluster.node_files.sending import Source, send
 from trainmaster.cluster.node_files.store_reach import StoreReach
+from trainmaster.cluster.node_files.trees import TreeEntry
 from trainmaster.cluster.node_files.worker_client import StoreRefusedError
 from trainmaster.control.task.job_context import RelayError
 from trainmaster.objects.delegated_credentials import DelegatedCredentials, store_environment, store_host
@@ -22,11 +23,6 @@ from trainmaster.objects.narrowing import Grant, TooWideKeysError
 from trainmaster.spec.addresses import is_loopback
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import one_line
-
-if TYPE_CHECKING:
-    from trainmaster.artifacts import JSON, CheckpointSeries
-    from trainmaster.artifacts.owner import Owner
-    from trainmaster.cluster.node_files.trees import TreeEntry
 
 
 class DirectStore:

@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainmaster.cluster.bootstrap.guest.answering import explain
+from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.files import NodeFiles, each
 from trainmaster.cluster.node_files.merging import Tree, merge_trees
 from trainmaster.cluster.node_files.trees import FILE, LINK, TreeDraft, TreeEntry, TreeError, Unpacker
@@ -18,9 +19,6 @@ from trainmaster.control.task.job_context import NodeGoneError
 from trainmaster.objects.names import link_stays_inside
 from trainmaster.spec.errors import ProviderError, TrainmasterError
 from trainmaster.transport.base import CommandError
-
-if TYPE_CHECKING:
-    from trainmaster.cluster.node_access import NodeAccess
 
 #: Of so much a copy takes long enough for the next checkpoint to come in between.
 FREEZE_BYTES: Final = 16 << 20

@@ -14,19 +14,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from trainmaster.cluster.bootstrap.guest.answering import explain
 from trainmaster.cluster.bootstrap.host_result import ask_guest, guest_words
+from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, TreeEntry, digest, pack, scan
 from trainmaster.cluster.node_files.worker_client import NodeWorker
 from trainmaster.cluster.node_links import NodeLinks
 from trainmaster.control.task.layout import Home
 from trainmaster.library import library_of_nodes
 from trainmaster.transport.base import CommandError, Result
-
-if TYPE_CHECKING:
-    from trainmaster.cluster.node_access import NodeAccess
 
 _PROBE_S: Final = 60.0
 _BEGIN, _END = "@@begin", "@@end"

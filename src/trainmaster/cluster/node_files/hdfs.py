@@ -7,8 +7,9 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.data_wanted import Wanted, require_lendable, with_keys
 from trainmaster.cluster.node_files.files import NodeFiles, NodePaths, each
 from trainmaster.control.attempt.data_sources import HDFS
@@ -22,9 +23,6 @@ from trainmaster.objects.narrowing import TooWideKeysError
 from trainmaster.spec.errors import TrainmasterError, one_line
 from trainmaster.spec.plain_json import typed
 from trainmaster.transport.base import CommandError
-
-if TYPE_CHECKING:
-    from trainmaster.cluster.node_access import NodeAccess
 
 _LOOK_S: Final = 2.0
 _ASK_TIMEOUT_S: Final = 60.0

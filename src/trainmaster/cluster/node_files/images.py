@@ -17,17 +17,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.worker_client import OrderError
 from trainmaster.control.attempt.images import BroughtImages, image_of
 from trainmaster.executors.base import Container
+from trainmaster.executors.containers.engines import ContainerEngine, Image
 from trainmaster.spec.errors import UsageError
 from trainmaster.transport.base import CommandError
 
 if TYPE_CHECKING:
-    from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_files.files import NodeFiles, NodePaths
     from trainmaster.control.task.job_context import TaskContext
-    from trainmaster.executors.containers.engines import ContainerEngine, Image
 
 _PIECE_BYTES: Final = 1 << 20
 _COMPRESSION: Final = 1  # a network is mostly faster than better compression
@@ -99,7 +99,6 @@ class NodeImages(BroughtImages):
         }
 
     def _prepare(self, node: NodeAccess, context: TaskContext, name: str) -> tuple[Image, str]:
-        from trainmaster.executors.containers.engines import Image
 
         own = None if context.is_foreign else self._find_own(name)  # this machine's may be private
         order = self._order(context, name)

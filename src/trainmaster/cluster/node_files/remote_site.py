@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.artifacts import UnstableDirectory
+from trainmaster.artifacts import JSON, CheckpointSeries, UnstableDirectory
 from trainmaster.cluster.member_places import (
     PLACES,
     AttemptNodes,
@@ -22,6 +22,7 @@ from trainmaster.cluster.member_places import (
     read_places,
     require,
 )
+from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.data import NodeData
 from trainmaster.cluster.node_files.direct_store import DirectStore
 from trainmaster.cluster.node_files.fetching import fetch
@@ -36,6 +37,7 @@ from trainmaster.cluster.node_files.trees import remove
 from trainmaster.cluster.node_links import NodeVerdicts
 from trainmaster.control.attempt.system_log import WAIT_S, write_system_log
 from trainmaster.control.attempt.unpublished_checkpoint import noted_restored
+from trainmaster.control.decide.effects import EffectKind
 from trainmaster.control.task.contents import of_nodes
 from trainmaster.control.task.environment import UNBUFFERED
 from trainmaster.control.task.gangs import (
@@ -48,17 +50,14 @@ from trainmaster.control.task.gangs import (
 from trainmaster.control.task.job_context import NodeGoneError, RelayError, TaskContext
 from trainmaster.control.task.layout import Home, has_entries
 from trainmaster.control.task.locking import locked
+from trainmaster.executors.base import Container, GangRequest
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
+from trainmaster.spec import Experiment
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.transport.base import CommandError
 
 if TYPE_CHECKING:
-    from trainmaster.artifacts import JSON, CheckpointSeries
-    from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.roles.node_roles import NodeRoles
-    from trainmaster.control.decide.effects import EffectKind
-    from trainmaster.executors.base import Container, GangRequest
-    from trainmaster.spec import Experiment
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.data_wanted import Wanted, with_keys
 from trainmaster.cluster.node_files.files import (
     AT_ONCE,
@@ -26,9 +27,6 @@ from trainmaster.cluster.node_files.files import (
 )
 from trainmaster.objects.delegated_credentials import EXPIRES_VARIABLE, DelegatedCredentials
 from trainmaster.spec.errors import TrainmasterError, one_line
-
-if TYPE_CHECKING:
-    from trainmaster.cluster.node_access import NodeAccess
 
 #: A node may be busy, so that the first answer takes so long,
 FIRST_S: Final = 15.0

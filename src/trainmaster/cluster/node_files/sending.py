@@ -6,18 +6,16 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainmaster.artifacts import FileEntry, UnstableDirectory, Upload
 from trainmaster.artifacts.publishing import FILES_PREFIX
 from trainmaster.artifacts.sending import ToSend
+from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.fetching import NodePart, WorkerOf, carry, look
 from trainmaster.cluster.node_files.merging import Tree, merge_trees, moved
 from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, OUTWARD, TreeEntry
 from trainmaster.spec.errors import PublishError
-
-if TYPE_CHECKING:
-    from trainmaster.cluster.node_access import NodeAccess
 
 _DIGEST_CHARACTERS: Final = 16
 

@@ -17,9 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from trainmaster.cluster.member_places import Members, distinct
+from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.files import NodeFiles, each
 from trainmaster.cluster.roles.ansible_output import AnsibleOutput, read_output
 from trainmaster.cluster.roles.playbook import (
@@ -35,13 +36,10 @@ from trainmaster.cluster.roles.playbook import (
 from trainmaster.cluster.roles.role_sources import RoleSources
 from trainmaster.control.checks.ansible import CALL_VARIABLE, RUN_VARIABLE, call, find_program
 from trainmaster.control.checks.role_files import read_role
+from trainmaster.control.task.job_context import TaskContext
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.processes import end_marked
 from trainmaster.transport.base import CommandError, UnreachableError
-
-if TYPE_CHECKING:
-    from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.control.task.job_context import TaskContext
 
 
 @dataclass(frozen=True, slots=True)

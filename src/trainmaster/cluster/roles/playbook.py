@@ -7,12 +7,10 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainmaster.spec.roles import secret_of
-
-if TYPE_CHECKING:
-    from trainmaster.transport.base import Target
+from trainmaster.transport.base import Target
 
 #: The group of machines that have not had their roles yet.
 PENDING: Final = "trainmaster_pending"

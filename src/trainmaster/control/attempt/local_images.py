@@ -14,17 +14,15 @@ from contextlib import suppress
 from dataclasses import replace
 from io import BufferedIOBase
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import BinaryIO, Final
 
+from trainmaster.control.attempt.setup import AS_ROOT, Setup
 from trainmaster.control.task.environment import UNBUFFERED
 from trainmaster.executors.base import Container, Sandbox
 from trainmaster.executors.containers import command_line
 from trainmaster.executors.containers.engines import ContainerEngine, Image, last_words
 from trainmaster.executors.supervisor.container_calls import MAKING_S
 from trainmaster.spec.errors import UsageError
-
-if TYPE_CHECKING:
-    from trainmaster.control.attempt.setup import Setup
 
 #: A directory that anybody may write in nearly every image, and that goes with the container.
 HOME_INSIDE: Final = "/tmp"  # noqa: S108
@@ -125,8 +123,6 @@ class LocalImages:
         Returns:
             The exit code.
         """
-        from trainmaster.control.attempt.setup import AS_ROOT
-
         container = self.engine.container(setup.image, (setup.code, setup.path))
         name = command_line.container_name(setup.path, "setup", Path(setup.path).name)
         self.engine.remove(name)  # left over by a control process that was killed

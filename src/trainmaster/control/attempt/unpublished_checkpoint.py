@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.artifacts import Manifest
-from trainmaster.control.task.layout import has_entries
+from trainmaster.control.task.layout import AttemptPlace, has_entries
 from trainmaster.spec.private_files import write_private
 
 if TYPE_CHECKING:
     from trainmaster.control.task.job_context import TaskContext
-    from trainmaster.control.task.layout import AttemptPlace
 
 
 def note_restored(place: AttemptPlace, manifest: Manifest | None) -> None:

@@ -19,9 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from trainmaster.control.task.layout import Home
+from trainmaster.control.task.layout import INPUTS, Home
+from trainmaster.executors.base import Capacity, Phase
+from trainmaster.spec.errors import ExecutorError
 
 #: Members that are left get so long between SIGTERM and SIGKILL.
 LEFTOVER_GRACE_S = 2.0
@@ -107,7 +107,6 @@ def clear(root: Path, path: Path) -> None:
     ]
     if attempts:
         _end(root, attempts)
-    from trainmaster.control.task.layout import INPUTS
 
     for data in runs.glob(f"*/{INPUTS}"):
         from trainmaster.control.attempt.data_sources import withdraw_volumes
@@ -120,9 +119,7 @@ def clear(root: Path, path: Path) -> None:
 
 
 def _end(root: Path, attempts: list[str]) -> None:
-    from trainmaster.executors.base import Capacity, Phase
     from trainmaster.executors.local.executor import LocalExecutor
-    from trainmaster.spec.errors import ExecutorError
 
     executor = LocalExecutor(root)
     try:

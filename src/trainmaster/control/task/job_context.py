@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
+from trainmaster.control.decide.effects import EffectKind, PhaseDuration
 from trainmaster.control.task.layout import AttemptPlace, Home
+from trainmaster.executors.base import Container, GangRequest
 from trainmaster.launchers import Launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe
 from trainmaster.spec.errors import TrainmasterError
@@ -24,8 +26,6 @@ from trainmaster.spec.states import EndReason
 if TYPE_CHECKING:
     from trainmaster.artifacts import JSON, CheckpointSeries, Listing
     from trainmaster.artifacts.owner import Owner
-    from trainmaster.control.decide.effects import EffectKind, PhaseDuration
-    from trainmaster.executors.base import Container, GangRequest
 
 
 class NodeGoneError(TrainmasterError):
@@ -96,7 +96,6 @@ class TaskContext:
             phase: see `PhaseDuration`.
             part: what that is of: the hash of a ``setup``, the name of an image, a URL.
         """
-        from trainmaster.control.decide.effects import PhaseDuration
         from trainmaster.control.task.contents import part_hash
 
         found: list[bool] = []

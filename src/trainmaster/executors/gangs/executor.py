@@ -11,14 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.executors.base import Capacity, GangStatus, Phase, portable
+from trainmaster.executors.base import Capacity, GangRequest, GangStatus, Phase, portable
 from trainmaster.executors.gangs.copies import Mirror
 from trainmaster.executors.gangs.inbox import Inbox
 from trainmaster.executors.gangs.silence import HEAD_SILENT_S
 from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:
-    from trainmaster.executors.base import GangRequest
     from trainmaster.executors.gangs.conductor import Conductor
     from trainmaster.executors.gangs.placement import LiveNode
     from trainmaster.executors.gangs.recorded_cluster import RecordedCluster

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from trainmaster.executors.gangs.engine import ClusterNode
+from trainmaster.executors.gangs.engine import ClusterNode, Engine, Opener, Runner
 from trainmaster.executors.gangs.silence import SETTLE_S
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.spec.launcher_names import ENGINES
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmaster.executors.gangs.conductor import Conductor
-    from trainmaster.executors.gangs.engine import Engine, Opener, Runner
 
 _RECORD = "cluster.json"
 _PARALLEL = 32

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.executors.gangs.engine import StreamAgent
-from trainmaster.executors.gangs.placement import LiveNode, Reservation, Reservations
+from trainmaster.executors.gangs.placement import LiveNode, Placement, Reservation, Reservations
 from trainmaster.executors.gangs.silence import MUTE_S
 from trainmaster.spec.errors import ExecutorError
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 
-    from trainmaster.executors.gangs.placement import Placement
 
 #: While Ray is being imported on the head.
 _BEGIN_S = 60.0

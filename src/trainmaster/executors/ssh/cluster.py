@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.executors.gangs.engine import NODE_LABEL, StreamAgent
+from trainmaster.executors.gangs.engine import NODE_LABEL, ClusterNode, Engine, Opener, Runner, StreamAgent
 from trainmaster.executors.gangs.placement import LiveNode, OwnPlacement
 from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
 from trainmaster.executors.ssh import AGENT_PROGRAM, STATUSES
@@ -14,8 +14,6 @@ from trainmaster.executors.ssh import AGENT_PROGRAM, STATUSES
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-
-    from trainmaster.executors.gangs.engine import ClusterNode, Engine, Opener, Runner
 
 
 class SshCluster(RecordedCluster):

@@ -17,21 +17,18 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 import sqlalchemy as sa
 
 from trainmaster import __version__
 from trainmaster.artifacts.scratch import scratch_directory
-from trainmaster.db import copies
+from trainmaster.control.task.layout import Home
+from trainmaster.db import Database, copies
 from trainmaster.db import tables as t
 from trainmaster.db.engine import SCHEMA_REVISION
 from trainmaster.service.driving.encryption import KEY_FILE_VARIABLE
 from trainmaster.spec.errors import UsageError
-
-if TYPE_CHECKING:
-    from trainmaster.control.task.layout import Home
-    from trainmaster.db import Database
 
 #: Entries of an archive.
 DATABASE: Final = "database"

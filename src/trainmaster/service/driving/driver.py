@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainmaster.control.loop.controller import Controller, LoopIntervals
 from trainmaster.db import Patience
@@ -27,13 +27,11 @@ from trainmaster.executors.supervisor.processes import forbid_core_dumps, raise_
 from trainmaster.service.driving.driving import Driving
 from trainmaster.service.driving.moving import moved
 from trainmaster.service.driving.wake_pipes import SUFFIX, WakePipe, wait_for, wake_all
+from trainmaster.service.driving.worlds import Session
 from trainmaster.service.full_disks import full_disk
 from trainmaster.service.service import Service
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import LeaseLostError, StoreError, TrainmasterError, one_line
-
-if TYPE_CHECKING:
-    from trainmaster.service.driving.worlds import Session
 
 #: How often it is looked for runs to take, and for those that are to stop.
 LOOK_S: Final = 0.4

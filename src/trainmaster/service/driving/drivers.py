@@ -8,17 +8,15 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainmaster.db.held_runs import count_open, undriven
 from trainmaster.executors.supervisor.processes import give_back
 from trainmaster.service.driving.driver import DRIVERS, is_taken
 from trainmaster.service.driving.wake_pipes import wake_all
 from trainmaster.service.server_loops import ServerLoop
+from trainmaster.service.service import Service
 from trainmaster.service.teams.admission import admit_waiting
-
-if TYPE_CHECKING:
-    from trainmaster.service.service import Service
 
 #: Undriven runs are looked for so often, in seconds.
 LOOK_S: Final = 2.0

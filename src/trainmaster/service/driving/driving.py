@@ -14,18 +14,22 @@ from trainmaster.control.decide.budget import SavingMoney
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.controller import USUAL_PACE, Controller, LoopIntervals, Watcher
 from trainmaster.control.loop.loading import load_run_state
+from trainmaster.control.loop.run_state import RunState
+from trainmaster.control.loop.surroundings import Forecaster
 from trainmaster.control.notes.store_silence import StoreSilence
 from trainmaster.control.task.gangs import may_resize
-from trainmaster.db import queries
+from trainmaster.db import Database, Lease, queries
 from trainmaster.db.run_facts import facts_of, put_fact
 from trainmaster.executors.supervisor.processes import forbid_core_dumps
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.worlds import HandOver, Session, World, world_here, world_of_machines
 from trainmaster.service.quotes.history import histories, make_recorder
+from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.quote_record import record_truth
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.summary import queued_seconds, run_seconds
+from trainmaster.service.teams.team_budget import OWNER, Budgets
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.facts import Fact, RunFacts
@@ -35,9 +39,6 @@ from trainmaster.spec.topics import ADAPTED
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.forecast import Overhead
-    from trainmaster.control.loop.run_state import RunState
-    from trainmaster.control.loop.surroundings import Forecaster
-    from trainmaster.db import Database, Lease
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.notifications.delivery import Delivery
     from trainmaster.service.open_home import OpenHome
@@ -304,7 +305,6 @@ class Driving:
         return Adapter(tracker, session.run, session.recipe, world.nodes, world.costs, resizer, told)
 
     def _tracker(self, snapshot: Path, world: World) -> QuoteTracker:
-        from trainmaster.service.quotes.home_load import HomeLoad
 
         opened, session = self.opened, self.session
         row, now = opened.database.run_row(session.run), HomeLoad.now()  # what it runs adds to that itself
@@ -348,8 +348,6 @@ class Driving:
 
     def _most_usd_per_hour(self, world: World) -> float:
         """What its machines may cost at a time. A team's limit was shared out when its runs were admitted."""
-        from trainmaster.service.teams.team_budget import OWNER, Budgets
-
         opened, session = self.opened, self.session
         limits = Budgets(opened.database.read, opened.database.clock_s())
         team = opened.database.run_row(session.run)["team"] or OWNER

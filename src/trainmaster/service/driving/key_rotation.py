@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.task.locking import locked
-from trainmaster.db import sealed
+from trainmaster.db import Database, sealed
 from trainmaster.service.driving.encryption import (
     HEAD_BYTES,
     KEY_FILE_VARIABLE,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from sqlalchemy.engine import RowMapping
 
-    from trainmaster.db import Database
 
 #: Of each table the first word of what its values are sealed for; the others are its row's key.
 KINDS: Final = {"team_secret": "secret", "webhook": "webhook", "workflow": "workflow", "run_private": "run"}

@@ -21,21 +21,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.checks.preflight import why_bound_by_data
 from trainmaster.control.task.layout import Home, RunFiles
-from trainmaster.db import run_files
+from trainmaster.db import Database, Lease, run_files
 from trainmaster.db.run_files import SECRETS, private_place
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.spec.parts import named_places
 from trainmaster.spec.private_files import make_private, write_private
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
-    from trainmaster.db import Database, Lease
     from trainmaster.providers.base import ProviderPlace
     from trainmaster.service.driving.encryption import SealingKey
     from trainmaster.service.driving.replication import Replication
-    from trainmaster.spec import Recipe
 
 #: In the home of a server: runs that it has taken over, a home each.
 TAKEN: Final = "taken"

@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.decide.budget import Meter
+from trainmaster.control.decide.task import Policy
 from trainmaster.control.loop.loading import load_policies
+from trainmaster.control.loop.recording import Where
 from trainmaster.control.loop.surroundings import Clusters, OwnMachine
 from trainmaster.control.task.environment import base_environment
 from trainmaster.control.task.gangs import slots_of
+from trainmaster.control.task.job_context import Site
+from trainmaster.db import Database, Lease
 from trainmaster.executors.base import Capacity, Executor
 from trainmaster.executors.capacity import NodeCapacity, detect_capacity
 from trainmaster.service.quotes.history import histories
+from trainmaster.service.teams.team_budget import Allowance, Budgets
+from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.parts import named_places
 from trainmaster.spec.places import IN_TIME_S
@@ -25,17 +31,11 @@ from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
     from trainmaster.cluster.cluster_executor import ClusterExecutor
-    from trainmaster.control.decide.task import Policy
     from trainmaster.control.loop.controller import Controller
-    from trainmaster.control.loop.recording import Where
-    from trainmaster.control.task.job_context import Site
-    from trainmaster.db import Database, Lease
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.run_clusters import RunClusters
     from trainmaster.service.open_home import OpenHome
-    from trainmaster.service.teams.team_budget import Allowance
-    from trainmaster.spec import Experiment, Recipe
 
 
 class HandOver(Protocol):
@@ -116,7 +116,6 @@ def world_here(opened: OpenHome, session: Session, environ: Mapping[str, str]) -
     capacity = Capacity(slots, machine.gpus)
     if row["team"] is not None:  # whatever has accepted it
         from trainmaster.service.driving.local_runs import close_metadata, isolation_of
-        from trainmaster.service.teams.team_budget import Budgets
 
         isolation = isolation_of(home, row["team"], is_ending=row["stop_wanted"] is not None)
         if not isolation.image:
@@ -240,7 +239,6 @@ def _slots_at_once(experiment: Experiment) -> int:
 
 def _allowance(database: Database, session: Session, cap_usd: float, machines: RunClusters) -> Allowance:
     from trainmaster.cluster.renting.plan import dearest_usd_per_hour
-    from trainmaster.service.teams.team_budget import Allowance
 
     def usd_per_hour() -> float:
         return sum(dearest_usd_per_hour(record.plan) for record in machines.executor.records())

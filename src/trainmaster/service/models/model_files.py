@@ -6,13 +6,12 @@ import io
 import zipfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from trainmaster.artifacts import FileEntry, Manifest
 from trainmaster.objects import ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
 
-if TYPE_CHECKING:
-    from trainmaster.artifacts import FileEntry, Manifest
 #: So long a link to a file is good for.
 _LINK_S: Final = 600.0
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
-from trainmaster.db import queries
+from trainmaster.db import Database, queries
 from trainmaster.service.runs.summary import resolve_run
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import EndReason, State
-
-if TYPE_CHECKING:
-    from trainmaster.db import Database
 
 
 def find_models(database: Database, run: str, experiment: str, best: str | None) -> list[tuple[int, str]]:

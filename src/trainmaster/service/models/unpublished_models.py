@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainmaster.control.task.job_context import TaskContext
 from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, Lease, queries
 from trainmaster.db.leases import RENEW_S
@@ -16,9 +17,6 @@ from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import NotFoundError, StoreError, UsageError, one_line
 from trainmaster.spec.periodic import periodically
-
-if TYPE_CHECKING:
-    from trainmaster.control.task.job_context import TaskContext
 
 
 @dataclass(frozen=True, slots=True)

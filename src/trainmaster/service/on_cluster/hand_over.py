@@ -25,9 +25,10 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
+from trainmaster.cluster.renting.plan import ClusterPlan
 from trainmaster.control.attempt.data_sources import parts_of
 from trainmaster.control.checks.preflight import why_bound_by_data
-from trainmaster.db import Note, run_transfer
+from trainmaster.db import Lease, Note, run_transfer
 from trainmaster.objects.registry import package_of
 from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.capabilities import OfferSource, capabilities_of, get_transport
@@ -40,22 +41,20 @@ from trainmaster.service.on_cluster.driver_store import DriverStore
 from trainmaster.service.on_cluster.driver_watchdog import DRIVING, FAILED, READY, part
 from trainmaster.service.quotes.history import device_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.parts import named_places
 from trainmaster.spec.states import State
+from trainmaster.transport.base import Transport
 
 if TYPE_CHECKING:
     from trainmaster.cluster.bootstrap.runtime_package import RuntimePackage
     from trainmaster.cluster.cluster_executor import ClusterExecutor
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.renting.plan import ClusterPlan
     from trainmaster.control.loop.controller import Watcher
-    from trainmaster.db import Lease
     from trainmaster.service.driving.driving import OnStart
     from trainmaster.service.driving.worlds import Session
     from trainmaster.service.service import Service
-    from trainmaster.spec import Recipe
-    from trainmaster.transport.base import Transport
 
 #: A machine that is busy with the run may take minutes; meanwhile the run is driven here.
 _READY_S: Final = 900.0

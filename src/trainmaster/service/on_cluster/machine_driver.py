@@ -22,12 +22,12 @@ from contextlib import closing, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainmaster.cluster.node_files.worker import trust_somebody
 from trainmaster.cluster.node_provisioner import packages_of_nodes
 from trainmaster.cluster.record import ClusterState, readable
-from trainmaster.db import Note, run_transfer
+from trainmaster.db import Lease, Note, run_transfer
 from trainmaster.providers.base import Provider, ProviderPlace
 from trainmaster.providers.examining import examined
 from trainmaster.providers.finding import get_provider
@@ -52,9 +52,6 @@ from trainmaster.service.service import Service
 from trainmaster.spec.errors import LeaseLostError, NotFoundError, ProviderError, TrainmasterError, one_line
 from trainmaster.spec.private_files import write_private
 from trainmaster.spec.states import State
-
-if TYPE_CHECKING:
-    from trainmaster.db import Lease
 
 _METADATA: Final = "169.254.169.254"
 _METADATA_S: Final = 2.0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from trainmaster.advisor.quote.quote import Interval, PlaceRow, Quote
+from trainmaster.advisor.quote.quote import ExperimentQuote, Interval, PlaceRow, Quote
 from trainmaster.advisor.quote.spreading import Room, tasks_by_place
+from trainmaster.cluster.renting.plan import ClusterPlan
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.places.place import Ask, Place, asked_place, wait_words
 from trainmaster.service.places.table import PlaceTable
@@ -16,15 +17,11 @@ from trainmaster.service.quotes.job_knowledge import NO_END
 from trainmaster.service.quotes.quote_options import QuoteOptions, TaskShare
 from trainmaster.service.quotes.worker_counts import with_fewest
 from trainmaster.service.renting.cheapest import plans_of
+from trainmaster.service.service import Service
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
 from trainmaster.spec.parts import parted, with_limits
 from trainmaster.spec.units import dollars, format_duration
-
-if TYPE_CHECKING:
-    from trainmaster.advisor.quote.quote import ExperimentQuote
-    from trainmaster.cluster.renting.plan import ClusterPlan
-    from trainmaster.service.service import Service
-    from trainmaster.spec import Recipe
 
 #: Before the tasks, and after them: once for each place, however many tasks it has.
 _BEFORE: Final = ("machines", "image", "setup")

@@ -11,8 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from trainmaster.advisor.quote.quote import Quote
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.places.place import (
+    Ask,
     Place,
     asked_place,
     chosen,
@@ -28,16 +30,14 @@ from trainmaster.service.places.table import (
     says_objective,
     taken_by_objective,
 )
-from trainmaster.service.quotes.worker_counts import with_workers
+from trainmaster.service.quotes.worker_counts import with_fewest, with_workers
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.parts import in_place, named_places, on_fewer, part_of, plannable_again, with_limits
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.quote.quote import Quote
-    from trainmaster.service.places.place import Ask
     from trainmaster.service.places.spread import QuotedSpread
     from trainmaster.service.service import Service
-    from trainmaster.spec import Recipe
 
 
 def settled_place(
@@ -206,7 +206,6 @@ class _Asking:
     def groups(self) -> list[list[str]]:
         """Experiments that share machines, and may be in the same places."""
         from trainmaster.cluster.renting.requirements import Needs
-        from trainmaster.service.quotes.worker_counts import with_fewest
 
         found: dict[tuple[object, ...], list[str]] = {}
         for name, each in with_fewest(self.recipe).experiments.items():

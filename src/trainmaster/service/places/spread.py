@@ -6,18 +6,15 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
+from trainmaster.advisor.quote.quote import Quote
 from trainmaster.advisor.quote.spreading import Room, Spread, spread
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.worker_counts import with_workers
+from trainmaster.spec import Recipe
 from trainmaster.spec.parts import with_limits
 from trainmaster.spec.units import dollars, format_duration
-
-if TYPE_CHECKING:
-    from trainmaster.advisor.quote.quote import Quote
-    from trainmaster.spec import Recipe
 
 
 @dataclass(frozen=True, slots=True)

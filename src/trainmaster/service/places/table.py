@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.advisor.quote.quote import PlaceRow
+from trainmaster.advisor.quote.quote import PlaceRow, Quote
 from trainmaster.service.places.place import (
     Place,
     chosen,
@@ -15,17 +15,16 @@ from trainmaster.service.places.place import (
     spreads_over_places,
     wait_words,
 )
+from trainmaster.service.quotes.quote_options import QuoteOptions
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.objective import Objective
 from trainmaster.spec.parts import in_place
 from trainmaster.spec.places import IN_TIME_S
 from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.quote.quote import Quote
-    from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.service import Service
-    from trainmaster.spec import Recipe
-    from trainmaster.spec.objective import Objective
 
 
 _IN_TIME: Final = format_duration(IN_TIME_S)
@@ -92,7 +91,6 @@ class PlaceTable:
         environ: Mapping[str, str],
         options: QuoteOptions | None = None,
     ) -> None:
-        from trainmaster.service.quotes.quote_options import QuoteOptions
 
         self.places: list[Place] = []
         self.service = service

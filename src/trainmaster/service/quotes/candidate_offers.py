@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.providers import Catalogue
 from trainmaster.providers.capabilities import HOST, OfferSource, capabilities_of, measured_name
-from trainmaster.providers.offer import Extras
+from trainmaster.providers.offer import Extras, site_offer
 from trainmaster.service.quotes.prices import CATALOGUE, Prices
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.measurement import Measurement
     from trainmaster.cluster.renting.offer_filter import AvailableOffers
     from trainmaster.control.task.layout import Home
-    from trainmaster.providers import Catalogue
     from trainmaster.providers.inventory import InventoryHost
 
 #: The kernel and sshd of a lab's host do not fit into less, whatever the scale.
@@ -222,9 +222,7 @@ def _of_settings(provider: str, home: Home, environ: Mapping[str, str], today: d
 
 def _hosts(home: Home, environ: Mapping[str, str], today: date) -> CandidateOffers:
     """All hosts as one offer that costs nothing: what the least of them has."""
-    from trainmaster.providers import Catalogue
     from trainmaster.providers.inventory import inventory_file, read_inventory
-    from trainmaster.providers.offer import site_offer
 
     file = inventory_file(home.root, environ)
     hosts = read_inventory(file).hosts

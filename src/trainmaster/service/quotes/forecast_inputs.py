@@ -8,6 +8,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.advisor.market.phases import Waited, machines_belief
+from trainmaster.advisor.market.workload import Workload
+from trainmaster.advisor.model.devices import Device, speed_ratio
+from trainmaster.advisor.model.measurement import Measurement, SeenCurve
 from trainmaster.cluster.renting.requirements import Needs
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.service.quotes.steadiness import share_done
@@ -16,11 +20,7 @@ from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.market.phases import Waited
-    from trainmaster.advisor.market.workload import Workload
-    from trainmaster.advisor.model.devices import Device
     from trainmaster.advisor.model.knowledge import Knowledge
-    from trainmaster.advisor.model.measurement import Measurement, SeenCurve
     from trainmaster.advisor.model.shapes import Floats
     from trainmaster.advisor.model.target_steps import TargetBelief
     from trainmaster.advisor.quote.forecast import Doing, Overhead, PlaceNow
@@ -333,8 +333,6 @@ def _in_places(
     """
     import numpy as np
 
-    from trainmaster.advisor.market.phases import machines_belief
-    from trainmaster.advisor.model.devices import Device, speed_ratio
     from trainmaster.advisor.quote.forecast import PlaceNow
     from trainmaster.advisor.quote.supply import own_cluster, own_timing
     from trainmaster.advisor.quote.timing import DRAWS

@@ -28,17 +28,16 @@ from trainmaster.service.quotes.fingerprint import (
     local_device_name,
 )
 from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
-from trainmaster.spec import Recipe, Strategy
+from trainmaster.spec import Experiment, Recipe, Strategy
 from trainmaster.spec.errors import StoreError, TrainmasterError
 from trainmaster.spec.facts import RunFacts
 from trainmaster.spec.parts import named_places
+from trainmaster.spec.until import Until
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.load import LoadCorrection
     from trainmaster.advisor.model.experience import Experience
     from trainmaster.advisor.model.measurement import Measurement, SeenCurve
-    from trainmaster.spec import Experiment
-    from trainmaster.spec.until import Until
 
 #: In the home of a machine that drives a run for another home.
 DEVICE_FILE: Final = "device"

@@ -8,9 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.advisor.model.measurement import HELD
+from trainmaster.advisor.quote.beliefs import STARTUP_UNSEEN_SPREAD
 from trainmaster.service.quotes.candidate_offers import measured_elsewhere, measured_for
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
+from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError, one_line
 
 if TYPE_CHECKING:
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
     from trainmaster.service.quotes.profiling import Profiler
     from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.service import Service
-    from trainmaster.spec import Experiment, Recipe
 
 UNKNOWN: Final = "nothing is known of it, and code of others is not measured here"
 UNASKED: Final = "nothing is known of it"
@@ -49,7 +51,6 @@ def _held(known: Knowledge) -> str:
 def _helps_again(known: Knowledge) -> bool:
     """Whether something was disturbed on this machine, and not measured again since."""
     from trainmaster.advisor.model.knowledge import shape_of
-    from trainmaster.advisor.model.measurement import HELD
 
     shapes = list(map(shape_of, known.seen))
     return known.held > HELD and known.measured.offer == "local" and len(set(shapes)) == len(shapes)
@@ -174,7 +175,6 @@ class JobKnowledge:
             UsageError: code, data or secrets are not there, or a script shows no steps.
             InterruptedByUser: while measuring.
         """
-        from trainmaster.advisor.model.measurement import HELD
         from trainmaster.service.quotes.profiling import Profiler, Unmeasured
 
         measures = self._measures and options.measures
@@ -235,7 +235,6 @@ class JobKnowledge:
         """What the user's own points say."""
         if options.measurements is None:
             return {}
-        from trainmaster.advisor.quote.beliefs import STARTUP_UNSEEN_SPREAD
 
         builder = replace(builder, catalogue=with_shipped(builder.catalogue))
         own = OwnPoints.read(options.measurements, recipe, builder.catalogue)

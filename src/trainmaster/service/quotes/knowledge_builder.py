@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainmaster.advisor.model.devices import Device
 from trainmaster.spec import Experiment
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.memory_floor import Shares
-    from trainmaster.advisor.model.devices import Device
     from trainmaster.advisor.model.experience import Experience
     from trainmaster.advisor.model.knowledge import Knowledge
     from trainmaster.advisor.model.measurement import Measurement
@@ -48,7 +48,6 @@ class KnowledgeBuilder:
             experience: of other jobs on this machine.
         """
         from trainmaster.advisor.market.machines import card_mbps
-        from trainmaster.advisor.model.devices import Device
         from trainmaster.advisor.model.knowledge import Knowledge
 
         devices = {"local": local_device(experiment)}
@@ -72,7 +71,6 @@ class KnowledgeBuilder:
 
 def local_device(experiment: Experiment) -> Device:
     """What one worker computes on here."""
-    from trainmaster.advisor.model.devices import Device
     from trainmaster.executors.capacity import detect_capacity
 
     machine = detect_capacity()

@@ -7,14 +7,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.spec import Recipe
 from trainmaster.spec.units import dollars, price
-
-if TYPE_CHECKING:
-    from trainmaster.spec import Recipe
 
 #: So long a worker trains to show its steps, or its traffic; what is paid for before and after that, and what
 #: a cap leaves for it.

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from trainmaster.db import queries
+from trainmaster.db import Database, queries
 from trainmaster.service.runs.summary import run_seconds
 from trainmaster.spec.states import EndReason
-
-if TYPE_CHECKING:
-    from trainmaster.db import Database
 
 _LATEST_RUNS: Final = 100
 

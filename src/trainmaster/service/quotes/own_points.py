@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.quote.beliefs import STARTUP_UNSEEN_S
 from trainmaster.control.task.gangs import workers_per_node
-from trainmaster.spec import Experiment, Recipe
+from trainmaster.providers import Catalogue
+from trainmaster.service.quotes.candidate_offers import catalogue_is_own
+from trainmaster.spec import Experiment, Recipe, Strategy
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.model.measurement import Measurement
     from trainmaster.advisor.model.tables import Table
-    from trainmaster.providers import Catalogue
 
 #: What a row may say beside what `predict` reads: the instance type that it was measured on.
 INSTANCE: Final = "instance"
@@ -51,7 +53,6 @@ class OwnPoints:
             UsageError: it has mistakes, no rows of any experiment, or types that the catalogue has not.
         """
         from trainmaster.advisor.model.tables import read_table
-        from trainmaster.advisor.quote.beliefs import STARTUP_UNSEEN_S
 
         table = read_table(file, measured=True, more=(INSTANCE,), may_fail=may_fail)
         jobs = _jobs(table, recipe)
@@ -89,9 +90,6 @@ def _jobs(table: Table, recipe: Recipe) -> dict[str, list[int]]:
 
 
 def _measurement(table: Table, row: int, experiment: Experiment, catalogue: Catalogue) -> Measurement:
-    from trainmaster.advisor.model.measurement import Measurement
-    from trainmaster.advisor.quote.beliefs import STARTUP_UNSEEN_S
-    from trainmaster.spec import Strategy
 
     point = table.point(row)
     if point.nodes is None:  # as the recipe would spread them
@@ -112,8 +110,6 @@ def _measurement(table: Table, row: int, experiment: Experiment, catalogue: Cata
 
 def _measured_on(table: Table, row: int, experiment: Experiment, catalogue: Catalogue) -> str:
     """The type that the row names, or the only one that the recipe allows; else this machine."""
-    from trainmaster.service.quotes.candidate_offers import catalogue_is_own
-
     named = table.rows[row].get(INSTANCE, "")
     allowed = experiment.hardware.instance
     if not named and len(allowed) == 1 and not any(sign in allowed[0] for sign in "*?["):
@@ -132,7 +128,6 @@ def _measured_on(table: Table, row: int, experiment: Experiment, catalogue: Cata
 def with_shipped(catalogue: Catalogue) -> Catalogue:
     """A catalogue with what ships behind it: one may have measured on types that are not to be rented now."""
     from trainmaster.providers import load_catalogue
-    from trainmaster.service.quotes.candidate_offers import catalogue_is_own
 
     return (
         catalogue if catalogue_is_own(catalogue) else catalogue.with_offers([*catalogue, *load_catalogue()])

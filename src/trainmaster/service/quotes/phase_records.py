@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.task.contents import content_of, of_nodes, part_hash, setup_hash
-from trainmaster.db import NewMeasurement
+from trainmaster.db import Database, NewMeasurement
 from trainmaster.db.quote_rows import phase_of
 from trainmaster.providers.capabilities import capabilities_of, measured_name
 from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
+from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.parts import named_places
 from trainmaster.spec.units import format_duration
@@ -30,10 +31,8 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.forecast import Overhead
     from trainmaster.advisor.quote.quote import Rented
     from trainmaster.control.loop.recording import RecordedPhase
-    from trainmaster.db import Database
     from trainmaster.providers import Offer
     from trainmaster.service.open_home import OpenHome
-    from trainmaster.spec import Experiment, Recipe
 
 _MOST_S: Final = 7 * 86_400.0
 #: What a machine image holds.

@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainmaster import library
 from trainmaster.advisor.model.measurement import Measurement
@@ -27,6 +26,7 @@ from trainmaster.control.measure.profile_place import ProfilePlace, clear_leftov
 from trainmaster.control.measure.profile_progress import ProfileProgress
 from trainmaster.control.task.environment import base_environment
 from trainmaster.control.task.gangs import slots_of, slots_per_member, workers_per_node
+from trainmaster.control.task.layout import Home
 from trainmaster.db import queries
 from trainmaster.executors.base import Capacity
 from trainmaster.executors.capacity import NodeCapacity, detect_capacity
@@ -36,15 +36,12 @@ from trainmaster.service.quotes.fingerprint import Fingerprint, code_of, fingerp
 from trainmaster.service.quotes.history import new_row
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.phase_records import phase_rows
+from trainmaster.service.service import Service
 from trainmaster.spec import Experiment, Hardware, ParameterValue, Recipe, TaskSpace
 from trainmaster.spec.errors import InterruptedByUser, UsageError
 from trainmaster.spec.habits import ProfilePlan
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
-
-if TYPE_CHECKING:
-    from trainmaster.control.task.layout import Home
-    from trainmaster.service.service import Service
 
 #: Numbers of workers that are measured where the recipe leaves it open.
 MOST_SHAPES = 3

@@ -21,14 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import quote_requests as rows
-from trainmaster.service.driving.submissions import RunRequest
+from trainmaster.service.driving.submissions import RunRequest, Submissions
 from trainmaster.service.listeners import Listeners
 from trainmaster.service.offer_list import check_named
 from trainmaster.service.quotes.measuring_runs import MeasuringRun, measuring_runs, types_to_measure
+from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.server_loops import Turns, is_passing
 from trainmaster.service.users.access import Access
-from trainmaster.service.users.caller import Maker
+from trainmaster.service.users.caller import Caller, Maker
 from trainmaster.service.users.caller import caller as make_caller
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import (
     AccessError,
     NotFoundError,
@@ -45,12 +47,8 @@ if TYPE_CHECKING:
 
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.control.measure.profile_progress import ProfileProgress
-    from trainmaster.service.driving.submissions import Submissions
-    from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.run_planning import RunPlanner
     from trainmaster.service.service import Service
-    from trainmaster.service.users.caller import Caller
-    from trainmaster.spec import Recipe
 
     _Tell = Callable[[str | Quote], None]
     #: Does what was asked, and tells on the way; its answer is JSON.
@@ -120,8 +118,6 @@ class QuoteAsk:
     @contextmanager
     def options(self) -> Iterator[QuoteOptions]:
         """Those of `Quoter`, with files where it wants files."""
-        from trainmaster.service.quotes.quote_options import QuoteOptions
-
         with tempfile.TemporaryDirectory(prefix="trainmaster-quote-") as directory:
             paths: dict[str, Path | None] = {}
             for name in ("bandwidth", "measurements"):

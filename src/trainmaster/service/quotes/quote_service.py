@@ -11,8 +11,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.advisor.market.memory_floor import Memory
+from trainmaster.advisor.market.phases import Waited
+from trainmaster.advisor.market.workload import Workload
+from trainmaster.advisor.model.measurement import SeenCurve
+from trainmaster.advisor.quote.quote import ClusterShape, Quote, QuotedQueue, Rented
+from trainmaster.control.task.gangs import slots_of
 from trainmaster.db import queries
+from trainmaster.executors.capacity import detect_capacity
+from trainmaster.providers import STALE_DAYS, Catalogue, NodeRequest, Offer, ProviderPlace
+from trainmaster.providers.base import Queue, RanksJobs
 from trainmaster.providers.capabilities import capabilities_of, measured_name
+from trainmaster.providers.offer import Extras
 from trainmaster.service.quotes.candidate_offers import (
     CandidateOffers,
     candidate_offers_of,
@@ -25,6 +35,7 @@ from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.quotes.other_jobs import other_jobs_s
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
 from trainmaster.service.quotes.phase_records import phases_of, waited_for
+from trainmaster.service.quotes.prices import Prices
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
 from trainmaster.service.quotes.worker_counts import allowed_workers, with_workers, workload_of
 from trainmaster.service.runs.summary import is_driven
@@ -32,16 +43,10 @@ from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import ProviderError, UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.market.memory_floor import Memory
-    from trainmaster.advisor.market.phases import Waited
-    from trainmaster.advisor.market.workload import Workload
     from trainmaster.advisor.model.knowledge import Knowledge
-    from trainmaster.advisor.model.measurement import SeenCurve
-    from trainmaster.advisor.quote.quote import Quote, QuotedQueue
     from trainmaster.advisor.quote.quoting import Subject
     from trainmaster.advisor.quote.supply import Market
     from trainmaster.control.measure.profile_progress import ProfileProgress
-    from trainmaster.providers import Catalogue, Offer
     from trainmaster.service.service import Service
 
 #: This machine's processors as catalogues call them: what was measured here is known to run on such.
@@ -92,7 +97,6 @@ class Quoter:
 
         There is no question if something is missing without which nothing is measured: `quote` says what.
         """
-        from trainmaster.service.quotes.prices import Prices
 
         def is_whole() -> bool:
             try:
@@ -141,7 +145,6 @@ class Quoter:
         self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions, missing: Mapping[str, str]
     ) -> Quote:
         """What other jobs take, on the cheapest machines that can do it."""
-        from trainmaster.advisor.quote.quote import ClusterShape, Rented
         from trainmaster.advisor.quote.unknown import quote_of_unknown
 
         market, clusters = self._market(recipe, catalogue, options), {}
@@ -247,8 +250,6 @@ class Quoter:
         for name, known in self._jobs.known(recipe, recipe.experiments, builder).items():
             if known.similar or is_elsewhere(known):
                 continue
-            from trainmaster.advisor.market.memory_floor import Memory
-            from trainmaster.advisor.market.workload import Workload
 
             experiment = recipe.experiments[name]
             count = experiment.distributed.workers if experiment.distributed else 1
@@ -288,7 +289,6 @@ class Quoter:
         return with_workers(recipe, fixed)
 
     def _as_many_as_fit(self, experiment: Experiment, provider: str) -> int:
-        from trainmaster.executors.capacity import detect_capacity
 
         allowed = allowed_workers(experiment)
         if not capabilities_of(provider).is_here:
@@ -345,12 +345,9 @@ class Quoter:
         self, recipe: Recipe, quote: Quote, market: Market, environ: Mapping[str, str]
     ) -> QuotedQueue | None:
         """How long its machines wait in a queue of their provider; None if it has none."""
-        from trainmaster.advisor.quote.quote import QuotedQueue
-
         if self._candidate_offers is None or not capabilities_of(recipe.provider).queues:
             return None
-        from trainmaster.providers import NodeRequest, ProviderPlace, get_provider
-        from trainmaster.providers.base import Queue, RanksJobs
+        from trainmaster.providers import get_provider
 
         home, one = self._service.home, quote.main.cluster
         requests = [
@@ -388,8 +385,6 @@ class Quoter:
 
     def _market(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Market:
         from trainmaster.advisor.quote.supply import Market
-        from trainmaster.control.task.gangs import slots_of
-        from trainmaster.executors.capacity import detect_capacity
         from trainmaster.providers.aws.settings import USUAL_EXTRAS
 
         own = catalogue_is_own(catalogue)
@@ -436,7 +431,6 @@ class Quoter:
     def _by_policy(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Quote:
         from trainmaster.advisor.papers.policies import HEADROOM
         from trainmaster.advisor.papers.policy_quote import PolicyInput, policy_quote, read_bandwidth
-        from trainmaster.providers.offer import Extras
 
         offers = self._candidate_offers if options.catalogue is None else None
         if offers and offers.shares:  # traffic was measured between cards that carry less than is published
@@ -473,7 +467,6 @@ class Quoter:
         return replace(made, notes=(*made.notes, *self._stale(catalogue, options)))
 
     def _stale(self, catalogue: Catalogue, options: QuoteOptions) -> list[str]:
-        from trainmaster.providers import STALE_DAYS
 
         today = datetime.now(UTC).date()
         old = catalogue.stale(today)
@@ -500,7 +493,6 @@ class Quoter:
 
         A gang needs its length, which a minute of it does not show: the recipe's, or that of an earlier run.
         """
-        from trainmaster.advisor.market.workload import Workload
         from trainmaster.advisor.quote.supply import offers_for, servers_for
 
         market = self._market(recipe, builder.catalogue, options)
@@ -530,7 +522,6 @@ def _untold(quote: Quote, name: str) -> bool:
 
 
 def _has_length(experiment: Experiment, known: Knowledge) -> bool:
-    from trainmaster.advisor.market.workload import Workload
 
     if known.model is None or Workload.of(experiment, 0).has_length:
         return True

@@ -17,7 +17,8 @@ from trainmaster.control.task.gangs import checkpoints_of, may_resize, resized, 
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note
 from trainmaster.service.quotes.told_reasons import ToldReasons
-from trainmaster.spec.facts import Fact, GangSize
+from trainmaster.spec import Experiment, Recipe
+from trainmaster.spec.facts import Fact, GangSize, RunFacts
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import ADAPTED
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from trainmaster.executors.base import Executor
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.quotes.quote_tracker import QuoteTracker
-    from trainmaster.spec import Experiment, Recipe
-    from trainmaster.spec.facts import RunFacts
 
 #: Members are asked to stop, and what they left is saved.
 _STOP_S: Final = 3.0

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from trainmaster.db import queries
+from trainmaster.db import Database, queries
 from trainmaster.service.runs.stored_recipe import stored_recipe
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.states import EndReason
 from trainmaster.sweeps.pruner import MOST_TRIALS
@@ -16,8 +17,6 @@ from trainmaster.sweeps.pruner import MOST_TRIALS
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
-    from trainmaster.db import Database
-    from trainmaster.spec import Recipe
 
 #: Runs that are looked at; tasks of one.
 _MOST_RUNS, _MOST_TASKS = 8, 1_000

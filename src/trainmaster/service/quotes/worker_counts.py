@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.advisor.market.workload import Workload
+from trainmaster.advisor.model.measurement import SeenCurve
 from trainmaster.spec import Experiment, Hardware, Recipe
+from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.objective import Objective
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.market.workload import Workload
-    from trainmaster.advisor.model.measurement import SeenCurve
     from trainmaster.advisor.quote.quote import Quote
 
 #: How much the share of a sweep that a pruner lets train differs from what is expected (log): early values do
@@ -42,9 +43,6 @@ def workload_of(
     Raises:
         UsageError: no number of workers can share the global batch evenly.
     """
-    from trainmaster.advisor.market.workload import Workload
-    from trainmaster.spec.log_normal import LogNormal
-
     found = Workload.of(experiment, seed, max_workers).aimed(curves)
     steps = next(iter(found.lengths.values())).steps
     if experiment.search is None or experiment.search.pruner is None or not steps or found.tasks < 2:
@@ -62,8 +60,6 @@ def workload_of(
 
 def allowed_workers(experiment: Experiment) -> list[int]:
     """Numbers of workers that the recipe allows and that share the batch evenly, the fewest first."""
-    from trainmaster.advisor.market.workload import Workload
-
     return sorted(Workload.of(experiment, 0).lengths)
 
 

@@ -6,27 +6,24 @@ import platform
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainmaster.cluster.renting.offer_filter import AvailableOffers
 from trainmaster.cluster.renting.plan import ClusterPlan, capped
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
 from trainmaster.control.decide.budget import BOOTING_S, USUAL_LEASE_S, Meter
+from trainmaster.providers import StalePrices
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.open_home import OpenHome
 from trainmaster.service.quotes.candidate_offers import CandidateOffers, candidate_offers_of
 from trainmaster.service.quotes.prices import CATALOGUE
 from trainmaster.service.quotes.worker_counts import with_fewest
-from trainmaster.service.renting.offer import offer_of
+from trainmaster.service.renting.offer import RentalOffer, offer_of
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.objective import Objective
 from trainmaster.spec.parts import parted
 from trainmaster.spec.units import dollars
-
-if TYPE_CHECKING:
-    from trainmaster.service.open_home import OpenHome
-    from trainmaster.service.renting.offer import RentalOffer
-
 
 #: This machine's processors as catalogues call them.
 _ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
@@ -109,8 +106,6 @@ def not_stale(recipe: Recipe, candidate_offers: CandidateOffers, today: date) ->
     Raises:
         StalePrices: only older ones would do.
     """
-    from trainmaster.providers import StalePrices
-
     fresh = candidate_offers.fresh(today)
     if len(fresh.catalogue) == len(candidate_offers.catalogue):
         return candidate_offers

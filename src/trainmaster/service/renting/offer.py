@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from trainmaster.cluster.renting.plan import ClusterPlan, dearest_usd_per_hour, most_at_once, words
 from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S, saving_limit_usd
+from trainmaster.db import Database, NewQuoteRow
 from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told_in_full
 from trainmaster.spec import Recipe
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Interval, Quote
-    from trainmaster.db import Database
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,6 @@ class RentalOffer:
             run: its id.
             now: Unix seconds.
         """
-        from trainmaster.db import NewQuoteRow
-
         quote = self.quote
         if quote is None or quote.time_s is None or quote.cost_usd is None or quote.not_quoted:
             return

@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainmaster.cluster.record import ClusterState, fits, readable
 from trainmaster.cluster.renting.plan import ClusterPlan
+from trainmaster.providers import NodeRequest, ProviderPlace
+from trainmaster.service.open_home import OpenHome
 from trainmaster.service.quotes.worker_counts import with_fewest
 from trainmaster.service.renting.cheapest import left_out_of_parts, plans_of
+from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
-
-if TYPE_CHECKING:
-    from trainmaster.providers import NodeRequest
-    from trainmaster.service.open_home import OpenHome
-    from trainmaster.service.service import Service
 
 
 def planned_requests(
@@ -28,7 +26,7 @@ def planned_requests(
     Raises:
         UsageError: what it asks for is not there.
     """
-    from trainmaster.providers import ProviderPlace, get_provider
+    from trainmaster.providers import get_provider
 
     plans = plans_of(service, with_fewest(recipe), environ)
     place = ProviderPlace(service.home.root, service.home.identity(), environ)
@@ -54,7 +52,7 @@ def check_with_provider(
         UsageError: it would not; nothing was rented.
         ProviderError: it cannot be reached.
     """
-    from trainmaster.providers import ProviderPlace, get_provider
+    from trainmaster.providers import get_provider
 
     notes: list[str] = []
     plans = tuple(plan for plan in plans if not is_warm(service, plan, team))
@@ -68,8 +66,6 @@ def check_with_provider(
 
 def requests_of(plan: ClusterPlan) -> list[NodeRequest]:
     """What is asked of the provider for a cluster, had in the best way."""
-    from trainmaster.providers import NodeRequest
-
     requests = [
         NodeRequest(
             role=role.role,

@@ -6,14 +6,12 @@ import re
 import time
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainmaster.db import queries
+from trainmaster.db.queries import RunFilter
+from trainmaster.service.service import Service
 from trainmaster.spec.errors import TrainmasterError, UsageError
-
-if TYPE_CHECKING:
-    from trainmaster.db.queries import RunFilter
-    from trainmaster.service.service import Service
 
 #: So many lines are given by default.
 LINES: Final = 200

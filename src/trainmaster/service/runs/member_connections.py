@@ -14,17 +14,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.runs.known_nodes import KnownNodes
 from trainmaster.service.runs.member_commands import MemberCommand, Terminal
+from trainmaster.service.service import Service
 from trainmaster.service.shells import SshWay, find_shell, find_way, members_of, processes_here
 from trainmaster.service.users.caller import TooOftenError
 from trainmaster.spec.errors import NotFoundError, NotListeningError, ProviderError, UsageError
-
-if TYPE_CHECKING:
-    from trainmaster.service.service import Service
 
 #: A machine that is on its way is waited for so long.
 PATIENCE_S: Final = 60.0

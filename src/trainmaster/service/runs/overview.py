@@ -5,21 +5,19 @@ from __future__ import annotations
 import calendar
 import datetime
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainmaster.db import endpoint_rows, queries
+from trainmaster.db.database import Database
 from trainmaster.db.queries import RunFilter
 from trainmaster.db.run_table import ended_since, failed_since, going_or_ended_since, progress, why_failed
 from trainmaster.service.endpoints.endpoint_summaries import endpoint_summaries
 from trainmaster.service.quotes.quote_record import quote_summary
 from trainmaster.service.runs.summary import briefs, queued_seconds, run_brief
+from trainmaster.service.service import Service
+from trainmaster.service.users.caller import Caller
 from trainmaster.spec.metric_names import in_order
 from trainmaster.spec.states import State
-
-if TYPE_CHECKING:
-    from trainmaster.db.database import Database
-    from trainmaster.service.service import Service
-    from trainmaster.service.users.caller import Caller
 
 #: So many runs of each section are told; the counts are of all.
 SHOWN: Final = 5

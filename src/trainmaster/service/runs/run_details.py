@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.db import queries
 from trainmaster.service.runs.lineage import lineage
 from trainmaster.service.runs.stored_recipe import experiments_in_all_sizes, stored_recipe
+from trainmaster.service.runs.task_places import TaskPlaces
+from trainmaster.spec import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trainmaster.service.runs.task_places import TaskPlaces
     from trainmaster.service.service import Service
-    from trainmaster.spec import Recipe
 
 #: So many trials are named as the best.
 BEST_TRIALS: Final = 10
@@ -43,7 +43,6 @@ class RunDetails:
 
     @cached_property
     def _places(self) -> TaskPlaces:
-        from trainmaster.service.runs.task_places import TaskPlaces
 
         return TaskPlaces(self._service.database, self._service.files_of(self._run), self._run)
 

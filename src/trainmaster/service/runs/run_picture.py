@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.service.runs.curves import ExperimentCurves, TaskCurves
 from trainmaster.service.runs.search_results import SearchResults
 from trainmaster.service.runs.task_reports import thinned
+from trainmaster.spec.parameter import Parameter
+from trainmaster.sweeps import Curve, Goal, SearchSpace, Trial, TrialState
 
 if TYPE_CHECKING:
     from trainmaster.service.service import Service
-    from trainmaster.sweeps import Curve
 
 #: Of one curve; more are not seen in a picture.
 POINTS: Final = 2000
@@ -89,9 +90,6 @@ class RunPicture:
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> RunPicture:
         """The other way."""
-        from trainmaster.spec.parameter import Parameter
-        from trainmaster.sweeps import Goal, SearchSpace, Trial, TrialState
-
         searches = []
         for each in found["searches"]:
             space = each["space"]
@@ -134,7 +132,6 @@ def _points(curve: Curve) -> dict[str, list[float | None]]:
 
 
 def _curve(points: Mapping[str, Any]) -> Curve:
-    from trainmaster.sweeps import Curve
 
     values = (math.nan if value is None else value for value in points["values"])
     return Curve(zip(points["steps"], values, strict=True))

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainmaster.db import queries
+from trainmaster.db.database import Database
+from trainmaster.db.queries import RunFilter
 from trainmaster.db.run_table import column_values, offered_columns, order_by, progress, why_failed
 from trainmaster.service.runs.curves import goal_of
 from trainmaster.service.runs.summary import briefs
 from trainmaster.spec.metric_names import COUNTERS, says_how_good
 from trainmaster.spec.states import State
-
-if TYPE_CHECKING:
-    from trainmaster.db.database import Database
-    from trainmaster.db.queries import RunFilter
 
 #: Columns that are not asked for: metrics that at least half of the runs have, at most so many.
 USUAL_COLUMNS: Final = 3

@@ -13,10 +13,10 @@ from sqlalchemy.engine import RowMapping
 
 from trainmaster.db import Database, queries
 from trainmaster.spec.states import WHOLE, EndReason, State
+from trainmaster.sweeps import Curve, Goal, SearchSpace, Trial, TrialState
 
 if TYPE_CHECKING:
     from trainmaster.control.task.layout import RunFiles
-    from trainmaster.sweeps import Curve, Goal, SearchSpace, Trial
 
 #: Of a curve so many points are shown.
 _POINTS = 2000
@@ -87,7 +87,6 @@ def search_results(database: Database, files: RunFiles, run: str) -> list[Search
     from trainmaster.control.loop.searching import TRIAL_STATES
     from trainmaster.service.runs.stored_recipe import stored_recipe
     from trainmaster.service.runs.task_reports import reports_of
-    from trainmaster.sweeps import Curve, Goal, SearchSpace, Trial, TrialState
 
     recipe = stored_recipe(database.run_row(run))
     found = []

@@ -6,7 +6,7 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainmaster.cluster.member_places import PLACES, read_places
 from trainmaster.control.attempt.system_log import WAIT_S, put_system_log, said_here, system_log_command
@@ -14,11 +14,9 @@ from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.executors.telemetry.masking import SecretMask
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
+from trainmaster.service.service import Service
 from trainmaster.service.shells import find_way, members_of
 from trainmaster.spec.errors import NotFoundError, ProviderError
-
-if TYPE_CHECKING:
-    from trainmaster.service.service import Service
 
 #: For a login on top of what is asked.
 _LOGIN_S: Final = 30.0

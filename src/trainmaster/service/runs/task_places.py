@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.db import queries
+from trainmaster.db import Database, queries
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.control.task.layout import RunFiles
-    from trainmaster.db import Database
 
 #: So many tasks are looked at, those that were made first.
 MAX_TASKS: Final = 1000

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.executors.telemetry.member_metrics import MemberMetrics
 from trainmaster.executors.telemetry.metrics import MAX_KEYS, AlikeRows, Metrics
 from trainmaster.executors.telemetry.usage import member_samples
 from trainmaster.spec.metric_names import COUNTERS
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainmaster.control.task.layout import AttemptPlace
-    from trainmaster.executors.telemetry.member_metrics import MemberMetrics
     from trainmaster.spec import Experiment
     from trainmaster.sweeps import Curve
 
@@ -135,7 +135,6 @@ class TaskReports:
             is_over: the newest of them is; so a last line counts without its end, too.
         """
         from trainmaster.control.task.gangs import member_names
-        from trainmaster.executors.telemetry.member_metrics import MemberMetrics
 
         member = "{}-{}".format(*member_names(experiment)[0])
         for number in range(max(0, len(self._sources) - 1), len(places)):

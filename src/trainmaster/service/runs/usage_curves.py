@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.db import queries
+from trainmaster.control.task.layout import Home, RunFiles
+from trainmaster.db import Database, queries
 from trainmaster.executors.telemetry.usage import (
     Usage,
     machine_samples,
@@ -23,8 +24,6 @@ from trainmaster.spec.states import State
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
-    from trainmaster.control.task.layout import Home, RunFiles
-    from trainmaster.db import Database
     from trainmaster.service.runs.task_places import TaskPlaces
 
 #: Of a run with more tasks only those that run now are looked at, and no more than so many of them.

@@ -12,23 +12,21 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from trainmaster.control.task.layout import Home
 from trainmaster.db import removals
 from trainmaster.db.queries import RunFilter
 from trainmaster.objects import ObjectStore
 from trainmaster.service.driving.replicas import REPLICAS, TAKEN
+from trainmaster.service.service import Service
 from trainmaster.service.storage.places import DiskUse
 from trainmaster.service.storage.pruning import KINDS, OF_RUNS, UNUSED_S, Pruning
 from trainmaster.service.storage.removal import REMOVED, RemovalOutcome, RunRemoval
 from trainmaster.service.teams.team_runs import TeamRuns
+from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
-
-if TYPE_CHECKING:
-    from trainmaster.control.task.layout import Home
-    from trainmaster.service.service import Service
-    from trainmaster.service.users.caller import Caller
 
 #: Folders of an object store with a folder for each run.
 _RUN_FOLDERS: Final = ("models", "checkpoints", "driver")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.db import admissions, ledger
+from trainmaster.db import Database, admissions, ledger
 from trainmaster.db.ledger import ALL
 from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget, set_aside
 from trainmaster.spec.units import dollars, format_duration
@@ -22,7 +22,6 @@ from trainmaster.spec.units import dollars, format_duration
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, RowMapping
 
-    from trainmaster.db import Database
     from trainmaster.service.users.caller import Caller, Wallet
 
 #: Priorities of a recipe: a run of a higher one starts first.

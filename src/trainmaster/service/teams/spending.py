@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.db import ledger, queries
+from trainmaster.db import Database, ledger, queries
+from trainmaster.db.queries import RunFilter
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.labels import key_problem
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
     from trainmaster.cluster.record import ClusterRecord
-    from trainmaster.db import Database
-    from trainmaster.db.queries import RunFilter
 
 #: By what costs are summed up; and ``label:KEY``.
 GROUPS: Final = ("month", "provider", "user", "team", "run")

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.decide.budget import BOOTING_S, SOON_S, SWITCH_OFF_S, USUAL_LEASE_S, Meter
-from trainmaster.db import ledger
+from trainmaster.db import Database, ledger
 from trainmaster.db.ledger import ALL, Balance
 from trainmaster.spec.errors import NotFoundError, RunError, UsageError
 from trainmaster.spec.units import dollars
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Select
     from sqlalchemy.engine import Connection, RowMapping
 
-    from trainmaster.db import Database
     from trainmaster.service.users.caller import Caller
 
 #: How often it is asked for more, or whether there are limits now.

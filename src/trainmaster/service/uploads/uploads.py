@@ -12,13 +12,14 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.db import Database, workflow_rows
 from trainmaster.db import uploads as rows
-from trainmaster.db import workflow_rows
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.names import stays_inside
 from trainmaster.service.server_loops import ServerLoop
 from trainmaster.service.uploads.code_uploads import MAX_BYTES as MAX_CODE_BYTES
 from trainmaster.service.uploads.code_uploads import TeamQuotaError, collect_code
+from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import NotFoundError, RunError, TrainmasterError, UsageError
 from trainmaster.spec.units import parse_bytes
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
     from trainmaster.control.task.layout import Home
-    from trainmaster.db import Database
-    from trainmaster.service.users.caller import Caller
 
 KINDS: Final = ("code", "volume")
 #: As much of a piece is in memory at once.

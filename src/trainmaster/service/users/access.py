@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.db import access, accounts
+from trainmaster.db import Database, access, accounts
 from trainmaster.service.teams.team_budget import LIMITS, budgets, checked_limits
 from trainmaster.service.teams.wallet import checked_at_most
 from trainmaster.service.users.caller import (
@@ -30,7 +30,6 @@ from trainmaster.spec.errors import AccessError, NotFoundError, StoreError, Usag
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
-    from trainmaster.db import Database
 
 #: 90 days.
 TOKEN_S: Final = 90 * 86400.0

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.db import access
+from trainmaster.db import Database, access
 from trainmaster.db import accounts as db
 from trainmaster.service.users.access import TOKEN_S, Access, check_lasts, check_name, digest_of
 from trainmaster.service.users.caller import ROLES, Caller, ForbiddenError, Maker, no_team
@@ -17,7 +17,6 @@ from trainmaster.spec.errors import AccessError, NotFoundError, UsageError
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
-    from trainmaster.db import Database
 
 #: 7 days.
 INVITE_S: Final = 7 * 86400.0

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainmaster.db import audit
-
-if TYPE_CHECKING:
-    from trainmaster.db import Database
-    from trainmaster.service.users.caller import Caller
+from trainmaster.db import Database, audit
+from trainmaster.service.users.caller import Caller
 
 
 @dataclass(frozen=True, slots=True)

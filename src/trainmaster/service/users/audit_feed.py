@@ -12,19 +12,16 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from trainmaster.db import audit
+from trainmaster.db import Database, audit
 from trainmaster.db.leases import LEASE_S, this_process
 from trainmaster.service.notifications.delivery import pause_s
 from trainmaster.service.notifications.webhook_targets import TIMEOUT_S, ReceiverResponse, check_url, post
 from trainmaster.service.server_loops import ServerLoop, Turns
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.redaction import redacted
-
-if TYPE_CHECKING:
-    from trainmaster.db import Database
 
 #: Names the receivers, with spaces between them.
 VARIABLE: Final = "TRAINMASTER_AUDIT_TO"

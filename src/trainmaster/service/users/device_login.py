@@ -6,15 +6,13 @@ import json
 import re
 import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from trainmaster.db import Database
 from trainmaster.db import accounts as rows
 from trainmaster.service.users.access import Access, digest_of
 from trainmaster.service.users.caller import Caller, TooOftenError, caller
 from trainmaster.spec.errors import NotFoundError
-
-if TYPE_CHECKING:
-    from trainmaster.db import Database
 
 EXPIRES_S: Final = 600.0
 INTERVAL_S: Final = 2.0

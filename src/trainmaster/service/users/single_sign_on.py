@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import httpx2
 
-from trainmaster.db import access
+from trainmaster.db import Database, access
 from trainmaster.db import accounts as db
 from trainmaster.service.users.access import digest_of
 from trainmaster.service.users.accounts import new_account
@@ -27,10 +27,6 @@ from trainmaster.service.users.caller import NO_TEAM, ROLES, Caller, UnknownCall
 from trainmaster.spec.errors import ProviderError, UsageError, imports_of
 from trainmaster.spec.private_files import require_private
 from trainmaster.spec.units import parse_duration
-
-if TYPE_CHECKING:
-    from trainmaster.db import Database
-
 
 #: Keys and tokens have some kilobytes.
 MOST_BYTES: Final = 1 << 20

@@ -19,15 +19,12 @@ import time
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from trainmaster.spec.errors import MissingPartError, ProviderError, TrainmasterError, UsageError
 from trainmaster.spec.private_files import short_digest
-from trainmaster.transport.base import ConnectionLostError, Target, jump_target
+from trainmaster.transport.base import Connection, ConnectionLostError, Target, jump_target
 from trainmaster.transport.ray.sharing import Lending, borrowed
-
-if TYPE_CHECKING:
-    from trainmaster.transport.base import Connection
 
 #: It imports Ray, and Ray Client has a process of its own start: on a busy head not the first time.
 _BEGIN_S: Final = 300.0

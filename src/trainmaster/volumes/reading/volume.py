@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.range_file import RangeFile
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes.packed.hashes import new_digest
+from trainmaster.volumes.packed.head import Head
 from trainmaster.volumes.packed.opening import OpenVolume
 from trainmaster.volumes.packed.table import Entry, FileTable, resolved
 from trainmaster.volumes.reading.cache import ChunkCache
@@ -32,9 +33,6 @@ from trainmaster.volumes.reading.renewal import renew_after_fork
 from trainmaster.volumes.reading.sites import CacheSite, site_of
 from trainmaster.volumes.reading.slot_file import SlotFile
 from trainmaster.volumes.reading.slot_table import CLOCK_WORD, stamp_word, used_word
-
-if TYPE_CHECKING:
-    from trainmaster.volumes.packed.head import Head
 
 Bytes = NDArray[np.uint8]
 
