@@ -374,7 +374,7 @@ class ClientContract(ContractHome):
         monkeypatch.setattr(Triggers, "look", lambda _: None)  # nothing runs
         home, text = at_home.workflows, "name: nightly\non: [webhook, {volume: pets}]\n"
         request = RunRequest(text + "experiments: {main: {command: 'true'}}\n")
-        home._workflows.register(home._caller, request)
+        home.keep(request)
         assert client.workflows.listed() == home.listed()
         assert client.workflows.pause("nightly")["state"] == "PAUSED"
         assert client.workflows.show("nightly") == home.show("nightly")

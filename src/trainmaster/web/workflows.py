@@ -19,13 +19,13 @@ router = APIRouter(include_in_schema=False)
 @router.get("/workflows")
 def workflows(request: Request, state: State, caller: Reader) -> Response:
     """What the server starts by itself."""
-    return page(request, "workflows.html", workflows=state.workflows.listed(caller))
+    return page(request, "workflows.html", workflows=state.workflows(caller).listed())
 
 
 @router.get("/workflows/{name}")
 def workflow(request: Request, name: str, state: State, caller: Reader) -> Response:
     """One of them."""
-    found = state.workflows.show(caller, name)
+    found = state.workflows(caller).show(name)
     return page(request, "workflow.html", workflow=found, may_change="run" in caller.scopes)
 
 
@@ -34,19 +34,16 @@ def change(
     request: Request, name: str, state: State, caller: Submitter, do: Annotated[str, Form()]
 ) -> Response:
     """Pauses it, goes on with it, starts a run, makes a new secret, or removes it."""
+    those = state.workflows(caller)
     if do == "secret":
-        secret = state.workflows.rotate(caller, name)["secret"]
+        secret = those.rotate(name)["secret"]
         return _secret_page(request, name, secret, "; the one before is good no more")
     if do == "remove":
-        state.workflows.remove(caller, name)
+        those.remove(name)
         return redirect("/workflows")
-    acts = {
-        "pause": state.workflows.pause,
-        "resume": state.workflows.resume,
-        "start": state.workflows.trigger,
-    }
+    acts = {"pause": those.pause, "resume": those.resume, "start": those.trigger}
     if do in acts:
-        acts[do](caller, name)
+        acts[do](name)
     return redirect(f"/workflows/{quote(name)}")
 
 
@@ -55,7 +52,7 @@ def begin(request: Request, state: ServerState, caller: Caller, asked: RunReques
     if not state.submissions.read(caller, asked).on:
         run, _, _ = state.submissions.submit(caller, asked, key)
         return redirect(f"/runs/{quote(run)}")
-    found = state.workflows.register(caller, asked)
+    found = state.workflows(caller).keep(asked)
     if "secret" in found:
         return _secret_page(request, found["workflow"], found["secret"])
     return redirect(f"/workflows/{quote(found['workflow'])}")

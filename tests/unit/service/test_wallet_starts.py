@@ -116,12 +116,12 @@ def test_a_run_without_a_cap_gets_one_from_its_quote_or_is_refused(door, monkeyp
 
 def test_a_token_with_a_wallet_starts_nothing_beside_it(service):
     door = AtServer(service)
-    workflows = Workflows(service, door.submissions, {})
+    workflows = Workflows(service, door.submissions, {}, door.caller)
     with pytest.raises(ForbiddenError, match="has a wallet, and a workflow"):
-        workflows.register(door.caller, RunRequest(RECIPE.format(1), max_usd=1.0))
+        workflows.keep(RunRequest(RECIPE.format(1), max_usd=1.0))
     for act in (workflows.trigger, workflows.resume):
         with pytest.raises(ForbiddenError):
-            act(door.caller, "other")
+            act("other")
     other = AtServer(service, door.access.create_token("human", ["read", "run"])["token"])
     run = other.start(500)
     with pytest.raises(ForbiddenError, match="was not started from it"):

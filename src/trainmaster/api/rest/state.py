@@ -240,10 +240,9 @@ class ServerState:
         """Starts runs of workflows."""
         return Triggers(self.service, self.submissions, self.environ)
 
-    @property
-    def workflows(self) -> Workflows:
-        """Recipes that are kept, and what starts them."""
-        return Workflows(self.service, self.submissions, self.environ, self.triggers.wake)
+    def workflows(self, caller: Caller) -> Workflows:
+        """Recipes that are kept, and what starts them, as a caller may."""
+        return Workflows(self.service, self.submissions, self.environ, caller, self.triggers.wake)
 
     @cached_property
     def retention(self) -> Retention:

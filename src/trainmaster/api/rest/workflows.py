@@ -23,7 +23,7 @@ class NewWorkflow(NewRun):
 @router.get("/workflows")
 def workflows(state: State, caller: Reader) -> dict[str, Any]:
     """Those of the team, each with its triggers, their next times and its newest start."""
-    return {"workflows": state.workflows.listed(caller)}
+    return {"workflows": state.workflows(caller).listed()}
 
 
 @router.post("/workflows", status_code=201)
@@ -32,7 +32,7 @@ def register(body: NewWorkflow, state: State, caller: Submitter, answer: Respons
 
     `plan`, or `max_usd`, agrees to what each of its runs may rent.
     """
-    found = state.workflows.register(caller, request_of(body, state, caller), starts_now=body.now)
+    found = state.workflows(caller).keep(request_of(body, state, caller), starts_now=body.now)
     if not found["new"]:
         answer.status_code = 200
     return found
@@ -41,25 +41,25 @@ def register(body: NewWorkflow, state: State, caller: Submitter, answer: Respons
 @router.get("/workflows/{name}")
 def show(name: str, state: State, caller: Reader) -> dict[str, Any]:
     """One of them, with its recipe and its starts, the newest first."""
-    return state.workflows.show(caller, name)
+    return state.workflows(caller).show(name)
 
 
 @router.delete("/workflows/{name}", status_code=204)
 def remove(name: str, state: State, caller: Submitter) -> None:
     """Forget it and its history; its runs stay."""
-    state.workflows.remove(caller, name)
+    state.workflows(caller).remove(name)
 
 
 @router.post("/workflows/{name}/pause")
 def pause(name: str, state: State, caller: Submitter) -> dict[str, Any]:
     """Start nothing any more; what comes meanwhile is not made up for."""
-    return state.workflows.pause(caller, name)
+    return state.workflows(caller).pause(name)
 
 
 @router.post("/workflows/{name}/resume")
 def resume(name: str, state: State, caller: Submitter) -> dict[str, Any]:
     """Go on, with what comes from now on."""
-    return state.workflows.resume(caller, name)
+    return state.workflows(caller).resume(name)
 
 
 @router.post("/workflows/{name}/trigger", status_code=202)
@@ -70,10 +70,10 @@ def trigger(
     key: Annotated[str, Header(alias="Idempotency-Key")] = "",
 ) -> dict[str, Any]:
     """Start a run by hand; the same `Idempotency-Key` starts one only."""
-    return state.workflows.trigger(caller, name, key)
+    return state.workflows(caller).trigger(name, key)
 
 
 @router.post("/workflows/{name}/secret")
 def rotate(name: str, state: State, caller: Submitter) -> dict[str, Any]:
     """A new `secret` of its webhook, shown this once; the one before is good no more."""
-    return state.workflows.rotate(caller, name)
+    return state.workflows(caller).rotate(name)

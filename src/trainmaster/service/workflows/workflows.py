@@ -52,12 +52,13 @@ log = logging.getLogger(__name__)
 
 
 class Workflows:
-    """The workflows of a home's teams.
+    """The workflows of a home's teams, as a caller may.
 
     Args:
         service: of the home.
         submissions: takes their runs.
         environ: of the server.
+        caller: who asks.
         wake: called when there may be something to start.
     """
 
@@ -66,22 +67,23 @@ class Workflows:
         service: Service,
         submissions: Submissions,
         environ: Mapping[str, str],
+        caller: Caller,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._service = service
         self._database = service.database
         self._submissions = submissions
         self._environ = environ
+        self._caller = caller
         self._wake = wake
 
     # --- changing -----------------------------------------------------------------------------------
 
-    def register(self, caller: Caller, request: RunRequest, *, starts_now: bool = False) -> dict[str, Any]:
+    def keep(self, request: RunRequest, *, starts_now: bool = False) -> dict[str, Any]:
         """Keep a recipe and start runs of it from now on; one of that name gets a new revision.
 
         Args:
-            caller: whose it will be: its runs start only while that one may run in the team.
-            request: what is submitted at each start.
+            request: what is submitted at each start, for as long as the caller may run in the team.
             starts_now: start one at once, too.
 
         Returns:
@@ -91,9 +93,9 @@ class Workflows:
             RecipeError: with all mistakes.
             UsageError: it cannot run, nothing starts it, it would start itself, or there are too many.
         """
-        caller.need("run")
-        caller.need_no_wallet("a workflow")
-        recipe = self._submissions.read(caller, request)
+        self._caller.need("run")
+        self._caller.need_no_wallet("a workflow")
+        recipe = self._submissions.read(self._caller, request)
         if not recipe.on:
             raise UsageError(
                 f"{recipe.name} has no `on`: nothing would start it", "POST /api/v1/runs runs it once."
@@ -108,7 +110,7 @@ class Workflows:
                 '`"max_usd": 20` agrees to so much for each run; of several places, `--provider` names one.',
             )
         list(missing_script_notes(recipe, self._service.home.nothing_sent))  # those of each start are its own
-        team, now = caller.team or "", self._database.clock_s()
+        team, now = self._caller.team or "", self._database.clock_s()
         pushes = pushed_volumes(experiment.command for experiment in recipe.experiments.values())
         self._check_loop(team, recipe, pushes)
         before = rows.named(self._database, team, recipe.name)
@@ -127,9 +129,9 @@ class Workflows:
             "pushes": json.dumps(pushes),
             "state": rows.ENABLED,
             "revision": 1,
-            "registered_by": caller.name,
-            "account": caller.account,
-            "token": caller.token,
+            "registered_by": self._caller.name,
+            "account": self._caller.account,
+            "token": self._caller.token,
             "secret": None if secret is None else self._key().seal(secret.encode(), f"workflow/{name}"),
             "created_at": now,
             "changed_at": now,
@@ -144,25 +146,25 @@ class Workflows:
         if starts_now:
             self._fire_by_hand(name, AT_ONCE + secrets.token_hex(8))
         is_new_secret = secret is not None and (before is None or before["secret"] is None)
-        found = {**self.show(caller, recipe.name), "new": before is None}
+        found = {**self.show(recipe.name), "new": before is None}
         return {**found, "secret": secret} if is_new_secret else found
 
-    def pause(self, caller: Caller, name: str) -> dict[str, Any]:
+    def pause(self, name: str) -> dict[str, Any]:
         """Start nothing until `resume`: what comes meanwhile starts nothing later either."""
-        caller.need("run")
-        row = self._row(caller, name)
+        self._caller.need("run")
+        row = self._row(name)
         rows.change_state(self._database, row["id"], rows.PAUSED, self._database.clock_s())
-        return self.show(caller, name)
+        return self.show(name)
 
-    def resume(self, caller: Caller, name: str) -> dict[str, Any]:
+    def resume(self, name: str) -> dict[str, Any]:
         """Go on, with what comes from now on.
 
         Raises:
             UsageError: who has registered it may not run it any more.
         """
-        caller.need("run")
-        caller.need_no_wallet("a workflow")
-        row, now = self._row(caller, name), self._database.clock_s()
+        self._caller.need("run")
+        self._caller.need_no_wallet("a workflow")
+        row, now = self._row(name), self._database.clock_s()
         (who,) = registrants(self._database, [row])
         if isinstance(who, str):
             raise UsageError(f"{name} may start nothing: {who}", "`trainmaster run RECIPE` registers it.")
@@ -172,41 +174,41 @@ class Workflows:
                 seen = self._present(row["team"], trigger, now)
                 rows.pass_over(self._database, row["id"], found["key"], seen)
             rows.change_state(self._database, row["id"], rows.ENABLED, now)
-        return self.show(caller, name)
+        return self.show(name)
 
-    def remove(self, caller: Caller, name: str) -> None:
+    def remove(self, name: str) -> None:
         """Forget it and its history; its runs stay."""
-        caller.need("run")
-        rows.remove(self._database, self._row(caller, name)["id"])
+        self._caller.need("run")
+        rows.remove(self._database, self._row(name)["id"])
 
-    def trigger(self, caller: Caller, name: str, key: str = "") -> dict[str, Any]:
+    def trigger(self, name: str, key: str = "") -> dict[str, Any]:
         """Start a run by hand; the same key starts one only.
 
         Raises:
             UsageError: the key is too long.
         """
-        caller.need("run")
-        caller.need_no_wallet("a workflow")
+        self._caller.need("run")
+        self._caller.need_no_wallet("a workflow")
         if len(key) > MAX_KEY:
             raise UsageError(f"a key of {len(key)} characters", f"Use at most {MAX_KEY}: a UUID will do.")
-        self._fire_by_hand(self._row(caller, name)["id"], key or secrets.token_hex(8))
-        return self.show(caller, name)
+        self._fire_by_hand(self._row(name)["id"], key or secrets.token_hex(8))
+        return self.show(name)
 
-    def rotate(self, caller: Caller, name: str) -> dict[str, Any]:
+    def rotate(self, name: str) -> dict[str, Any]:
         """A new ``secret`` of its webhook, shown this once; the one before is good no more.
 
         Raises:
             UsageError: it has no webhook.
         """
-        caller.need("run")
-        row = self._row(caller, name)
+        self._caller.need("run")
+        row = self._row(name)
         if row["secret"] is None:
             raise UsageError(f"{name} has no webhook", "Write `on: webhook`, or a list with it.")
         secret = new_secret()
         rows.change_secret(
             self._database, row["id"], self._key().seal(secret.encode(), f"workflow/{row['id']}")
         )
-        return {**self.show(caller, name), "secret": secret}
+        return {**self.show(name), "secret": secret}
 
     def receive(self, workflow: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
         """A message to its webhook, signed as Standard Webhooks has it, or with the secret as a bearer token.
@@ -247,16 +249,16 @@ class Workflows:
 
     # --- looking ------------------------------------------------------------------------------------
 
-    def listed(self, caller: Caller) -> list[dict[str, Any]]:
+    def listed(self) -> list[dict[str, Any]]:
         """Those that a caller sees, by team and name: what `show` has, but for recipe and history."""
-        caller.need("read")
-        found = rows.of_teams(self._database, None if caller.sees_all else [_team(caller)])
+        self._caller.need("read")
+        found = rows.of_teams(self._database, None if self._caller.sees_all else [self._team()])
         ids = [row["id"] for row in found]
         triggers, last = rows.triggers(self._database, ids), rows.last_starts(self._database, ids)
         before = self._before([each for each in last.values() if each["state"] == rows.WAITING])
         return [self._about(row, triggers[row["id"]], last.get(row["id"]), before) for row in found]
 
-    def show(self, caller: Caller, name: str) -> dict[str, Any]:
+    def show(self, name: str) -> dict[str, Any]:
         """One of them.
 
         Returns:
@@ -270,8 +272,8 @@ class Workflows:
         Raises:
             NotFoundError: the caller's team has none of that name.
         """
-        caller.need("read")
-        row = self._row(caller, name)
+        self._caller.need("read")
+        row = self._row(name)
         history = rows.history(self._database, row["id"], SHOWN)
         triggers = rows.triggers(self._database, [row["id"]])[row["id"]]
         before = self._before([each for each in history if each["state"] == rows.WAITING])
@@ -284,8 +286,8 @@ class Workflows:
 
     # --- parts --------------------------------------------------------------------------------------
 
-    def _row(self, caller: Caller, name: str) -> RowMapping:
-        row = rows.named(self._database, _team(caller), name)
+    def _row(self, name: str) -> RowMapping:
+        row = rows.named(self._database, self._team(), name)
         if row is None:
             raise NotFoundError(f"there is no workflow {name[:100]!r}", "`trainmaster workflows` lists them.")
         return row
@@ -359,17 +361,18 @@ class Workflows:
     def _key(self) -> SealingKey:
         return SealingKey.of(self._service.home.root, self._environ)
 
+    def _team(self) -> str:
+        """Whose workflows the caller means."""
+        if self._caller.team == NO_TEAM:
+            raise NotFoundError(
+                "who is in no team has no workflows", "Ask a manager of a team for an invite."
+            )
+        return self._caller.team or ""
+
 
 def new_secret() -> str:
     """As Standard Webhooks has them."""
     return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
-
-
-def _team(caller: Caller) -> str:
-    """Whose workflows a caller means."""
-    if caller.team == NO_TEAM:
-        raise NotFoundError("who is in no team has no workflows", "Ask a manager of a team for an invite.")
-    return caller.team or ""
 
 
 def _checked(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> str:
