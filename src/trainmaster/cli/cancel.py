@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from trainmaster.api import ClientProtocol
 from trainmaster.cli.labels import selected
 from trainmaster.cli.options import Labels, RunOrNone, WhereText
 from trainmaster.cli.output import driver_line, print_json, say
-
-if TYPE_CHECKING:
-    from trainmaster.api import ClientProtocol
 
 
 def cancel(

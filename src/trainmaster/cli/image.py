@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from trainmaster.api import ClientProtocol
 from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AgreesToCost, AsJson
 from trainmaster.cli.output import can_ask, duration, print_json, say, show, show_list, table
 from trainmaster.spec.errors import RunError
 from trainmaster.spec.units import dollars, format_bytes
-
-if TYPE_CHECKING:
-    from trainmaster.api import ClientProtocol
 
 app = typer.Typer(
     no_args_is_help=True, help="Images of machines with what `setup` and `container` put there, made once."

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from trainmaster.api import ClientProtocol
 from trainmaster.cli.output import print_json, say
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import dollars
-
-if TYPE_CHECKING:
-    from trainmaster.api import ClientProtocol
 
 
 def mcp(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.api import Accepted, RunPlan
 from trainmaster.cli.output import can_ask, duration, say
+from trainmaster.cli.renting import agree, show_quote
 from trainmaster.spec.errors import RecipeError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from trainmaster.api import Accepted, ClientProtocol, RunPlan
+    from trainmaster.api import ClientProtocol
     from trainmaster.api.protocol import Stream
     from trainmaster.service import ProfilePhase, ProfileProgress
 
@@ -49,7 +51,6 @@ def watched(stream: Stream[Any], tell: Callable[[str], None] = say) -> Any:  # n
     Raises:
         KeyboardInterrupt: Ctrl-C, and nothing was measured.
     """
-    from trainmaster.api.results import RunPlan
     from trainmaster.api.streams import interruptible
 
     measuring, found = Measuring(), None
@@ -63,7 +64,6 @@ def watched(stream: Stream[Any], tell: Callable[[str], None] = say) -> Any:  # n
                 if isinstance(found, ProfileProgress):
                     measuring.show(found)
                     continue
-                from trainmaster.cli.renting import show_quote
 
                 show_quote(found, tell)
     return found
@@ -80,7 +80,6 @@ def start_made(client: ClientProtocol, recipe: Path, *, yes: bool) -> tuple[RunP
     Raises:
         UsageError: an option is wrong, or the user does not want it; nothing was started.
     """
-    from trainmaster.cli.renting import agree
     from trainmaster.spec import read_recipe
 
     try:

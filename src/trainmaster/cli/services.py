@@ -7,18 +7,16 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from trainmaster.api import ClientProtocol
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.opening import context, open_client
 from trainmaster.cli.options import AgreesToCost, AsJson
 from trainmaster.cli.output import print_json, say, show, show_list, table
 from trainmaster.spec.errors import NotFoundError, UsageError
-
-if TYPE_CHECKING:
-    from trainmaster.api import ClientProtocol
 
 app = typer.Typer(
     cls=DefaultGroup, help="List services, show where one is asked, or end one.", invoke_without_command=True

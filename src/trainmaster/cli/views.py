@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import urlencode
 
 import typer
 
+from trainmaster.api import ClientProtocol
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.labels import condition
 from trainmaster.cli.options import AsJson, Labels, WhereText
 from trainmaster.cli.output import print_json, say, show_list, table
 from trainmaster.spec.errors import NotFoundError, UsageError
-
-if TYPE_CHECKING:
-    from trainmaster.api import ClientProtocol
 
 app = typer.Typer(
     cls=DefaultGroup,

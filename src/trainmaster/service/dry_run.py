@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from trainmaster.advisor.quote.quote import PlaceRow
 from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.control.checks.preflight import check_parts
 from trainmaster.control.task.environment import member_environment
 from trainmaster.control.task.gangs import gang_of, member_names
 from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.places.table import PlaceTable
 from trainmaster.service.quotes.worker_counts import with_fewest
 from trainmaster.service.renting.provider_check import planned_requests
+from trainmaster.service.service import Service
+from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.parts import named_places, parted
-
-if TYPE_CHECKING:
-    from trainmaster.advisor.quote.quote import PlaceRow
-    from trainmaster.service.places.table import PlaceTable
-    from trainmaster.service.service import Service
-    from trainmaster.spec import Experiment, Recipe
 
 #: What is known only when it runs stands as requests have it.
 _RUN: Final = "${run.Id}"
@@ -47,7 +45,6 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
     if len(named_places(recipe)) > 1:
         from trainmaster.service.models.starting_models import with_versions
         from trainmaster.service.places.settling import settled_place
-        from trainmaster.service.places.table import PlaceTable
 
         asked = with_versions(service, recipe)
         seen = PlaceTable(service, asked, environ)

@@ -6,12 +6,10 @@ import errno
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from trainmaster.control.task.layout import Home
 from trainmaster.spec.errors import FullDiskError
-
-if TYPE_CHECKING:
-    from trainmaster.control.task.layout import Home
 
 #: Errors of which `full_disk` has more to say than whoever meets them.
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from trainmaster.api.remote.connection import RestConnection, ServerUnreachableError, quoted
 from trainmaster.api.remote.directory_tar import DirectoryTar
@@ -14,10 +14,8 @@ from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES
 from trainmaster.objects.errors import explained
 from trainmaster.spec.errors import NotFoundError, PublishError, RunError, StoreError, UsageError
 from trainmaster.volumes.packed.addresses import is_short_name
-
-if TYPE_CHECKING:
-    from trainmaster.volumes.packed.head import Head
-    from trainmaster.volumes.packed.pushing import PushProgress
+from trainmaster.volumes.packed.head import Head
+from trainmaster.volumes.packed.pushing import PushProgress
 
 T = TypeVar("T")
 _PIECE: Final = "application/offset+octet-stream"

@@ -8,18 +8,16 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainmaster import library
+from trainmaster.control.decide.effects import Policy
 from trainmaster.control.task.environment import UNBUFFERED
 from trainmaster.control.task.gangs import slots_per_member
+from trainmaster.control.task.job_context import TaskContext
 from trainmaster.executors.base import UNIX_USER, Container, Sandbox
 from trainmaster.executors.capacity import detect_capacity
-
-if TYPE_CHECKING:
-    from trainmaster.control.decide.effects import Policy
-    from trainmaster.control.task.job_context import TaskContext
-    from trainmaster.spec import Recipe
+from trainmaster.spec import Recipe
 
 #: Most processes and threads of a container, and of all tasks of a Unix user: data loaders have many.
 MOST_PROCESSES: Final = 8192

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainmaster.cluster.record import ClusterState
 from trainmaster.db import run_facts, run_transfer
@@ -30,12 +30,10 @@ from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.notifications.delivery import deliver_left
 from trainmaster.service.on_cluster.assignment import key_of, resealed
 from trainmaster.service.on_cluster.driver_store import GIVES_UP_S, LOST_S, DriverStore, Published
+from trainmaster.service.open_home import OpenHome
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError
 from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import EndReason, State
-
-if TYPE_CHECKING:
-    from trainmaster.service.open_home import OpenHome
 
 #: A command that only shows runs waits so long for the object store, in seconds; then as they are known.
 ANSWERS_WITHIN_S: Final = 4.0

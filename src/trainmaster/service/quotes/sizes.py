@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.advisor.market.workload import Workload
 from trainmaster.control.decide.resizing import Outlook
 from trainmaster.control.task.gangs import resized, slots_of
 from trainmaster.spec import Experiment
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.market.workload import Workload
     from trainmaster.advisor.model.devices import Device
     from trainmaster.advisor.model.measurement import Measurement
     from trainmaster.providers import Catalogue
@@ -79,8 +79,6 @@ def outlooks(
 
 def _workloads(experiment: Experiment, seed: int) -> Iterator[tuple[int, Workload]]:
     """The numbers of servers that it may have, with what is to be done by each number of workers then."""
-    from trainmaster.advisor.market.workload import Workload
-
     shape = experiment.distributed
     assert shape is not None
     workers, servers = int(shape.workers), shape.parameter_servers

@@ -7,16 +7,14 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy.engine import RowMapping
 
+from trainmaster.control.task.layout import RunFiles
 from trainmaster.db import Database, queries
 from trainmaster.spec.states import WHOLE, EndReason, State
 from trainmaster.sweeps import Curve, Goal, SearchSpace, Trial, TrialState
-
-if TYPE_CHECKING:
-    from trainmaster.control.task.layout import RunFiles
 
 #: Of a curve so many points are shown.
 _POINTS = 2000

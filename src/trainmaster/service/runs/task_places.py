@@ -6,13 +6,11 @@ import functools
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from trainmaster.control.task.layout import RunFiles
 from trainmaster.db import Database, queries
 from trainmaster.spec.states import State
-
-if TYPE_CHECKING:
-    from trainmaster.control.task.layout import RunFiles
 
 #: So many tasks are looked at, those that were made first.
 MAX_TASKS: Final = 1000

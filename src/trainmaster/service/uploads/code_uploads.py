@@ -10,15 +10,13 @@ import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from trainmaster.artifacts.scratch import move_into_place, scratch_directory
 from trainmaster.artifacts.unpacking import TAR_SUFFIXES, TooLargeError, UnpackLimits, unpack
+from trainmaster.control.task.layout import Home
 from trainmaster.objects import ObjectStore
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
-
-if TYPE_CHECKING:
-    from trainmaster.control.task.layout import Home
 
 #: As much code as a snapshot may have, and so much more for what a tar adds.
 MAX_BYTES: Final = 100 << 20
