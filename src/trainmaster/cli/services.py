@@ -124,7 +124,7 @@ def list_services(
         none = "nothing is served now"
     show_list("services", shown, _table, none, as_json=as_json)
     if len(shown) < len(found) and not as_json:
-        say(f"{len(found) - len(shown)} more are over: `trainmaster services --all` shows them")
+        say(f"left out: {len(found) - len(shown)} that ended; `trainmaster services --all` shows them")
 
 
 def _table(found: Sequence[dict[str, Any]]) -> str:
