@@ -67,6 +67,8 @@ def show_quote(made: Quote, show: Callable[[str], None]) -> None:
         _show_experiment(one, show)
     if len(made.experiments) > 1 and made.time_s and made.cost_usd:
         show(f"all: {_span(made.time_s)}, {_dollars(made.cost_usd)}")
+    if made.unknown is not None:
+        show(f"no estimate: it {made.unknown.words()}")
     if made.as_of and made.catalogue != "local":
         show(f"prices: {made.catalogue}, as of {made.as_of}")
     if made.places:
@@ -87,8 +89,9 @@ def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
     show(f"{one.name}: {one.cluster.words()}, {_count(one.cluster.workers, 'worker')}{_at_once(one)}")
     if one.time_s and one.cost_usd:
         show(f"  time {_span(one.time_s)}   cost {_dollars(one.cost_usd)}")
-    else:
-        show(f"  ${one.cluster.usd_per_hour:.4g} per hour; this policy knows no time")
+    elif one.cluster.usd_per_hour or one.types:
+        knows_none = "; this policy knows no time" if one.types else ""
+        show(f"  ${one.cluster.usd_per_hour:.4g} per hour{knows_none}")
     if one.target:
         show(f"  {one.target.words}")
     if one.bottleneck:

@@ -307,8 +307,6 @@ def show(request: Request, name: str, state: State, caller: Reader) -> Response:
             )
             for experiment, one in quoted
         ]
-    is_unknown = not any(one.get("measurements") for _, one, *_ in experiments)
-    is_unknown = is_unknown and (found["answer"] or {}).get("policy") == QUOTE
     runs = state.quotes.measuring_runs(caller, name) if "run" in caller.scopes else []
     measuring = {
         "words": measuring_runs_offered(runs),
@@ -324,7 +322,6 @@ def show(request: Request, name: str, state: State, caller: Reader) -> Response:
         experiments=experiments,
         measuring=measuring,
         bar=bar,
-        is_unknown=is_unknown,
     )
 
 

@@ -31,6 +31,7 @@ from trainmaster.service.uploads.git_code import GitCode
 from trainmaster.service.users.caller import caller
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.log_normal import LogNormal
 from trainmaster.web.pages import add_pages
 from trainmaster.web.quotes import QuoteFigure
 from trainmaster.web.recommend import workers_figure
@@ -452,20 +453,18 @@ def test_a_job_of_which_nothing_is_known_is_quoted_and_measured_by_a_button(stat
     place = browser.post("/new/quote", data={"recipe": RENTED}).headers["location"]
     (name,) = Recipe.from_text(RENTED).experiments
     shape = ClusterShape(Rented("m4.large", 1, usd_per_hour=0.1))
-    made = quote_of_unknown({name: shape}, {name: "not here"}, [], 5)
-    types = {
-        "workers": ["m4.large"],
-        "servers": [],
-        "traffic_mbps": {},
-        "usd_per_hour": {"m4.large": 0.1},
-        "traffic": False,
-    }
+    recipe = Recipe.from_text(RENTED + "budget: {total: $2}\n")
+    before = {name: [("machines", LogNormal(30.0, 0.1)), ("setup", LogNormal(10.0, 0.0))]}
+    made = quote_of_unknown(recipe, {name: shape}, before, {name: "not here"}, ())
+    types = {"workers": ["m4.large"], "servers": [], "traffic_mbps": {}, "usd_per_hour": {"m4.large": 0.1}}
+    types |= {"traffic": False}
     answer = json.dumps(replace(made, to_measure={name: types}).as_dict())
     rows.end(state.service.database, rows.named(place.rpartition("/")[2]), 1e12, answer=answer, error=None)
     page = browser.get(place).text
     text = " ".join(re.sub("<.*?>", "", page).split())
-    assert "Between 30 s and 20 h, $0.00083 to $2.00" in text
-    assert "Nothing is known of this job yet" in text
+    assert "Starts in 36 s to 46 s Nothing is known of this job yet: how long it runs is not quoted;" in text
+    assert "budget.total ends it at $2.00, after 20 h at most." in text
+    assert "machines</td>" in page
     assert "Measure first: m4.large: 1 min, $0.0033, at most $0.05" in text
     assert page.index("Measure first") < page.index("quote-go"), "measuring comes first"
     assert "<svg width" not in page, "no picture of one point"
@@ -579,12 +578,14 @@ def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tm
             assert answer.status_code == 200, answer.text
             return " ".join(re.sub("<.*?>", "", answer.text).split())
 
-        assert said() == "Nothing is known of this job yet: 30 s to 20 h."
+        assert re.fullmatch("Nothing is known of this job yet: it starts in [\\d.]+ s to [\\d.]+ s.", said())
         rented = RENTED.replace("auto", "1")
-        assert "30 s to 20 h, up to $" in said(recipe=rented)
+        assert "it starts in 42 s to 3 min 22 s" in said(recipe=rented)
         assert said(recipe=rented, budget="5").endswith("It ends at $5 in any case.")
         places = rented.replace("aws", "[hosts, local]")
-        assert "30 s to 20 h." in said(recipe=places), "no hosts are listed, and this machine is free"
+        assert "1 x vmnot knownnothing" in said(recipe=places), (
+            "no hosts are listed, and this machine is free"
+        )
         monkeypatch.setattr(Quoter, "quote", lambda *_: known)
         assert said() == (
             "About 2 min and $0.02; 9 of 10 such runs: 1 min to 4 min, $0.01 to $0.05. "

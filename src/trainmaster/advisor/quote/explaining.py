@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -24,16 +24,24 @@ _LEAST: Final = 0.05
 
 
 def explained(timing: Timing, one: Candidates) -> tuple[ExplainedPhase, ...]:
-    """The phases of a candidate, each with its interval, and its share of the doubt about the whole.
-
-    The shares are ``cov(phase, whole) / var(whole)``: they add up to 1, and a phase that makes up for another
-    one has a negative share.
+    """The phases of a candidate.
 
     Args:
         timing: of the experiment.
         one: the candidate.
     """
-    phases = dict(_by_cause(timing, one))
+    return explained_phases(dict(_by_cause(timing, one)))
+
+
+def explained_phases(phases: Mapping[str, Floats]) -> tuple[ExplainedPhase, ...]:
+    """Each of some phases with its interval, and its share of the doubt about all of them.
+
+    The shares are ``cov(phase, whole) / var(whole)``: they add up to 1, and a phase that makes up for another
+    one has a negative share.
+
+    Args:
+        phases: (DRAWS,) seconds of each.
+    """
     whole = np.sum(list(phases.values()), axis=0)
     variance = float(np.var(whole))
     return tuple(

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.quote.quoted_target import QuotedTarget
 from trainmaster.providers import Offer
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.redaction import redacted
@@ -252,61 +253,6 @@ class NextMeasurement:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class QuotedTarget:
-    """When an experiment comes to its target, before it is run.
-
-    Attributes:
-        experiment: its name. condition: what is to hold, such as ``accuracy >= 0.97``.
-        most: steps that it makes at most, with the quoted cluster.
-        chance: that it comes to it within these; None while no curve was seen.
-        steps: p5, p50 and p95 of the step; None in place of one: not within these.
-        curves: that this rests on. reached: how many of them came to it.
-        is_measured: no run is among them.
-        is_kin: they are of other versions of the job.
-        batch: of all workers together; None if unknown.
-        critical_batch: beyond it a larger batch saves few steps; 0: none at all; None if unknown.
-    """
-
-    experiment: str
-    condition: str
-    most: float
-    chance: float | None = None
-    steps: Mapping[str, float | None] | None = None
-    curves: int = 0
-    reached: int = 0
-    is_measured: bool = False
-    batch: float | None = None
-    critical_batch: float | None = None
-    is_kin: bool = False
-
-    @property
-    def words(self) -> str:
-        """One line for people.
-
-        >>> QuotedTarget("train", "acc >= 0.9", 800).words
-        'train to acc >= 0.9: when is known after a run or a measurement; all of its 800 steps are quoted'
-        """
-        name, most = f"{self.experiment} to {self.condition}", f"{self.most:,.0f}"
-        if self.steps is None or self.chance is None:
-            unknown = "when is known after a run or a measurement"
-            return f"{name}: {unknown}; all of its {most} steps are quoted"
-        first, middle, last = (self.steps[key] for key in ("p5", "p50", "p95"))
-        curves = f"{self.curves} earlier run{'s' * (self.curves != 1)}, {self.reached} of which came to it"
-        source = "the first reports of its measurement" if self.is_measured else curves
-        source += " (with other code, batch or parameters)" * self.is_kin
-        if middle is None:
-            what = "lower the target, raise `steps` or `epochs`, or change what is trained"
-            chance = f"the chance is {100 * self.chance:.0f} %"
-            return f"{name}: never by this curve within {most} steps, {chance} (by {source}): {what}"
-        until = "never" if last is None else f"{last:,.0f}"
-        return f"{name}: at step {middle:,.0f} ({first or 0:,.0f} to {until}) of at most {most}, by {source}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {**asdict(self), "words": self.words}
-
-
 @dataclass(frozen=True)
 class Types:
     """What one of FC2's policies chose from.
@@ -344,7 +290,7 @@ class ExperimentQuote:
     Attributes:
         name: of the experiment.
         cluster: what to rent.
-        time_s, cost_usd: of the whole experiment; None where the policy knows no time.
+        time_s, cost_usd: of the whole experiment; None where that is not known.
         step_s: of one step; None without steps.
         bottleneck: what limits it, in words; empty if unknown.
         pareto: clusters that none beats in both time and cost, fastest first.
@@ -449,13 +395,45 @@ class QuotedQueue:
         return {**asdict(self), "words": self.words}
 
 
+@dataclass(frozen=True, slots=True)
+class UnknownTime:
+    """Of a run of which nothing was measured.
+
+    Attributes:
+        starts_s: seconds until the first members of its tasks start.
+        ends: what ends it at the latest, in words; empty if nothing does.
+    """
+
+    starts_s: Interval
+    ends: str = ""
+
+    def words(self, why: str = "") -> str:
+        """For people.
+
+        >>> UnknownTime(Interval(25, 30, 40), "timeout ends it after 1 h").words("code is new")
+        'starts in 25 s to 40 s; how long it runs is not known, as code is new; timeout ends it after 1 h'
+        """
+        starts = self.starts_s.span(format_duration)
+        because, ends = f", as {why}" if why else "", f"; {self.ends}" if self.ends else ""
+        return f"starts in {starts}; how long it runs is not known{because}{ends}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json`` and REST."""
+        return {**asdict(self), "starts_s": self.starts_s.as_dict(), "words": self.words()}
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> UnknownTime:
+        """From `as_dict`."""
+        return cls(Interval.of(found["starts_s"]), found["ends"])
+
+
 @dataclass(frozen=True)
 class Quote:
     """Of a whole recipe.
 
     Attributes:
         experiments: by name, in the order of the recipe.
-        time_s, cost_usd: of the run: the critical path, and the sum; None where the policy knows no time.
+        time_s, cost_usd: of the run: the critical path, and the sum; None where that is not known.
         policy: that decided. catalogue: where the prices are from. as_of: of what day they are.
         not_quoted: experiments that could not be measured, and why.
         notes: what the user should know.
@@ -463,6 +441,7 @@ class Quote:
             which machines; see `measuring_runs`.
         queue: what is waited for machines before; None where there is no queue.
         places: all places of a recipe that names several, with what each would take; else empty.
+        unknown: what can be said where nothing is known of its jobs, in place of time and cost.
     """
 
     experiments: Mapping[str, ExperimentQuote]
@@ -476,11 +455,12 @@ class Quote:
     to_measure: Mapping[str, Any] = field(default_factory=dict)
     queue: QuotedQueue | None = None
     places: tuple[PlaceRow, ...] = ()
+    unknown: UnknownTime | None = None
 
     @property
     def is_unknown(self) -> bool:
-        """Nothing is known of its jobs: it is of the quote's own policy, and rests on no measurement."""
-        return self.policy == "quote" and not any(one.measurements for one in self.experiments.values())
+        """Nothing is known of its jobs, so it has neither time nor cost."""
+        return self.unknown is not None
 
     @property
     def main(self) -> ExperimentQuote:
@@ -509,6 +489,7 @@ class Quote:
             **({"to_measure": dict(self.to_measure)} if self.to_measure else {}),
             **({"queue": self.queue.as_dict()} if self.queue else {}),
             **({"places": [each.as_dict() for each in self.places]} if self.places else {}),
+            **({"unknown": self.unknown.as_dict()} if self.unknown else {}),
             "warnings": list(self.notes),
         }
 
@@ -526,7 +507,7 @@ class PlaceRow:
         machines: in words: the quoted cluster, else what is asked for; empty if it would give none.
         usd_per_hour: of all of them.
         time_s, cost_usd: of the run, without its wait; None without a quote.
-        is_unknown: nothing is known of the job: the quote is what other jobs take.
+        is_unknown: nothing is known of the job, so there is neither time nor cost.
         wait: until they begin to start, in words; empty if it does not wait.
         is_taken: the run, or a part of it, is there.
         tasks: of each experiment that runs there, where the run is in several places.
@@ -570,12 +551,14 @@ class PlaceRow:
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
         """For people: the place, its machines, time, price; its wait, and why it is not taken."""
-        shown = Interval.span if self.is_unknown else Interval.words
-        time, usd = "no quote", f"${self.usd_per_hour:.4g} an hour" if self.machines else ""
+        time = "not known" if self.is_unknown else "no quote"
+        usd = f"${self.usd_per_hour:.4g} an hour" if self.machines else ""
         if self.time_s is not None:
-            time = shown(self.time_s, format_duration)
+            time = self.time_s.words(format_duration)
+        if self.is_unknown and not self.usd_per_hour:
+            usd = "$0"
         if self.cost_usd is not None:
-            usd = shown(self.cost_usd, dollars) if self.cost_usd.p95 else "$0"
+            usd = self.cost_usd.words(dollars) if self.cost_usd.p95 else "$0"
         taken = f"taken: {self.taken_for}" if self.tasks else "taken"
         said = [taken if self.is_taken else f"no: {self.why_not}"]
         said += [f"waits {self.wait}" if self.wait[:1].isdigit() else self.wait] * bool(self.wait)

@@ -27,9 +27,9 @@ from trainmaster.advisor.quote.quote import (
     ExperimentQuote,
     Interval,
     Quote,
-    QuotedTarget,
     Rented,
 )
+from trainmaster.advisor.quote.quoted_target import QuotedTarget
 from trainmaster.advisor.quote.supply import (
     Market,
     headroom,

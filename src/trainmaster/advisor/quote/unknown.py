@@ -1,74 +1,62 @@
-"""The quote of a job of which nothing is known: as wide as what other jobs take. Pure."""
+"""What is said of a job of which nothing is known: when it starts, and what ends it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
-from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Interval, Quote
+import numpy as np
 
-#: What jobs of any kind may take, in seconds: counted beside those that were seen, so that few say little.
-_ANY_JOB_S: Final = (30.0, 300.0, 1200.0, 5400.0, 72_000.0)
-
-
-def time_of_unknown(past_s: Sequence[float], so_far_s: float = 0.0) -> Interval:
-    """What the next job takes if it is one of the kind that were run before, in seconds.
-
-    Of n jobs that were seen the next one is the shortest with a chance of 1 in n + 1, whatever jobs are like.
-
-    Args:
-        past_s: what each other job took, seconds; none is an answer, too.
-        so_far_s: that it has taken: jobs that were over sooner tell nothing of it.
-
-    >>> time_of_unknown([])
-    Interval(p5=30.0, p50=1200.0, p95=72000.0)
-    >>> seen = time_of_unknown([100.0] * 200)
-    >>> round(seen.p5), round(seen.p95)
-    (100, 100)
-    >>> time_of_unknown([1.0] * 200, 60.0).p5
-    300.0
-    """
-    seen = sorted(max(each, 1.0) for each in (*past_s, *_ANY_JOB_S) if each > so_far_s) or [so_far_s]
-    return Interval(*(round(_quantile(seen, share), 3) for share in (0.05, 0.5, 0.95)))
-
-
-def _quantile(seen: Sequence[float], share: float) -> float:
-    """By Weibull's rule, between two along the logarithm; without NumPy, which a short run does not load."""
-    place = min(max(share * (len(seen) + 1), 1.0), float(len(seen)))
-    low = seen[int(place) - 1]
-    high = seen[min(int(place), len(seen) - 1)]
-    return float(low * (high / low) ** (place - int(place)))
+from trainmaster.advisor.quote import beliefs
+from trainmaster.advisor.quote.explaining import explained_phases
+from trainmaster.advisor.quote.quantiles import interval
+from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Interval, Quote, UnknownTime
+from trainmaster.advisor.quote.timing import DRAWS
+from trainmaster.spec import Recipe
+from trainmaster.spec.log_normal import LogNormal
+from trainmaster.spec.units import dollars, format_duration
 
 
 def quote_of_unknown(
-    clusters: Mapping[str, ClusterShape], why: Mapping[str, str], past_s: Sequence[float], cap_usd: float
+    recipe: Recipe,
+    clusters: Mapping[str, ClusterShape],
+    before: Mapping[str, Sequence[tuple[str, LogNormal]]],
+    why: Mapping[str, str],
+    notes: tuple[str, ...],
 ) -> Quote:
     """What can be said of a recipe at once.
 
     Args:
+        recipe: of the run.
         clusters: of each experiment the smallest that it runs on.
+        before: phases of each until its members start.
         why: nothing is known of it.
-        past_s: what the newest run of each other job took, seconds.
-        cap_usd: its budget, which ends it.
+        notes: what the user should know.
     """
+    quoted, starts = {}, dict[str, Interval]()
+    for number, (name, each) in enumerate(clusters.items()):
+        rng = np.random.default_rng((11, number))
+        phases = {"": beliefs.OVERHEAD_S.median * np.exp(beliefs.OVERHEAD_S.spread * rng.normal(size=DRAWS))}
+        for phase, belief in before[name]:
+            took = belief.median * np.exp(belief.spread * rng.normal(size=DRAWS))
+            phases[phase] = phases.get(phase, 0.0) + took
+        starts[name] = interval(np.sum(list(phases.values()), axis=0))
+        told = tuple(one for one in explained_phases(phases) if one.name and one.time_s.p50)
+        quoted[name] = ExperimentQuote(name, each, notes=(f"not measured: {why[name]}",), phases=told)
+    roots = [each for name, each in starts.items() if not recipe.experiments[name].depends_on]
+    first = min(roots or starts.values(), key=lambda one: one.p50)
     usd_per_s = sum(each.usd_per_hour for each in clusters.values()) / 3600
-    longest_s = cap_usd / usd_per_s if usd_per_s else float("inf")
-    known = time_of_unknown(past_s)
-    time_s = Interval(*(min(each, longest_s) for each in (known.p5, known.p50, known.p95)))
+    return Quote(quoted, None, None, notes=notes, unknown=UnknownTime(first, _ends(recipe, usd_per_s)))
 
-    def cost(per_s: float) -> Interval:
-        return Interval(time_s.p5 * per_s, time_s.p50 * per_s, time_s.p95 * per_s)
 
-    many = f"{len(past_s)} other jobs" if len(past_s) > 1 else "other job"
-    others = f"your {many} and of " if past_s else ""
-    note = f"nothing is known of this job yet: the interval is that of {others}jobs of any kind"
-    quoted = {}
-    for name, each in clusters.items():
-        notes = (f"not measured: {why[name]}",)
-        quoted[name] = ExperimentQuote(name, each, time_s, cost(each.usd_per_hour / 3600), notes=notes)
-    return Quote(
-        quoted,
-        time_s,
-        cost(usd_per_s),
-        notes=(note,),
-    )
+def _ends(recipe: Recipe, usd_per_s: float) -> str:
+    """What ends it, whatever it does."""
+    found = []
+    budget = recipe.budget
+    if budget is not None and budget.total_usd is not None and usd_per_s:
+        longest = format_duration(budget.total_usd / usd_per_s)
+        found.append(f"budget.total ends it at {dollars(budget.total_usd)}, after {longest} at most")
+    limits = {name: one.timeout_s for name, one in recipe.experiments.items() if one.timeout_s is not None}
+    for name, timeout_s in limits.items():
+        which = f"experiments.{name}.timeout" if len(recipe.experiments) > 1 else "timeout"
+        found.append(f"{which} ends an attempt after {format_duration(timeout_s)}")
+    return "; ".join(found)

@@ -20,10 +20,11 @@ from trainmaster.advisor.quote.quote import (
     PlaceRow,
     Quote,
     QuotedQueue,
-    QuotedTarget,
     Rented,
     Types,
+    UnknownTime,
 )
+from trainmaster.advisor.quote.quoted_target import QuotedTarget
 from trainmaster.api.remote.connection import RestConnection, error_of, quoted
 from trainmaster.api.remote.protocol_parts import names_file_of
 from trainmaster.api.remote.streaming import Listening
@@ -168,6 +169,7 @@ def quote_of(found: Mapping[str, Any]) -> Quote:
         if queue
         else None,
         tuple(PlaceRow.of(each) for each in found.get("places") or ()),
+        UnknownTime.of(found["unknown"]) if found.get("unknown") else None,
         json=found,
     )
 

@@ -292,3 +292,12 @@ it could be $0.23; an hour of its machines costs up to $3.60'
 
 #: The longest wait: what costs so little never reaches its cap.
 _ENDLESS_S: Final = 100 * 365 * 86_400.0
+
+
+def end_reserve_s(grace_s: Iterable[float]) -> float:
+    """For how long a run with a cap always has money, for its end, before anything was published.
+
+    Args:
+        grace_s: that tasks of its experiments have to stop.
+    """
+    return Meter(stopping_s=max(grace_s), usual_lease_s=USUAL_LEASE_S).reserved_s

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from trainmaster.advisor.quote.quote import ExperimentQuote, Interval, PlaceRow, Quote
+from trainmaster.advisor.quote.quote import ExperimentQuote, Interval, PlaceRow, Quote, UnknownTime
 from trainmaster.advisor.quote.spreading import Room, tasks_by_place
 from trainmaster.cluster.renting.plan import ClusterPlan
 from trainmaster.providers.capabilities import capabilities_of
@@ -15,13 +15,13 @@ from trainmaster.service.places.place import Ask, Place, asked_place, wait_words
 from trainmaster.service.places.table import PlaceTable
 from trainmaster.service.quotes.job_knowledge import NO_END
 from trainmaster.service.quotes.quote_options import QuoteOptions, TaskShare
+from trainmaster.service.quotes.quote_record import limit_notes
 from trainmaster.service.quotes.worker_counts import with_fewest
 from trainmaster.service.renting.cheapest import plans_of
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
 from trainmaster.spec.parts import parted, with_limits
-from trainmaster.spec.units import dollars, format_duration
 
 #: Before the tasks, and after them: once for each place, however many tasks it has.
 _BEFORE: Final = ("machines", "image", "setup")
@@ -114,7 +114,7 @@ def estimate_in_places(
         return {"no_quote": one_line(reason)}
     if made.is_unknown:
         why = "nothing was measured before (`trainmaster quote` does so on this machine)"
-        return {"of_any_job": made, "no_quote": why}
+        return {"unknown": made.unknown, "no_quote": why}
     if unknown := [row.place for row in made.places if row.is_unknown]:
         return {"no_quote": f"nothing is known of what is on {' and '.join(unknown)}"}
     return {"quote": made}
@@ -198,6 +198,7 @@ def _together(recipe: Recipe, parts: Sequence[_QuotedPart], rows: tuple[PlaceRow
     missing = services | {name: why for part in parts for name, why in part.quote.not_quoted.items()}
     quoted = {name for part in parts for name in part.recipe.experiments}
     alone = [f"{name} is not in this quote: {NO_END}" for name in services if name not in quoted]
+    usd_per_hour = max(one.cluster.usd_per_hour for one in found.values())
     wanted: dict[str, Any] = {}
     for part in parts:
         wanted = {**part.quote.to_measure, **wanted}
@@ -209,22 +210,18 @@ def _together(recipe: Recipe, parts: Sequence[_QuotedPart], rows: tuple[PlaceRow
         catalogue=", ".join(dict.fromkeys(each.catalogue for each in costing if each.catalogue)),
         as_of=min((each.as_of for each in costing if each.as_of), default=""),
         not_quoted={name: why for name, why in missing.items() if name not in spans},
-        notes=(*_limits(recipe, time_s, cost_usd), *_notes(parts), *alone),
+        notes=(*limit_notes(recipe, time_s, cost_usd, usd_per_hour), *_notes(parts), *alone),
         to_measure=wanted,
         places=rows,
+        unknown=_unknown(recipe, [part.quote for part in parts]),
     )
 
 
-def _limits(recipe: Recipe, time_s: Interval | None, cost_usd: Interval | None) -> list[str]:
-    """Which limits it may exceed."""
-    budget, found = recipe.budget, list[str]()
-    if budget is not None and budget.deadline_s is not None and time_s and time_s.p95 > budget.deadline_s:
-        least = format_duration(budget.deadline_s)
-        found.append(f"it may take {format_duration(time_s.p95)}, and budget.deadline is {least}")
-    if budget is not None and budget.total_usd is not None and cost_usd and cost_usd.p95 > budget.total_usd:
-        most = dollars(budget.total_usd)
-        found.append(f"it may cost {dollars(cost_usd.p95)}, and budget.total is {most}: no more is spent")
-    return found
+def _unknown(recipe: Recipe, quotes: Sequence[Quote]) -> UnknownTime | None:
+    """What is said of the part with the first experiment; None if anything is known of one."""
+    if not all(each.is_unknown for each in quotes):
+        return None
+    return next(each.unknown for name in recipe.order() for each in quotes if name in each.experiments)
 
 
 def _notes(parts: Sequence[_QuotedPart]) -> list[str]:

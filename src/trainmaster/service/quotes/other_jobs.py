@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from trainmaster.db import Database, queries
 from trainmaster.service.runs.summary import run_seconds
 from trainmaster.spec.states import EndReason
+from trainmaster.spec.units import format_duration
 
 _LATEST_RUNS: Final = 100
 
@@ -23,3 +25,14 @@ def other_jobs_s(database: Database, team: str | None) -> list[float]:
     for row in queries.runs(database, _LATEST_RUNS, which=which):
         past_s.setdefault(row["name"], run_seconds(row, now, is_driven=False) - row["queued_s"])
     return list(past_s.values())
+
+
+def others_words(past_s: Sequence[float]) -> str:
+    """What other jobs took, for people; there must be one.
+
+    >>> others_words([40.0, 300.0]), others_words([40.0])
+    ('your 2 other jobs took 40 s to 5 min', 'your other job took 40 s')
+    """
+    low, high = (format_duration(each) for each in (min(past_s), max(past_s)))
+    many = f"{len(past_s)} other jobs" if len(past_s) > 1 else "other job"
+    return f"your {many} took {low}" + (f" to {high}" if high != low else "")

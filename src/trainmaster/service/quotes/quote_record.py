@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import RowMapping
 
+from trainmaster.control.decide.budget import end_reserve_s
 from trainmaster.db import Database, Truth
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.units import QUOTE_RESOLUTION, dollars, format_duration
@@ -160,3 +161,29 @@ def told(interval: Interval) -> str:
     return (
         f"{format_duration(interval.p50)} ({format_duration(interval.p5)} to {format_duration(interval.p95)})"
     )
+
+
+def limit_notes(
+    recipe: Recipe, time_s: Interval | None, cost_usd: Interval | None, usd_per_hour: float
+) -> list[str]:
+    """Which limits of the budget a run may exceed.
+
+    Args:
+        recipe: of the run.
+        time_s: that is quoted.
+        cost_usd: the same.
+        usd_per_hour: of its machines, of which it keeps some minutes for its end.
+    """
+    budget, found = recipe.budget, list[str]()
+    if budget is not None and budget.deadline_s is not None and time_s and time_s.p95 > budget.deadline_s:
+        least = format_duration(budget.deadline_s)
+        found.append(f"it may take {format_duration(time_s.p95)}, and budget.deadline is {least}")
+    if budget is not None and budget.total_usd is not None and cost_usd and usd_per_hour:
+        most, may = dollars(budget.total_usd), f"it may cost {dollars(cost_usd.p95)}"
+        end_usd = usd_per_hour / 3600 * end_reserve_s(each.grace_s for each in recipe.experiments.values())
+        if cost_usd.p95 > budget.total_usd:
+            found.append(f"{may}, and budget.total is {most}: no more is spent")
+        elif cost_usd.p95 + end_usd > budget.total_usd:
+            kept = f"{dollars(end_usd)} of budget.total ({most}) is kept for its end"
+            found.append(f"{may}, and {kept}: it may be ended before")
+    return found

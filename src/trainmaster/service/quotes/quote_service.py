@@ -32,11 +32,12 @@ from trainmaster.service.quotes.candidate_offers import (
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.job_knowledge import NO_END, JobKnowledge, has_unknown_length, is_elsewhere
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
-from trainmaster.service.quotes.other_jobs import other_jobs_s
+from trainmaster.service.quotes.other_jobs import other_jobs_s, others_words
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
 from trainmaster.service.quotes.phase_records import phases_of, waited_for
 from trainmaster.service.quotes.prices import Prices
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
+from trainmaster.service.quotes.quote_record import limit_notes
 from trainmaster.service.quotes.worker_counts import allowed_workers, with_workers, workload_of
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec import Experiment, Recipe
@@ -138,16 +139,24 @@ class Quoter:
                 "Run the recipe once: a run is a measurement.",
             )
         else:
-            made = self._of_unknown(recipe, catalogue, options, missing)
+            made = self._of_unknown(recipe, catalogue, options, missing, environ)
         return replace(made, to_measure=self._to_measure(recipe, catalogue, options, missing, made))
 
     def _of_unknown(
-        self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions, missing: Mapping[str, str]
+        self,
+        recipe: Recipe,
+        catalogue: Catalogue,
+        options: QuoteOptions,
+        missing: Mapping[str, str],
+        environ: Mapping[str, str],
     ) -> Quote:
-        """What other jobs take, on the cheapest machines that can do it."""
+        """When it starts on the cheapest machines that can do it."""
+        from trainmaster.advisor.market.phases import machines_belief
         from trainmaster.advisor.quote.unknown import quote_of_unknown
 
-        market, clusters = self._market(recipe, catalogue, options), {}
+        market, clusters, before = self._market(recipe, catalogue, options), {}, {}
+        load = HomeLoad.now().of(offer.provider for offer in catalogue)
+        phases = phases_of(self._service, recipe, environ, load=load)
         for name in (name for name in missing if recipe.experiments[name].serve is None):
             experiment = recipe.experiments[name]
             workload, workers = _workload(recipe, experiment, options), allowed_workers(experiment)[0]
@@ -156,12 +165,26 @@ class Quoter:
             servers = Rented.of(best, workload.servers) if apart else None
             machines = Rented.of(best, 1 if market.is_there else workers)
             clusters[name] = ClusterShape(machines, servers, workers)
+            place, instance = best.provider, best.instance_type
+            count = machines.count + (servers.count if servers else 0)
+            wait = machines_belief(
+                capabilities_of(place).provisioning_s,
+                market.waited,
+                place,
+                measured_name(place, instance),
+                best.vcpus,
+                count,
+            )
+            before[name] = [
+                ("machines", wait),
+                *phases[name].beside(place, best.region, instance).before,
+            ]
         past_s = other_jobs_s(self._service.database, self._service.team)
-        cap_usd = _or_infinite(recipe.budget.total_usd if recipe.budget else None)
-        made = quote_of_unknown(clusters, missing, past_s, cap_usd)
-        notes = (*made.notes, *self._stale(catalogue, options))
+        others = (f"{others_words(past_s)}: that says nothing of this one",) if past_s else ()
+        notes = (*others, *self._stale(catalogue, options))
+        made = quote_of_unknown(recipe, clusters, before, missing, notes)
         as_of = catalogue.as_of.isoformat() if catalogue.as_of else ""
-        return replace(made, catalogue=catalogue.name, as_of=as_of, notes=notes)
+        return replace(made, catalogue=catalogue.name, as_of=as_of)
 
     def _to_measure(
         self,
@@ -208,7 +231,7 @@ class Quoter:
     def estimate(self, recipe: Recipe, environ: Mapping[str, str]) -> tuple[Quote | None, str]:
         """A quote from what earlier runs and measurements showed, at once; or why there is none.
 
-        Where nothing is known it is that of jobs of any kind (`Quote.is_unknown`), with why.
+        Where nothing is known it says when the job starts (`Quote.is_unknown`), and why.
 
         Args:
             recipe: of any provider.
@@ -234,7 +257,7 @@ class Quoter:
         if not known:
             why = "nothing was measured before (`trainmaster quote` does so on this machine)"
             with suppress(UsageError):  # then it has no machine, which planning tells better
-                return self._of_unknown(recipe, catalogue, options, missing), why
+                return self._of_unknown(recipe, catalogue, options, missing, environ), why
             return None, why
         return self.put_together(recipe, catalogue, options, known, missing, environ), ""
 
@@ -327,6 +350,7 @@ class Quoter:
         queue = self._queue(recipe, quote, market, environ)
         notes = [
             *([f"waits before that {queue.words}; neither time nor cost have it"] if queue else []),
+            *limit_notes(recipe, quote.time_s, quote.cost_usd, quote.main.cluster.usd_per_hour),
             *quote.notes,
             *self._jobs.notes,
             *filter(None, (e.until_caveat for name, e in recipe.experiments.items() if _untold(quote, name))),

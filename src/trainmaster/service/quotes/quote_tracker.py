@@ -86,7 +86,7 @@ class QuoteTracker:
         promised: is told that a quote was written down, and what is set aside has changed by it.
         where: what an attempt runs on, by its id; None: what its experiment does.
         load: of this machine as the driver began.
-        others_s: seconds that other jobs took; None: what jobs of any kind take is told already.
+        others_s: seconds that other jobs took; None: that is told already.
         told_before: lines of earlier drivers of the run: no warning is given twice.
 
     Attributes:
@@ -379,24 +379,24 @@ class QuoteTracker:
         return are_steady(places.values())
 
     def _unknown(self, run_state: RunState, now: float) -> list[Note]:
-        """What jobs of any kind take, once, of a run that is no short one; it promises nothing."""
+        """What other jobs took, once, of a run that is no short one; it promises nothing."""
         took_s = self._elapsed(now) - run_state.queue_wait.waited_s(now)
         if self._others_s is None or took_s < _UNKNOWN_S:
             return []
         others_s, self._others_s = self._others_s, None
         names = [name for name in run_state.experiments if self._recipe.experiments[name].serve is None]
-        is_told = self._estimated or any(each.startswith("estimate: ") for each in self._told_before)
+        marks = ("estimate: ", "no estimate: ")
+        is_told = self._estimated or any(each.startswith(marks) for each in self._told_before)
         if is_told or not names or any(map(self._is_known, names)):
             return []
         seen = [each for each in others_s() if each > took_s]
-        if not seen:  # what jobs of strangers take would tell a user nothing
+        if not seen:
             return []
-        from trainmaster.advisor.quote.unknown import time_of_unknown
+        from trainmaster.service.quotes.other_jobs import others_words
 
-        time_s = time_of_unknown(seen, took_s)
-        span = f"{format_duration(time_s.p5)} to {format_duration(time_s.p95)}"
-        what = "what your other jobs and jobs of any kind take"
-        return [Note(f"estimate: {span}, {what}: nothing is known of this one yet")]
+        return [
+            Note(f"no estimate: nothing is known of this job yet; {others_words(seen)} (what took so long)")
+        ]
 
     def _warn(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float

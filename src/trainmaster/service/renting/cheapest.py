@@ -11,7 +11,7 @@ from typing import Final
 from trainmaster.cluster.renting.offer_filter import AvailableOffers
 from trainmaster.cluster.renting.plan import ClusterPlan, capped
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
-from trainmaster.control.decide.budget import BOOTING_S, USUAL_LEASE_S, Meter
+from trainmaster.control.decide.budget import BOOTING_S, end_reserve_s
 from trainmaster.providers import StalePrices
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.open_home import OpenHome
@@ -133,8 +133,7 @@ def check_total(recipe: Recipe, plans: tuple[ClusterPlan, ...]) -> None:
         UsageError: naming the least that would do.
     """
     total = recipe.budget.total_usd if recipe.budget else None
-    stopping_s = max(each.grace_s for each in recipe.experiments.values())
-    reserved_s = BOOTING_S + Meter(stopping_s=stopping_s, usual_lease_s=USUAL_LEASE_S).reserved_s
+    reserved_s = BOOTING_S + end_reserve_s(each.grace_s for each in recipe.experiments.values())
     bills = dict[str, float]()
     for plan in plans:
         usd = sum(role.count * role.rentals[0].at_most.billed_usd(reserved_s) for role in plan.roles)

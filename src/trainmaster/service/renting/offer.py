@@ -14,7 +14,7 @@ from trainmaster.spec import Recipe
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.quote.quote import Interval, Quote
+    from trainmaster.advisor.quote.quote import Quote, UnknownTime
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class RentalOffer:
         usd_per_hour: of all machines that may be there at the same time, had in the cheapest way.
         most_usd_per_hour: had in the dearest way that is planned for when there is no capacity.
         quote: what is to be expected; None where nothing is known. no_quote: why.
-        of_any_job: then, what jobs of any kind take: it is told, and neither chooses nor promises anything.
+        unknown: then, when it starts: it is told, and neither chooses nor promises anything.
         notes: what was decided for the user, and wishes that mean nothing.
     """
 
@@ -37,7 +37,7 @@ class RentalOffer:
     most_usd_per_hour: float
     quote: Quote | None = None
     no_quote: str = ""
-    of_any_job: Quote | None = None
+    unknown: UnknownTime | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -93,21 +93,11 @@ class RentalOffer:
             told = [f"{'' if is_one else name + ': '}limited by {limit}" for name, limit in limits.items()]
             found += dict.fromkeys(told)
             found += [f"{name} is not in the estimate: {why}" for name, why in self.quote.not_quoted.items()]
-        elif self.of_any_job is not None and self.of_any_job.time_s is not None:
-            found.append(f"estimate: {self._any_job(self.of_any_job.time_s)}, as {self.no_quote}")
+        elif self.unknown is not None:
+            found.append(f"no estimate: it {self.unknown.words(self.no_quote)}")
         elif self.no_quote:
             found.append(f"no estimate: {self.no_quote}")
         return found
-
-    def _any_job(self, time_s: Interval) -> str:
-        """What jobs of any kind take, and cost on these machines."""
-        words = time_s.span(format_duration)
-        if self.costs:
-            cap_usd = self.recipe.budget.total_usd if self.recipe.budget is not None else None
-            low, high = (self.usd_per_hour / 3600 * each for each in (time_s.p5, time_s.p95))
-            low, high = (each if cap_usd is None else min(each, cap_usd) for each in (low, high))
-            words += f", {dollars(low)} to {dollars(high)}"
-        return f"{words}, what jobs of any kind take"
 
     def _what_prices_hold(self) -> str:
         rentals = [role.rentals[0] for plan in self.plans for role in plan.roles]

@@ -98,7 +98,7 @@ def plan_run(
         notes += tuple(f"{by}: {name}: {one.cluster.words()}" for name, one in chosen.experiments.items())
         recipe = with_clusters(recipe, chosen)
     settled = quoter.settle(recipe, recipe_path, environ)
-    quote, of_any_job, why = None, None, ""
+    quote, unknown, why = None, None, ""
     try:
         quote, why = quoter.estimate(settled, environ)
     except UsageError as reason:
@@ -106,13 +106,13 @@ def plan_run(
             raise
         why = one_line(reason)
     if quote is not None and quote.is_unknown:
-        quote, of_any_job = None, quote
+        unknown, quote = quote.unknown, None
     picks = _picks(quote) if quote is not None and candidate_offers.costs else {}
     picks |= _picks(chosen) if chosen is not None else {}
     available = replace(available_of(candidate_offers), memory=quoter.memory(settled, environ))
     plans = capped(settled, plan_clusters(settled, available, picks))
     check_total(settled, plans)
-    return replace(offer_of(pinned(settled, plans), plans, quote, why, notes), of_any_job=of_any_job)
+    return replace(offer_of(pinned(settled, plans), plans, quote, why, notes), unknown=unknown)
 
 
 def check_run(

@@ -17,9 +17,9 @@ from trainmaster.advisor.quote.quote import (
     Interval,
     NextMeasurement,
     Quote,
-    QuotedTarget,
     Rented,
 )
+from trainmaster.advisor.quote.quoted_target import QuotedTarget
 from trainmaster.api.remote.asking import asked, options_of, plan_of, quote_of
 from trainmaster.api.remote.protocol_parts import RemoteAdministration, sent_text
 from trainmaster.cli import opening

@@ -19,6 +19,7 @@ from trainmaster.advisor.quote.quote import (
     PlaceRow,
     Quote,
     Rented,
+    UnknownTime,
 )
 from trainmaster.service.places.place import Place
 from trainmaster.service.places.quote import quote_in_places
@@ -65,7 +66,11 @@ class Quoting:
             phases=(ExplainedPhase("machines", Interval(10, 10, 10), 0.0),),
             notes=(),
         )
-        return Quote({name: one}, one.time_s, one.cost_usd, catalogue=part.provider, notes=("of all",))
+        unknown = None if self.measurements else UnknownTime(Interval(10, 10, 10))
+        time_s, cost_usd = (None, None) if unknown else (one.time_s, one.cost_usd)
+        return Quote(
+            {name: one}, time_s, cost_usd, catalogue=part.provider, notes=("of all",), unknown=unknown
+        )
 
 
 def ask(_service: object, part: Recipe, _environ: object) -> Place:
@@ -105,7 +110,7 @@ def test_each_place_has_its_tasks_time_price_and_wait(
 
 
 def test_a_run_in_several_places_has_an_estimate(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before its user agrees to the price, which caps of teams rest on; if nothing is known, of any job."""
+    """Before its user agrees to the price, which caps of teams rest on; else it is told when it starts."""
     quoting = Quoting({"hosts": 60.0, "slurm": 100.0})
     have_places(monkeypatch, {"hosts": 0.0, "slurm": 30.0})
     settled = settled_place(
@@ -121,7 +126,7 @@ def test_a_run_in_several_places_has_an_estimate(service: Service, monkeypatch: 
     quoting.measurements = 0
     offer = plan_run(service, settled, Path("r.yaml"), {}, lambda _: None)  # type: ignore[arg-type, return-value]
     assert offer.quote is None
-    assert any("what jobs of any kind take, as nothing was measured" in line for line in offer.lines)
+    assert any("how long it runs is not known, as nothing was measured" in line for line in offer.lines)
 
 
 def test_what_it_tells_goes_to_scripts_and_back(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +148,20 @@ def test_limits_that_all_places_together_may_exceed_are_said(
     assert made.notes[:2] == (
         "it may take 8 min 12 s, and budget.deadline is 4 min",
         "it may cost $0.14, and budget.total is $0.10: no more is spent",
+    )
+
+
+@pytest.mark.parametrize(("total", "is_near"), [("$0.15", True), ("$0.20", False)])
+def test_what_a_run_keeps_of_its_budget_for_its_end_counts(
+    service: Service, monkeypatch: pytest.MonkeyPatch, total: str, is_near: bool
+) -> None:
+    made = quoted(
+        service, monkeypatch, Quoting({"hosts": 60.0, "slurm": 400.0}), f"budget: {{total: {total}}}\n"
+    )
+    told = [note for note in made.notes if "budget.total" in note]
+    assert bool(told) is is_near
+    assert all(
+        note.endswith("of budget.total ($0.15) is kept for its end: it may be ended before") for note in told
     )
 
 

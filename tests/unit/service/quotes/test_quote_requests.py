@@ -101,8 +101,9 @@ def test_what_is_unknown_of_a_teams_job_is_measured_on_one_machine_within_a_cap(
     work_once(service, quotes)
     answer = quotes.show(RED, QUOTE, asked)["answer"]
     assert "code of others is not measured" in answer["notes"][0]
-    assert (answer["measurements"], answer["total"]["time_s"]["p95"]) == (0, 72_000.0)
-    assert answer["total"]["cost_usd"]["p95"] == pytest.approx(20 * answer["cluster"]["usd_per_hour"], 1e-4)
+    assert (answer["measurements"], answer["total"]) == (0, {"time_s": None, "cost_usd": None})
+    assert 10 < answer["unknown"]["starts_s"]["p5"] < answer["unknown"]["starts_s"]["p95"] < 600
+    assert "machines" in {each["phase"] for each in answer["phases"]}
     assert answer["to_measure"]["main"]["provider"] == "aws"
     (run,) = quotes.measuring_runs(RED, asked)
     assert (run.experiment, run.instance, run.seconds) == ("main", "m4.large", 60.0)

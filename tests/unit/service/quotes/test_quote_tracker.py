@@ -147,19 +147,19 @@ def test_a_task_that_shows_no_steps_is_warned_of_once(tmp_path):
     assert "metrics.pattern" in lines[0]
 
 
-def test_a_first_run_is_told_once_what_any_job_takes_and_nothing_is_promised(tmp_path):
+def test_a_first_run_is_told_once_what_other_jobs_took_and_nothing_is_promised(tmp_path):
     world = World(tmp_path, others_s=lambda: [5.0, 400.0, 500.0])
     assert world.look(14) == []
     told = world.look(50)
-    what = "what your other jobs and jobs of any kind take: nothing is known of this one yet"
-    assert told == [f"estimate: 30 s to 20 h, {what}"]
+    others = "your 2 other jobs took 6 min 40 s to 8 min 20 s (what took so long)"
+    assert told == [f"no estimate: nothing is known of this job yet; {others}"]
     assert world.database.rows == []
     assert World(tmp_path / "next", others_s=lambda: [400.0], told_before=told).look(50) == []
     short = World(tmp_path / "short", others_s=lambda: [5.0, 9.0])
     assert short.look(50) == [], "no job of this home took so long"
 
 
-def test_a_first_run_that_shows_steps_is_not_told_what_any_job_takes(tmp_path):
+def test_a_first_run_that_shows_steps_is_not_told_what_other_jobs_took(tmp_path):
     world = World(tmp_path, others_s=lambda: [400.0], command="train {{steps}}", steps=100)
     assert [line.split(":")[0] for line in world.look(45, step_s=0.5)] == ["quote"]
 

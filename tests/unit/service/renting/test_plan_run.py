@@ -19,6 +19,7 @@ from trainmaster.advisor.quote.quote import (
     Interval,
     Quote,
     Rented,
+    UnknownTime,
 )
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home
@@ -229,16 +230,16 @@ def test_what_limits_several_experiments_says_which(world):
         assert [line for line in found.lines if "limited" in line] == told
 
 
-def test_what_jobs_of_any_kind_take_is_told_and_chooses_and_promises_nothing(world):
+def test_when_an_unknown_job_starts_is_told_and_chooses_and_promises_nothing(world):
     world.prices()
     any_kind = quoted("large", 1)
     one = replace(any_kind.main, measurements=0)
-    world.quote = replace(any_kind, experiments={"main": one}, time_s=Interval(36, 1200, 72_000))
+    starts = UnknownTime(Interval(36, 50, 90), "budget.total ends it at $2.00, after 20 h at most")
+    world.quote = replace(any_kind, experiments={"main": one}, time_s=None, cost_usd=None, unknown=starts)
     found = world.plan(world.recipe({"main": {}}, budget={"total": "$2"}))
     assert found.lines[0].startswith("main: 1 x small in r1")
-    assert found.lines[-1].startswith(
-        "estimate: 36 s to 20 h, $0.0012 to $2.00, what jobs of any kind take, as"
-    )
+    assert found.lines[-1].startswith("no estimate: it starts in 36 s to 1 min 30 s; how long it runs is not")
+    assert found.lines[-1].endswith("; budget.total ends it at $2.00, after 20 h at most")
     assert (found.quote, found.most_usd) == (None, 2.0)
     found.note_down(None, "run", 7.0)
 
