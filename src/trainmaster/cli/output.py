@@ -14,7 +14,7 @@ from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.metric_names import in_order, says_how_good
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason
-from trainmaster.spec.units import dollars, format_bytes, format_duration
+from trainmaster.spec.units import QUOTE_RESOLUTION, dollars, format_bytes, format_duration
 
 duration = format_duration
 T = TypeVar("T")
@@ -161,6 +161,8 @@ def quote_text(quote: dict[str, Any]) -> str:
     'quote: 1 min (50 s to 1 min 15 s), $0: kept (it took less: 48 s)'
     >>> quote_text({**said, "kept": False, "actual": {"time_s": 55, "cost_usd": 0.5}})
     'quote: 1 min (50 s to 1 min 15 s), $0: not kept (it cost more: $0.50)'
+    >>> quote_text({**said, "kept": False, "actual": {"time_s": 80, "cost_usd": 3e-7}})
+    'quote: 1 min (50 s to 1 min 15 s), $0: not kept (it took more: 1 min 20 s)'
     """
     span, amount = span_text(quote["time_s"]), dollars_text(quote["cost_usd"])
     word = "quote" if quote["kind"] == "binding" else quote["kind"]
@@ -178,7 +180,8 @@ def quote_text(quote: dict[str, Any]) -> str:
 
 def _is_beyond(interval: Mapping[str, float], came: float, *, is_less: bool) -> bool:
     """What is less breaks no quote, so of one that was not kept only what is more is said."""
-    return came < interval["p5"] if is_less else came > interval["p95"]
+    by = interval["p5"] - came if is_less else came - interval["p95"]
+    return by > QUOTE_RESOLUTION
 
 
 def phases_text(summary: Mapping[str, Any]) -> str:
