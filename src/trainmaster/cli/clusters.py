@@ -67,7 +67,7 @@ def _table(found: Sequence[dict[str, Any]]) -> str:
         if how is None:
             left = duration(max(one["kept_until"] - time.time(), 0.0))
             how = f"kept warm for {left} more by {one['run']}, which is over, {since}"
-        machines = ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "none yet"
+        machines = ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "none now"
         return [one["id"], one["provider"], machines, f"${one['usd_per_hour']:.4g}", how]
 
     return table(["cluster", "provider", "machines", "per hour", ""], [row(one) for one in found])

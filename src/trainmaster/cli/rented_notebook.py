@@ -112,7 +112,7 @@ class _Way:
             event.kind == "task" and event.after is State.RECOVERING for event in seen.events
         ):
             self.close()
-            say("that address is over; the next JupyterLab has another one, and only what the run had before")
+            say("that address is over: JupyterLab begins again, without what was written in it")
         if self._forward is None and seen.brief["state"] != State.DONE:
             self._open()
 
