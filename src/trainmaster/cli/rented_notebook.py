@@ -83,7 +83,11 @@ def lead_to_rented(client: ClientProtocol, run: str, usd_per_hour: float | None,
     """
     from trainmaster.cli.driving import attach
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # what was rented is given back first
+    # What was rented is given back first; a terminal that is closed leaves it, as one may come back to it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     way = _Way(client, run, usd_per_hour, as_json=as_json)
     try:
         return attach(client, run, as_json=as_json, look=way.look)

@@ -223,10 +223,10 @@ class Rented:
     """A `ClientProtocol` whose only run is a notebook that loses its first machine, then ends.
 
     Args:
-        interrupted: Ctrl-C comes when it is open.
+        interrupted: the signal that comes when it is open.
     """
 
-    def __init__(self, interrupted=False):
+    def __init__(self, interrupted=None):
         self.interrupted, self.ports, self.attempt, self.cancelled = interrupted, [], 0, False
 
     def brief(self, run):
@@ -248,7 +248,7 @@ class Rented:
                 self.attempt = attempt
                 yield Watched(events, self.brief(run), True)
                 if self.interrupted and attempt:
-                    raise KeyboardInterrupt
+                    os.kill(os.getpid(), self.interrupted)
         yield Watched((), {"state": "DONE", "driver": None}, True)
 
     def execute(self, run, member, words, files):
@@ -267,9 +267,11 @@ class Rented:
 
 @pytest.fixture
 def signals_as_before():
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as if who has started it had left it so
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.usefixtures("signals_as_before")
@@ -282,9 +284,10 @@ def test_another_machine_has_another_address(capsys):
 
 
 @pytest.mark.usefixtures("signals_as_before")
-def test_one_that_does_not_answer_at_its_end_is_cancelled():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_that_does_not_answer_at_its_end_is_cancelled(number):
     """Nothing listens at port 1."""
-    client = Rented(interrupted=True)
+    client = Rented(interrupted=number)
     lead_to_rented(client, "n-1", 0.5, as_json=False)
     assert client.cancelled
 
