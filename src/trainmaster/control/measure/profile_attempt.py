@@ -41,6 +41,10 @@ NOISE = "trainmaster.gradient_noise"
 _FIRST_REPORT = 0.25
 
 
+class NoStepsError(UsageError):
+    """A task ran for as long as it is measured, and showed no steps."""
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """How long an attempt is watched.
@@ -277,10 +281,10 @@ class ProfileAttempt:
                 return [line[:500] for line in lines[-_LOG_LINES:]]
         return []
 
-    def _no_steps(self, seconds: float) -> UsageError:
+    def _no_steps(self, seconds: float) -> NoStepsError:
         showed = "only one step" if self._trace.first_at is not None else "no step"
         key = f"{self._where}.metrics"
-        return UsageError(
+        return NoStepsError(
             f"{key}: the task ran for {seconds:.0f} s and showed {showed}, so its speed cannot be measured",
             "If it prints its steps, say how: metrics: {pattern: 'step (?P<step>\\d+)'}. Else let it call "
             'trainmaster.report(step=...), or append lines such as {"step": 120} to $TRAINMASTER_METRICS. '

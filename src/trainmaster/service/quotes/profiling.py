@@ -21,7 +21,7 @@ from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.checks.preflight import check_directories, check_machine, check_parts
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.recording import RecordedPhase
-from trainmaster.control.measure.profile_attempt import ProfileAttempt, Window
+from trainmaster.control.measure.profile_attempt import NoStepsError, ProfileAttempt, Window
 from trainmaster.control.measure.profile_place import ProfilePlace, clear_leftovers
 from trainmaster.control.measure.profile_progress import ProfileProgress
 from trainmaster.control.task.environment import base_environment
@@ -89,12 +89,12 @@ class Profiler:
             recipe_path: where it was read.
             environ: the caller's environment.
             experiments: names; None for all. One that needs what another leaves can only be measured if a run
-                of that one has left it: else `not_measured` says so.
+                of that one has left it: else `not_measured` says so, as it does of one that shows no steps.
             on_progress: called a few times a second.
             only: numbers of workers to measure of an experiment; without it all that there are to be.
 
         Raises:
-            UsageError: a task fails, cannot be set up, or shows no steps and does not end.
+            UsageError: a task fails, or cannot be set up.
             InterruptedByUser: only what had been measured is left; `Unmeasured` knows the rest.
             TrainmasterError: the node or the database cannot be used.
         """
@@ -184,7 +184,11 @@ class _Session:
         found = []
         with ProfilePlace(self._service.home, f"{self._recipe.name}-profile-{secrets.token_hex(4)}") as place:
             for number, variant in enumerate(variants):
-                found.append(self._attempt(place, number, variant, find_models))
+                try:
+                    found.append(self._attempt(place, number, variant, find_models))
+                except NoStepsError as reason:  # the others of the recipe can be quoted, and when it starts
+                    self._profiler.not_measured[name] = f"{reason.args[0]}. {reason.hint}"
+                    return found
                 self.kept += 1
                 key = self._fingerprint(variant.experiments[name]).exact
                 Unmeasured(self._service.home).put(key, shapes[number + 1 :])
