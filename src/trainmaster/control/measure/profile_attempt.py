@@ -42,7 +42,7 @@ _FIRST_REPORT = 0.25
 
 
 class NoStepsError(UsageError):
-    """A task ran for as long as it is measured, and showed no steps."""
+    """A task that is measured showed no steps until its time was over."""
 
 
 @dataclass(frozen=True, slots=True)
