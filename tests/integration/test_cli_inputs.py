@@ -126,7 +126,7 @@ def test_an_object_store_that_nobody_answers_for(tm, elsewhere):
 def test_code_that_is_too_large(tm, elsewhere):
     with (tm.work / "big.bin").open("wb") as file:
         file.truncate(150_000_000)
-    told(tm, elsewhere, "code: . has 150 MB; 100 MB is the limit", "big.bin")
+    told(tm, elsewhere, "code: . has 150 MB, more than the limit of 100 MB", "big.bin")
 
 
 def test_data_that_are_not_there(tm, elsewhere):

@@ -273,7 +273,8 @@ class _Scan:
         largest = ", ".join(f"{path} ({_size(size)})" for path, size in _largest(self._sizes))
         total = ("" if is_complete else "at least ") + _size(self._tree.total_bytes)
         return UsageError(
-            f"code: {self._source} has {total}; {_size(LIMIT_BYTES)} is the limit. The largest: {largest}.",
+            f"code: {self._source} has {total}, more than the limit of {_size(LIMIT_BYTES)}. "
+            f"The largest: {largest}.",
             "List in .gitignore what the program does not need, and give data sets as `data:`.",
         )
 

@@ -199,10 +199,15 @@ def refuse_unknown_keys(node: YamlNode, path: Path, problems: Problems, known: S
     for name, key in node.keys.items():
         if name not in known and not name.startswith("x-"):
             ours = _OTHER_WORDS.get(name.lower())
-            right = f"it is called '{ours}' here" if ours in known else problems.suggest(name, known)
-            of_experiment = "" if ours is None or ours in known else f"; an experiment has '{ours}' for it"
+            if name in _OTHER_WORDS.values():
+                right = "it is a key of an experiment: `experiments: {NAME: {" + name + ": ...}}`"
+            elif ours in known:
+                right = f"it is called '{ours}' here"
+            else:
+                right = problems.suggest(name, known)
+                right += "" if ours is None else f"; an experiment has '{ours}' for it"
             problems.misspelt |= {(*path, meant) for meant in known if f"'{meant}'" in right}
-            problems.add(key, (*path, name), f"unknown key '{shorten(name)}'; {right}{of_experiment}")
+            problems.add(key, (*path, name), f"unknown key '{shorten(name)}'; {right}")
 
 
 def suggest(word: str, known: Sequence[str]) -> str:

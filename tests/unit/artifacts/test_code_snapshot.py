@@ -181,7 +181,7 @@ class TestDirectory:
         with pytest.raises(UsageError) as caught:  # reading two terabytes of holes would never end
             take_snapshot(".", base, root)
         assert str(caught.value) == (
-            "code: . has 2000.1 GB; 100 MB is the limit. The largest: "
+            "code: . has 2000.1 GB, more than the limit of 100 MB. The largest: "
             "huge.bin (2000.0 GB), src/deep/raw/images.bin (60 MB), ckpt/ (59 MB).\n"
             "List in .gitignore what the program does not need, and give data sets as `data:`."
         )

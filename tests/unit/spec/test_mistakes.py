@@ -89,6 +89,10 @@ KEYS = {
         "image: python\n" + HEAD,
         "1:1: image: unknown key 'image'; known here: ",
     ),
+    "a key of an experiment above": (
+        "hardware: {cpus: 1}\n" + HEAD,
+        "1:1: hardware: unknown key 'hardware'; it is a key of an experiment: `experiments: ",
+    ),
     "an unknown key above": (
         HEAD + "bugdet: {}\n",
         "4:1: bugdet: unknown key 'bugdet'; did you mean 'budget'?",
