@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aws_stand_in import AwsBench, StandIn
 
 #: Long enough for a machine that does many other things.
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 COUNTERS = ("succeeded", "failed", "running", "waiting", "pruned", "skipped", "cancelled")
 
 
