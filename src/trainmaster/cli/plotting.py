@@ -117,7 +117,6 @@ def _colour(search: SearchResults, number: int, pruned: bool) -> tuple[str, floa
 
 
 def _curves(search: SearchResults, axes: Axes) -> None:
-
     for trial in search.trials:
         colour, width, depth = _colour(search, trial.number, trial.state is not TrialState.COMPLETE)
         alone = len(trial.curve) == 1

@@ -271,7 +271,6 @@ class RemoteClient:
         return self._to.get(f"/runs/{quoted(run)}")
 
     def highlights(self, run: str) -> Highlights:
-
         found = self._to.get(f"/runs/{quoted(run)}/highlights")
 
         def tasks(key: str) -> tuple[TaskLine, ...]:

@@ -99,7 +99,6 @@ class NodeImages(BroughtImages):
         }
 
     def _prepare(self, node: NodeAccess, context: TaskContext, name: str) -> tuple[Image, str]:
-
         own = None if context.is_foreign else self._find_own(name)  # this machine's may be private
         order = self._order(context, name)
         facts = node.result.facts

@@ -31,8 +31,6 @@ from trainmaster.spec.errors import (
     UsageError,
 )
 from trainmaster.spec.facts import Fact, RunFacts
-from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
-from trainmaster.volumes.packed.head import read_head
 
 if TYPE_CHECKING:
     from trainmaster.spec import DataSource
@@ -89,7 +87,6 @@ def parts_of(source: DataSource) -> list[DataRequirement]:
 
 
 def _stores_of(url: str) -> list[DataRequirement]:
-
     package = package_of(url)
     return [] if package is None else [DataRequirement(package)]
 
@@ -123,6 +120,9 @@ def require_volume(name: str, address: str) -> None:
         UsageError: there is no such volume, or no such version of it, or its store refuses our credentials.
         MissingPartError: it is a built-in set, and the library that it ships with is not installed.
     """
+    from trainmaster.volumes.packed.addresses import volume_address
+    from trainmaster.volumes.packed.head import read_head
+
     built_in = BUILT_IN.get(name.removeprefix(BUILT_IN_PREFIX))
     if built_in is not None and (name.startswith(BUILT_IN_PREFIX) or not built_in.part.missing):
         return
@@ -168,6 +168,9 @@ def pinned_volume(name: str, address: str, directory: Path, facts: RunFacts) -> 
 
 def _look(name: str, address: str, directory: Path) -> str:
     """The newest version of a volume, or the one that an earlier Trainmaster has seen."""
+    from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
+    from trainmaster.volumes.packed.head import read_head
+
     before = directory.with_name(directory.name + _PIN)
     if before.exists():
         return before.read_text()

@@ -305,7 +305,6 @@ class Driving:
         return Adapter(tracker, session.run, session.recipe, world.nodes, world.costs, resizer, told)
 
     def _tracker(self, snapshot: Path, world: World) -> QuoteTracker:
-
         opened, session = self.opened, self.session
         row, now = opened.database.run_row(session.run), HomeLoad.now()  # what it runs adds to that itself
         load = now.of(named_places(session.recipe))

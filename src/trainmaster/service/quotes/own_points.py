@@ -90,7 +90,6 @@ def _jobs(table: Table, recipe: Recipe) -> dict[str, list[int]]:
 
 
 def _measurement(table: Table, row: int, experiment: Experiment, catalogue: Catalogue) -> Measurement:
-
     point = table.point(row)
     if point.nodes is None:  # as the recipe would spread them
         point = replace(point, nodes=math.ceil(point.workers / workers_per_node(experiment)))

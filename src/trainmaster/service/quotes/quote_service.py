@@ -312,7 +312,6 @@ class Quoter:
         return with_workers(recipe, fixed)
 
     def _as_many_as_fit(self, experiment: Experiment, provider: str) -> int:
-
         allowed = allowed_workers(experiment)
         if not capabilities_of(provider).is_here:
             return allowed[0]
@@ -491,7 +490,6 @@ class Quoter:
         return replace(made, notes=(*made.notes, *self._stale(catalogue, options)))
 
     def _stale(self, catalogue: Catalogue, options: QuoteOptions) -> list[str]:
-
         today = datetime.now(UTC).date()
         old = catalogue.stale(today)
         if not old or options.allow_stale:
@@ -546,7 +544,6 @@ def _untold(quote: Quote, name: str) -> bool:
 
 
 def _has_length(experiment: Experiment, known: Knowledge) -> bool:
-
     if known.model is None or Workload.of(experiment, 0).has_length:
         return True
     return known.duration_s is not None

@@ -43,7 +43,6 @@ class RunDetails:
 
     @cached_property
     def _places(self) -> TaskPlaces:
-
         return TaskPlaces(self._service.database, self._service.files_of(self._run), self._run)
 
     def recipe(self) -> Recipe:

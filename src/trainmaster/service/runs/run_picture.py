@@ -132,7 +132,6 @@ def _points(curve: Curve) -> dict[str, list[float | None]]:
 
 
 def _curve(points: Mapping[str, Any]) -> Curve:
-
     values = (math.nan if value is None else value for value in points["values"])
     return Curve(zip(points["steps"], values, strict=True))
 
