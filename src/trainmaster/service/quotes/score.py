@@ -90,13 +90,16 @@ class Score:
     def line(self) -> str:
         """For people, beside a quote; empty if there is nothing to tell.
 
-        >>> Score(13, 11, 2, 12, 11, 0, 1, 1.4).line
-        'how good such quotes were: of 12 runs here, 11 came out inside the interval'
+        >>> Score(13, 12, 2, 12, 11, 1, 0, 1.4).line
+        'how good such quotes were: of 12 runs here, 11 came out inside the interval, 1 below it'
         """
         if not self.judged:
             return ""
         runs = f"{self.judged} run{'s' * (self.judged != 1)}"
-        return f"how good such quotes were: of {runs} here, {self.inside} came out inside the interval"
+        early = f", {self.early} below it" if self.early else ""
+        late = f", {self.late} above it" if self.late else ""
+        said = f"of {runs} here, {self.inside} came out inside the interval{early}{late}"
+        return f"how good such quotes were: {said}"
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``: shares are null where there was nothing to count."""

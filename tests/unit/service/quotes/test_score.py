@@ -48,7 +48,8 @@ def test_early_and_late_are_both_outside(database):
     assert (score.runs, score.kept, score.judged) == (4, 3, 4)
     assert (score.inside, score.early, score.late) == (1, 2, 1)
     assert score.time_width == 2.0
-    assert score.line == "how good such quotes were: of 4 runs here, 1 came out inside the interval"
+    sides = "1 came out inside the interval, 2 below it, 1 above it"
+    assert score.line == f"how good such quotes were: of 4 runs here, {sides}"
 
 
 def test_a_run_that_failed_is_not_kept_and_says_nothing_of_the_interval(database):
@@ -96,7 +97,7 @@ def test_the_line_is_of_like_quotes(database):
     said = "how good such quotes were: of {} here, {} came out inside the interval"
     assert score_line(database, "h", "estimate", "local") == said.format("1 run", 1)
     assert score_line(database, "h", "estimate") == said.format("2 runs", 2)
-    assert score_line(database, "h", "binding") == said.format("1 run", 0)
+    assert score_line(database, "h", "binding") == said.format("1 run", 0) + ", 1 above it"
 
 
 def test_the_report_is_by_kind_provider_and_job(database):
