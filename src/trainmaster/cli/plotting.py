@@ -339,7 +339,12 @@ def draw_quote(quote: Quote, name: str, file: Path) -> None:
     """
     drawable = [one for one in quote.experiments.values() if one.time_s and one.cost_usd]
     if not drawable:
-        raise UsageError(f"--plot: the policy {quote.policy} knows no times", "Leave --plot out.")
+        why = (
+            "nothing is known of the job yet"
+            if quote.unknown
+            else f"the policy {quote.policy} knows no times"
+        )
+        raise UsageError(f"--plot: {why}", "Leave --plot out.")
     with imports_of("plot", "--plot"):
         from matplotlib.figure import Figure
     figure = Figure(figsize=(7.0 * len(drawable), 4.6), layout="constrained")

@@ -116,14 +116,14 @@ def list_services(
     as_json: AsJson = False,
     over: Annotated[bool, typer.Option("--all", help="Also those that are over, behind the others.")] = False,
 ) -> None:
-    """List services that are not over."""
+    """List services that are not over; as JSON all, as REST does."""
     found = open_client().services.listed()
-    shown = [each for each in found if over or each["state"] != "DONE"]
+    shown = [each for each in found if over or as_json or each["state"] != "DONE"]
     none = "nothing is served yet: `trainmaster serve MODEL` serves a model"
     if found:
         none = "nothing is served now"
     show_list("services", shown, _table, none, as_json=as_json)
-    if len(shown) < len(found) and not as_json:
+    if len(shown) < len(found):
         say(f"left out: {len(found) - len(shown)} that ended; `trainmaster services --all` shows them")
 
 

@@ -374,10 +374,11 @@ def change(
             clusters = {experiment: taken["cluster"]}
         except (KeyError, IndexError):
             raise NotFoundError("the quote has no such cluster", "Quote it again.") from None
-        own = answer["experiments"][experiment]["cost_usd"]
-        # As uncertain as what was quoted, which has an interval.
-        width = own["p95"] / own["p50"] if own["p50"] else 1.0
-        most_usd += taken["cost_usd"] * width - own["p95"]
+        if cost:  # else something is not known, and this would cap all of it
+            own = answer["experiments"][experiment]["cost_usd"]
+            # As uncertain as what was quoted, which has an interval.
+            width = own["p95"] / own["p50"] if own["p50"] else 1.0
+            most_usd += taken["cost_usd"] * width - own["p95"]
     elif answer.get("policy") == QUOTE and not ask.parameter_server and not ask.catalogue:
         clusters = {}  # what is run is chosen as it was quoted
     for each, cluster in clusters.items():

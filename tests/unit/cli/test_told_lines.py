@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.advisor.quote.quote import ExplainedPhase, Interval
-from trainmaster.cli import labels, metrics, models, opening, output, run, volume
+from trainmaster.advisor.quote.quote import ExplainedPhase, Interval, UnknownTime
+from trainmaster.cli import labels, metrics, models, opening, output, run, services, volume
+from trainmaster.cli.plotting import draw_quote
 from trainmaster.cli.renting import explain
 from trainmaster.service.models.model_names import find_model
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -29,6 +31,25 @@ def test_of_several_models_the_commands_are_told(monkeypatch):
         "  trainmaster models get r-1/main/0 model",
         "  trainmaster models get r-1/main/1 model",
     ]
+
+
+def test_services_that_are_over_are_left_out_for_people_only(monkeypatch, capsys):
+    """A script gets what REST tells."""
+    over = {"name": "old", "state": "DONE", "version": None, "model": None, "replicas": [], "run": "r-1"}
+    client = SimpleNamespace(services=SimpleNamespace(listed=lambda: [over]))
+    monkeypatch.setattr(services, "open_client", lambda: client)
+    services.list_services(as_json=True, over=False)
+    said = capsys.readouterr()
+    assert ([each["name"] for each in json.loads(said.out)["services"]], said.err) == (["old"], "")
+    services.list_services(as_json=False, over=False)
+    said = capsys.readouterr()
+    assert (said.out, "left out: 1 that ended" in said.err) == ("", True)
+
+
+def test_a_picture_of_what_is_not_known_is_not_the_fault_of_a_policy():
+    unknown = SimpleNamespace(experiments={}, unknown=UnknownTime(Interval(1, 2, 3)), policy="quote")
+    with pytest.raises(UsageError, match="--plot: nothing is known of the job yet"):
+        draw_quote(unknown, "job", Path("a.svg"))
 
 
 def test_a_run_without_metrics_is_told_how_tasks_report(monkeypatch, capsys):

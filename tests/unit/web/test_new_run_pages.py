@@ -348,6 +348,11 @@ def test_a_quote_is_a_picture_from_which_a_cluster_is_taken(state, browser):
     for field in ('name="main" value="train.py"', 'name="steps" value="1000"', 'name="workers" value="auto"'):
         assert field in same, "what is changed there is written into the recipe, with all of these"
     assert browser.get(f"{place}/change?experiment=train&index=9").status_code == 404
+    place = browser.post("/new/quote", data={"recipe": RENTED}).headers["location"]
+    partly = json.dumps(answer() | {"total": {"time_s": None, "cost_usd": None}})
+    rows.end(state.service.database, rows.named(place.rpartition("/")[2]), 1e12, answer=partly, error=None)
+    taken = browser.get(f"{place}/change?experiment=train&index=0").text
+    assert re.search('name="max_usd"(?! value="[^"])', taken), "what all of it costs is not known"
 
 
 def test_a_quote_says_where_its_doubt_comes_from_and_what_a_minute_would_buy(state, browser):
@@ -591,6 +596,9 @@ def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tm
             "About 2 min and $0.02; 9 of 10 such runs: 1 min to 4 min, $0.01 to $0.05. "
             "Not in it: last: not measured yet."
         )
+        partly = replace(known, time_s=None, cost_usd=None)
+        monkeypatch.setattr(Quoter, "quote", lambda *_: partly)
+        assert said() == "No estimate: nothing is known of a part of it yet."
         refused = said(recipe=rented.replace("aws", "[hosts, lab]"))
         assert "No estimate: no place would give what this recipe asks for. hosts: no, there is no" in refused
         assert "lab: no, no lab is up" in refused

@@ -44,17 +44,23 @@ def quote_of_unknown(
         quoted[name] = ExperimentQuote(name, each, notes=(f"not measured: {why[name]}",), phases=told)
     roots = [each for name, each in starts.items() if not recipe.experiments[name].depends_on]
     first = min(roots or starts.values(), key=lambda one: one.p50)
-    usd_per_s = sum(each.usd_per_hour for each in clusters.values()) / 3600
-    return Quote(quoted, None, None, notes=notes, unknown=UnknownTime(first, _ends(recipe, usd_per_s)))
+    ends = ends_of(recipe, [each.usd_per_hour for each in clusters.values()])
+    return Quote(quoted, None, None, notes=notes, unknown=UnknownTime(first, ends))
 
 
-def _ends(recipe: Recipe, usd_per_s: float) -> str:
-    """What ends it, whatever it does."""
+def ends_of(recipe: Recipe, usd_per_hour: Sequence[float]) -> str:
+    """What ends it, whatever it does.
+
+    Args:
+        recipe: of the run.
+        usd_per_hour: of the cluster of each experiment; they may come one after the other.
+    """
     found = []
     budget = recipe.budget
-    if budget is not None and budget.total_usd is not None and usd_per_s:
-        longest = format_duration(budget.total_usd / usd_per_s)
-        found.append(f"budget.total ends it at {dollars(budget.total_usd)}, after {longest} at most")
+    if budget is not None and budget.total_usd is not None and any(usd_per_hour):
+        least = min(usd_per_hour)
+        longest = f", after {format_duration(budget.total_usd / least * 3600)} at most" if least else ""
+        found.append(f"budget.total ends it at {dollars(budget.total_usd)}{longest}")
     limits = {name: one.timeout_s for name, one in recipe.experiments.items() if one.timeout_s is not None}
     for name, timeout_s in limits.items():
         which = f"experiments.{name}.timeout" if len(recipe.experiments) > 1 else "timeout"

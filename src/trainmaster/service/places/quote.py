@@ -198,7 +198,7 @@ def _together(recipe: Recipe, parts: Sequence[_QuotedPart], rows: tuple[PlaceRow
     missing = services | {name: why for part in parts for name, why in part.quote.not_quoted.items()}
     quoted = {name for part in parts for name in part.recipe.experiments}
     alone = [f"{name} is not in this quote: {NO_END}" for name in services if name not in quoted]
-    usd_per_hour = max(one.cluster.usd_per_hour for one in found.values())
+    prices = [one.cluster.usd_per_hour for one in found.values()]
     wanted: dict[str, Any] = {}
     for part in parts:
         wanted = {**part.quote.to_measure, **wanted}
@@ -210,24 +210,30 @@ def _together(recipe: Recipe, parts: Sequence[_QuotedPart], rows: tuple[PlaceRow
         catalogue=", ".join(dict.fromkeys(each.catalogue for each in costing if each.catalogue)),
         as_of=min((each.as_of for each in costing if each.as_of), default=""),
         not_quoted={name: why for name, why in missing.items() if name not in spans},
-        notes=(*limit_notes(recipe, time_s, cost_usd, usd_per_hour), *_notes(parts), *alone),
+        notes=(*limit_notes(recipe, time_s, cost_usd, max(prices)), *_notes(parts), *alone),
         to_measure=wanted,
         places=rows,
-        unknown=_unknown(recipe, [part.quote for part in parts]),
+        unknown=_unknown(recipe, [part.quote for part in parts], prices),
     )
 
 
-def _unknown(recipe: Recipe, quotes: Sequence[Quote]) -> UnknownTime | None:
-    """What is said of the part with the first experiment; None if anything is known of one."""
+def _unknown(recipe: Recipe, quotes: Sequence[Quote], prices: Sequence[float]) -> UnknownTime | None:
+    """When the part with the first experiment starts, and what ends the run; None if a part is known."""
     if not all(each.is_unknown for each in quotes):
         return None
-    return next(each.unknown for name in recipe.order() for each in quotes if name in each.experiments)
+    from trainmaster.advisor.quote.unknown import ends_of
+
+    first = next(each.unknown for name in recipe.order() for each in quotes if name in each.experiments)
+    return first and replace(first, ends=ends_of(recipe, prices))
 
 
 def _notes(parts: Sequence[_QuotedPart]) -> list[str]:
     """Of all parts; what is not said of all of them with its place."""
     every = dict.fromkeys(note for part in parts for note in part.quote.notes)
     found = []
+    if (unknown := [part for part in parts if part.quote.is_unknown]) and len(unknown) < len(parts):
+        names = " and ".join(f"{name} at {part.place}" for part in unknown for name in part.quote.experiments)
+        found.append(f"nothing is known of {names} yet, so there is neither a time nor a cost of all of it")
     for note in every:
         own = [part.place for part in parts if note in part.quote.notes]
         found.append(note if len(own) == len(parts) else f"{', '.join(own)}: {note}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from trainmaster.advisor.quote.quote import (
     Rented,
     UnknownTime,
 )
+from trainmaster.advisor.quote.unknown import ends_of
 from trainmaster.service.places.place import Place
 from trainmaster.service.places.quote import quote_in_places
 from trainmaster.service.places.settling import settled_place
@@ -48,6 +50,7 @@ class Quoting:
     def __init__(self, seconds: dict[str, float], usd_per_hour: float = 0.5) -> None:
         self.seconds, self.usd_per_hour = seconds, usd_per_hour
         self.measurements = 1
+        self.unknown_at: tuple[str, ...] = ()
         self.asked: list[tuple[str, TaskShare]] = []
 
     def __call__(self, part: Recipe, options: QuoteOptions) -> Quote:
@@ -66,10 +69,12 @@ class Quoting:
             phases=(ExplainedPhase("machines", Interval(10, 10, 10), 0.0),),
             notes=(),
         )
-        unknown = None if self.measurements else UnknownTime(Interval(10, 10, 10))
-        time_s, cost_usd = (None, None) if unknown else (one.time_s, one.cost_usd)
+        unknown = None
+        if not self.measurements or part.provider in self.unknown_at:
+            unknown = UnknownTime(Interval(10, 10, 10))
+            one = replace(one, time_s=None, cost_usd=None, measurements=0)
         return Quote(
-            {name: one}, time_s, cost_usd, catalogue=part.provider, notes=("of all",), unknown=unknown
+            {name: one}, one.time_s, one.cost_usd, catalogue=part.provider, notes=("of all",), unknown=unknown
         )
 
 
@@ -163,6 +168,37 @@ def test_what_a_run_keeps_of_its_budget_for_its_end_counts(
     assert all(
         note.endswith("of budget.total ($0.15) is kept for its end: it may be ended before") for note in told
     )
+
+
+def test_what_is_not_known_of_one_place_leaves_all_of_it_without_an_interval_and_is_said(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quoting = Quoting({"hosts": 60.0, "slurm": 100.0})
+    quoting.unknown_at = ("slurm",)
+    made = quoted(service, monkeypatch, quoting)
+    assert (made.time_s, made.cost_usd, made.unknown) == (None, None, None)
+    assert made.notes[0].startswith("nothing is known of train at slurm yet, so there is neither a time nor")
+
+
+def test_what_ends_a_run_of_which_nothing_is_known_is_said_of_all_of_its_places(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quoting = Quoting({"hosts": 60.0, "slurm": 100.0})
+    quoting.measurements = 0
+    made = quoted(service, monkeypatch, quoting, "budget: {total: $2}\n")
+    assert made.unknown is not None
+    assert made.unknown.ends == "budget.total ends it at $2.00", "its hosts cost nothing"
+
+
+@pytest.mark.parametrize(
+    ("prices", "said"), [([0.0], ""), ([0.5], ", after 4 h at most"), ([1.0, 0.5], ", after 4 h at most")]
+)
+def test_the_longest_run_that_a_budget_pays_for_is_on_its_cheapest_machine(
+    prices: list[float], said: str
+) -> None:
+    """One experiment may wait for another: then they are not paid for at the same time."""
+    recipe = Recipe.from_text('name: a\nbudget: {total: $2}\nexperiments: {main: {command: "true"}}\n')
+    assert ends_of(recipe, prices) == (f"budget.total ends it at $2.00{said}" if said else "")
 
 
 RUNS, SERVES = 'command: "true"', "serve: {command: x}"
