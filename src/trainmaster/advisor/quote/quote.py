@@ -400,12 +400,14 @@ class UnknownTime:
     """Of a run of which nothing was measured.
 
     Attributes:
-        starts_s: seconds until the first members of its tasks start.
+        starts_s: seconds until the first members of its tasks start, without a queue.
         ends: what ends it at the latest, in words; empty if nothing does.
+        queue: how long its machines wait before that, in words; empty where there is no queue.
     """
 
     starts_s: Interval
     ends: str = ""
+    queue: str = ""
 
     def words(self, why: str = "") -> str:
         """For people.
@@ -414,6 +416,7 @@ class UnknownTime:
         'starts in 25 s to 40 s; how long it runs is not known, as code is new; timeout ends it after 1 h'
         """
         starts = self.starts_s.span(format_duration)
+        starts += f" (waits before that {self.queue})" if self.queue else ""
         because, ends = f", as {why}" if why else "", f"; {self.ends}" if self.ends else ""
         return f"starts in {starts}; how long it runs is not known{because}{ends}"
 
@@ -424,7 +427,7 @@ class UnknownTime:
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> UnknownTime:
         """From `as_dict`."""
-        return cls(Interval.of(found["starts_s"]), found["ends"])
+        return cls(Interval.of(found["starts_s"]), found["ends"], found["queue"])
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,9 @@ class Quoter:
         notes = (*others, *self._stale(catalogue, options))
         made = quote_of_unknown(recipe, clusters, before, missing, notes)
         as_of = catalogue.as_of.isoformat() if catalogue.as_of else ""
-        return replace(made, catalogue=catalogue.name, as_of=as_of)
+        queue = self._queue(recipe, made, market, environ)
+        unknown = made.unknown and replace(made.unknown, queue=queue.words if queue else "")
+        return replace(made, catalogue=catalogue.name, as_of=as_of, queue=queue, unknown=unknown)
 
     def _to_measure(
         self,

@@ -12,6 +12,7 @@ import pytest
 from fake_places import AWAY, FULL, RECIPE, REFUSED, SWEEP, have_places, open_places
 
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
+from trainmaster.api.remote.asking import quote_of
 from trainmaster.service.dry_run import dry_run
 from trainmaster.service.models.registry import Registry
 from trainmaster.service.places.checking import check_places
@@ -417,6 +418,21 @@ def test_a_quote_of_several_places_has_each_part(service: Service, monkeypatch: 
     assert made.unknown is not None
     assert made.time_s is None
     assert {row.place: row.tasks for row in made.places} == {"hosts": {"prepare": 1}, "ray": {"train": 1}}
+
+
+def test_what_waits_in_a_queue_says_so_also_where_nothing_is_known_of_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts so soon only once its machines are there."""
+    have_places(monkeypatch, {"slurm": 7200.0})
+    recipe = Recipe.from_text(RECIPE.format(places="slurm"))
+    planner = RunPlanner(service, {}, lambda _: None, lambda _: None, measures=False)
+    made = planner.quote(recipe, Path("recipe.yaml"), QuoteOptions(measures=False))
+    assert made.unknown is not None
+    assert " (waits before that 2 h " in made.unknown.words()
+    again = quote_of(made.as_dict()).unknown
+    assert again is not None
+    assert again.queue == made.unknown.queue
 
 
 def test_a_quote_has_the_table_of_all_places(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
