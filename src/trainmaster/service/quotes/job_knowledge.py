@@ -221,6 +221,8 @@ class JobKnowledge:
             if known.similar:
                 missing.pop(name, None)
         for name, known in found.items():
+            if name in missing and not is_elsewhere(known):  # with some numbers of workers it showed no steps
+                self.notes.append(f"{name}: not all of it could be measured: {missing[name]}")
             if is_elsewhere(known):
                 self.notes.append(f"{name}: {_elsewhere(known)}")
             if known.held > HELD:

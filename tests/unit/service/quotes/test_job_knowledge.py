@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,12 +12,17 @@ import pytest
 from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.knowledge import Knowledge, undisturbed
 from trainmaster.advisor.model.measurement import Measurement, Point
+from trainmaster.control.task.layout import Home
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.providers import Catalogue
+from trainmaster.service import Service
 from trainmaster.service.quotes.fingerprint import Fingerprint
-from trainmaster.service.quotes.history import History
+from trainmaster.service.quotes.history import History, new_row
 from trainmaster.service.quotes.job_knowledge import JobKnowledge, _helps_again, is_quiet
-from trainmaster.spec import Strategy
+from trainmaster.service.quotes.profiling import Profiler
+from trainmaster.service.quotes.quote_options import QuoteOptions
+from trainmaster.service.quotes.quote_service import Quoter
+from trainmaster.spec import Recipe, Strategy
 
 CALM = Measurement(Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.1), held=0.02)
 DISTURBED = replace(CALM, point=replace(CALM.point, step_time_s=0.2), held=0.5)
@@ -81,3 +88,21 @@ def test_what_was_measured_of_all_experiments_is_read_once(monkeypatch):
     assert asked == [recipe]
     assert jobs.known(recipe, "", builder) == {}
     assert asked == [recipe]
+
+
+def test_what_showed_no_steps_with_some_numbers_of_workers_is_said_beside_its_quote(tmp_path, monkeypatch):
+    (code := tmp_path / "code").mkdir()
+    recipe = Recipe.from_text("name: job\nexperiments: {main: {command: 'true'}}\n", directory=code)
+    home = Home(tmp_path / "h", tmp_path / "c", f"file://{tmp_path}/s", f"sqlite:///{tmp_path / 'd.db'}")
+    with closing(Service(home)) as service:
+
+        def measure(profiler, one, *_):
+            key = service.measurements(one)["main"].fingerprint
+            seen = Measurement(None, duration_s=60.0, startup_s=1.0, measured_at=1.0)
+            service.database.add_measurement(new_row("profile", key, "main", None, seen))
+            profiler.not_measured["main"] = "the task ran for 60 s and showed no step"
+
+        monkeypatch.setattr(Profiler, "measure", measure)
+        made = Quoter(service, lambda _: None).quote(recipe, Path("recipe.yaml"), {}, QuoteOptions())
+    assert made.time_s is not None
+    assert "main: not all of it could be measured: the task ran for 60 s and showed no step" in made.notes
