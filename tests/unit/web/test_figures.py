@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from trainmaster.web.figures import MAX_LINES, graph, parallel_coordinates
+from trainmaster.web.recommend import workers_figure
 
 
 def test_experiments_stand_right_of_what_they_wait_for():
@@ -43,3 +44,8 @@ def test_lines_lie_by_value_by_logarithm_and_by_word():
 def test_values_that_are_no_numbers_do_not_break_a_picture():
     rows = [({"lr": float("nan"), "loss": None}, 0), ({"lr": True, "loss": 2.0}, 1)]
     assert parallel_coordinates(["lr", "loss"], rows) is not None
+
+
+def test_the_time_of_machines_begins_at_zero_in_round_numbers():
+    figure = workers_figure([{"workers": 1, "time_s": 0.5, "low_s": 0.4, "high_s": 0.6, "is_measured": True}])
+    assert [tick.text for tick in figure["ticks"]] == ["0 s", "0.2 s", "0.4 s", "0.6 s"]
