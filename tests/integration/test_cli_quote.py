@@ -48,7 +48,7 @@ def test_a_training_is_measured_quoted_and_the_quote_is_kept(tm):
     assert "main: measuring" in first.err
     # What else goes on on a test machine holds its processors, and makes it wider.
     held = found["experiments"]["main"]["measured"][0]["held"]
-    assert 11 * (1 - held) < found["time_s"]["p5"] <= found["time_s"]["p50"] <= found["time_s"]["p95"]
+    assert 10 * (1 - held) < found["time_s"]["p5"] <= found["time_s"]["p50"] <= found["time_s"]["p95"]
     assert found["step_time_s"]["p50"] == pytest.approx(0.02, rel=0.25)
     assert found["cost_usd"] == {"p5": 0.0, "p50": 0.0, "p95": 0.0}
     assert found["cluster"]["worker"]["count"] == 1
@@ -165,9 +165,11 @@ def test_tasks_without_steps_are_quoted_by_how_long_they_take(tm):
 
 def test_a_script_that_shows_no_steps_is_told_how(tm):
     recipe = tm.task("sleep 60", profile={"seconds": "1s"})
-    answer = quote(tm, recipe, code=2)
+    answer = quote(tm, recipe)
     assert "metrics" in answer.err
     assert "report" in answer.err
+    assert answer.json["total"]["time_s"] is None
+    assert answer.json["unknown"]["starts_s"]["p5"] > 0
     tm.until_quiet()
 
 

@@ -27,7 +27,7 @@ def client(tmp_path):
 
 
 def planned(client, monkeypatch, **found):
-    def plan(self, recipe, path, *, allow_stale, can_agree):
+    def plan(self, recipe, path, *, allow_stale, can_agree, measure_first):
         self._tell("note: one")
         return PlannedRun(recipe, path, OFFER, **found)
 
