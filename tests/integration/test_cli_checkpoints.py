@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
+
+from trainmaster.service.apps.rented_notebook import rented_notebook_recipe
 
 #: Counts steps in its checkpoint; ``$NOTES/starts`` tells where each attempt began.
 COUNTER = """
@@ -192,3 +195,52 @@ def test_a_script_that_says_nothing_keeps_what_it_saved(tm):
     run = tm.run(tm.task(command, retries=4))["run"]
     assert tm.status(run)["reason"] == "SUCCEEDED"
     assert not (tm.home / "runs" / run / "tasks" / "main" / "0" / "5").exists()
+
+
+#: In the place of JupyterLab in a notebook on a rented machine.
+NOTEBOOK = """
+    import os, pathlib, time
+
+    def main():
+        notes, written = pathlib.Path(os.environ["NOTES"]), pathlib.Path("mine.ipynb")
+        with (notes / "starts").open("a") as file:
+            file.write(f"{os.environ['TRAINMASTER_ATTEMPT']} {os.getpid()} {written.exists()}\\n")
+        written.write_text("cells")
+        pathlib.Path("code/old.py").unlink(missing_ok=True)
+        while not (notes / "finish").exists():
+            time.sleep(0.02)
+"""
+
+
+def test_a_rented_notebook_begins_again_with_what_was_written(tm):
+    for name, text in {
+        "jupyter_server/base/handlers.py": "class APIHandler:\n    update_api_activity = None\n",
+        "jupyter_server/serverapp.py": "class ServerApp: pass\n",
+        "jupyterlab/labapp.py": NOTEBOOK,
+        "tornado/ioloop.py": "PeriodicCallback = None\n",
+    }.items():
+        tm.write(f"stand_in/{name}", text)
+    tm.write("old.py", "")
+    text, _ = rented_notebook_recipe("local", {}, 60.0)
+    recipe = json.loads(text)
+    notebook = recipe["experiments"]["notebook"]
+    assert "EVERY_S = 180" in notebook["command"]
+    notebook["command"] = notebook["command"].replace("EVERY_S = 180", "EVERY_S = 0.2")
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    notebook["setup"] = f'cp -R stand_in/. "$(python -c "{where}")"'
+    notebook["checkpoint"]["every"], notebook["retries"] = "0.3s", 1
+    call = tm.start("run", tm.recipe(recipe), "--json")
+    run = call.run_id()
+    tm.until_marks("starts")
+    store = tm.home / "store" / "checkpoints" / run
+    tm.until(lambda: any(store.rglob("manifest.json")), "what was written is kept")
+    os.kill(starts(tm)[0][1], signal.SIGKILL)
+    tm.until_marks("starts", 2)
+    (tm.notes / "finish").touch()
+    assert tm.summary(call.wait(0))["reason"] == "SUCCEEDED"
+    assert [(attempt, found) for attempt, _, found in starts(tm)] == [(1, "False"), (2, "True")]
+    tm.call("models", "get", run, tm.root / "model")
+    assert (tm.root / "model" / "mine.ipynb").read_text() == "cells"
+    assert (tm.root / "model" / "code" / "recipe.yaml").exists()
+    assert not (tm.root / "model" / "code" / "old.py").exists()
+    assert not list(store.rglob("manifest.json"))

@@ -20,16 +20,29 @@ pip install jupyterlab || {
 """
 #: In quotation marks of the shell. What open pages ask for again and again is no use, or it would
 #: never end. Jupyter itself looks once a minute whether nothing was done, and the machine costs meanwhile.
-#: A model with links that lead out of it cannot be saved; the copy of the code has those to data.
+#: Links that lead out cannot be saved; the copy of the code has those to data.
+#:
+#: What is written is copied into the directory of checkpoints, with which the next attempt begins: one in
+#: which kernels write without a pause would never stand still. Each checkpoint is sent whole, so they are
+#: neither large nor frequent.
 PROGRAM: Final = """
 import os
+import shutil
+import stat
+import threading
+from contextlib import suppress
 from jupyter_server.base.handlers import APIHandler
 from jupyter_server.serverapp import ServerApp
 from jupyterlab.labapp import main
 from tornado.ioloop import PeriodicCallback
 
+EVERY_S = 180
+MOST_BYTES = 512 << 20
 note_use = APIHandler.update_api_activity
-here = os.path.realpath(".")
+code, here = os.getcwd(), os.path.realpath(os.environ["TRAINMASTER_OUTPUT_DIR"])
+saved = os.path.realpath(os.environ["TRAINMASTER_CHECKPOINT_DIR"])
+part = os.path.join(saved, ".notebook-part")
+over, told = threading.Event(), set()
 
 
 def note_what_users_do(handler):
@@ -39,35 +52,99 @@ def note_what_users_do(handler):
         note_use(handler)
 
 
-def leads_out(link):
-    is_inside = os.path.realpath(link).startswith(here + os.sep)
-    return os.path.islink(link) and (os.path.isabs(os.readlink(link)) or not is_inside)
+def below(top):
+    for place, folders, files in os.walk(top):
+        yield from [os.path.join(place, name) for name in folders + files]
+
+
+def leads_out(link, top):
+    if not os.path.islink(link):
+        return False
+    return os.path.isabs(os.readlink(link)) or not os.path.realpath(link).startswith(top + os.sep)
+
+
+def begin():
+    with suppress(OSError):
+        os.unlink(part)
+    shutil.copytree(saved, here, symlinks=True, dirs_exist_ok=True)
+    for link in below(code):
+        there = os.path.join(here, "code", os.path.relpath(link, code))
+        with suppress(OSError):
+            if leads_out(link, code) and not os.path.lexists(there):
+                os.makedirs(os.path.dirname(there), exist_ok=True)
+                os.symlink(os.readlink(link), there)
+
+
+def seen(path):
+    with suppress(OSError):
+        found = os.lstat(path)
+        return stat.S_IFMT(found.st_mode), found.st_size, found.st_mtime_ns
+
+
+def keep():
+    left, kept = MOST_BYTES, {}
+    found = [(seen(path), path) for path in below(here) if not leads_out(path, here)]
+    files = [each for each in found if each[0] and each[0][0] in (stat.S_IFREG, stat.S_IFLNK)]
+    for (_, size, _), path in sorted(files, key=lambda each: each[0][1]):
+        left -= size
+        if left >= 0:
+            kept[os.path.join(saved, os.path.relpath(path, here))] = path
+        elif path not in told:
+            told.add(path)
+            print("kept at the end only, as it is large:", ascii(path), flush=True)
+    for path in reversed(list(below(saved))):
+        with suppress(OSError):
+            if os.path.isdir(path) and not os.path.islink(path):
+                os.rmdir(path)
+            elif path not in kept:
+                os.unlink(path)
+    for there, path in kept.items():
+        with suppress(OSError):
+            before = seen(path)
+            if before != seen(there):
+                os.makedirs(os.path.dirname(there), exist_ok=True)
+                shutil.copy2(path, part, follow_symlinks=False)
+                if seen(path) == before:
+                    os.replace(part, there)
+                else:
+                    os.unlink(part)
+
+
+def keep_on():
+    while not over.wait(EVERY_S):
+        with suppress(OSError):
+            keep()
 
 
 APIHandler.update_api_activity = note_what_users_do
 ServerApp.init_shutdown_no_activity = lambda app: PeriodicCallback(app.shutdown_no_activity, 5000).start()
+begin()
+os.chdir(here)
+threading.Thread(target=keep_on, daemon=True).start()
 try:
     main()
 finally:
-    for place, folders, files in os.walk(here):
-        for link in filter(leads_out, [os.path.join(place, name) for name in folders + files]):
-            print("not kept, as it leads elsewhere:", link, flush=True)
-            os.unlink(link)
+    over.set()
+    for link in [path for path in below(here) if leads_out(path, here)]:
+        print("not kept, as it leads elsewhere:", link, flush=True)
+        os.unlink(link)
 """
 # A token that it is given is not in what it prints. Isolated, as modules of the user's code may be named like
 # those that it imports.
 _COMMAND: Final = """\
-cp -R . "$TRAINMASTER_OUTPUT_DIR/code"
+rm -rf {facts}
+[ -n "$(ls -A "$TRAINMASTER_CHECKPOINT_DIR")" ] || cp -R . "$TRAINMASTER_OUTPUT_DIR/code"
 umask 077
 export JUPYTER_RUNTIME_DIR="$PWD/{facts}" JUPYTER_NO_CONFIG=1
 JUPYTER_TOKEN="$(python -I -c 'import secrets; print(secrets.token_hex(24))')"
 export JUPYTER_TOKEN
-cd "$TRAINMASTER_OUTPUT_DIR"
 exec python -I -c '{program}' --no-browser --allow-root --ServerApp.ip=127.0.0.1 --ServerApp.port=0 \\
-  --ServerApp.root_dir="$PWD" --ServerApp.shutdown_no_activity_timeout={idle_s:.0f} \\
+  --ServerApp.root_dir="$TRAINMASTER_OUTPUT_DIR" --ServerApp.shutdown_no_activity_timeout={idle_s:.0f} \\
   --ServerApp.terminals_enabled=False --MappingKernelManager.cull_idle_timeout={idle_s:.0f} \\
   --MappingKernelManager.cull_interval=5 --MappingKernelManager.cull_connected=True
 """
+#: The copy changes more seldom: there is time to send it. At the end the model has all of it.
+_CHECKPOINT: Final = {"every": "60s", "keep_after": 0}
 _SOURCES: Final = {"volume": "volume", "url": "url", "sha256": "sha256", "model": "model", "at": "at"}
 
 
@@ -103,6 +180,7 @@ def rented_notebook_recipe(
     secrets = [name for name, is_plain, _ in _split(variables) if not is_plain]
     found |= {
         "setup": setup,
+        "checkpoint": _CHECKPOINT,
         "env": {name: env[name] for name in env if name not in secrets},
         "secrets": secrets,
     }

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from trainmaster.api.proxy.headers import UpstreamTarget
 from trainmaster.api.results import Model, Watched
+from trainmaster.artifacts.tree import parts_listing
 from trainmaster.cli.rented_notebook import _models, _print_address, is_rented_notebook, lead_to_rented
 from trainmaster.service.apps.app_access import NOTEBOOK_POLLS
 from trainmaster.service.apps.rented_notebook import PROGRAM, rented_notebook_recipe
@@ -57,6 +60,7 @@ def test_it_has_the_code_data_models_and_environment_of_the_last_experiment(tmp_
     }
     assert [note.split(":")[0] for note in notes] == ["data.old", "data.near"]
     assert (notebook.hardware.gpu, notebook.hardware.spot) == ("v100", False)
+    assert (notebook.checkpoint.every_s, notebook.checkpoint.keep_after) == (60.0, 0)
     assert "shutdown_no_activity_timeout=1800 " in notebook.command
 
 
@@ -139,17 +143,17 @@ class Handler:
         ("PUT", "lab/api/settings/theme", 1),
     ],
 )
-def test_what_its_pages_ask_for_by_themselves_is_no_use(monkeypatch, tmp_path, method, path, uses):
-    monkeypatch.chdir(tmp_path)
+def test_what_its_pages_ask_for_by_themselves_is_no_use(ran, method, path, uses):
     assert UpstreamTarget("nb-1", 8888, polls=NOTEBOOK_POLLS).is_poll(method.encode(), path.encode()) == (
         not uses
     )
-    handler = ran(monkeypatch, lambda: None)(method, path)
+    ran(lambda: None)
+    handler = sys.modules["jupyter_server.base.handlers"].APIHandler(method, path)
     handler.update_api_activity()
     assert handler.uses == uses
 
 
-def test_links_that_lead_elsewhere_go_at_its_end(monkeypatch, tmp_path):
+def test_links_that_lead_elsewhere_go_at_its_end(ran, tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").touch()
     output = tmp_path / "output"
@@ -163,12 +167,87 @@ def test_links_that_lead_elsewhere_go_at_its_end(monkeypatch, tmp_path):
         (output / "code" / "part" / "same.py").symlink_to("../train.py")
         raise SystemExit(0)
 
-    monkeypatch.chdir(output)
     with pytest.raises(SystemExit):
-        ran(monkeypatch, write)
-    kept = [path.relative_to(output).as_posix() for path in output.rglob("*")]
-    assert sorted(kept) == ["code", "code/part", "code/part/same.py", "code/train.py"]
+        ran(write)
+    assert below(output) == ["code", "code/part", "code/part/same.py", "code/train.py"]
     assert (tmp_path / "photos" / "a.jpg").exists()
+
+
+def test_what_is_written_is_kept_meanwhile_and_the_next_attempt_begins_with_it(ran, tmp_path):
+    output, kept = tmp_path / "output", tmp_path / "kept"
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "work" / "photos").symlink_to(tmp_path / "photos")
+    (output / "code").mkdir()
+    (output / "code" / "photos").symlink_to(tmp_path / "photos")
+    for name in ("train.py", "old.py"):
+        (output / "code" / name).write_text(name)
+
+    def write():
+        assert below(kept) == ["code", "code/old.py", "code/train.py"]
+        (output / "code" / "old.py").unlink()
+        (output / "code" / "train.py").write_text("changed")
+        (output / "mine").mkdir()
+        (output / "mine" / "a.ipynb").write_text("cells")
+        (output / "mine" / "same").symlink_to("a.ipynb")
+        os.mkfifo(output / "pipe")
+
+    ran(lambda: (ran.keep(), write(), ran.keep(), ran.keep()))
+    assert below(kept) == ["code", "code/train.py", "mine", "mine/a.ipynb", "mine/same"]
+    before = parts_listing({"": kept})
+    shutil.rmtree(output)
+    output.mkdir()
+
+    def look():
+        assert below(output) == ["code", "code/photos", "code/train.py", "mine", "mine/a.ipynb", "mine/same"]
+        assert (output / "code" / "train.py").read_text() == "changed"
+        assert (output / "mine" / "same").read_text() == "cells"
+        ran.keep()
+        assert parts_listing({"": kept}) == before  # nothing is to be published again
+        (output / "mine" / "a.ipynb").unlink()
+        (output / "mine" / "same").unlink()
+        (output / "mine").rmdir()
+        (output / "mine").write_text("a file now")
+        ran.keep()
+
+    ran(look)
+    assert below(kept) == ["code", "code/train.py", "mine"]
+
+
+def test_what_is_large_is_kept_at_the_end_only(ran, tmp_path, capsys):
+    def write():
+        for name, size in (("a", 900), ("b", 60), ("c", 30)):
+            (tmp_path / "output" / name).write_bytes(b"x" * size)
+        ran.keep()
+        ran.keep()
+
+    ran(write, MOST_BYTES=100)
+    assert below(tmp_path / "kept") == ["b", "c"]
+    assert capsys.readouterr().out.count("as it is large") == 1
+
+
+def test_a_file_that_is_written_meanwhile_stays_as_it_was_kept(ran, tmp_path, monkeypatch):
+    log, copy = tmp_path / "output" / "log", shutil.copy2
+
+    def slow(source, target, **options):
+        copy(source, target, **options)
+        if source == os.fspath(log):
+            log.write_text("half of what")
+
+    def write():
+        log.write_text("first")
+        ran.keep()
+        log.write_text("half")
+        (tmp_path / "output" / "other").touch()
+        monkeypatch.setattr(shutil, "copy2", slow)
+        ran.keep()
+
+    ran(write)
+    assert below(tmp_path / "kept") == ["log", "other"]
+    assert (tmp_path / "kept" / "log").read_text() == "first"
+
+
+def below(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
 class Server:
@@ -190,26 +269,48 @@ class Periodic:
         Periodic.started += (self.what,)
 
 
-def test_its_end_is_looked_for_often(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_its_end_is_looked_for_often(ran, monkeypatch):
     monkeypatch.setattr(Periodic, "started", ())
-    ran(monkeypatch, lambda: Server().init_shutdown_no_activity())
+    ran(lambda: sys.modules["jupyter_server.serverapp"].ServerApp().init_shutdown_no_activity())
     assert Periodic.started == (("shutdown_no_activity", 5000),)
 
 
-def ran(monkeypatch, main):
-    """Have its program run with a server that is none; the class of the handlers then."""
+class Ran:
+    """Has its program run with a server that is none."""
+
+    keep = None
+
+    def __init__(self, monkeypatch):
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, main, **limits):
+        names = {}
+
+        def begun():
+            names.update(limits)
+            self.keep = names["keep"]
+            main()
+
+        sys.modules["jupyterlab.labapp"].main = begun
+        with self._monkeypatch.context() as meanwhile:
+            meanwhile.chdir(Path(os.environ["TRAINMASTER_OUTPUT_DIR"]).parent / "work")
+            exec(PROGRAM, names)
+
+
+@pytest.fixture
+def ran(monkeypatch, tmp_path):
+    for name, variable in (("work", ""), ("output", "OUTPUT"), ("kept", "CHECKPOINT")):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(f"TRAINMASTER_{variable}_DIR", os.fspath(tmp_path / name))
     server, others = "jupyter_server", ("jupyterlab", "jupyterlab.labapp", "tornado", "tornado.ioloop")
     names = (server, f"{server}.base", f"{server}.base.handlers", f"{server}.serverapp")
     modules = {name: ModuleType(name) for name in (*names, *others)}
     modules["jupyter_server.base.handlers"].APIHandler = type("Ours", (Handler,), {})
-    modules["jupyter_server.serverapp"].ServerApp = Server
+    modules["jupyter_server.serverapp"].ServerApp = type("OurServer", (Server,), {})
     modules["tornado.ioloop"].PeriodicCallback = Periodic
-    modules["jupyterlab.labapp"].main = main
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    exec(PROGRAM, {})
-    return modules["jupyter_server.base.handlers"].APIHandler
+    return Ran(monkeypatch)
 
 
 def test_its_command_is_quoted_whole(tmp_path):
