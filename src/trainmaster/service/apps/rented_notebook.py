@@ -24,7 +24,7 @@ pip install jupyterlab || {
 #:
 #: What is written is copied into the directory of checkpoints, with which the next attempt begins: one in
 #: which kernels write without a pause would never stand still. Each checkpoint is sent whole, so they are
-#: neither large nor frequent.
+#: neither large nor frequent. The code comes first, then notebooks before what lies deep in an environment.
 PROGRAM: Final = """
 import os
 import shutil
@@ -37,12 +37,12 @@ from jupyterlab.labapp import main
 from tornado.ioloop import PeriodicCallback
 
 EVERY_S = 180
-MOST_BYTES = 512 << 20
+MOST_BYTES, MOST_FILES = 512 << 20, 5000
 note_use = APIHandler.update_api_activity
 code, here = os.getcwd(), os.path.realpath(os.environ["TRAINMASTER_OUTPUT_DIR"])
 saved = os.path.realpath(os.environ["TRAINMASTER_CHECKPOINT_DIR"])
 part = os.path.join(saved, ".notebook-part")
-over, told = threading.Event(), set()
+over, told = threading.Event(), [0]
 
 
 def note_what_users_do(handler):
@@ -81,17 +81,25 @@ def seen(path):
         return stat.S_IFMT(found.st_mode), found.st_size, found.st_mtime_ns
 
 
+def rank(each):
+    (_, size, _), path = each
+    brought = os.path.join(code, os.path.relpath(path, os.path.join(here, "code")))
+    return not os.path.lexists(brought), path.count(os.sep), size, path
+
+
 def keep():
-    left, kept = MOST_BYTES, {}
+    left, kept, out = MOST_BYTES, {}, []
     found = [(seen(path), path) for path in below(here) if not leads_out(path, here)]
     files = [each for each in found if each[0] and each[0][0] in (stat.S_IFREG, stat.S_IFLNK)]
-    for (_, size, _), path in sorted(files, key=lambda each: each[0][1]):
-        left -= size
-        if left >= 0:
+    for (_, size, _), path in sorted(files, key=rank):
+        if size <= left and len(kept) < MOST_FILES:
+            left -= size
             kept[os.path.join(saved, os.path.relpath(path, here))] = path
-        elif path not in told:
-            told.add(path)
-            print("kept at the end only, as it is large:", ascii(path), flush=True)
+        else:
+            out.append(path)
+    if len(out) > told[-1]:
+        told.append(len(out))
+        print("too much to keep before the end:", len(out), "files, such as", ascii(out[0]), flush=True)
     for path in reversed(list(below(saved))):
         with suppress(OSError):
             if os.path.isdir(path) and not os.path.islink(path):

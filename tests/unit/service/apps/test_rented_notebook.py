@@ -213,16 +213,23 @@ def test_what_is_written_is_kept_meanwhile_and_the_next_attempt_begins_with_it(r
     assert below(kept) == ["code", "code/train.py", "mine"]
 
 
-def test_what_is_large_is_kept_at_the_end_only(ran, tmp_path, capsys):
+def test_what_is_too_much_is_kept_at_the_end_only(ran, tmp_path, capsys):
     def write():
-        for name, size in (("a", 900), ("b", 60), ("c", 30)):
+        (tmp_path / "work" / "part").mkdir()
+        (tmp_path / "work" / "part" / "of.py").touch()
+        for folder in ("code/part", "env/lib"):
+            (tmp_path / "output" / folder).mkdir(parents=True)
+        (tmp_path / "output" / "code" / "part" / "of.py").write_text("changed")
+        for name, size in (("a", 900), ("b", 60), ("env/c", 30), ("env/lib/d", 1), ("env/lib/e", 1)):
             (tmp_path / "output" / name).write_bytes(b"x" * size)
         ran.keep()
         ran.keep()
 
-    ran(write, MOST_BYTES=100)
-    assert below(tmp_path / "kept") == ["b", "c"]
-    assert capsys.readouterr().out.count("as it is large") == 1
+    ran(write, MOST_BYTES=100, MOST_FILES=4)
+    kept = below(tmp_path / "kept")
+    assert kept == ["b", "code", "code/part", "code/part/of.py", "env", "env/c", "env/lib", "env/lib/d"]
+    (said,) = capsys.readouterr().out.splitlines()
+    assert said.startswith("too much to keep before the end: 2 files, such as ")
 
 
 def test_a_file_that_is_written_meanwhile_stays_as_it_was_kept(ran, tmp_path, monkeypatch):
