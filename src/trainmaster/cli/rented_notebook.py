@@ -116,7 +116,7 @@ class _Way:
             event.kind == "task" and event.after is State.RECOVERING for event in seen.events
         ):
             self.close()
-            say("that address is over: JupyterLab begins again, with what you had written some minutes ago")
+            say("that address is over: JupyterLab begins again, with what you wrote but for the last minutes")
         if self._forward is None and seen.brief["state"] != State.DONE:
             self._open()
 
