@@ -128,11 +128,15 @@ APIHandler.update_api_activity = note_what_users_do
 ServerApp.init_shutdown_no_activity = lambda app: PeriodicCallback(app.shutdown_no_activity, 5000).start()
 begin()
 os.chdir(here)
-threading.Thread(target=keep_on, daemon=True).start()
+keeper = threading.Thread(target=keep_on, daemon=True)
+keeper.start()
 try:
     main()
 finally:
     over.set()
+    keeper.join()
+    with suppress(OSError):
+        keep()
     for link in [path for path in below(here) if leads_out(path, here)]:
         print("not kept, as it leads elsewhere:", link, flush=True)
         os.unlink(link)
