@@ -88,18 +88,18 @@ def lead_to_rented(client: ClientProtocol, run: str, usd_per_hour: float | None,
         signal.signal(number, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    way = _Way(client, run, usd_per_hour, as_json=as_json)
+    forward = _NotebookForward(client, run, usd_per_hour, as_json=as_json)
     try:
-        return attach(client, run, as_json=as_json, look=way.look)
+        return attach(client, run, as_json=as_json, look=forward.look)
     except KeyboardInterrupt:
-        if not way.end():
+        if not forward.end():
             client.cancel(run)
     finally:
-        way.close()
+        forward.close()
     return attach(client, run, as_json=as_json)
 
 
-class _Way:
+class _NotebookForward:
     """From a port of this machine to JupyterLab, on whichever machine that is now."""
 
     def __init__(
