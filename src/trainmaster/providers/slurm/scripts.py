@@ -88,11 +88,13 @@ $*
 END_OF_CONFIG
 unset TM_HOST_KEY
 @FUNCTIONS@
-ours() { grep -lF -- "$dir/" /proc/[0-9]*/cmdline 2>/dev/null | cut -d / -f 3; }
+left_here() { # read by grep, the directory is no word of its command: it would find itself
+  printf %s "$dir/" | grep -lFf - /proc/[0-9]*/cmdline 2>/dev/null | cut -d / -f 3
+}
 clean() { # with what a run has left here: some sites lose sight of what has left its parent
-  trap '' TERM USR2; kill $server $! $(ours)
-  for second in 1 2 3 4 5 6 7; do [ -n "$(ours)" ] || break; sleep 1; done
-  kill -KILL $(ours); rm -rf "$dir" || rm -rf "$dir"; exit 0
+  trap '' TERM USR2; kill $server $! $(left_here)
+  for tenth in {1..70}; do [ -n "$(left_here)" ] || break; sleep .1; done
+  kill -KILL $(left_here); rm -rf "$dir" || rm -rf "$dir"; exit 0
 }
 begin_lease "$TM_LEASE"
 trap clean USR2
