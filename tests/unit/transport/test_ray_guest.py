@@ -236,3 +236,21 @@ def test_a_node_with_too_many_files_open_goes_on(monkeypatch: pytest.MonkeyPatch
     process = MagicMock()
     NodeProcess.serve(process, MagicMock())
     process.end.assert_called_once_with()
+
+
+def test_what_was_closed_before_it_begins_does_not(tmp_path: Path) -> None:
+    """Who has given a call up says so by another one, which may come first."""
+    process = NodeProcess(tmp_path, {"HOME": str(tmp_path)}, str(tmp_path / "shared"))
+    for key in ("command", "port"):
+        process.close(key)
+    process.start("command", "echo > begun")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        process.connect("port", *server.getsockname())
+        with server.accept()[0] as line:
+            assert line.recv(1) == b""
+    process.start("other", "echo here")
+    assert set(process._work) == {"other"}
+    process._work["other"].process.wait()  # type: ignore[union-attr]
+    process._work["other"].close()
+    process._held.close()
+    assert not (tmp_path / "begun").exists()

@@ -144,6 +144,41 @@ def test_an_event_loop_dials_nothing_itself(tmp_path: Path, monkeypatch: pytest.
     assert threading.main_thread() not in dialing
 
 
+class SilentLine:
+    """Takes what is asked, and answers nothing."""
+
+    is_over = False
+
+    def __init__(self) -> None:
+        self.asked = list[list[Any]]()
+
+    def send(self, _: str, args: tuple[Any, ...]) -> Future[Any]:
+        """As `_Line` does."""
+        self.asked.append(list(args[2:]))
+        answer = Future[Any]()
+        answer.set_running_or_notify_cancel()
+        return answer
+
+
+def test_a_command_that_is_given_up_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not asked for when a dial was slow, and closed when it was: it may begin later."""
+    proxy, line, dialled = RayProxy(fake_ray(tmp_path), tmp_path), SilentLine(), threading.Event()
+    connection = RayConnection(Target("m", "0123456789ab-r1-m.0"), proxy)
+    monkeypatch.setattr("trainmaster.transport.ray.bundles._TIMEOUT_S", 0.01)
+    monkeypatch.setattr(proxy, "_begun", lambda: dialled.wait() and line)
+    with pytest.raises(UnreachableError):
+        asyncio.run(connection.start("true"))
+    dialled.set()
+    until(lambda: proxy._line is line, "the end of the dial")
+    with proxy._lock:  # the thread that has dialled lets go of it when it has asked
+        assert line.asked == []
+    with pytest.raises(UnreachableError):
+        asyncio.run(connection.reach("localhost", 1))
+    (asked, do, key, *_), closed = line.asked
+    assert (asked, do) == ("call", "connect")
+    assert closed == ["call", "close", key]
+
+
 def test_who_checks_a_ray_takes_nothing_from_a_run(tmp_path: Path) -> None:
     """It asks through nobody, and lends only when it goes on; the run before lends as long as it does."""
     login = fake_ray(tmp_path)

@@ -100,9 +100,15 @@ class RayConnection(ProcessConnection):
 
     async def _begun(self, do: str, *args: object) -> _Process:
         process = _Process(self)
+        answer = self.begin("call", do, process.key, *args)
         with self._unreachable():
-            async with asyncio.timeout(_TIMEOUT_S):
-                await process.call(do, process.key, *args)
+            try:
+                async with asyncio.timeout(_TIMEOUT_S):
+                    said_by(await asyncio.wrap_future(answer))
+            except (asyncio.CancelledError, TimeoutError, ConnectionLostError):
+                if not answer.cancel():
+                    process.close()  # it was asked for: it may have begun, or still do so
+                raise
         process.begin()
         return process
 

@@ -116,23 +116,29 @@ class RayProxy:
     def begin(self, do: str, *args: object) -> concurrent.futures.Future[Any]:
         """As `ask`, without waiting for the answer."""
         with self._lock:
-            if self._line is None or self._line.is_over:
-                self._line = self._begun()
-            return self._line.send(do, args)
+            return self._dialled().send(do, args)
 
     def begin_apart(self, do: str, *args: object) -> concurrent.futures.Future[Any]:
-        """As `begin`, but never waits, as in an event loop: a thread dials, if that has to be."""
+        """As `begin`, but never waits, as in an event loop: a thread dials, if that has to be.
+
+        As long as it does, the answer can be cancelled: then nothing is asked.
+        """
         line = self._line
         if line is not None and not line.is_over:
             return line.send(do, args)
         answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        answer.set_running_or_notify_cancel()
 
         def dial() -> None:
             try:
-                answer.set_result(self.begin(do, *args).result())
+                with self._lock:
+                    line = self._dialled()
+                    if not answer.set_running_or_notify_cancel():
+                        return
+                    said = line.send(do, args)
+                answer.set_result(said.result())
             except Exception as error:  # noqa: BLE001 - raised where it is waited for
-                answer.set_exception(error)
+                with contextlib.suppress(concurrent.futures.InvalidStateError):  # it was cancelled
+                    answer.set_exception(error)
 
         threading.Thread(target=dial, name="ray dialing", daemon=True).start()
         return answer
@@ -174,6 +180,12 @@ class RayProxy:
     def _end_borrowed(self) -> None:
         if self._line is not None and self._line.is_borrowed:
             self._line.close()
+
+    def _dialled(self) -> _Line:
+        """The line that there is, or a new one. Only with the lock."""
+        if self._line is None or self._line.is_over:
+            self._line = self._begun()
+        return self._line
 
     def _begun(self) -> _Line:
         if not self._is_alone and (stream := borrowed(self._file)) is not None:

@@ -8,6 +8,7 @@ standard input is the actor's socket, by which each call gets one of its own: a 
 from __future__ import annotations
 
 import base64
+import collections
 import concurrent.futures
 import contextlib
 import ctypes
@@ -77,6 +78,9 @@ class NodeProcess:
     def __init__(self, directory: Path, environ: dict[str, str], shared: str) -> None:
         self._directory, self._environ, self._shared = directory, environ, Path(shared)
         self._work: dict[str, Work] = {}
+        #: Keys that were closed before anything was begun for them: calls may overtake each other.
+        self._given_up: collections.deque[str] = collections.deque(maxlen=1000)
+        self._beginning = threading.Lock()
         self._ended: dict[int, int] = {}
         self._reaped = threading.Condition()
         self._held = hold(Path(f"{shared}.held"))
@@ -85,21 +89,26 @@ class NodeProcess:
 
     def start(self, key: str, command: str) -> None:
         """Run a command for the shell, in a session of its own, where a login would."""
-        (his_in, our_in), (our_out, his_out), (our_err, his_err) = os.pipe(), os.pipe(), os.pipe()
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", command], stdin=his_in, stdout=his_out, stderr=his_err, env=self._environ,
-            cwd=self._environ["HOME"], start_new_session=True,
-        )  # fmt: skip
-        for each in (his_in, his_out, his_err):
-            os.close(each)
-        self._work[key] = Work(our_in, [our_out, our_err], process)
+        with self._beginning:
+            if key in self._given_up:
+                return
+            (his_in, our_in), (our_out, his_out), (our_err, his_err) = os.pipe(), os.pipe(), os.pipe()
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", command], stdin=his_in, stdout=his_out, stderr=his_err, env=self._environ,
+                cwd=self._environ["HOME"], start_new_session=True,
+            )  # fmt: skip
+            for each in (his_in, his_out, his_err):
+                os.close(each)
+            self._work[key] = Work(our_in, [our_out, our_err], process)
 
     def connect(self, key: str, host: str, port: int) -> None:
         """Connect to a port that can be reached from here."""
         stream = socket.create_connection((host, port), 10)
         stream.setblocking(True)
-        number = stream.detach()
-        self._work[key] = Work(os.dup(number), [number])
+        with self._beginning, stream:
+            if key not in self._given_up:
+                number = stream.detach()
+                self._work[key] = Work(os.dup(number), [number])
 
     def send(self, key: str, data: str, is_end: bool) -> bool:
         """Say something to it; False if it does not listen any more."""
@@ -138,9 +147,11 @@ class NodeProcess:
 
     def close(self, key: str) -> None:
         """It is not spoken with any more; a command that still runs is ended, with its session."""
-        work = self._work.pop(key, None)
-        if work is None:
-            return
+        with self._beginning:
+            work = self._work.pop(key, None)
+            if work is None:
+                self._given_up.append(key)
+                return
         if work.process is not None and (leader := work.process.pid) not in self._ended:
             end(signal.SIGKILL, lambda pid: leader in (pid, session_of(pid)))
         work.close()
