@@ -15,11 +15,13 @@ pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
 import kubernetes_places
 import place_runs
+import ray_places
 from killed_drivers import MOMENTS_S, Place, kill_after, kill_twice, moments_s, programs, runs_of
 from place_runs import gang, until
 from renter import Renter
 
 from trainmaster.testing.kubernetes_double import KubernetesDouble
+from trainmaster.testing.private_ray import PrivateRay
 from trainmaster.testing.private_slurm import PrivateSlurm
 from trainmaster.transport.kubernetes.api import KubeApi
 from trainmaster.transport.kubernetes.login import read_login
@@ -42,7 +44,13 @@ def double() -> Iterator[KubernetesDouble]:
         yield running
 
 
-@pytest.fixture(params=["slurm", "kubernetes"])
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateRay]:
+    """One for all tests."""
+    yield from ray_places.running_ray(tmp_path_factory.mktemp("tools"))
+
+
+@pytest.fixture(params=["slurm", "ray", "kubernetes"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Each of them."""
     if request.param == "slurm":
@@ -59,6 +67,15 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
             until(lambda: not any(map(slurm.processes, slurm.names)), 60, left)
 
         return Place("slurm", "half", slurm.jobs, 1, check_clean, account)
+    if request.param == "ray":
+        ray: PrivateRay = request.getfixturevalue("ray")
+
+        def check_ray() -> None:
+            until(lambda: not ray.others(), 120, ray.others)
+            until(lambda: not ray.files() and not ray.runs("steps.py"), 60, ray.files)
+
+        # A keeper, a placement group and two actors.
+        return Place("ray", "node", ray.others, 4, check_ray, ray_places.account_of(ray, tmp_path))
     double: KubernetesDouble = request.getfixturevalue("double")
     mine = kubernetes_places.account_of(double, tmp_path)
     return Place("kubernetes", "node", double.left, 2, lambda: kubernetes_places.check_clean(mine), mine)
