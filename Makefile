@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What is installed is compiled on all cores; pip would take one. Some libraries have files that are no Python.
 COMPILE = $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: pages screenshots demo check unit test lint bench seeds docs install system dist audit mutations crossings kept places gpu real-aws notebook im nova kubernetes clean
+.PHONY: pages screenshots demo check unit test lint bench seeds docs install system dist audit mutations crossings kept places gpu real-aws other-ray notebook im nova kubernetes clean
 
 install: $(STAMP)
 
@@ -121,6 +121,14 @@ kubernetes:
 # Known holes in what is installed, as PyPI's advisories have them; packages that it cannot be asked about are named.
 audit: install
 	@$(BIN)/pip-audit --local --skip-editable --progress-spinner off
+
+# The contract of clusters by another version of Ray, before Ray is upgraded: links to this environment, and that Ray.
+OTHER_RAY ?= 2.59.0
+other-ray: install
+	@test -d build/ray-$(OTHER_RAY) || { mkdir -p build && rm -rf build/ray.new && cp -al $(VENV) build/ray.new \
+		&& build/ray.new/bin/python -m pip install --quiet --disable-pip-version-check --no-deps ray==$(OTHER_RAY) \
+		&& mv build/ray.new build/ray-$(OTHER_RAY); }
+	@build/ray-$(OTHER_RAY)/bin/python -m pytest -v -m ray tests/contract/test_cluster_gangs.py tests/contract/test_cluster_nodes.py
 
 # What tests of the rules about money, machines, models and chunks do not notice.
 mutations: install
