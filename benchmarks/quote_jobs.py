@@ -250,9 +250,11 @@ class Kind:
         recipe: of one experiment, indented; names in braces are drawn.
         draws: what each may be.
         provider: ``local`` or ``lab``.
-        fault: what goes wrong: ``lost``, ``interrupted`` or ``slow``; empty for nothing.
+        fault: what goes wrong: ``lost``, ``interrupted``, ``slow`` (the network) or ``throttled`` (a machine);
+            empty for nothing.
         fault_after_s: so long after its first step.
         folder: with its code, from the one of all recipes.
+        options: more words of ``trainmaster run``.
     """
 
     recipe: str
@@ -261,6 +263,7 @@ class Kind:
     fault: str = ""
     fault_after_s: float = 4.0
     folder: str = "."
+    options: tuple[str, ...] = ()
 
 
 def gang(command: str, *more: str) -> str:
@@ -365,6 +368,19 @@ KINDS = {
         {"steps": [400], "instance": ["m4.xlarge"], "workers": [2]},
         "lab",
         "slow",
+    ),
+    "lab-throttled": Kind(
+        gang("python3 shared.py {{{{steps}}}} {ms} {kib}", LENGTH, TYPE, "framework: torch", BATCH),
+        {"steps": [300], "ms": [8], "kib": [16], "instance": ["m4.large"], "workers": [2]},
+        "lab",
+        "throttled",
+    ),
+    # named several times in a row, all but the first find its machines warm
+    "lab-kept": Kind(
+        gang(STEPPED, LENGTH, TYPE, "framework: plain", "setup: sleep 6"),
+        {"steps": [200], "pause": [0.1], "instance": ["m4.large"], "workers": [2]},
+        "lab",
+        options=("--keep", "5m"),
     ),
     # for `--brute`: computing, the gradient's bytes, the start or the data weigh most in one of them each
     "lab-compute": Kind(

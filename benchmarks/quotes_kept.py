@@ -37,6 +37,7 @@ from typing import Any
 from common import OUT, TRAINMASTER, machine, options, report
 from quote_jobs import KINDS, LAB_VOLUME, SCRIPTS, SUBSET, VOLUME, WITH_JAVA, Kind
 
+from trainmaster.lab.cgroups import CgroupTree, HostCgroup
 from trainmaster.service.quotes.score import binomial_interval
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import PrivateS3
@@ -48,6 +49,8 @@ TARGET_WIDTH, TARGET_KEPT = 1.25, 0.9
 NAIVE_LEAST = 0.1
 #: Numbers of the runs that look for the best cluster begin here.
 BRUTE = 10_000
+#: What a slow machine has left of a core, of half of one.
+THROTTLED = 0.2
 #: A run that hangs is no reason to end all of them.
 MOST_S = 900.0
 
@@ -176,6 +179,7 @@ class Bench:
         path, drawn = self.recipe(name, number, **draws)
         before, began = os.getloadavg()[0], time.time()
         command = [TRAINMASTER, "run", str(path), "--provider", kind.provider, "--yes", "--json"]
+        command += kind.options
         log = self.root / "last.log"
         with log.open("wb") as out:
             env = {**self.env, **(self.reached if LAB_VOLUME in kind.recipe else {})}
@@ -191,6 +195,7 @@ class Bench:
         if kind.fault == "slow":
             self.call("lab", "delay", "all", "all", "none", must=False)
         found = started(name, log)
+        said = log.read_text()
         record = {
             "kind": name,
             "number": number,
@@ -199,10 +204,21 @@ class Bench:
             "drawn": drawn,
             "wall_s": round(time.time() - began, 2),
             **({"hurt": hurt} if kind.fault else {}),
+            **({"warm": "is still warm and used again" in said} if kind.options else {}),
         }
-        return record | (
-            self._truth(found) if found else {"reason": "NOT STARTED", "said": log.read_text()[-500:]}
-        )
+        if not found:
+            return record | {"reason": "NOT STARTED", "said": said[-500:]}
+        return record | self._truth(found) | {"left": self._left(kind, found)}
+
+    def _left(self, kind: Kind, run: str) -> list[str]:
+        """What a run that has ended has left: machines that nobody keeps, and processes."""
+        hosts = json.loads(self.call("lab", "status", "--json"))["hosts"] if kind.provider == "lab" else []
+        found = [host["id"] for host in hosts if host["state"] == "running" and not kind.options]
+        for place in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"={run}".encode() in (place / "environ").read_bytes():
+                    found.append((place / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200])
+        return found
 
     def _hurt(self, kind: Kind, process: subprocess.Popen[bytes], run: Callable[[], str]) -> str:
         """Once it trains; which machine, or nothing if it was over before."""
@@ -216,6 +232,10 @@ class Bench:
         hosts = json.loads(self.call("lab", "status", "--json"))["hosts"]
         ids = [host["id"] for host in hosts if host["state"] == "running"]  # it lists what is gone, too
         hurt = "all" if kind.fault == "slow" else ids[-1]
+        if kind.fault == "throttled":
+            mark = next(CgroupTree().roots["cpu"].glob(f"tmlab-*/{hurt}")).parent.name
+            HostCgroup(CgroupTree(), mark, hurt).limit_cpu(THROTTLED)
+            return hurt
         command = {
             "slow": ("delay", hurt, hurt, 5),
             "lost": ("terminate", hurt),
@@ -312,7 +332,7 @@ def untrue(record: dict[str, Any]) -> list[str]:
             )
     if record.get("reason") == "SUCCEEDED" and record.get("quotes") and not judged:
         wrong.append("it was quoted and has ended, and is not judged")
-    return wrong
+    return wrong + [f"it has left {each}" for each in record.get("left", ())]
 
 
 def is_asked(record: dict[str, Any], when: str) -> bool:
