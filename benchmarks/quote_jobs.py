@@ -250,8 +250,7 @@ class Kind:
         recipe: of one experiment, indented; names in braces are drawn.
         draws: what each may be.
         provider: ``local`` or ``lab``.
-        fault: what goes wrong: ``lost``, ``interrupted``, ``slow`` (the network) or ``throttled`` (a machine);
-            empty for nothing.
+        fault: ``lost``, ``interrupted``, ``slow`` (the network), ``throttled`` (a machine); empty for none.
         fault_after_s: so long after its first step.
         folder: with its code, from the one of all recipes.
         options: more words of ``trainmaster run``.
