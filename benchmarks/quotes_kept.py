@@ -177,7 +177,7 @@ class Bench:
         """One run, and what it was quoted; some of its draws may be given."""
         kind = KINDS[name]
         path, drawn = self.recipe(name, number, **draws)
-        before, began = os.getloadavg()[0], time.time()
+        before, began, warm = os.getloadavg()[0], time.time(), self._hosts(kind)
         command = [TRAINMASTER, "run", str(path), "--provider", kind.provider, "--yes", "--json"]
         command += kind.options
         log = self.root / "last.log"
@@ -208,12 +208,16 @@ class Bench:
         }
         if not found:
             return record | {"reason": "NOT STARTED", "said": said[-500:]}
-        return record | self._truth(found) | {"left": self._left(kind, found)}
+        return record | self._truth(found) | {"left": self._left(kind, found, warm)}
 
-    def _left(self, kind: Kind, run: str) -> list[str]:
-        """What a run that has ended has left: machines that nobody keeps, and processes."""
+    def _hosts(self, kind: Kind) -> set[str]:
+        """Machines of the lab."""
         hosts = json.loads(self.call("lab", "status", "--json"))["hosts"] if kind.provider == "lab" else []
-        found = [host["id"] for host in hosts if host["state"] == "running" and not kind.options]
+        return {host["id"] for host in hosts if host["state"] == "running"}
+
+    def _left(self, kind: Kind, run: str, before: set[str]) -> list[str]:
+        """What a run that has ended has left: machines that it does not keep, and processes."""
+        found = [] if kind.options else sorted(self._hosts(kind) - before)
         for place in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if f"={run}".encode() in (place / "environ").read_bytes():

@@ -33,6 +33,7 @@ class ClusterFacts:
         machines: how many it has in all.
         billed: how each of its machines is billed, and since when; None of one that is not there yet.
         is_over: it is given back.
+        was_there: an earlier run had kept it. stays: this one will.
     """
 
     experiments: tuple[str, ...]
@@ -49,6 +50,8 @@ class ClusterFacts:
     machines: int = 1
     billed: tuple[tuple[Rental, float | None], ...] = ()
     is_over: bool = False
+    was_there: bool = False
+    stays: bool = False
 
     def paid_s(self, now: float) -> float:
         """Seconds from now on that are paid already, or will be at least: by the prices of its machines."""
@@ -153,7 +156,11 @@ class RecordedClusterCosts:
             can.provisioning_s, self.waited, provider, cluster.machine, machines=cluster.machines
         )
         back = can.giving_back_s.learnt(self.gave_back_s)
-        return [("machines", wait.quantiles), ("giving back", back.quantiles)]
+        spans = (
+            ("machines", wait.quantiles, cluster.was_there),
+            ("giving back", back.quantiles, cluster.stays),
+        )
+        return [(phase, span) for phase, span, is_none in spans if not is_none]
 
 
 def clusters_left(clusters: Sequence[ClusterFacts], experiment: str) -> list[ClusterFacts]:
@@ -211,6 +218,8 @@ def _facts(record: ClusterRecord, phases: Mapping[str, ExperimentPhases]) -> Clu
         sum(role.count for role in plan.roles),
         _billed(record, is_there),
         record.state in (ClusterState.ENDING, ClusterState.ENDED),
+        record.paid_from > 0,
+        record.keepable_s > 0,
     )
 
 

@@ -245,6 +245,26 @@ def test_what_a_setup_takes_is_counted_where_no_image_saves_it():
     assert here.p50 > quoted(own_machine()).time_s.p50 + 100, "here, too, it is made once"
 
 
+def test_machines_that_are_warm_are_not_waited_for():
+    cold, warm = (
+        make_quote([training(most=1, is_warm=is_warm)], market(V100), QuoteLimits()).main
+        for is_warm in (False, True)
+    )
+    assert [each.name for each in cold.phases if each.name not in {one.name for one in warm.phases}] == [
+        "machines"
+    ]
+    assert cold.time_s.p50 - warm.time_s.p50 == pytest.approx(90, rel=0.2)
+    assert cold.cost_usd.p50 > warm.cost_usd.p50
+
+
+def test_a_setup_that_was_made_on_such_machines_is_there_while_these_are_warm():
+    def quoted(**more):
+        subject = training(most=1, once=(replace(SETUP, **more),), is_warm=True)
+        return make_quote([subject], market(V100), QuoteLimits()).main.time_s.p50
+
+    assert quoted() < quoted(content="another") - 50, "which was never made there"
+
+
 @pytest.mark.parametrize("tasks", [1, 5])
 @pytest.mark.parametrize("spot", [False, True])
 def test_the_phases_of_a_cluster_add_up_to_its_time(tasks, spot):

@@ -165,6 +165,22 @@ def test_machines_that_are_not_there_yet_are_waited_for_and_paid_for_then():
     assert done == Interval(5.0, 5.0, 5.0)
 
 
+def test_what_is_kept_warm_is_not_given_back_and_what_was_is_not_waited_for():
+    def of(**more):
+        costs = RecordedClusterCosts("lab", lambda: [record(**more)], gave_back_s=[30.0] * 50)
+        (cluster,) = costs.clusters()
+        return costs, cluster
+
+    (costs, new), (_, warm) = of(), of(keep_s=600.0, paid_from=READY + 500)
+    assert [phase for phase, _ in costs.expected(new)] == ["machines", "giving back"]
+    assert list(costs.expected(warm)) == []
+    part = RentedPart(("a",), 0.0, is_there=True, stays=new.stays)
+    given_back = forecast_rented(0.0, 0.0, {"a": seconds(100)}, {}, [part], "lab", gave_back_s=[30.0] * 50)
+    part = replace(part, stays=warm.stays)
+    kept = forecast_rented(0.0, 0.0, {"a": seconds(100)}, {}, [part], "lab", gave_back_s=[30.0] * 50)
+    assert given_back[0].p50 - kept[0].p50 == pytest.approx(30, rel=0.2)
+
+
 # --- the tracker ------------------------------------------------------------------------------------------
 
 

@@ -254,6 +254,7 @@ class RentedPart:
             that it is billed for at least.
         quantum_s: beyond that it is billed in such pieces.
         provider: whose machines; empty: the run's.
+        stays: it is kept for the next run, and not given back.
     """
 
     experiments: tuple[str, ...]
@@ -264,6 +265,7 @@ class RentedPart:
     paid_s: float = 0.0
     quantum_s: float = 0.0
     provider: str = ""
+    stays: bool = False
 
     def usd(self, seconds: Floats) -> Floats:
         """(DRAWS,) what so much more time costs.
@@ -313,6 +315,7 @@ def forecast_rented(
     later = np.exp(_LATER * rng.standard_normal(DRAWS))
     normal, ending = rng.standard_normal(DRAWS), drawn(ENDING_S)
     giving_back = drawn(capabilities_of(provider).giving_back_s.learnt(gave_back_s))
+    giving_back = giving_back * (not parts or not all(part.stays for part in parts))
     for other in sorted({part.provider for part in parts} - {"", provider}):
         giving_back = np.maximum(giving_back, drawn(capabilities_of(other).giving_back_s))
     absent: dict[str, Floats] = {}

@@ -427,7 +427,8 @@ class Timing:
             mine = [self._wait(offer)]
             for each in self.workload.once:
                 saved = each.name in _SAVED and (provider, region) in self.workload.prepared_in
-                mine.append(NOTHING if saved else each.belief(name, stays=not can.rents))
+                stays = not can.rents or (self.workload.is_warm and each.name in _SAVED)
+                mine.append(NOTHING if saved else each.belief(name, stays=stays))
             mine.append(NOTHING if can.is_here else can.giving_back_s.learnt(self.gave_back_s))
             by_kind.append(mine)
         found = []
@@ -460,6 +461,8 @@ class Timing:
 
     def _wait(self, offer: Offer) -> LogNormal:
         """For one machine."""
+        if self.workload.is_warm:
+            return NOTHING
         prior = capabilities_of(offer.provider).provisioning_s
         name = measured_name(offer.provider, offer.instance_type)
         return machines_belief(prior, self.waited, offer.provider, name, offer.vcpus)

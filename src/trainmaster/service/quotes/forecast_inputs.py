@@ -282,6 +282,7 @@ def forecast_inputs(
             each.paid_s(now),
             each.quantum_s,
             each.provider,
+            each.stays,
         )
         for each in rented.clusters
         if not each.is_over

@@ -53,9 +53,10 @@ class ExperimentPhases:
     histories: tuple[PhaseHistory, ...]
     images: Mapping[tuple[str, str], str]
 
-    def counted(self, workload: Workload) -> Workload:
-        """The experiment as quotes see it, with that."""
-        return replace(workload, once=self.histories, prepared_in=frozenset(self.images))
+    def counted(self, workload: Workload, *, is_warm: bool = False) -> Workload:
+        """The experiment as quotes see it, with that; see `Workload.is_warm`."""
+        images = frozenset(self.images)
+        return replace(workload, once=self.histories, prepared_in=images, is_warm=is_warm)
 
     def beside(self, provider: str, region: str, instance: str) -> Overhead:
         """What is no training on a new machine there."""
@@ -144,7 +145,8 @@ def _histories(
         parts.append(("image", part_hash(experiment.container), None))
     if experiment.setup is not None:
         own = setup_hash(experiment.setup, of_nodes(experiment), code)
-        parts.append(("setup", part_hash(own), _is_made(service, experiment, code)))
+        is_made = _is_made(service, experiment, code) if is_here else None
+        parts.append(("setup", part_hash(own), is_made))
     brought = (each for each in experiment.data.values() if not is_here or each.directory is None)
     parts += [("data", part_hash(each.identity), None) for each in brought]
     parts += [("staging", "", None), ("saving", "", None)]

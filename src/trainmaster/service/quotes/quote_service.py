@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -230,7 +230,9 @@ class Quoter:
             }
         return wanted
 
-    def estimate(self, recipe: Recipe, environ: Mapping[str, str]) -> tuple[Quote | None, str]:
+    def estimate(
+        self, recipe: Recipe, environ: Mapping[str, str], warm: Collection[str] = ()
+    ) -> tuple[Quote | None, str]:
         """A quote from what earlier runs and measurements showed, at once; or why there is none.
 
         Where nothing is known it says when the job starts (`Quote.is_unknown`), and why.
@@ -238,6 +240,7 @@ class Quoter:
         Args:
             recipe: of any provider.
             environ: of the caller.
+            warm: experiments whose machines are there, as an earlier run has kept them.
 
         Raises:
             NoFeasibleQuote: no cluster keeps the limits.
@@ -261,7 +264,7 @@ class Quoter:
             with suppress(UsageError):  # then it has no machine, which planning tells better
                 return self._of_unknown(recipe, catalogue, options, missing, environ), why
             return None, why
-        return self.put_together(recipe, catalogue, options, known, missing, environ), ""
+        return self.put_together(recipe, catalogue, options, known, missing, environ, warm), ""
 
     def memory(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, Memory]:
         """What a process of each experiment was measured to need, where the very same has been measured.
@@ -327,6 +330,7 @@ class Quoter:
         known: Mapping[str, Knowledge],
         missing: Mapping[str, str],
         environ: Mapping[str, str],
+        warm: Collection[str] = (),
     ) -> Quote:
         """The quote of what is known."""
         from trainmaster.advisor.quote.choosing import QuoteLimits
@@ -335,8 +339,10 @@ class Quoter:
         subjects = [self._subject(recipe, name, found, options) for name, found in known.items()]
         load = HomeLoad.now().of(offer.provider for offer in catalogue)
         phases = phases_of(self._service, recipe, environ, load=load)
+        counted = {n: each.counted for n, each in phases.items()}
         subjects = [
-            replace(each, workload=phases[each.workload.name].counted(each.workload)) for each in subjects
+            replace(s, workload=counted[n := s.workload.name](s.workload, is_warm=n in warm))
+            for s in subjects
         ]
         budget = recipe.budget
         limits = QuoteLimits(

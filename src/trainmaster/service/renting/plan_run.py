@@ -34,6 +34,7 @@ from trainmaster.service.renting.cheapest import (
     offer_of_parts,
 )
 from trainmaster.service.renting.offer import RentalOffer, offer_of
+from trainmaster.service.renting.provider_check import is_warm
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError, one_line
 from trainmaster.spec.parts import parted
@@ -112,6 +113,10 @@ def plan_run(
     available = replace(available_of(candidate_offers), memory=quoter.memory(settled, environ))
     plans = capped(settled, plan_clusters(settled, available, picks))
     check_total(settled, plans)
+    if quote is not None:
+        warm = {name for plan in plans if is_warm(service, plan, service.team) for name in plan.experiments}
+        if warm:  # what was chosen is there: neither is it waited for, nor is its setup made again
+            quote, why = quoter.estimate(with_clusters(settled, quote), environ, warm)
     return replace(offer_of(pinned(settled, plans), plans, quote, why, notes), unknown=unknown)
 
 

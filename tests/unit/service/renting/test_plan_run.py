@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -21,6 +21,7 @@ from trainmaster.advisor.quote.quote import (
     Rented,
     UnknownTime,
 )
+from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home
 from trainmaster.providers import StalePrices
@@ -58,6 +59,7 @@ class World:
         self.quote = None
         self.measured = {}
         self.asked = []
+        self.kept = []
 
     def recipe(self, experiments=None, provider="aws", **top):
         path = self.directory / "recipe.yaml"
@@ -91,7 +93,7 @@ class World:
 
     def plan(self, recipe, **how):
         return plan_run(
-            SimpleNamespace(home=self.home),
+            SimpleNamespace(home=self.home, team=None, database=self),
             recipe,
             self.directory / "recipe.yaml",
             self.environ,
@@ -110,8 +112,12 @@ class World:
     def memory(self, _recipe, _environ):
         return self.measured
 
-    def estimate(self, _recipe, _environ):
+    def living_clusters(self, _provider, _home):
+        return [{**asdict(each.as_row()), "team": None} for each in self.kept]
+
+    def estimate(self, recipe, _environ, warm=()):
         self.asked.append("estimate")
+        self.estimated = recipe, set(warm)
         if isinstance(self.quote, Exception):
             raise self.quote
         is_known = self.quote is not None and not self.quote.is_unknown
@@ -258,6 +264,29 @@ def test_the_quote_decides_and_its_estimate_is_shown_and_kept(world):
     assert (promise.kind, promise.made_at, promise.measurements) == ("estimate", 7.0, 3)
     assert (promise.time_s, promise.cost_usd) == (Interval(50, 60, 75), Interval(0.5, 0.6, 0.75))
     assert promise.other == "4 x huge (20 s, $5.00)"
+
+
+def test_machines_that_are_warm_are_estimated_as_they_are_there(world):
+    """Only those that were chosen: which are best is asked as if all had to be waited for."""
+    world.prices()
+    world.quote = quoted()
+    recipe = world.recipe({"main": {"distributed": {"workers": 2}}})
+    found = world.plan(recipe)
+    assert (world.asked.count("estimate"), world.estimated[1]) == (1, set())
+    (plan,) = found.plans
+    rental = plan.roles[0].rentals[0]
+    machines = tuple(
+        Machine(f"worker-{n}", "worker", "t", rental, f"i-{n}", started_at=1.0) for n in range(2)
+    )
+    soon = datetime.now(UTC).timestamp() + 300
+    kept = ClusterRecord("c", "aws", "home", plan, ClusterState.KEPT, machines, kept_until=soon)
+    world.kept = [kept]
+    world.plan(recipe)
+    assert (world.asked.count("estimate"), world.estimated[1]) == (3, {"main"})
+    assert world.estimated[0].experiments["main"].hardware.instance == ("large",)
+    world.kept = [replace(kept, machines=machines[:1])]
+    world.plan(recipe)
+    assert (world.asked.count("estimate"), world.estimated[1]) == (4, set())
 
 
 def test_an_estimate_of_a_part_is_shown_but_not_judged(world):
