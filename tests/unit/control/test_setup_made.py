@@ -14,7 +14,8 @@ import pytest
 from trainmaster.control.attempt.setup import AS_ROOT, Setup
 from trainmaster.spec.errors import UsageError
 
-PYTHON = f'#!/bin/sh\nif [ "$2" = venv ]; then mkdir -p "$3/bin"; else exec {sys.executable} "$@"; fi\n'
+MAKES = 'mkdir -p "$3/bin"; ln -s /bin/true "$3/bin/python"'
+PYTHON = f'#!/bin/sh\nif [ "$2" = venv ]; then {MAKES}; else exec {sys.executable} "$@"; fi\n'
 NO_VENV = '#!/bin/sh\n[ "$1" = -I ] && echo 3.11\nexit 1\n'
 
 

@@ -28,6 +28,14 @@ _OF_A_LOGIN: Final = ("SSH_CLIENT", "SSH2_CLIENT")
 _REMOVED_S: Final = 10.0
 _WORDS_BYTES: Final = 2000
 _FINDS_VENV: Final = "import sys; print('%d.%d' % sys.version_info[:2]); import ensurepip, venv"
+#: `venv` would have pip compile all of pip, which takes as long again, and most of it is never imported.
+_ADDS_PIP: Final = """
+import ensurepip
+
+if run := getattr(ensurepip, "_run_pip", None):
+    ensurepip._run_pip = lambda arguments, *more: run([*arguments, "--no-compile", "--quiet"], *more)
+ensurepip.bootstrap(upgrade=True, default_pip=True)
+"""
 #: What `sudo` is in a setup: never a question for a password, and nothing but the command for root.
 AS_ROOT: Final = r"""
 sudo() {
@@ -122,7 +130,10 @@ class Setup:
 
     def _on_host(self, output: BinaryIO, marker: dict[str, str]) -> int:
         base = {name: value for name, value in os.environ.items() if name not in _OF_A_LOGIN} | marker
-        code = _run([self.python, "-m", "venv", self.path], output, base, str(Path(self.path).parent))
+        there = str(Path(self.path).parent)
+        code = _run([self.python, "-m", "venv", self.path, "--without-pip"], output, base, there)
+        if code == 0:
+            code = _run([f"{self.path}/bin/python", "-Ic", _ADDS_PIP], output, base, there)
         if code != 0:
             found = subprocess.run([self.python, "-I", "-c", _FINDS_VENV], capture_output=True, check=False)
             if found.returncode != 0:
