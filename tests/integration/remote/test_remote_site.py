@@ -485,9 +485,8 @@ def test_the_disk_of_a_node_is_full(hosts):
 def test_setup_is_made_once_per_node_and_its_log_is_here(hosts):
     for number in range(2):
         hosts.there(number, hosts.home.code_directory(RUN)).mkdir(parents=True)
-    # making a real one takes many seconds
     python = hosts.tmp_path / "python3"
-    makes = 'mkdir -p "$3/bin"; ln -s /bin/true "$3/bin/python"'
+    makes = 'mkdir -p "$3/bin"; ln -s /bin/true "$3/bin/python"'  # a real one takes seconds
     python.write_text(f'#!/bin/sh\nif [ "$2" = venv ]; then {makes}; else exec {PYTHON} "$@"; fi\n')
     python.chmod(0o755)
     for node in hosts.nodes:
