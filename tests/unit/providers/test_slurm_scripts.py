@@ -11,7 +11,7 @@ from trainmaster.providers.slurm import scripts
 
 def left_here(directory: Path) -> list[str]:
     """The processes that the node's program finds."""
-    found = re.search(r"^left_here\(\) .*?^}", scripts._NODE, re.DOTALL | re.MULTILINE)
+    found = re.search(r"^left_here\(\) .*?^}", scripts._text("node.sh"), re.DOTALL | re.MULTILINE)
     assert found
     words = ["bash", "-c", f"dir=$1\n{found[0]}\nleft_here", "bash", str(directory)]
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()

@@ -1,8 +1,9 @@
 """What Slurm is told: the script of an allocation, and those that run where its commands are. Pure.
 
-An allocation is one batch job. Its script starts one step on each node; what runs in that is an SSH server of
-the user's own, which lets only this home in, and a switch that ends it when its lease is not renewed. So all
-that is ours on a node is in the job: it has its cores and GPUs, is counted, and ends with it.
+An allocation is one batch job. Its script, `job.sh`, starts one step on each node. What runs in that,
+`node.sh`, is an SSH server of the user's own, which lets only this home in, and a switch that ends it when
+its lease is not renewed. So all that is ours on a node is in the job: it has its cores and GPUs, is counted,
+and ends with it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Final
 
 from trainmaster.providers.base import CLOCKS_DIFFER_S, NodeRequest
@@ -47,105 +49,6 @@ KEPT_VARIABLES: Final = (
     "CUDA_PATH CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ZE_AFFINITY_MASK TMPDIR "
     "APPTAINER_CACHEDIR APPTAINER_TMPDIR SINGULARITY_CACHEDIR ENROOT_CACHE_PATH"
 )
-_NODE: Final = r"""
-# TERM alone comes some time before the end of what is preempted, for saving; USR2 when all is given back.
-trap : USR1 HUP INT TERM
-trap 'exit 0' USR2
-umask 077
-dir=$TM_DIR-$SLURMD_NODENAME
-for old in "$TM_SCRATCH/tm-slurm-$TM_HOME-"????????????"-$SLURMD_NODENAME"; do # of jobs that were killed
-  [ -O "$old" ] && [ -f "$old/deadman.pid" ] || continue
-  kill -0 "$(cat "$old/deadman.pid")" 2>/dev/null || rm -rf "$old"
-done
-rm -rf "$dir"; mkdir -p "$TM_SCRATCH" 2>/dev/null; mkdir -m 700 "$dir" && [ -O "$dir" ] || exit 42
-echo $$ > "$dir/deadman.pid"
-sshd=$(PATH=$PATH:/usr/sbin:/usr/local/sbin:/sbin command -v sshd) || { rm -rf "$dir"; exit 41; }
-[ "$(id -u)" != 0 ] || mkdir -p -m 755 /run/sshd
-printf '%s' "$TM_HOST_KEY" | base64 -d > "$dir/host_key"
-printf '%s\n' "$TM_KEY" > "$dir/authorized_keys"
-# With SHLVL bash reads no .bashrc before each command: what that sets the job has, and it may be slow.
-set -- SetEnv "TRAINMASTER_HANDED_ON=\"$TM_KEPT\"" SHLVL=1
-for name in $TM_KEPT $TM_ALSO; do
-  value=${!name-}
-  case $value in ''|*\"*|*$'\n'*) ;; *) set -- "$@" "$name=\"$value\"" ;; esac
-done
-cat > "$dir/sshd_config" <<END_OF_CONFIG
-Port $TM_PORT
-HostKey $dir/host_key
-AuthorizedKeysFile $dir/authorized_keys
-PidFile none
-UsePAM no
-StrictModes no
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-PermitRootLogin prohibit-password
-MaxSessions 200
-ClientAliveInterval 60
-ClientAliveCountMax 3
-MaxStartups 100:30:200
-LogLevel ERROR
-$*
-END_OF_CONFIG
-unset TM_HOST_KEY
-@FUNCTIONS@
-left_here() { # read by grep, the directory is no word of its command: it would find itself
-  printf %s "$dir/" | grep -lFf - /proc/[0-9]*/cmdline 2>/dev/null | cut -d / -f 3
-}
-clean() { # with what a run has left here: some sites lose sight of what has left its parent
-  trap '' TERM USR2; kill $server $! $(left_here)
-  for tenth in {1..70}; do [ -n "$(left_here)" ] || break; sleep .1; done
-  kill -KILL $(left_here); rm -rf "$dir" || rm -rf "$dir"; exit 0
-}
-begin_lease "$TM_LEASE"
-trap clean USR2
-"$sshd" -D -f "$dir/sshd_config" & server=$!
-failed=0
-while lease_holds; do
-  if ! kill -0 $server 2>/dev/null; then
-    failed=$((failed + 1)); [ "$failed" -lt 15 ] || { rm -rf "$dir"; exit 43; }
-    "$sshd" -D -f "$dir/sshd_config" & server=$!
-  fi
-done
-clean
-"""
-_JOB: Final = r"""
-umask 077
-code=0 told=0 pids=
-# A run that has waited in the queue for it may be over, or have lost its driver. A comment that is as it was
-# submitted says nothing of that: some sites let nobody change it.
-until=$(timeout 20 scontrol -o show job "$SLURM_JOB_ID" 2>/dev/null \
-  | sed -n 's/.* Comment=@MARK@:[^ ]*:\([0-9][0-9]*\).*/\1/p' | sort -n | tail -n 1)
-[ -z "$until" ] || [ "$until" = @UNTIL@ ] || [ "$(date +%s)" -le $((until + @DIFFERS@)) ] || exit 45
-# It comes here when the job has ended: else Slurm would have its nodes wait for what runs there (`KillWait`).
-trap 'told=143; [ -z "$pids" ] || kill -USR2 $pids 2>/dev/null' TERM
-export TM_SCRATCH=@SCRATCH@ TM_HOME=@HOME@ TM_LEASE=@LEASE@ TM_KEY=@KEY@ TM_HOST_KEY=@HOST_KEY@
-export TM_KEPT='@KEPT@' TM_ALSO='@ALSO@'
-IFS= read -r -d '' TM_NODE <<'END_OF_NODE'
-@NODE@
-END_OF_NODE
-export TM_NODE
-before() {
-:
-@BEFORE@
-}
-before || exit 44
-node() { # group, number, cores, name of the directory, port
-  export TM_DIR=$TM_SCRATCH/$4 TM_PORT=$5
-  srun --quiet $1 --relative="$2" --nodes=1 --ntasks=1 --cpus-per-task="$3" --kill-on-bad-exit=0 --no-kill \
-    --mpi=none --export=ALL bash -c 'eval "$TM_NODE"' trainmaster-deadman < /dev/null > /dev/null 2>&1 &
-  pids="$pids $!"
-}
-@NODES@
-for pid in $pids; do
-  while :; do # a signal ends `wait`, too
-    wait "$pid"; ended=$?
-    kill -0 "$pid" 2>/dev/null || break
-  done
-  [ "$code" != 0 ] || code=$ended
-done
-[ "$told" = 0 ] || code=$told
-exit "$code"
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,11 +183,17 @@ def job_script(
         "HOST_KEY": host_key,
         "KEPT": KEPT_VARIABLES,
         "ALSO": _ALSO,
-        "NODE": _NODE.strip().replace("@FUNCTIONS@", LEASE_FUNCTIONS),
+        "NODE": _text("node.sh").replace("@FUNCTIONS@", LEASE_FUNCTIONS),
         "BEFORE": settings.before.strip(),
         "NODES": "\n".join(nodes),
     }
-    return "\n".join(lines) + re.sub("@([A-Z_]+)@", lambda found: values[found[1]], _JOB)
+    rest = re.sub("@([A-Z_]+)@", lambda found: values[found[1]], _text("job.sh"))
+    return "\n".join([*lines, rest])
+
+
+def _text(file: str) -> str:
+    """Of a script that lies beside this file."""
+    return (resources.files("trainmaster.providers.slurm") / file).read_text("utf-8").strip()
 
 
 def encoded_key(private: str) -> str:
