@@ -233,8 +233,8 @@ class EmbeddedClient:
             self._moving.add(session.run)
         return replace(self._accepted(session, notes), moves=on_cluster)
 
-    def take_run(self, run: str) -> Accepted | None:
-        session = self._service.resume(run, self._environ, self._wallet)
+    def take_run(self, run: str, *, max_usd: float | None = None) -> Accepted | None:
+        session = self._service.resume(run, self._environ, self._wallet, max_usd)
         return None if session is None else self._accepted(session, [])
 
     def _accepted(self, session: Session, notes: list[str]) -> Accepted:

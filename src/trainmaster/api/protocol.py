@@ -150,11 +150,15 @@ class ClientProtocol(Protocol):
             ProviderError: the provider cannot be reached.
         """
 
-    def take_run(self, run: str) -> Accepted | None:
+    def take_run(self, run: str, *, max_usd: float | None = None) -> Accepted | None:
         """Go on with an undriven run in the same way; None if it is driven, or all of it succeeded.
 
+        Args:
+            run: its id.
+            max_usd: its ``budget.total`` from now on, of all that it costs and has cost; None: as before.
+
         Raises:
-            UsageError: it cannot run here any more; names what is missing.
+            UsageError: it cannot run here any more, or its money is used up; names what is missing.
         """
 
     def drive_run(self, run: str, view_every_s: float) -> Stream[RunNews | str]:

@@ -258,11 +258,12 @@ class Run:
             raise UsageError(f"{self.id} stays: {first['why']}", first["hint"])
         return dict(found)
 
-    def resume(self, *, wait: bool = True) -> Run:
+    def resume(self, *, wait: bool = True, max_usd: float | None = None) -> Run:
         """Go on with it: what succeeded stays, all else is done again.
 
         Args:
             wait: until it has ended; else return at once. A run that is driven is only waited for.
+            max_usd: its ``budget.total`` from now on, of all that it costs and has cost; None: as before.
 
         Returns:
             Itself.
@@ -270,7 +271,7 @@ class Run:
         Raises:
             UsageError: it cannot run here any more; names what is missing.
         """
-        accepted = self._client.take_run(self.id)
+        accepted = self._client.take_run(self.id, max_usd=max_usd)
         if accepted is not None:
             self.notes = leave(self._client, accepted)
         else:

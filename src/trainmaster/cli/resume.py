@@ -9,7 +9,8 @@ import typer
 from trainmaster.cli.labels import selected
 from trainmaster.cli.options import AsJson, Labels, LendKeys, RunOrNone, WhereText
 from trainmaster.cli.output import print_json, say, say_error
-from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.units import parse_money
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,10 @@ def resume(
     label: Labels = None,
     where: WhereText = None,
     detach: Annotated[bool, typer.Option(help="Drive the run in the background and return at once.")] = False,
+    total: Annotated[
+        str | None,
+        typer.Option(metavar="USD", help="Its `budget.total` from now on, also for what it has cost."),
+    ] = None,
     lend_keys: LendKeys = False,
     as_json: AsJson = False,
 ) -> None:
@@ -35,15 +40,21 @@ def resume(
         from trainmaster.service import give_whole_keys
 
         give_whole_keys()
+    try:
+        max_usd = None if total is None else parse_money(total)
+    except ValueError as error:
+        raise UsageError(f"--total: {error}", "Write an amount such as $20.") from None
     client = open_client(starts=True, goes_on=False)
     found = selected(client, run, label, where)
+    if run is None and max_usd is not None:
+        raise UsageError("--total is that of one run", "Name it.")
     if run is None:
         _resume_all(client, found, as_json=as_json)
         return
     run = found[0]
     if not client.brief(run)["driven"]:
         show_saved(client.save_models(run))
-    accepted = client.take_run(run)
+    accepted = client.take_run(run, max_usd=max_usd)
     if accepted is not None:
         told = f"{run} goes on in the background; `trainmaster status {run}` shows it"
         raise typer.Exit(see_to_end(client, accepted, told if detach else "", as_json=as_json))

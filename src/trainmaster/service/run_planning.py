@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.spec import Budget, Recipe
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.parts import named_places, parted
+from trainmaster.spec.parts import named_places, parted, with_total
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
@@ -374,13 +373,8 @@ def check_services_and_sinks(service: Service, recipe: Recipe, environ: Mapping[
 
 def capped(recipe: Recipe, max_usd: float) -> Recipe:
     """The recipe with at most so much as its ``budget.total``."""
-    if not isinstance(max_usd, int | float) or not 0 < max_usd < math.inf:
-        raise UsageError(f"max_usd={max_usd} is no amount to spend", "Give US dollars, such as max_usd=20.")
-    budget = recipe.budget or Budget()
-    total = min(max_usd, budget.total_usd or max_usd)
-    changes = (*recipe.overrides, f"budget.total=${total!r}")
-    capped = budget.model_copy(update={"total_usd": total})
-    return recipe.model_copy(update={"budget": capped, "overrides": changes})
+    found, had_usd = with_total(recipe, max_usd), recipe.budget.total_usd if recipe.budget else None
+    return found if had_usd is None or max_usd < had_usd else with_total(recipe, had_usd)
 
 
 def capped_by_month(offer: RentalOffer, budgets: Sequence[TeamBudget], tell: Callable[[str], None]) -> Recipe:

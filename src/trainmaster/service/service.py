@@ -83,8 +83,20 @@ class Service(OpenHome):
         given = (recipe, recipe_path, environ, offer, keep_s, submission, application)
         return accept(self, *given, moves=moves, wallet=wallet)
 
-    def resume(self, run: str, environ: Mapping[str, str], wallet: Wallet | None = None) -> Session | None:
+    def resume(
+        self,
+        run: str,
+        environ: Mapping[str, str],
+        wallet: Wallet | None = None,
+        total_usd: float | None = None,
+    ) -> Session | None:
         """Resume a run without a driver; requeue every task that did not succeed.
+
+        Args:
+            run: its id.
+            environ: of the caller.
+            wallet: that pays for it.
+            total_usd: its ``budget.total`` from now on, of all that it costs and has cost; None: as before.
 
         Returns:
             None if there is nothing to drive: a living process does already, or it has SUCCEEDED.
@@ -92,10 +104,11 @@ class Service(OpenHome):
         Raises:
             NotFoundError: there is no such run.
             OverBudgetError: what it may still cost does not fit in the month's budget.
+            UsageError: its ``budget.total`` is used up, or cannot be another one now.
         """
         from trainmaster.service.driving.sessions import resume
 
-        return resume(self, run, environ, wallet)
+        return resume(self, run, environ, wallet, total_usd)
 
     def deliver_left(self, run: str, environ: Mapping[str, str]) -> str:
         """Deliver pending notifications of a finished run; return a message about those that failed."""

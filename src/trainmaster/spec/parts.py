@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+from trainmaster.spec.errors import UsageError
 from trainmaster.spec.experiment import OwnMachineKeys
+from trainmaster.spec.objective import Budget
 from trainmaster.spec.recipe import Recipe
 
 
@@ -77,6 +80,19 @@ def with_limits(recipe: Recipe, **limits: float | None) -> Recipe:
     """
     budget = recipe.budget and recipe.budget.model_copy(update=limits)
     return recipe.model_copy(update={"budget": budget})
+
+
+def with_total(recipe: Recipe, usd: float) -> Recipe:
+    """The recipe with so much as its ``budget.total``, as an override.
+
+    Raises:
+        UsageError: it is no amount.
+    """
+    if not isinstance(usd, int | float) or not 0 < usd < math.inf:
+        raise UsageError(f"max_usd={usd} is no amount to spend", "Give US dollars, such as max_usd=20.")
+    budget = (recipe.budget or Budget()).model_copy(update={"total_usd": usd})
+    overrides = (*recipe.overrides, f"budget.total=${usd!r}")
+    return recipe.model_copy(update={"budget": budget, "overrides": overrides})
 
 
 def on_fewer(recipe: Recipe, nodes: Mapping[str, int]) -> Recipe:

@@ -52,6 +52,7 @@ from trainmaster.spec.recipe_source import own_configuration
 from trainmaster.web.recipe_form import (
     RecipeForm,
     Typed,
+    amount_of,
     key_of,
     mistakes_of,
     new_key,
@@ -146,12 +147,7 @@ class NewRunPage(RecipeForm):
         Raises:
             UsageError: the amount is none.
         """
-        try:
-            most_usd = float(self.max_usd.lstrip("$")) if self.max_usd else None
-        except ValueError:
-            raise UsageError(
-                f"{self.max_usd!r} is no amount of US dollars", "Write one, such as 20."
-            ) from None
+        most_usd = amount_of(self.max_usd)
         if most_usd is None and self.budget:
             with suppress(ValueError):  # what it cannot be is said where the recipe is read
                 most_usd = float(self.budget.lstrip("$"))

@@ -35,6 +35,21 @@ def mistakes_of(error: Exception | None, caller: Caller) -> list[str]:
     return [str(error)]
 
 
+def amount_of(text: str) -> float | None:
+    """US dollars that somebody typed; None for nothing.
+
+    Raises:
+        UsageError: it is no amount.
+
+    >>> amount_of("$2.50"), amount_of(" ")
+    (2.5, None)
+    """
+    try:
+        return float(text.strip().lstrip("$")) if text.strip() else None
+    except ValueError:
+        raise UsageError(f"{text!r} is no amount of US dollars", "Write one, such as 20.") from None
+
+
 #: The field of a key of the recipe, by its last part, where they are not called the same.
 _FIELD_OF: Final = {"total": "budget", "global": "batch", "command": "main", "data": "source"}
 

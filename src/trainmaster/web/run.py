@@ -25,7 +25,7 @@ from trainmaster.spec.states import State as RunState
 from trainmaster.web.figures import graph
 from trainmaster.web.log_text import LEVELS
 from trainmaster.web.log_view import LogView, LogWish
-from trainmaster.web.recipe_form import key_of, mistakes_of, new_key, without_triggers
+from trainmaster.web.recipe_form import amount_of, key_of, mistakes_of, new_key, without_triggers
 from trainmaster.web.rendering import is_part, page, redirect
 from trainmaster.web.run_header import RunHeader, TaskFailure, cost_words, first_failure
 from trainmaster.web.searches import SearchPicture, again_from, narrowed
@@ -287,12 +287,12 @@ def send_again(
     problem = None
     try:
         code = state.submissions.code_of(caller, run)
-        amount = float(max_usd) if max_usd.strip() else None
+        amount = amount_of(max_usd)
         if act == "run":
             asked = RunRequest(recipe, code, None, amount)
             return begin(request, state, caller, asked, key_of(key, asked))
         state.submissions.read(caller, RunRequest(recipe, code))
-    except (TrainmasterError, ValueError) as error:
+    except TrainmasterError as error:
         problem = error
     mistakes = mistakes_of(problem, caller)
     values: dict[str, Any] = {"recipe": recipe, "max_usd": max_usd, "diff": diff, "mistakes": mistakes}
@@ -348,9 +348,11 @@ def describe(
 
 
 @router.post("/runs/{run}/resume")
-def resume(run: str, found: Runs, state: State, caller: Submitter) -> Response:
+def resume(
+    run: str, found: Runs, state: State, caller: Submitter, max_usd: Annotated[str, Form()] = ""
+) -> Response:
     """Goes on with it."""
-    found.resume(run, state.environ)
+    found.resume(run, state.environ, amount_of(max_usd))
     return redirect(f"/runs/{quote(run)}")
 
 

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from trainmaster.api.administration import HomeAdministration
 from trainmaster.api.embedded import EmbeddedClient
+from trainmaster.cluster.record import ClusterState, Machine, new_record
+from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home
-from trainmaster.db import ledger
+from trainmaster.db import RunChange, ledger
 from trainmaster.db.ledger import ALL
 from trainmaster.service import Service
+from trainmaster.service.driving import run_clusters
 from trainmaster.service.driving.replicas import RunReplicas
 from trainmaster.service.driving.submissions import RunRequest, Submissions
 from trainmaster.service.on_cluster import hand_over
 from trainmaster.service.renting import provider_check
 from trainmaster.service.renting.offer import RentalOffer
 from trainmaster.service.run_planning import PlannedRun, RunPlanner
+from trainmaster.service.runs.stored_recipe import recipe_text
 from trainmaster.service.teams.team_budget import OverBudgetError
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import caller
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.states import EndReason, State
 
 RED = caller("ann", "red", ["read", "run"])
 RECIPE = """\
@@ -154,6 +161,53 @@ def test_a_run_that_its_own_machine_drives_has_its_whole_cap_set_aside(home, mon
     text = "budget: {total: $8}\nexperiments: {main: {command: 'true'}}\n"
     assert begin(home, 2.0, text)[1] == 18.0
     assert begin(home, 2.0, text, moves=True)[1] == 10.0
+
+
+def ended_at_its_cap(home, monkeypatch):
+    """A run whose one machine, of $3.60 an hour, has cost $1.80 of $2."""
+    rental, now = Rental("m", usd_per_hour=3.6), time.time()
+    plan = ClusterPlan("main", ("main",), "aws", (RolePlan("worker", 1, (rental,)),))
+    monkeypatch.setattr(Offer, "plans", (plan,))
+    monkeypatch.setattr(run_clusters, "check_provider", lambda *_, **__: None)
+    session = home._service.start(
+        Recipe.from_text(RECIPE + "budget: {total: $2}\n", directory=home.directory),
+        home.directory / "r.yaml",
+        {},
+        Offer(2.0),
+    )
+    over = Machine("worker-0", "worker", "t", rental, "i-1", "a", now - 1800, now, is_over=True)
+    record = replace(new_record(session.run, plan, "home"), state=ClusterState.ENDED, machines=(over,))
+    database = home._service.database
+    database.put_cluster(session.lease, record.as_row(), now)
+    database.put_cost(session.lease, 1.8, now)
+    database.commit(session.lease, [RunChange(State.WAITING, State.DONE, EndReason.BUDGET)], now)
+    database.release(session.lease, now)
+    return session.run
+
+
+def test_a_run_that_ended_at_its_cap_goes_on_with_more(home, monkeypatch):
+    run = ended_at_its_cap(home, monkeypatch)
+    with pytest.raises(
+        UsageError, match=r"of \$2.00, job-\w+ has cost up to \$1.80: .* up to \$0.33"
+    ) as refused:
+        home.take_run(run)
+    assert refused.value.hint.startswith("Give it $2.16 or more in all. `trainmaster resume job-")
+    with pytest.raises(UsageError, match=r"\$1.90"):
+        home.take_run(run, max_usd=1.9)
+    with pytest.raises(UsageError, match="no amount"):
+        home.take_run(run, max_usd=float("nan"))
+    with pytest.raises(OverBudgetError, match=r"may cost \$38.20, and the owner of the home has \$18.20"):
+        home.take_run(run, max_usd=40.0)
+    assert home.status(run).state == "DONE", "nothing was changed"
+    assert home.take_run(run, max_usd=3.0).run == run
+    assert HomeAdministration(home._service).budget(None)["left_usd"] == 20.0 - 3.0
+    row = home._service.database.run_row(run)
+    assert Recipe.model_validate_json(row["recipe"]).budget.total_usd == 3.0
+    assert 'total: "$3.0"' in recipe_text(row), "as what it is run with is shown"
+    assert "its budget.total is $3.00 from now on" in [each["message"] for each in home._service.events(run)]
+    with pytest.raises(UsageError, match="is not over") as refused:
+        home.take_run(run, max_usd=4.0)
+    assert "cancel" in refused.value.hint
 
 
 def test_it_gets_a_cap_before_it_goes_there(home, monkeypatch):

@@ -165,11 +165,13 @@ class RemoteClient:
             raise NotFoundError(f"there is no plan {name!r}", "Plan the run again.")
         return plan_of(answer)
 
-    def take_run(self, run: str) -> Accepted | None:
+    def take_run(self, run: str, *, max_usd: float | None = None) -> Accepted | None:
         line = self.brief(run)
-        if line["driven"] or line["reason"] == EndReason.SUCCEEDED:
+        is_over = line["reason"] == EndReason.SUCCEEDED
+        if is_over or (line["driven"] and max_usd is None):
             return None
-        return self._accepted(self._to.post(f"/runs/{quoted(run)}/resume", repeats=True))
+        body = {} if max_usd is None else {"max_usd": max_usd}
+        return self._accepted(self._to.post(f"/runs/{quoted(run)}/resume", body, repeats=max_usd is None))
 
     def _accepted(self, status: dict[str, Any]) -> Accepted:
         waits_for = status.get("queued", {}).get("waits_for")

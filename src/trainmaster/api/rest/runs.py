@@ -49,6 +49,23 @@ class ForeignFile(Body):
     file: str = Field("job", max_length=255, description="its name: .radl says what it is")
 
 
+class RunAgain(Body):
+    """What is different from now on."""
+
+    max_usd: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            allow_inf_nan=False,
+            description="its `budget.total`, of all that it costs and has cost; null: as before",
+        ),
+    ] = None
+
+
+#: Without a body.
+_AS_BEFORE = RunAgain()
+
+
 class CodeToRun(Body):
     """Code without a recipe."""
 
@@ -258,9 +275,11 @@ def answer(
 
 
 @router.post("/runs/{run}/resume")
-def resume(run: str, runs: Runs, state: State, caller: Submitter) -> dict[str, Any]:
+def resume(
+    run: str, runs: Runs, state: State, caller: Submitter, body: RunAgain = _AS_BEFORE
+) -> dict[str, Any]:
     """Have it driven again: all that did not succeed."""
-    notes = runs.resume(run, state.environ)
+    notes = runs.resume(run, state.environ, body.max_usd)
     return {**runs.status(run), **_accepted(state, run, notes)}
 
 

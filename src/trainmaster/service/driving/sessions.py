@@ -14,23 +14,28 @@ from trainmaster.artifacts.owner import LostStoreError, check_still_there, give_
 from trainmaster.control.checks.preflight import why_bound_by_data
 from trainmaster.db import AcceptedRun, Database, Lease, Submission, run_facts
 from trainmaster.db.endpoint_changes import registering
+from trainmaster.db.run_rows import move_run
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.driving import Driving
 from trainmaster.service.driving.worlds import Session
 from trainmaster.service.quotes.quote_record import most_usd, quote_summary
 from trainmaster.service.runs.run_names import claim_name
+from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.teams.admission import Application, entrance, waits_for_turn
 from trainmaster.service.teams.team_budget import OWNER, OverBudgetError
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import PublishError, StoreError, UsageError
 from trainmaster.spec.facts import Approval
-from trainmaster.spec.parts import named_places
+from trainmaster.spec.parts import named_places, with_total
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.trigger import needs_server
+from trainmaster.spec.units import dollars
 
 if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
     from trainmaster.cluster.renting.plan import ClusterPlan
     from trainmaster.service.open_home import OpenHome
     from trainmaster.service.users.caller import Wallet
@@ -162,7 +167,11 @@ def accept(
 
 
 def resume(
-    opened: OpenHome, run: str, environ: Mapping[str, str], wallet: Wallet | None = None
+    opened: OpenHome,
+    run: str,
+    environ: Mapping[str, str],
+    wallet: Wallet | None = None,
+    total_usd: float | None = None,
 ) -> Session | None:
     """Resume a run without a driver that did not succeed; see `Service.resume`."""
     row = opened.database.run_row(run)
@@ -173,7 +182,7 @@ def resume(
         if (row := opened.database.run_row(run))["away"] is not None:
             return None
     if row["team"] != opened.team:
-        return resume(opened.of_team(row["team"]), run, environ, wallet)
+        return resume(opened.of_team(row["team"]), run, environ, wallet, total_usd)
     if row["reason"] == EndReason.SUCCEEDED:
         return None
     from trainmaster.service.models.unpublished_models import save_kept
@@ -194,6 +203,15 @@ def resume(
         except PublishError:  # a store that does not answer just now is waited for
             pass
     recipe = opened.replicas.recipe(row)
+    if total_usd is not None:
+        if row["state"] != State.DONE:
+            raise UsageError(
+                f"{run} is not over: its budget.total stays until then",
+                f"End it with `trainmaster cancel {run}` first; it goes on from its newest checkpoints.",
+            )
+        recipe = with_total(recipe, total_usd)
+    if row["state"] == State.DONE and recipe.budget is not None and recipe.budget.total_usd is not None:
+        _check_left(opened.database, run, recipe)
     environ = opened.replicas.with_secrets(row, environ)
     try:
         notes = opened.check(recipe, environ)
@@ -228,7 +246,7 @@ def resume(
     if lease is None:
         return None
     with _released_on_error(opened, lease):
-        requeue(opened.database, lease, row, recipe, wallet)
+        requeue(opened.database, lease, row, recipe, wallet, total_usd)
         materialise(opened.replicas.code(row), opened.home_of(run).code_directory(run))
         return Session(run, lease, recipe, opened.secrets_of(recipe, environ), notes)
 
@@ -278,7 +296,12 @@ def answer(opened: OpenHome, run: str, experiment: str, said: Approval, environ:
 
 
 def requeue(
-    database: Database, lease: Lease, row: Mapping[Any, Any], recipe: Recipe, wallet: Wallet | None = None
+    database: Database,
+    lease: Lease,
+    row: Mapping[Any, Any],
+    recipe: Recipe,
+    wallet: Wallet | None = None,
+    total_usd: float | None = None,
 ) -> None:
     """Have all of a run wait again that did not succeed, if what that may cost fits.
 
@@ -288,6 +311,7 @@ def requeue(
         row: of the run, as it was.
         recipe: of the run.
         wallet: of who asks for it.
+        total_usd: its ``budget.total`` is that from now on.
 
     Raises:
         OverBudgetError: it does not fit in the month's budget of the team, or the wallet.
@@ -298,7 +322,29 @@ def requeue(
     most = most_usd(None if quote is None or row["wallet"] else quote["cost_usd"]["p95"], recipe)
     most = most if any(capabilities_of(each).costs for each in named_places(recipe)) else 0.0
     admit = entrance(lease.run, row["team"] or OWNER, most, None, now, wallet)
-    database.requeue(lease, now, admit)
+
+    def change(connection: Connection) -> None:
+        changed = with_total(stored_recipe(row), total_usd or 0.0).model_dump_json()
+        said = f"its budget.total is {dollars(total_usd or 0.0)} from now on"
+        move_run(connection, lease.run, row["provider"], changed, now, said)
+        admit(connection)
+
+    database.requeue(lease, now, admit if total_usd is None else change)
+
+
+def _check_left(database: Database, run: str, recipe: Recipe) -> None:
+    """Refuse to go on with a run that would end at once, as its ``budget.total`` is used up.
+
+    Raises:
+        UsageError: naming the least that would do.
+    """
+    from trainmaster.cluster.record import ClusterRecord, resumed
+    from trainmaster.service.renting.cheapest import check_total
+
+    records = [ClusterRecord.of_row(each) for each in database.clusters_of(run)]
+    left = {each["name"] for each in database.experiment_rows(run) if each["reason"] != EndReason.SUCCEEDED}
+    plans, now = [each.plan for each in resumed(records)], time.time()
+    check_total(recipe, plans, run, sum(each.most_usd(now, now) for each in records), left)
 
 
 def _acquire(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Lease | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Final
@@ -126,8 +126,21 @@ def not_stale(recipe: Recipe, candidate_offers: CandidateOffers, today: date) ->
     return fresh
 
 
-def check_total(recipe: Recipe, plans: tuple[ClusterPlan, ...]) -> None:
+def check_total(
+    recipe: Recipe,
+    plans: Sequence[ClusterPlan],
+    resumed: str = "",
+    spent_usd: float = 0.0,
+    left: Container[str] | None = None,
+) -> None:
     """Refuse a cap that is used up by beginning and ending, unless that may be on what costs less.
+
+    Args:
+        recipe: with the cap.
+        plans: of its clusters.
+        resumed: id of a run that is to go on.
+        spent_usd: by that, at most.
+        left: experiments that are not over; None: all.
 
     Raises:
         UsageError: naming the least that would do.
@@ -137,13 +150,20 @@ def check_total(recipe: Recipe, plans: tuple[ClusterPlan, ...]) -> None:
     bills = dict[str, float]()
     for plan in plans:
         usd = sum(role.count * role.rentals[0].at_most.billed_usd(reserved_s) for role in plan.roles)
-        bills |= {name: min(usd, bills.get(name, usd)) for name in plan.experiments}
-    least = max(bills.values())
-    if total is not None and least > 0 and total <= least:
+        names = [name for name in plan.experiments if left is None or name in left]
+        bills |= {name: min(usd, bills.get(name, usd)) for name in names}
+    least = max(bills.values(), default=0.0)
+    if total is not None and least > 0 and total <= spent_usd + least:
+        would_do = dollars(spent_usd + 1.1 * least)
+        begins = f"{dollars(total)} is used up before anything has run: to start the machines"
+        hint = f"Raise budget.total to {would_do}, or ask for fewer or smaller machines."
+        if resumed:
+            spent = f"{resumed} has cost up to {dollars(spent_usd)}"
+            begins = f"of {dollars(total)}, {spent}: to start its machines"
+            verb = f"trainmaster resume {resumed} --total '{would_do}'"
+            hint = f"Give it {would_do} or more in all. `{verb}` does."
         raise UsageError(
-            f"budget.total: {dollars(total)} is used up before anything has run: to start the machines and "
-            f"to give them back in order costs up to {dollars(least)}",
-            f"Raise budget.total to {dollars(1.1 * least)}, or ask for fewer or smaller machines.",
+            f"budget.total: {begins} and to give them back in order costs up to {dollars(least)}", hint
         )
 
 

@@ -517,15 +517,15 @@ class TeamRuns:
         self.row(run)
         self._service.answer(run, experiment, environ, is_given=is_given, by=self._caller.name, why=why)
 
-    def resume(self, run: str, environ: Mapping[str, str]) -> list[str]:
-        """Have it driven again, unless it is; notes for people."""
+    def resume(self, run: str, environ: Mapping[str, str], max_usd: float | None = None) -> list[str]:
+        """Have it driven again, unless it is, with another ``budget.total``; notes for people."""
         from trainmaster.service.driving.background import drive_in_background
 
         self._caller.need("run")
         row, wallet = self.row(run), self._caller.wallet
         if wallet is not None and row["wallet"] != wallet.name:
             self._caller.need_no_wallet(f"{run}, which was not started from it,")
-        session = self._service.resume(run, environ, wallet)
+        session = self._service.resume(run, environ, wallet, max_usd)
         if session is None:
             return []
         if row["submitted_by"] is None:

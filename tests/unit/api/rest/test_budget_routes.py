@@ -10,9 +10,12 @@ from fastapi.testclient import TestClient
 from trainmaster.api.rest.app import make_app, make_state
 from trainmaster.api.rest.limits import TESTS_BURST
 from trainmaster.control.task.layout import Home
-from trainmaster.db import AcceptedRun, Submission
+from trainmaster.db import AcceptedRun, RunChange, Submission
 from trainmaster.service import Service
+from trainmaster.service.driving import sessions
 from trainmaster.service.teams.admission import Application, entrance
+from trainmaster.spec import Recipe
+from trainmaster.spec.states import EndReason, State
 from trainmaster.web.pages import add_pages
 
 
@@ -42,6 +45,7 @@ class Served:
             )["token"]
             for name, team in teams.items()
         }
+        self.tokens["red-run"] = state.access.create_token("red-run", ["read", "run"], "red")["token"]
         self.browser = TestClient(app, raise_server_exceptions=False)
 
     def ask(self, who, method, path, **more):
@@ -131,3 +135,34 @@ def test_a_token_with_a_wallet_says_what_is_left(served):
     assert served.ask("red-read", "GET", "/api/v1/wallet").json() == {"wallet": None}
     for wrong in ({**body, "name": "a", "at_most_usd": -1}, {**body, "name": "b", "scopes": ["manage"]}):
         assert served.ask("admin", "POST", "/api/v1/tokens", json=wrong).status_code == 422
+
+
+def test_a_run_that_ended_at_its_cap_goes_on_with_the_money_that_is_typed(served, monkeypatch):
+    monkeypatch.setattr(sessions, "check_still_there", lambda *_: None)
+    root, run = served.service.home.root, "capped-1"
+    (root / "code").mkdir()
+    recipe = Recipe.from_text(
+        "name: capped\nexperiments: {main: {command: 'true'}}\n", directory=root / "code"
+    )
+    new = AcceptedRun(
+        run, "capped", recipe.model_dump_json(), "r.yaml", "local", str(root / "code"),
+        served.service.home.store_url, [("main", 1)], home=str(root), home_id=served.service.home.identity(),
+        submission=Submission("red-manage", "red"),
+    )  # fmt: skip
+    lease = served.database.create_run(new, time.time())
+    served.database.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.BUDGET)], time.time())
+    served.database.release(lease, time.time())
+
+    def ask(path, method="POST", **more):
+        return served.ask("red-run", method, path, follow_redirects=False, **more)
+
+    form = 'action="/runs/capped-1/resume" class="actions"><input name="max_usd"'
+    assert form in ask(f"/runs/{run}", "GET").text
+    refused = ask(f"/runs/{run}/resume", data={"max_usd": "much"})
+    assert (refused.status_code, "is no amount of US dollars" in refused.text) == (422, True)
+    assert ask(f"/api/v1/runs/{run}/resume", json={"max_usd": -1}).status_code == 422
+    assert ask(f"/runs/{run}/resume", data={"max_usd": "$12"}).headers["location"] == f"/runs/{run}"
+    assert 'total: "$12.0"' in ask(f"/api/v1/runs/{run}/recipe", "GET").text
+    refused = ask(f"/api/v1/runs/{run}/resume", json={"max_usd": 13})
+    assert "is not over: its budget.total stays until then" in refused.text
+    assert form not in ask(f"/runs/{run}", "GET").text
