@@ -67,9 +67,10 @@ def rent_notebook(
 
 def is_rented_notebook(client: ClientProtocol, run: str) -> bool:
     """Whether the run is a notebook on a rented machine, which is not over."""
-    if client.brief(run)["state"] == "DONE" or not run.rpartition("-")[0].endswith("notebook"):
-        return False
-    return list(client.status(run).json["experiments"]) == ["notebook"]
+    from trainmaster.service.apps.rented_notebook import LABELS
+
+    brief = client.brief(run)
+    return brief["state"] != "DONE" and brief.get("labels", {}).items() >= LABELS.items()
 
 
 def lead_to_rented(client: ClientProtocol, run: str, usd_per_hour: float | None, *, as_json: bool) -> int:

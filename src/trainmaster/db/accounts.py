@@ -5,7 +5,8 @@ Logins of command lines that wait until a person confirms them; of both codes th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -141,13 +142,16 @@ def standings(database: Database, names: Collection[str]) -> dict[str, Standing]
 
 def members(database: Database, team: str) -> Sequence[RowMapping]:
     """The members of a team by name."""
-    query = (
+    return database.read(_members(team))
+
+
+def _members(team: str) -> sa.Select[Any]:
+    return (
         sa.select(_M.account, _M.role, _M.by_groups, _A.kind, _A.disabled_at)
         .join(t.account, _M.account == _A.name)
         .where(_M.team == team)
         .order_by(_M.account)
     )
-    return database.read(query)
 
 
 def set_member(database: Database, team: str, name: str, role: str) -> None:
@@ -155,10 +159,16 @@ def set_member(database: Database, team: str, name: str, role: str) -> None:
     database.change_rights(lambda connection, _: _set_member(connection, team, name, role, by_groups=False))
 
 
-def remove_member(database: Database, team: str, name: str) -> bool:
-    """Take out of a team; False if it was not in there."""
+def remove_member(
+    database: Database, team: str, name: str, check: Callable[[Sequence[RowMapping]], None] = lambda _: None
+) -> bool:
+    """Take out of a team, unless ``check`` of its members raises; False if it was not in there."""
 
     def write(connection: Connection, this: Try) -> bool:
+        # Locked: another one may leave at the same time.
+        there = connection.execute(_members(team).with_for_update(of=t.member)).mappings().all()
+        if any(each["account"] == name for each in there):
+            check(there)
         gone = connection.execute(t.member.delete().where(_M.team == team, _M.account == name))
         return bool(gone.rowcount) or this.again
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 #: Where its server says how to reach it, in the directory of the code there.
 FACTS: Final = ".notebook"
+#: By which its run is known.
+LABELS: Final = {"app": "jupyterlab"}
 _SETUP: Final = """\
 pip install jupyterlab || {
   echo "JupyterLab cannot be installed there: name an index that the machine reaches, --env PIP_INDEX_URL=URL"
@@ -201,6 +203,7 @@ def rented_notebook_recipe(
     recipe = {
         "name": "notebook" if of is None else f"{of.name[:50]}-notebook",
         "code": ".",
+        "labels": LABELS,
         "provider": provider,
         "experiments": {"notebook": found},
     }

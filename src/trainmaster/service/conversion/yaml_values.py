@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from trainmaster.providers.finding import PROVIDERS
 from trainmaster.service.conversion.draft import Draft
 from trainmaster.service.conversion.job import ForeignJob
 from trainmaster.spec.labels import key_problem, value_problem
@@ -22,8 +21,10 @@ _HANG_S = 30.0
 #: Files of keys.
 PRIVATE = re.compile(r"\.(?:ssh|aws|netrc|config/gcloud|kube|azure)\b|id_rsa|credentials")
 SPOT_OR_NOT = "`spot: true` falls back on demand"
-#: What clouds and clusters are called there, and here.
-_PROVIDERS = {"k8s": "kubernetes", **{each: each for each in PROVIDERS.built_in}}
+#: What clouds and clusters are called there, and here; `local` is a Kubernetes there.
+_PROVIDERS = {"k8s": "kubernetes", "ssh": "hosts"} | {
+    each: each for each in ("aws", "kubernetes", "openstack", "slurm")
+}
 _NO_PROVIDER = "`provider: aws`, or `run --provider aws`: without, it runs on this machine"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import Database, access
@@ -131,13 +131,17 @@ class Accounts:
             NotFoundError: he is not in there.
             ForbiddenError: he is its last manager, and takes himself out.
         """
-        if caller is not None and name == caller.account and not caller.sees_all:
-            others = [each for each in db.members(self._database, team) if each["account"] != name]
-            if not any(each["role"] == "manager" and each["disabled_at"] is None for each in others):
+
+        def check(there: Sequence[RowMapping]) -> None:
+            others = [each for each in there if each["account"] != name]
+            if any(each["role"] == "manager" and each["disabled_at"] is None for each in others):
+                return
+            if caller is not None and caller.account is not None and not caller.sees_all:
                 raise ForbiddenError(
                     f"{name} is the last manager of team {team}", "Make another member manager first."
                 )
-        if not db.remove_member(self._database, team, name):
+
+        if not db.remove_member(self._database, team, name, check):
             raise _nobody(name, team=team)
 
     # --- service accounts ---------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def test_a_confirmed_code_becomes_a_token_once(anybody, ann, state):
     assert anybody.post("/device/token", json=ask).json() == {"token": None}
     assert anybody.get("/device").headers["location"].startswith("/login")
     shown = ann.post("/device", data={"code": asked["user_code"].lower()})
-    assert "lap-b-top" in shown.text
+    assert "<b>lap-b-top</b> asks to see and send runs as ann, for team red." in shown.text
     assert anybody.post("/device/token", json=ask).json() == {"token": None}, "looking at it confirms nothing"
     done = ann.post("/device", data={"code": asked["user_code"], "client": "lap-b-top"})
     assert "is logged in as ann" in done.text

@@ -336,11 +336,12 @@ class Rented:
         interrupted: the signal that comes when it is open.
     """
 
-    def __init__(self, interrupted=None):
+    def __init__(self, interrupted=None, labels=()):
+        self.labels = dict(labels)
         self.interrupted, self.ports, self.attempt, self.cancelled = interrupted, [], 0, False
 
     def brief(self, run):
-        return {"state": "RUNNING", "driver": None}
+        return {"state": "RUNNING", "driver": None, "labels": self.labels}
 
     def status(self, run):
         task = {"reason": "SUCCEEDED", "seconds": 9.0, "cost_usd": 0.1, "models": []}
@@ -402,6 +403,10 @@ def test_one_that_does_not_answer_at_its_end_is_cancelled(number):
     assert client.cancelled
 
 
-@pytest.mark.parametrize(("run", "is_one"), [("a-notebook-1a", True), ("notebook-1a", True), ("a-1a", False)])
-def test_a_notebook_on_a_machine_is_known_by_its_run(run, is_one):
-    assert is_rented_notebook(Rented(), run) == is_one
+def test_a_notebook_on_a_machine_is_known_by_its_label(tmp_path):
+    text, _ = rented_notebook_recipe("aws", {}, 60.0)
+    client = Rented(labels=Recipe.from_text(text, directory=tmp_path).labels)
+    assert is_rented_notebook(client, "notebook-1a")
+    assert not is_rented_notebook(Rented(), "my-notebook-1a"), (
+        "of the user's own, with an experiment `notebook`"
+    )

@@ -547,6 +547,13 @@ def test_a_task_of_skypilot_finds_what_its_setup_made_at_home() -> None:
     assert "cd ~/llm && python" in only(made.recipe).command, "it is at home here, too"
 
 
+@pytest.mark.parametrize(("infra", "provider"), [("ssh/my-pool", "hosts"), ("local", "local")])
+def test_where_machines_are_that_are_not_a_clouds(infra: str, provider: str) -> None:
+    made = conversion_of(f"resources: {{infra: {infra}}}\nrun: python a.py\n", "a.yaml")
+    assert Recipe.from_text(made.recipe).provider == provider
+    assert ("local" in [what for _, what, _ in made.decisions]) == (infra == "local"), "a Kubernetes, there"
+
+
 def test_choices_of_skypilot_are_told_with_their_line() -> None:
     text = "name: a\nresources:\n  ordered: [{infra: aws, use_spot: true}, {infra: aws, use_spot: false}]\n"
     made = conversion_of(f"{text}run: python a.py\n", "a.yaml")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from threading import Barrier
 
 import pytest
 
@@ -89,6 +91,24 @@ def test_the_last_manager_does_not_leave_his_team_without_one(office):
         office.accounts.remove_member("red", "max", max_)
     office.accounts.set_member("red", "mem", "manager")
     office.accounts.remove_member("red", "max", max_)
+
+
+def test_of_two_managers_who_leave_at_the_same_time_one_stays(office):
+    def leave(name):
+        both.wait()
+        with suppress(ForbiddenError):
+            office.accounts.remove_member("red", name, callers[name])
+
+    office.accounts.set_member("red", "mem", "manager")
+    callers = {name: office.who(name) for name in ("max", "mem")}
+    for _ in range(20):
+        both = Barrier(2)
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(leave, callers))
+        managers = [each["name"] for each in office.accounts.members("red") if each["role"] == "manager"]
+        assert len(managers) == 1
+        for name in callers:
+            office.accounts.set_member("red", name, "manager")
 
 
 def test_a_refused_role_says_which_scope_the_token_lacks(office):
