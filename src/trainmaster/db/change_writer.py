@@ -14,6 +14,7 @@ from trainmaster.db.changes import (
     Change,
     EndpointChange,
     ExperimentChange,
+    Note,
     Progress,
     QueueChange,
     ReplicaChange,
@@ -59,6 +60,8 @@ class ChangeWriter:
                     _write_run(connection, run, change, now)
                 case QueueChange():
                     run_rows.write_queue(connection, run, change, now)
+                case Note(set_s=set_s) if set_s:
+                    run_rows.follow_clock(connection, run, set_s)
                 case EndpointChange():
                     endpoint_changes.write_endpoint(connection, run, change)
                 case ReplicaChange():

@@ -130,6 +130,7 @@ class Note:
         experiment, task, attempt: what it is about, if that is less than the run.
         reason: NODE_LOST if it tells of a machine that is lost: attempts that end with it need no word.
         topic: what it tells of, if anybody looks for that; see `trainmaster.spec.topics`.
+        set_s: so far the clock of this machine was set meanwhile, which is no time of the run.
     """
 
     message: str
@@ -138,6 +139,7 @@ class Note:
     attempt: int | None = None
     reason: EndReason | None = None
     topic: str | None = None
+    set_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,6 +289,12 @@ def write_queue(connection: Connection, run: str, change: QueueChange, now: floa
     )
 
 
+def follow_clock(connection: Connection, run: str, set_s: float) -> None:
+    """The clock of the driver's machine was set: what is reckoned from begins so much later by it."""
+    moved = {"session_at": t.run.c.session_at + set_s, "queued_at": t.run.c.queued_at + set_s}
+    connection.execute(t.run.update().where(t.run.c.id == run).values(moved))
+
+
 def describe(
     connection: Connection,
     run: str,

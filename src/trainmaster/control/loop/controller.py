@@ -41,6 +41,7 @@ from trainmaster.spec.errors import (
 )
 from trainmaster.spec.gate import Gate, GateResult
 from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
     from trainmaster.control.loop.recording import Recorder
@@ -55,6 +56,8 @@ JOB_POLL_S = 0.01
 #: Before a run is left all of it is saved once; after so long what was saved is old.
 LEAVES_S = 60.0
 FORECAST_LOOK_S = 1.0
+#: A clock that differs by less was not set.
+SET_S = 2.0
 MACHINES_LOOK_S = 0.5
 #: Ends of a run whose machines cannot be had: they are not waited for.
 _WITHOUT_MACHINES = (EndReason.INTERNAL, EndReason.USER_ERROR)
@@ -167,6 +170,7 @@ class Controller:
         self._wanted: EndReason | None = None
         self._why_wanted = ""
         self._renewed_at = self._forecast_at = self.clock()
+        self._ahead_s = self.wall() - self._renewed_at
         self._read_at = self._stored_at = self._asked_at = self._machines_at = self._saving_at = 0.0
         self._left_s = math.inf
         self._leaves_at = -math.inf
@@ -211,6 +215,7 @@ class Controller:
             turn.changes += self._silence_notes.look(self._progress)
             if self.silence is not None:
                 turn.changes += self.silence.look(self.run_state, self.jobs.pending, now)
+            turn.changes += self._clock_notes(now)
             turn.changes += self._waits(now)
             turn.changes += self._forecasts(now)
             turn.changes += told
@@ -336,6 +341,15 @@ class Controller:
         if self.run_state.state is not State.DONE:
             place = self.run_state.awaited_approval() or self.executor.queue_place()
         return self.run_state.queue_wait.look(place, now, works=bool(self.run_state.live_tasks()))
+
+    def _clock_notes(self, now: float) -> list[Note]:
+        """Whether what others see of the time was set meanwhile."""
+        set_s = self.wall() - now - self._ahead_s
+        if abs(set_s) < SET_S:
+            return []
+        self._ahead_s += set_s
+        which = f"{format_duration(abs(set_s))} {'forward' if set_s > 0 else 'back'}"
+        return [Note(f"the clock here was set {which}, which is no time of the run", set_s=set_s)]
 
     def _hear_people(self) -> None:
         """What people have said of experiments that need their approval, once one has asked."""

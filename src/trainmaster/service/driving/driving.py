@@ -30,7 +30,7 @@ from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.summary import queued_seconds, run_seconds
 from trainmaster.service.teams.team_budget import OWNER, Budgets
-from trainmaster.spec.clocks import boot_s
+from trainmaster.spec.clocks import boot_s, steady_s
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.facts import Fact, RunFacts
 from trainmaster.spec.parts import named_places
@@ -326,6 +326,7 @@ class Driving:
 
             return other_jobs_s(opened.database, row["team"])
 
+        began = steady_s() - max(time.time() - (row["session_at"] or time.time()), 0.0)
         return QuoteTracker(
             database=opened.database,
             recipe=session.recipe,
@@ -333,7 +334,7 @@ class Driving:
             histories=lambda: histories(
                 opened.database, opened.home, session.recipe, snapshot, row["team"], load
             ),
-            elapsed=lambda now: row["earlier_s"] + max(now - (row["session_at"] or now), 0.0),
+            elapsed=lambda now: row["earlier_s"] + max(now - began, 0.0),
             slots=world.slots,
             costs=world.costs,
             score=score,

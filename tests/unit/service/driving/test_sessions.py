@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from trainmaster.api.embedded import EmbeddedClient
+from trainmaster.control.loop.controller import Controller
 from trainmaster.db import RunChange
 from trainmaster.service.driving import sessions
 from trainmaster.spec import Recipe
@@ -64,3 +66,29 @@ def test_a_run_whose_store_is_gone_does_not_begin_anew(ended):
     shutil.rmtree(store)
     store.symlink_to(store.with_name("moved"))
     assert service.resume(run, {}) is not None
+
+
+def test_an_hour_by_which_the_clock_is_set_is_no_time_of_the_run(ended, monkeypatch):
+    service, run, lease = ended
+    monkeypatch.setattr("trainmaster.db.database.this_process", lambda: lease.owner)
+    service.database.release(lease, time.time())
+    session, set_s = service.resume(run, {}), 0.0
+    begun = time.time()
+    controller = Controller(
+        database=service.database, lease=session.lease, run_state=SimpleNamespace(experiments={}),
+        actions=SimpleNamespace(jobs=None), executor=None, policies={}, clock=lambda: begun,
+        wall=lambda: begun + set_s,
+    )  # fmt: skip
+    assert controller._clock_notes(begun) == []
+    set_s = 3600.0
+    monkeypatch.setattr(time, "time", lambda now=time.time: now() + set_s)
+    assert service.brief(run)["seconds"] > 3600
+    (note,) = controller._clock_notes(begun)
+    assert note.message == "the clock here was set 1 h forward, which is no time of the run"
+    assert controller._clock_notes(begun) == []
+    service.database.commit(session.lease, [note], controller.wall())
+    assert service.brief(run)["seconds"] < 60
+    over = [RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)]
+    service.database.commit(session.lease, over, controller.wall())
+    service.database.release(session.lease, controller.wall())
+    assert service.brief(run)["seconds"] < 60
