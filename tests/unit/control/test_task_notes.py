@@ -26,6 +26,17 @@ def test_a_silence_is_told_once_and_the_next_one_again():
     assert len(told(TOLD_AFTER_S)) == 1
 
 
+def test_saving_that_takes_long_is_told_once():
+    notes = JobNotes(SimpleNamespace())
+    task = SimpleNamespace(
+        experiment="main", number=0, attempt=1, key=("main", 0), state=State.SAVING, try_at=None
+    )
+    run_state, jobs = SimpleNamespace(run="r", live_tasks=lambda: [task]), SimpleNamespace()
+    told = {at: [n.message for n in notes.look(run_state, jobs, [], at)] for at in (10.0, 20.0, 26.0, 99.0)}
+    assert [at for at, words in told.items() if words] == [26.0]
+    assert told[26.0][0].startswith("it has ended; what it left is still being saved")
+
+
 def test_what_keeps_checkpoints_from_the_store_is_told_once_however_often_it_is_tried():
     notes = JobNotes(SimpleNamespace())
     task = SimpleNamespace(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 #: What waits to be saved is reported again after so long; sooner only if there is something new.
 AGAIN_S: Final = 180.0
 NEWS_S: Final = 60.0
+#: Saving that takes longer is told: nothing else is heard of the task meanwhile.
+LONG_S: Final = 15.0
 #: So long a task may report other things before its `until` metric is missed: evaluations are rare.
 MISSED_AFTER_S: Final = 60.0
 #: So long without a sign of work is told, where the recipe has no `silence`.
@@ -54,6 +56,7 @@ class JobNotes:
     def __init__(self, saving: SavingMoney) -> None:
         self._saving = saving
         self._told: dict[str, _Told] = {}
+        self._since: dict[str, float] = {}
 
     def look(
         self, run_state: RunState, jobs: Background, checkpointed: Collection[str], now: float
@@ -76,6 +79,11 @@ class JobNotes:
                 form = "not ready to start, and tried again: {}"
             elif is_saving and task.try_at:
                 form = "it has ended, and saving is tried again: {}"
+            elif is_saving and now - self._since.setdefault(attempt, now) >= LONG_S:
+                self._since[attempt] = math.inf  # once
+                form = "it has ended; what it left is still being saved: many files, or large ones, take long"
+                notes.append(Note(form, *task.key, task.attempt))
+                continue
             else:
                 continue
             job = _job_of(task, jobs.of(task.experiment, task.number, task.attempt))
@@ -91,6 +99,7 @@ class JobNotes:
     def forget(self, attempt: str) -> None:
         """It is over."""
         self._told.pop(attempt, None)
+        self._since.pop(attempt, None)
 
     def _is_news(self, attempt: str, state: State, gist: str, now: float) -> bool:
         told = self._told.get(attempt)
