@@ -70,7 +70,8 @@ def is_rented_notebook(client: ClientProtocol, run: str) -> bool:
     from trainmaster.service.apps.rented_notebook import LABELS
 
     brief = client.brief(run)
-    return brief["state"] != "DONE" and brief.get("labels", {}).items() >= LABELS.items()
+    labels: dict[str, str] = brief.get("labels", {})
+    return brief["state"] != "DONE" and labels.items() >= LABELS.items()
 
 
 def lead_to_rented(client: ClientProtocol, run: str, usd_per_hour: float | None, *, as_json: bool) -> int:
