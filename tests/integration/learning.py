@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 
@@ -13,6 +15,14 @@ def needs(*modules: str) -> None:
     for module in modules:
         if find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
+
+
+def put_digits(folder: Path) -> None:
+    """The set of digits as ``digits.npz``: a process that imports scikit-learn for it takes two seconds."""
+    needs("sklearn")
+    place = Path(str(find_spec("sklearn").origin)).parent / "datasets" / "data" / "digits.csv.gz"
+    rows = np.loadtxt(place, delimiter=",")
+    np.savez(folder / "digits.npz", data=rows[:, :-1], target=rows[:, -1].astype(int))
 
 
 def losses(log: str) -> list[float]:
