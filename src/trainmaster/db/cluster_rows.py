@@ -194,7 +194,7 @@ def not_ended(provider: str | None, home_id: str, *, moves: bool = False) -> sa.
 def waits(provider: str) -> sa.Select[Any]:
     """How long one waited for clusters of a provider, the newest first."""
     return (
-        sa.select(t.cluster.c.waited_s, t.cluster.c.data, t.cluster.c.run_id)
+        sa.select(t.cluster.c.waited_s, t.cluster.c.data, t.cluster.c.id)
         .where(t.cluster.c.provider == provider, t.cluster.c.waited_s.is_not(None))
         .order_by(t.cluster.c.changed_at.desc())
         .limit(_WAITS)

@@ -241,12 +241,12 @@ def waited_for(
     vcpus = {each.instance_type: each.vcpus for each in offers}
     for row in database.cluster_waits(provider):
         rental: dict[str, Any] = {}
-        queued_s, machines = 0.0, 1
+        queued_s, machines, plan = 0.0, 1, ""
         with suppress(ValueError, TypeError, LookupError, AttributeError):
             data = json.loads(row["data"])
             queued_s = _queued_s(data, row["waited_s"]) if capabilities_of(provider).queues else 0.0
             taken = [machine["rental"] for machine in data.get("machines", ()) if machine.get("has_joined")]
-            roles = data["plan"]["roles"]
+            roles, plan = data["plan"]["roles"], data["plan"]["name"]
             # the smallest come last, and all had to be there
             rentals = taken or [role["rentals"][0] for role in roles]
             rental = min(rentals, key=lambda each: vcpus.get(each.get("instance_type", ""), math.inf))
@@ -255,7 +255,8 @@ def waited_for(
         offer = measured_name(provider, instance)
         cores = vcpus.get(instance, 0.0)
         found.append(Waited(row["waited_s"] - queued_s, offer, provider, cores, queued_s, machines))
-        times.append(PastDuration((offer, machines), row["run_id"], found[-1].seconds, offer))
+        first = row["id"].removesuffix(f".{plan}")  # that has waited: later ones have found it warm
+        times.append(PastDuration((offer, machines), first, found[-1].seconds, offer))
     shifts = (load or HomeLoad.now()).shifts(database, times)
     return tuple(
         replace(each, seconds=each.seconds * shift.factor, doubt=shift.doubt)

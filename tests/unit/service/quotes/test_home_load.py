@@ -1,14 +1,16 @@
 """Times of earlier runs, as they would be at the load of now: by the loads that the home has kept."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from database_nouns import new_run
 
 from trainmaster.advisor.market.load import LoadCorrection
 from trainmaster.control.decide.effects import PhaseDuration
 from trainmaster.control.loop.recording import RecordedPhase
-from trainmaster.db import Database
+from trainmaster.db import ClusterRow, Database
 from trainmaster.service.quotes import home_load
 from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.service.quotes.job_knowledge import is_quiet
@@ -99,8 +101,8 @@ def test_a_wait_is_that_of_the_smallest_machine(database, monkeypatch):
     machines = [
         {"rental": {"instance_type": each}, "has_joined": True} for each in ("large", "large", "small")
     ]
-    data = json.dumps({"asked_at": 0.0, "machines": machines, "plan": {"roles": []}})
-    row = {"data": data, "waited_s": 26.0, "run_id": "calm"}
+    data = json.dumps({"asked_at": 0.0, "machines": machines, "plan": {"name": "main", "roles": []}})
+    row = {"data": data, "waited_s": 26.0, "id": "calm.main"}
     monkeypatch.setattr(database, "cluster_waits", lambda _: [row])
     offers = [
         SimpleNamespace(instance_type="large", vcpus=2),
@@ -110,6 +112,16 @@ def test_a_wait_is_that_of_the_smallest_machine(database, monkeypatch):
     assert (known.offer, known.machines) == ("lab:small", 3)
     (blind,) = waited_for(database, "lab", load=HomeLoad(1.0))
     assert blind.offer == "lab:large"
+
+
+def test_a_wait_is_at_the_load_of_the_run_that_waited_whoever_found_its_machines_warm(database):
+    machine = {"rental": {"instance_type": "large"}, "has_joined": True}
+    data = {"asked_at": 0.0, "machines": [machine], "plan": {"name": "main", "roles": []}}
+    lease = database.create_run(replace(new_run(), id="taker"), 1.0)
+    cluster = ClusterRow("busy.main", "lab", "home", "ACTIVE", json.dumps(data), waited_s=26.0)
+    database.put_cluster(lease, cluster, 1.0)
+    (known,) = waited_for(database, "lab", load=HomeLoad(0.0))
+    assert known.seconds < 20.0
 
 
 def test_machines_elsewhere_are_quoted_as_from_a_calm_machine(database):
