@@ -1,9 +1,10 @@
 """The step-time model itself: parameters and shapes in, seconds out.
 
-Lengths: S parameter vectors, m shapes of one kind; everything broadcasts to (S, m). All but the level is
-relative to what one worker computes in a step. Equations and symbols: docs/advisor.md. That compute and
-communication are combined by a p-norm is Pollux's idea (Qiao et al., OSDI 2021, section 3.2); parameter
-servers that are linear first and saturated later are FC2's knee (Ta, 2019, section 5.2.4) made smooth.
+Lengths: S parameter vectors, m shapes of one kind; everything broadcasts to (S, m), inside to (m, S), because
+fits have many more vectors than shapes. All but the level is relative to what one worker computes in a step.
+Equations and symbols: docs/advisor.md. That compute and communication are combined by a p-norm is Pollux's
+idea (Qiao et al., OSDI 2021, section 3.2); parameter servers that are linear first and saturated later are
+FC2's knee (Ta, 2019, section 5.2.4) made smooth.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from trainmaster.advisor.model.priors import INDEX, achieved_bytes_per_second
+from trainmaster.advisor.model.priors import INDEX, NAMES, achieved_bytes_per_second
 from trainmaster.advisor.model.shapes import ASYNCHRONOUS, Floats, MeasuredContext, Shapes
 
 #: What limits a shape, in the words of somebody who trains models.
@@ -54,24 +55,28 @@ def step_time(theta: Floats, shapes: Shapes, free: str = "", slowness: Floats | 
     Returns:
         (S, m) seconds, positive.
     """
-    return np.exp(log_time(theta, shapes, free, slowness))
+    return np.exp(log_time(theta, shapes, free, slowness), order="C")
 
 
 def log_time(theta: Floats, shapes: Shapes, free: str = "", slowness: Floats | float = 1.0) -> Floats:
     """The logarithm of `step_time`."""
-    kind = int(shapes.kind.max(initial=0))
-    par = {name: theta[:, i, None] for name, i in INDEX[kind].items()}
-    compute = _log_compute(par, shapes, free) + np.log(slowness)
-    formula = _servers if kind else _allreduce
-    return np.asarray(par["level"] + formula(par, shapes, compute, free), dtype=float)
+    par, x = _columns(theta, shapes)
+    compute = _log_compute(par, x, free) + np.log(np.atleast_2d(slowness)).T
+    formula = _servers if x.kind.any() else _allreduce
+    return np.asarray((par["level"] + formula(par, x, compute, free)).T, dtype=float)
 
 
 def own_time(theta: Floats, shapes: Shapes) -> Floats:
     """(S, m) seconds that a worker needs for itself: no step is shorter (of one worker, if asynchronous)."""
+    par, x = _columns(theta, shapes)
+    alone = np.exp(par["level"] + _log_compute(par, x, ""))
+    return np.ascontiguousarray((alone / x.workers if (x.kind == ASYNCHRONOUS).any() else alone).T)
+
+
+def _columns(theta: Floats, shapes: Shapes) -> tuple[dict[str, Floats], Shapes]:
+    """(S,) each parameter by its name, and shapes with columns (m, 1)."""
     kind = int(shapes.kind.max(initial=0))
-    par = {name: theta[:, i, None] for name, i in INDEX[kind].items()}
-    alone = np.exp(par["level"] + _log_compute(par, shapes, ""))
-    return alone / shapes.workers if kind == ASYNCHRONOUS else alone
+    return dict(zip(NAMES[kind], np.ascontiguousarray(theta.T), strict=True)), shapes[:, None]
 
 
 def name_bottlenecks(theta: Floats, shapes: Shapes, slowness: Floats | float = 1.0) -> tuple[str, ...]:
@@ -85,7 +90,7 @@ def gradient_bytes(theta: Floats, kind: int, context: MeasuredContext) -> Floats
     """(S, 1) bytes that one exchange of gradients sends between machines, as the times tell."""
     if np.isfinite(context.gradient):
         return np.full((len(theta), 1), context.gradient)
-    par = {name: theta[:, i, None] for name, i in INDEX[kind].items()}
+    par = dict(zip(NAMES[kind], theta.T[:, :, None], strict=True))
     seconds = par["wire"] + np.log(1 - _card_share(par)) if kind else par["rho_out"]
     rate = achieved_bytes_per_second(context.nic if np.isfinite(context.nic) else _COMMON_MBPS)
     return np.asarray(np.exp(par["level"] + seconds) * rate, dtype=float)
@@ -99,14 +104,14 @@ def flatness(theta: Floats) -> Floats:
 def _log_compute(par: Mapping[str, Floats], x: Shapes, free: str) -> Floats:
     """What a worker computes: from affine in the batch to a roofline, with what n of them cost each other."""
     if free == "compute":
-        return np.full((1, len(x)), np.log(_LEAST))
-    total = np.zeros((1, len(x)))
-    batch = np.log(x.batch)
-    if batch.any():
+        return np.full((len(x), 1), np.log(_LEAST))
+    total = np.zeros((len(x), 1))
+    sizes, which = np.unique(np.log(x.batch), return_inverse=True)
+    if sizes.any():
         k = 1 + np.exp(par["knee"]) if "knee" in par else 1.0
         fixed = k * par["fixed"]
-        total = (np.logaddexp(fixed, k * batch) - np.logaddexp(fixed, 0)) / k
-    if "contend" in par and free != "input":
+        total = ((_log_sum(fixed, k * sizes[:, None]) - _log_sum(fixed, 0.0)) / k)[which.ravel()]
+    if "contend" in par and free != "input" and (x.per_node > 1).any():
         total = total + np.exp(par["contend"]) * np.log(x.per_node)
     if free != "straggle":
         total = total + np.exp(par["straggle"]) * np.log(x.workers)
@@ -117,22 +122,24 @@ def _allreduce(par: Mapping[str, Floats], x: Shapes, compute: Floats, free: str)
     """Rings within the nodes and between them, in part one flat ring; latency cannot hide."""
     r, nodes = x.per_node, x.nodes
     several = nodes > 1
-    traffic = np.full((1, len(x)), _LEAST)
-    if (r > 1).any():
+    traffic = np.full((len(x), 1), _LEAST)
+    inside = bool((r > 1).any())
+    if inside:
         if free != "intra":
             traffic = traffic + np.exp(par["rho_in"]) * (2 * (r - 1) / r * x.gradient)
         if free != "hop_intra":
             traffic = traffic + np.exp(par["hop_in"]) * (r - 1)
     wait: Floats | float = 0.0
     if several.any():
-        log_r = np.log(r)
         if free != "nic":
-            grown = par["crowd"] * np.log(np.maximum(nodes / 2, 1)) + par["share"] * log_r
-            sent = np.where(several, 2 - 2 / (nodes * np.exp(_logistic(par["flat"]) * log_r)), 0.0)
+            grown, ring = par["crowd"] * np.log(np.maximum(nodes / 2, 1)), nodes
+            if inside:
+                log_r = np.log(r)
+                grown = grown + par["share"] * log_r
+                ring = nodes * np.exp(_logistic(par["flat"]) * log_r)
+            sent = np.where(several, 2 - 2 / ring, 0.0)
             traffic = traffic + np.exp(par["rho_out"] + grown) * sent * (x.gradient / x.nic)
-        rounds = np.where(
-            several, np.exp(1.2 * _logistic(par["rounds"]) * np.log(np.maximum(nodes - 1, 1))), 0.0
-        )
+        rounds = np.exp(1.2 * _logistic(par["rounds"]) * np.log(np.maximum(nodes - 1, 1))) * several
         if free != "hop_inter":
             traffic = traffic + np.exp(par["hop_out"]) * rounds
         if free != "trips" and x.latency.any():
@@ -140,18 +147,18 @@ def _allreduce(par: Mapping[str, Floats], x: Shapes, compute: Floats, free: str)
     exposed = _logistic(par["exposed"])
     g = 1 + np.minimum(np.exp(par["overlap"]), 9)
     hidden = np.log(1 - exposed) + compute
-    together = hidden + np.logaddexp(0, g * (np.log(traffic) - hidden)) / g
+    together = hidden + _log_sum(0.0, g * (np.log(traffic) - hidden)) / g
     return np.asarray(np.log(exposed * np.exp(compute) + np.exp(together) + wait), dtype=float)
 
 
 def _servers(par: Mapping[str, Floats], x: Shapes, compute: Floats, free: str) -> Floats:
     """Workers' cycles, with an exchange per server, and updates that queue there: the longer wins, softly."""
     if free != "trips" and x.latency.any():
-        compute = np.logaddexp(compute, par["trips"] + np.log(np.maximum(x.latency, _LEAST)))
+        compute = _log_sum(compute, par["trips"] + np.log(np.maximum(x.latency, _LEAST)))
     if "fan" in par and free != "fan" and (x.servers > 1).any():
-        compute = np.logaddexp(compute, par["fan"] + np.log(np.maximum(x.servers - 1, _LEAST)))
+        compute = _log_sum(compute, par["fan"] + np.log(np.maximum(x.servers - 1, _LEAST)))
     wire = _card_share(par)
-    push = (wire * x.gradient / x.nic * (free != "server_nic")) + (1 - wire) * (free != "server")
+    push = (wire * (x.gradient / x.nic) * (free != "server_nic")) + (1 - wire) * (free != "server")
     split = 1 / x.servers + np.exp(par["shared"]) * (free != "shared")
     served = par["serve"] + np.log(np.maximum(push * split, _LEAST)) + par["pile"] * np.log(x.workers)
     if (x.kind == ASYNCHRONOUS).all():
@@ -159,7 +166,12 @@ def _servers(par: Mapping[str, Floats], x: Shapes, compute: Floats, free: str) -
     else:
         served = served + np.log(x.workers)
     g = 1 + np.minimum(np.exp(par["queue"]), 9)
-    return np.asarray(np.logaddexp(g * compute, g * served) / g, dtype=float)
+    return np.asarray(_log_sum(g * compute, g * served) / g, dtype=float)
+
+
+def _log_sum(a: Floats | float, b: Floats | float) -> Floats:
+    """log(e^a + e^b): a third of what `np.logaddexp` takes, whose loop is not vectorised."""
+    return np.asarray(np.maximum(a, b) + np.log1p(np.exp(-np.abs(a - b))), dtype=float)
 
 
 def _card_share(par: Mapping[str, Floats]) -> Floats:

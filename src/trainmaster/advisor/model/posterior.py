@@ -91,18 +91,18 @@ class Errors:
         return cls(cell, row, inverse, pull, total, log_weight)
 
     def log_likelihood(self, residual: Floats) -> Singles:
-        """(K, H) of (K, n) log measured - log predicted, but for `log_weight` and the prior of the cells."""
+        """(H, K) of (K, n) log measured - log predicted, but for `log_weight` and the prior of the cells."""
         # It is blind to the level: without that, single precision says all that tells particles apart.
-        away = (residual - residual.mean(1, keepdims=True)).astype(np.float32)
+        away = (residual - residual.mean(1, keepdims=True)).T.astype(np.float32)
         contrast = self._contrast
         if contrast.ndim == 2:
-            one, other = np.triu_indices(residual.shape[1])
-            return np.asarray((away[:, one] * away[:, other]) @ contrast)
-        return np.stack([-0.5 * ((away @ each) * away).sum(1) for each in contrast], axis=1)
+            one, other = np.triu_indices(len(away))
+            return np.asarray(contrast @ (away[one] * away[other]))
+        return np.stack([-0.5 * ((each @ away) * away).sum(0) for each in contrast])
 
     @cached_property
     def _contrast(self) -> NDArray[np.float32]:
-        """What a likelihood is of, without the level: (pairs, H) of a few rows, else (H, n, n).
+        """What a likelihood is of, without the level: (H, pairs) of a few rows, else (H, n, n).
 
         Both are symmetric: of a few rows half of the pairs say all.
         """
@@ -110,7 +110,7 @@ class Errors:
         if contrast.shape[1] > FEW:
             return contrast.astype(np.float32)
         one, other = np.triu_indices(contrast.shape[1])
-        return (contrast[:, one, other] * np.where(one == other, -0.5, -1.0)).T.astype(np.float32)
+        return (contrast[:, one, other] * np.where(one == other, -0.5, -1.0)).astype(np.float32)
 
     def level(self, residual: Floats, which: NDArray[np.int_]) -> Floats:
         """(S,) mean of the level, of (S, n) residuals under the hypotheses ``which``."""
@@ -128,10 +128,10 @@ class RobustErrors(Errors):
         return cls(one, one - 1, none, none, none, np.zeros(1))
 
     def log_likelihood(self, residual: Floats) -> Singles:
-        """(K, 1) of (K, n) log measured - log predicted, but for the level."""
+        """(1, K) of (K, n) log measured - log predicted, but for the level."""
         away = (residual - np.median(residual, axis=1, keepdims=True)) / _ROBUST_SCALE
-        found = -0.5 * (_FREEDOM + 1) * np.log1p(away**2 / _FREEDOM).sum(1, keepdims=True)
-        return np.asarray(found, dtype=np.float32)
+        found = -0.5 * (_FREEDOM + 1) * np.log1p(away**2 / _FREEDOM).sum(1)
+        return np.asarray(found[None], dtype=np.float32)
 
     def level(self, residual: Floats, which: NDArray[np.int_]) -> Floats:
         """(S,) of (S, n) residuals."""
@@ -217,12 +217,12 @@ class Posterior:
         weight = _weights(np.concatenate([cloud.total for cloud in clouds]))
         upto, even = np.cumsum(weight), (np.arange(draws) + 0.5) / draws
         pick = np.minimum(np.searchsorted(upto, even), len(weight) - 1)
-        share = np.vstack([cloud.share for cloud in clouds])
-        within = 1 - (upto[pick] - even) / weight[pick]
-        hypothesis = (np.cumsum(share[pick], axis=1)[:, :-1] < within[:, None]).sum(1)
         first = np.cumsum([0, *(len(cloud.total) for cloud in clouds)])
         which = np.searchsorted(first, pick, side="right") - 1
         particle = pick - first[which]
+        share = np.hstack([cloud.share_of(particle[which == i]) for i, cloud in enumerate(clouds)])
+        within = 1 - (upto[pick] - even) / weight[pick]
+        hypothesis = (np.cumsum(share, axis=0)[:-1] < within).sum(0)
         parameters = np.empty((draws, len(measured.priors[0].spread)))
         standard, absent = np.empty_like(parameters), np.empty(parameters.shape, dtype=bool)
         for i, cloud in enumerate(clouds):
@@ -233,7 +233,7 @@ class Posterior:
         level = measured.errors.level(measured.residual(parameters), hypothesis)
         off = np.zeros(len(measured.log_times))
         doubted = measured.errors.row >= 0
-        np.add.at(off, measured.errors.row[doubted], (weight.astype(np.float32) @ share)[doubted])
+        np.add.at(off, measured.errors.row[doubted], share[doubted].mean(1))
         effective = float(1 / (weight**2).sum())
         theta = np.column_stack([level, parameters])
         return cls(theta, standard, absent, which, hypothesis, off, effective)
@@ -274,7 +274,7 @@ class _Cloud:
         measured, prior: whose they are. felt: (A,) parameters.
         z: (K, A) in units of the spread, from the mean. absent: (K, A).
         total: (K,) log weights, so that the sum of their exponentials is the evidence.
-        share: (K, H) of a particle's weight that each hypothesis has.
+        shares: of each round (H, count) what each hypothesis has of its particles' weight, in any unit.
     """
 
     measured: Measured
@@ -283,7 +283,7 @@ class _Cloud:
     z: Floats
     absent: Bools
     total: Floats
-    share: Singles
+    shares: tuple[Singles, ...]
 
     @classmethod
     def of(
@@ -305,7 +305,8 @@ class _Cloud:
             z = np.vstack([each.z for each in made])
             absent = np.vstack([each.absent for each in made])
             if numbers.sum() > _GOOD * count or len(made) > rounds:
-                return cls(measured, prior, felt, z, absent, total, np.vstack([each.share for each in made]))
+                shares = tuple(share for each in made for share in each.shares)
+                return cls(measured, prior, felt, z, absent, total, shares)
             near = _Near.of(z, absent, _tempered(total))
 
     @classmethod
@@ -320,18 +321,25 @@ class _Cloud:
     ) -> _Cloud:
         """One round, of the prior or near what was seen before."""
         z, absent, correction = _proposed(prior.absent[felt], near, count, rng)
-        size, errors = len(prior.spread), measured.errors
-        standard, absences = np.zeros((count, size)), np.zeros((count, size), dtype=bool)
-        standard[:, felt], absences[:, felt] = z, absent
-        share = errors.log_likelihood(measured.residual(_parameters(measured, prior, standard, absences)))
-        share += (errors.log_weight + np.log(prior.grid.ravel() + 1e-9)[errors.cell]).astype(np.float32)
-        top = share.max(1)
-        share -= top[:, None]
+        errors = measured.errors
+        # many particles of a few numbers each: all that follows goes along the particles
+        standard, absences = np.zeros((2, len(prior.spread), count))
+        standard[felt], absences[felt] = z.T, absent.T
+        parameters = _parameters(measured, prior, standard.T, absences.T > 0)
+        share = errors.log_likelihood(measured.residual(parameters))
+        believed = errors.log_weight + np.log(prior.grid.ravel() + 1e-9)[errors.cell]
+        share += believed[:, None].astype(np.float32)
+        top = share.max(0)
+        share -= top
         np.exp(share, out=share)
-        total = share.sum(1)
-        share /= total[:, None]
-        log_weight = correction - np.log(count) + top + np.log(total)
-        return cls(measured, prior, felt, z, absent, log_weight, share)
+        log_weight = correction - np.log(count) + top + np.log(share.sum(0))
+        return cls(measured, prior, felt, z, absent, log_weight, (share,))
+
+    def share_of(self, rows: NDArray[np.int_]) -> Singles:
+        """(H, S) of the weight of some particles, in their order, what each hypothesis has."""
+        turn, at = np.divmod(rows, self.shares[0].shape[1])
+        found = np.hstack([share[:, at[turn == i]] for i, share in enumerate(self.shares)])
+        return found / found.sum(0)
 
     def whole(self, rows: NDArray[np.int_], rng: np.random.Generator) -> tuple[Floats, Bools]:
         """(S, P) standard coordinates and flags of some particles; what is not felt comes from the prior."""
