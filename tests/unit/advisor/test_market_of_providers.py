@@ -22,9 +22,9 @@ def own_hosts(count, slots=2.0):
     return market(replace(here, memory_bytes=1), hosts=count)
 
 
-def on_cpus(**more):
-    points = [measured(n, b, "local", memory_bytes=2.0 * GB) for n in (1, 2, 4) for b in (32, 128)]
-    return Subject(workload(hardware=Hardware(), **more), knowledge(*points))
+def on_cpus(sync=Strategy.ALLREDUCE, **more):
+    points = [measured(n, b, "local", sync, memory_bytes=2.0 * GB) for n in (1, 2, 4) for b in (32, 128)]
+    return Subject(workload(hardware=Hardware(), sync=sync, **more), knowledge(*points))
 
 
 def test_hosts_cost_nothing_and_the_fastest_number_of_them_is_taken():

@@ -12,9 +12,11 @@ from quote_world import GB, market, offer, workload
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.workload import Length
+from trainmaster.advisor.model import posterior
 from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.measurement import Measurement, Point
+from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quoting import Subject, make_quote
@@ -188,3 +190,25 @@ def test_bounds_are_below_what_is_drawn():
     for alone in (True, False):
         assert (np.median(drawn.at_best_s(some, alone=alone), axis=0) <= median * (1 + 1e-9)).all()
     assert len(drawn.alike(some)) == len(some)
+
+
+def test_a_second_type_is_looked_for_near_the_first_ones_draws(monkeypatch):
+    """How long it takes is counted: values of the formula, of three types together and of each alone."""
+    looks, real = [], posterior.log_time
+    monkeypatch.setattr(posterior, "log_time", lambda *given: looks.append(len(given[1])) or real(*given))
+    found = []
+    for name, slower in (("t2.small", 1.7), ("m4.large", 1.0), ("m4.xlarge", 0.6)):
+        for n, batch in ((n, b) for n in (1, 2, 4, 8) for b in (32, 64)):
+            seconds = (0.05 + 0.002 * batch) * slower * n**0.05 + 0.03 * (2 - 2 / n)
+            point = Point(Strategy.ALLREDUCE, n, nodes=n, local_batch=float(batch), step_time_s=seconds)
+            found.append(Measurement(point, offer=name))
+    known = Knowledge.of(found, [], DEVICES, {})
+    together = sum(looks)
+    looks.clear()
+    for name in {each.offer for each in found}:
+        StepTimeModel.fit([each.point for each in found if each.offer == name])
+    assert together < 0.8 * sum(looks)
+    asked = Point(Strategy.ALLREDUCE, 16, nodes=16, local_batch=64.0)
+    for each, slower in zip(known.types, (1.7, 1.0, 0.6), strict=True):
+        answer = each.model.predict([asked])
+        assert answer.typical[0] == pytest.approx(0.178 * slower * 16**0.05 + 0.03 * (2 - 2 / 16), rel=0.1)

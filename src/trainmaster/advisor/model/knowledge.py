@@ -233,7 +233,8 @@ class _Facts:
             points = [prepared(m, nic_mbps) for m in here]
             more = self._lent(best, points, measured, nic_mbps)
             doubts = [0.0] * len(points) + [LENT] * len(more)
-            model = StepTimeModel.fit([*points, *more], self.seed, self.experience, doubts)
+            like = best.model if best is not None else None
+            model = StepTimeModel.fit([*points, *more], self.seed, self.experience, doubts, like)
 
         def typical(of: Callable[[Measurement], float | None]) -> float | None:
             found = _median([of(m) for m in here])
@@ -301,7 +302,7 @@ def _computes(
     What waits for data or for a clock takes as long on another device. Of a machine with a part of a core
     that part is all that it can keep busy.
     """
-    if model is None:
+    if model is None or all(m.time_shares is None for m in measured):
         return 1.0
     own_s = own_time(model.theta[None], Shapes.of(Columns.of(points), model.context))[0]
     shares = []

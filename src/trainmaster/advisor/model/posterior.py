@@ -207,11 +207,21 @@ class Posterior:
         particles: int = PARTICLES,
         draws: int = DRAWS,
         rounds: int = ROUNDS,
+        like: Posterior | None = None,
     ) -> Posterior:
-        """Draw; the same seed gives the same draws."""
+        """Draw; the same seed gives the same draws.
+
+        Args:
+            measured: the rows.
+            seed: of the draws.
+            particles: in each round.
+            draws: so many in the end.
+            rounds: at most, after the first.
+            like: of the same job on another type of machine: the first round is near its draws.
+        """
         each = particles // len(measured.priors)
         clouds = [
-            _Cloud.of(measured, prior, each, rounds, np.random.default_rng((seed, i)))
+            _Cloud.of(measured, prior, each, rounds, np.random.default_rng((seed, i)), like and like.under(i))
             for i, prior in enumerate(measured.priors)
         ]
         weight = _weights(np.concatenate([cloud.total for cloud in clouds]))
@@ -237,6 +247,11 @@ class Posterior:
         effective = float(1 / (weight**2).sum())
         theta = np.column_stack([level, parameters])
         return cls(theta, standard, absent, which, hypothesis, off, effective)
+
+    def under(self, prior: int) -> tuple[Floats, Bools] | None:
+        """(K, P) standard coordinates and absent terms under one of its priors; None of few."""
+        rows = self.prior == prior
+        return (self.standard[rows], self.absent[rows]) if rows.sum() > _TEMPERED else None
 
     def with_level(self, measured: Measured) -> Posterior:
         """The same draws, whose level is that of more rows."""
@@ -293,9 +308,13 @@ class _Cloud:
         count: int,
         rounds: int,
         rng: np.random.Generator,
+        like: tuple[Floats, Bools] | None = None,
     ) -> _Cloud:
         """Population Monte Carlo, until enough particles are felt: those of all rounds together."""
         felt, made, near = _felt(measured, prior), list[_Cloud](), None
+        if like is not None:
+            z, absent = (each[:, felt] for each in like)
+            near = _Near.of(z, absent, np.full(len(z), 1 / len(z)))
         while True:
             made.append(cls._drawn(measured, prior, felt, near, count, rng))
             # Each round counts as much as its particles are felt: so are most of all together.

@@ -106,6 +106,7 @@ class StepTimeModel:
         seed: int = 0,
         experience: Experience | None = None,
         doubts: Sequence[float] = (),
+        like: StepTimeModel | None = None,
     ) -> StepTimeModel:
         """Fit to the measured points of one job.
 
@@ -114,6 +115,7 @@ class StepTimeModel:
             seed: of the posterior's draws.
             experience: what other jobs have shown of the same machines.
             doubts: about each point (log), beside its noise; empty for none.
+            like: of the same job on another type of machine, which is where to look first.
 
         Raises:
             ValueError: there are no points, or one has no time.
@@ -123,7 +125,7 @@ class StepTimeModel:
         times = np.array([point.step_time_s for point in points], dtype=float)
         columns = Columns.of(points)
         doubted = np.array(doubts or [0.0] * len(times))
-        return cls.fit_columns(columns, times, int(columns.kind[0]), seed, experience, doubted)
+        return cls.fit_columns(columns, times, int(columns.kind[0]), seed, experience, doubted, like)
 
     @classmethod
     def fit_columns(
@@ -134,6 +136,7 @@ class StepTimeModel:
         seed: int = 0,
         experience: Experience | None = None,
         doubts: Floats | float = 0.0,
+        like: StepTimeModel | None = None,
     ) -> StepTimeModel:
         """Fit to measured shapes and their (n,) step times in seconds.
 
@@ -144,6 +147,7 @@ class StepTimeModel:
             seed: of the posterior's draws.
             experience: what other jobs have shown of the same machines.
             doubts: (n,) about each row (log), beside its noise.
+            like: see `fit`.
         """
         columns, times, doubt = _of_kind(columns, times, np.broadcast_to(doubts, times.shape), kind)
         context = MeasuredContext.of(columns)
@@ -160,7 +164,9 @@ class StepTimeModel:
         measured = Measured.of(every[kept], log_times[kept], priors, inflation[kept])
         few = kept if len(kept) <= _MANY else thinned(kept, _MANY)
         posterior = Posterior.of(
-            measured if few is kept else Measured.of(every[few], log_times[few], priors, inflation[few]), seed
+            measured if few is kept else Measured.of(every[few], log_times[few], priors, inflation[few]),
+            seed,
+            like=like._posterior if like is not None and like.kind == kind else None,
         )
         if few is not kept:
             posterior = posterior.with_level(measured)
