@@ -220,9 +220,10 @@ class Posterior:
             like: of the same job on another type of machine: the first round is near its draws.
         """
         each = particles // len(measured.priors)
+        starts = [like.under(i) if like is not None else None for i in range(len(measured.priors))]
         clouds = [
-            _Cloud.of(measured, prior, each, rounds, np.random.default_rng((seed, i)), like and like.under(i))
-            for i, prior in enumerate(measured.priors)
+            _Cloud.of(measured, prior, each, rounds, np.random.default_rng((seed, i)), start)
+            for i, (prior, start) in enumerate(zip(measured.priors, starts, strict=True))
         ]
         weight = _weights(np.concatenate([cloud.total for cloud in clouds]))
         upto, even = np.cumsum(weight), (np.arange(draws) + 0.5) / draws
@@ -313,8 +314,8 @@ class _Cloud:
         """Population Monte Carlo, until enough particles are felt: those of all rounds together."""
         felt, made, near = _felt(measured, prior), list[_Cloud](), None
         if like is not None:
-            z, absent = (each[:, felt] for each in like)
-            near = _Near.of(z, absent, np.full(len(z), 1 / len(z)))
+            z, absent = like
+            near = _Near.of(z[:, felt], absent[:, felt], np.full(len(z), 1 / len(z)))
         while True:
             made.append(cls._drawn(measured, prior, felt, near, count, rng))
             # Each round counts as much as its particles are felt: so are most of all together.
