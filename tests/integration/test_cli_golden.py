@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.advisor.quote.quote import Interval
+from trainmaster.advisor.quote.interval import Interval
 from trainmaster.cluster.record import ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home

@@ -12,7 +12,8 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.quote.quote import Interval, Quote
+    from trainmaster.advisor.quote.interval import Interval
+    from trainmaster.advisor.quote.quote import Quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class RunQuote:
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> RunQuote:
         """From the JSON object of ``status``."""
-        from trainmaster.advisor.quote.quote import Interval
+        from trainmaster.advisor.quote.interval import Interval
 
         time_s, cost_usd = Interval(**found["time_s"]), Interval(**found["cost_usd"])
         return cls(found["kind"], time_s, cost_usd, found["measurements"], found["kept"])

@@ -202,10 +202,17 @@ def waits(provider: str) -> sa.Select[Any]:
 
 
 def given_back(provider: str) -> sa.Select[Any]:
-    """When the work of runs of a provider was over, and when all was given back; the newest first."""
+    """When the work of runs was over, and when all of a provider was given back; the newest first.
+
+    What was given back before, as the rest of the work was elsewhere, or kept for a later run, says nothing.
+    """
+    gone_at = sa.func.max(t.cluster.c.changed_at)
     return (
-        sa.select(t.run.c.ended_at, t.run.c.closed_at)
-        .where(t.run.c.provider == provider, t.run.c.closed_at > t.run.c.ended_at)
+        sa.select(t.run.c.ended_at, gone_at.label("gone_at"))
+        .join(t.cluster, t.cluster.c.run_id == t.run.c.id)
+        .where(t.cluster.c.provider == provider, t.cluster.c.state == ENDED)
+        .where(t.cluster.c.changed_at.between(t.run.c.ended_at, t.run.c.closed_at))
+        .group_by(t.run.c.id, t.run.c.ended_at, t.run.c.created_at)
         .order_by(t.run.c.created_at.desc())
         .limit(_WAITS)
     )

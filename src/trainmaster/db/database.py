@@ -435,8 +435,8 @@ class Database:
     cluster_waits = _reading(cluster_rows.waits)
 
     def gave_back_s(self, provider: str) -> list[float]:
-        """Seconds from the end of the work until all machines of a run were given back, the newest first."""
-        return [row["closed_at"] - row["ended_at"] for row in self.read(cluster_rows.given_back(provider))]
+        """Seconds from the end of a run's work until its machines there were given back, the newest first."""
+        return [row["gone_at"] - row["ended_at"] for row in self.read(cluster_rows.given_back(provider))]
 
     # --- reading, and writes of other modules ---------------------------------------------------
 

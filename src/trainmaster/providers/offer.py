@@ -53,6 +53,8 @@ def unknown_extras(provider: str) -> str:
     return f"disks and public addresses of {provider} are billed besides: their rates are not known"
 
 
+#: Spot machines are had, and kept, up to so many times the price that was planned with.
+SPOT_RISE: Final = 1.2
 #: How CPU time is rationed: not at all, until the credits are used up, or beyond them for a surcharge.
 CPU_CREDITS: Final = ("", "standard", "unlimited")
 
@@ -132,6 +134,18 @@ class Offer:
             self.accelerators,
             self.spot,
         )
+
+    def most_usd_per_hour(self, on_demand_usd_per_hour: float = math.inf) -> float:
+        """What may be billed for it: the price of spot machines moves.
+
+        Args:
+            on_demand_usd_per_hour: of the same machine, without what is rented with it, if known.
+        """
+        if not self.spot:
+            return self.price_usd_per_hour
+        price = self.price_usd_per_hour - self.extras_usd_per_hour
+        dearest = max(min(SPOT_RISE * price, on_demand_usd_per_hour), price)
+        return math.ceil(dearest * 1e6) / 1e6 + self.extras_usd_per_hour  # as it is sent
 
     @property
     def place(self) -> str:

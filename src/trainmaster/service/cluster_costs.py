@@ -80,12 +80,13 @@ class ClusterCosts(Protocol):
 
     Attributes:
         provider: whose.
-        waited: how long earlier runs waited for its machines. gave_back_s: what giving these back took.
+        waited: how long earlier runs waited for its machines.
+        gave_back_s: what giving them back took, by provider.
     """
 
     provider: str
     waited: Sequence[Waited]
-    gave_back_s: Sequence[float]
+    gave_back_s: Mapping[str, Sequence[float]]
 
     @property
     def ready_at(self) -> float | None:
@@ -113,7 +114,7 @@ class RecordedClusterCosts:
         records: gives the present records.
         waited: how long earlier runs waited.
         phases: what comes beside the training, by experiment.
-        gave_back_s: what giving machines back took.
+        gave_back_s: what giving machines back took, by provider.
     """
 
     def __init__(
@@ -122,10 +123,10 @@ class RecordedClusterCosts:
         records: Callable[[], Sequence[ClusterRecord]],
         waited: Sequence[Waited] = (),
         phases: Mapping[str, ExperimentPhases] | None = None,
-        gave_back_s: Sequence[float] = (),
+        gave_back_s: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         self.provider = provider
-        self.gave_back_s = gave_back_s
+        self.gave_back_s = gave_back_s or {}
         self._phases = phases or {}
         self.waited = waited
         self._records = records
@@ -155,7 +156,7 @@ class RecordedClusterCosts:
         wait = machines_belief(
             can.provisioning_s, self.waited, provider, cluster.machine, machines=cluster.machines
         )
-        back = can.giving_back_s.learnt(self.gave_back_s)
+        back = can.giving_back_s.learnt(self.gave_back_s.get(provider, ()))
         spans = (
             ("machines", wait.quantiles, cluster.was_there),
             ("giving back", back.quantiles, cluster.stays),

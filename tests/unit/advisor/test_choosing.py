@@ -65,6 +65,8 @@ class World:
     def cost_usd(self, time_s, some):
         return some.price * np.maximum(time_s, 60.0) / 3600
 
+    needed_usd = cost_usd
+
     def at_best_s(self, some, *, alone):
         least = self.wait_s.reshape(COPIES, POSTERIOR, 1).min(0)
         comm = 0.0 if alone else self._comm_s(some)[:POSTERIOR]
@@ -169,7 +171,7 @@ def test_the_pick_is_that_of_an_oracle_of_its_own(seed):
             if expected is None:
                 assert choice.best is None
                 near = choice.drawn[np.array([choice.nearest])]
-                excess = max(near.sure_time[0] / deadline, near.sure_cost[0] / budget)
+                excess = max(near.sure_time[0] / deadline, near.sure_need[0] / budget)
                 assert excess >= least_excess * (1 - 1e-9)
                 continue
             assert choice.best is not None
@@ -215,6 +217,8 @@ class Listed:
 
     def cost_usd(self, time_s, some):
         return some.price * time_s / 3600
+
+    needed_usd = cost_usd
 
     def at_best_s(self, some, *, alone):
         return self.time_s(some)

@@ -206,8 +206,8 @@ def test_where_nothing_will_do_the_nearest_is_near():
     choice = choose(some, timing, limits)
     assert choice.best is None
     everything = Drawn.of(some, timing)
-    over = np.maximum(everything.sure_time / 30, everything.sure_cost / 0.01)
-    found = max(choice.drawn.sure_time[choice.nearest] / 30, choice.drawn.sure_cost[choice.nearest] / 0.01)
+    over = np.maximum(everything.sure_time / 30, everything.sure_need / 0.01)
+    found = max(choice.drawn.sure_time[choice.nearest] / 30, choice.drawn.sure_need[choice.nearest] / 0.01)
     assert found <= over.min() * 1.25
 
 

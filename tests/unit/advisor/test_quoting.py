@@ -144,7 +144,7 @@ def test_quantiles_of_kinds_are_those_of_all_draws():
     marks = (0.05, 0.5, 0.95)
     assert drawn.time_s == pytest.approx(np.quantile(real.time_s, marks, axis=0).T)
     assert drawn.cost_usd == pytest.approx(np.quantile(real.cost_usd, marks, axis=0).T)
-    assert drawn.sure_cost == pytest.approx(sure(real.cost_usd))
+    assert drawn.sure_need == pytest.approx(sure(timing.needed_usd(real.time_s, some)))
 
 
 def test_outcomes_do_not_depend_on_who_else_is_drawn():

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.advisor.quote.quote import ExplainedPhase, Interval, UnknownTime
+from trainmaster.advisor.quote.interval import Interval
+from trainmaster.advisor.quote.quote import ExplainedPhase
+from trainmaster.advisor.quote.unknown_time import UnknownTime
 from trainmaster.cli import labels, metrics, models, opening, output, run, services, volume
 from trainmaster.cli.plotting import draw_quote
 from trainmaster.cli.renting import explain

@@ -8,8 +8,9 @@ import pytest
 from database_nouns import NOW, new_run
 from sqlalchemy import text
 
-from trainmaster.db import ClusterRow, Lease, Submission, access
+from trainmaster.db import ClusterRow, Lease, RunChange, Submission, access
 from trainmaster.spec.errors import LeaseLostError
+from trainmaster.spec.states import EndReason, State
 
 
 def row(name: str = "r-1.a", state: str = "ACTIVE", **more: object) -> ClusterRow:
@@ -34,6 +35,22 @@ def test_the_last_word_counts(database):
     assert [each["waited_s"] for each in database.cluster_waits("lab")] == [4.0]
     assert database.cluster_waits("aws") == []
     assert database.living_clusters("lab", "home") == []
+
+
+def test_each_place_of_a_run_tells_how_long_its_machines_took_to_go(database):
+    """Not the first one only, and none by the slowest; what left before the end says nothing."""
+    lease = begun(database, clusters=[])
+    for name, provider in (("r-1.a", "lab"), ("r-1.b", "hosts"), ("r-1.c", "aws"), ("r-1.d", "im")):
+        database.put_cluster(lease, replace(row(name), provider=provider), NOW)
+    ended = replace(row("r-1.c", "ENDED"), provider="aws")
+    database.put_cluster(lease, ended, NOW + 4)
+    database.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)], NOW + 5)
+    database.put_cluster(lease, replace(row("r-1.b", "ENDED"), provider="hosts"), NOW + 7)
+    database.put_cluster(lease, row("r-1.a", "ENDED"), NOW + 35)
+    database.put_cluster(lease, replace(row("r-1.d", "KEPT"), provider="im"), NOW + 36)
+    database.release(lease, NOW + 40)
+    found = {name: database.gave_back_s(name) for name in ("lab", "hosts", "aws", "im")}
+    assert found == {"lab": [30.0], "hosts": [2.0], "aws": [], "im": []}
 
 
 def test_who_lost_the_run_writes_nothing(database):

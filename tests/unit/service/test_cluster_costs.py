@@ -12,7 +12,7 @@ import pytest
 from trainmaster.advisor.market.phases import PhaseHistory, PhaseSample, Waited
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.quote.forecast import RentedPart, forecast_rented
-from trainmaster.advisor.quote.quote import Interval
+from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.timing import DRAWS
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan

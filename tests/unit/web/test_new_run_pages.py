@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Interval, Quote, Rented
+from trainmaster.advisor.quote.interval import Interval
+from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Quote, Rented
 from trainmaster.advisor.quote.unknown import quote_of_unknown
 from trainmaster.control.task.layout import Home
 from trainmaster.db import quote_requests as rows

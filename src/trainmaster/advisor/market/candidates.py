@@ -20,6 +20,18 @@ _AT_ONCE: Final = tuple(2**i for i in range(13))
 
 
 @dataclass(frozen=True)
+class Outcomes:
+    """What may become of m clusters.
+
+    Attributes:
+        time_s: (DRAWS, m). cost_usd: (DRAWS, m).
+    """
+
+    time_s: Floats
+    cost_usd: Floats
+
+
+@dataclass(frozen=True)
 class Candidates(Frame):
     """Clusters as columns of length m.
 

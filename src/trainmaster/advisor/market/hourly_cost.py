@@ -6,7 +6,7 @@ What a cluster costs that is there for so long.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import TopologicalSorter
@@ -46,12 +46,37 @@ class Bill:
 
     def cost_usd(self, time_s: Floats, some: Candidates) -> Floats:
         """(S, m) dollars of m candidates that are there for (S, m) seconds."""
-        billed = _billed(time_s, self.machines, some.machine)
-        cost = billed * (self.machines.price[some.machine] * some.machines / 3600)
+        return self._rent_usd(time_s, some) + self._egress_usd(time_s, some)
+
+    def needed_usd(self, time_s: Floats, some: Candidates, end_s: Callable[[int], float]) -> Floats:
+        """(S, m) dollars that the cap of a run must allow for (S, m) seconds, lest it ends the run before.
+
+        It is ended as soon as machines that go on as long as its end may take would come to more, at the
+        highest price (`Meter.must_end`). Data that leaves is paid for, but no cap counts it.
+
+        Args:
+            time_s: from asking for machines to the last moment before they are given back.
+            some: candidates.
+            end_s: for how long money is kept, by tasks at once.
+        """
+        at_once, back = np.unique(np.minimum(some.at_once, self.workload.tasks), return_inverse=True)
+        kept_s = np.array([end_s(int(count)) for count in at_once])[back]
+        return np.maximum(self.cost_usd(time_s, some), self._rent_usd(time_s + kept_s, some, at_most=True))
+
+    def _rent_usd(self, time_s: Floats, some: Candidates, *, at_most: bool = False) -> Floats:
+        def rent(machines: Machines, which: NDArray[np.int_], count: Floats) -> Floats:
+            price = self._most_usd_per_hour[machines.index[which]] if at_most else machines.price[which]
+            return _billed(time_s, machines, which) * (price * count / 3600)
+
+        cost = rent(self.machines, some.machine, some.machines)
         if len(self.servers) and (some.server >= 0).any():
-            billed = _billed(time_s, self.servers, some.server)
-            cost = cost + billed * (self.servers.price[some.server] * some.servers / 3600)
-        return cost + self._egress_usd(time_s, some)
+            cost = cost + rent(self.servers, some.server, some.servers)
+        return cost
+
+    @cached_property
+    def _most_usd_per_hour(self) -> Floats:
+        """(offers,) of one machine."""
+        return np.array([offer.most_usd_per_hour() for offer in self.offers])
 
     def _egress_usd(self, time_s: Floats, some: Candidates) -> Floats | float:
         """Models once, and each task's checkpoints as often as they are taken."""

@@ -7,7 +7,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from trainmaster.advisor.market.load import mean_doubt, slope_within
+from trainmaster.advisor.market.load import LoadCorrection, mean_doubt, slope_within
+from trainmaster.providers.capabilities import on_this_machine
 from trainmaster.spec.log_normal import LogNormal
 
 #: Beliefs before any were seen, in seconds, on machines that are rented; and on machines that stay.
@@ -35,6 +36,7 @@ _OTHER_TYPES: Final = 0.3
 #: the greatest of n times with the spread of one wait. How much more they hinder each other is learnt.
 _TOGETHER: Final = (0.2, 0.2)
 _WAIT_SPREAD: Final = 0.3
+_IDLE: Final = LoadCorrection()
 #: How much wider its 95 % are than the normal distribution's, times the degrees of freedom.
 _STUDENT: Final = 0.93
 
@@ -63,12 +65,14 @@ class PhaseHistory:
         content: hash of what it is; empty where all are alike.
         seen: of earlier runs, the newest first.
         is_there: on a machine that stays, its result is there already; None if nothing is known of that.
+        busy: what the load of this machine makes of a time without any.
     """
 
     name: str
     content: str = ""
     seen: tuple[PhaseSample, ...] = ()
     is_there: bool | None = None
+    busy: LoadCorrection = _IDLE
 
     def belief(self, offer: str, *, stays: bool) -> LogNormal:
         """What it will take on a kind of machine.
@@ -89,6 +93,9 @@ class PhaseHistory:
         if stays and self.name in _LASTING and (self.is_there or (self.is_there is None and mine)):
             return NOTHING
         found = (STAYING if stays else RENTED)[self.name]
+        if on_this_machine(offer):
+            spread = math.hypot(found.spread, self.busy.doubt)
+            found = LogNormal(found.median * self.busy.factor, spread, found.weight)
         unlike = [each for each in self.seen if each.content != self.content]
         # another kind of machine may be much slower
         others = _typical([each for each in unlike if each.offer == offer] or unlike)

@@ -10,7 +10,8 @@ from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.papers.measured_table import MeasuredTable, Row
 from trainmaster.advisor.papers.recommend import Wish, by_rule
-from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Interval, Rented
+from trainmaster.advisor.quote.interval import Interval
+from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Rented
 from trainmaster.providers import Catalogue, Offer
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import NotFoundError, UsageError

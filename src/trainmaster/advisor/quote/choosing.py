@@ -13,8 +13,8 @@ one that another beats in both time and money.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -53,6 +53,9 @@ class Drawing(Protocol):
     def cost_usd(self, time_s: Floats, some: Candidates) -> Floats:
         """(S, m) dollars of (S, m) seconds; a longer time never costs less."""
 
+    def needed_usd(self, time_s: Floats, some: Candidates) -> Floats:
+        """(S, m) dollars that a run must be allowed for (S, m) seconds, lest its cap ends it before."""
+
     def at_best_s(self, some: Candidates, *, alone: bool) -> Floats:
         """(S, m) what no time is below; without communication too."""
 
@@ -77,6 +80,7 @@ class QuoteLimits:
         deadline_s, budget_usd: infinite where there is none.
         usd_per_hour: of all machines at the same time.
         time_weight, cost_weight: of the objective, per second and per dollar.
+        end_s: for how long a run with that budget always has money, for its end; by tasks at once.
     """
 
     deadline_s: float = math.inf
@@ -84,6 +88,7 @@ class QuoteLimits:
     usd_per_hour: float = math.inf
     time_weight: float = 0.0
     cost_weight: float = 1.0
+    end_s: Callable[[int], float] = field(default=lambda _: 0.0, compare=False)
 
     def objective(self, time_s: Floats, cost_usd: Floats) -> Floats:
         """What is to be small; where machines cost nothing, "cheapest" means fastest."""
@@ -97,14 +102,15 @@ class Drawn(Frame):
     Attributes:
         candidates: (m).
         time_s, cost_usd: (m, 3): p5, p50, p95.
-        sure_time, sure_cost: (m,) seconds and dollars that hold with 90 %.
+        sure_time: (m,) seconds that hold with 90 %.
+        sure_need: (m,) dollars that a run must be allowed, with 90 %; see `Drawing.needed_usd`.
     """
 
     candidates: Candidates
     time_s: Floats
     cost_usd: Floats
     sure_time: Floats
-    sure_cost: Floats
+    sure_need: Floats
 
     @classmethod
     def of(cls, candidates: Candidates, drawing: Drawing) -> Drawn:
@@ -121,12 +127,12 @@ class Drawn(Frame):
             np.column_stack([times.quantile(mark) for mark in marks]),
             np.column_stack([costs.quantile(mark) for mark in marks]),
             times.sure,
-            costs.sure,
+            drawing.needed_usd(times.sure[None], candidates)[0],
         )
 
     def feasible(self, limits: QuoteLimits) -> Bools:
         """(m,) keeps both limits with 90 %."""
-        return (self.sure_time <= limits.deadline_s) & (self.sure_cost <= limits.budget_usd)
+        return (self.sure_time <= limits.deadline_s) & (self.sure_need <= limits.budget_usd)
 
 
 @dataclass(frozen=True)
@@ -198,7 +204,7 @@ def choose(candidates: Candidates, drawing: Drawing, limits: QuoteLimits) -> Cho
     draws = _Draws.of(candidates, drawing)
     expected = drawing.typical_s(candidates[draws.kinds.first])[draws.kinds.back]
     costs = drawing.cost_usd(expected[None], candidates)[0]
-    over = _over(expected, costs, limits)
+    over = _over(expected, drawing.needed_usd(expected[None], candidates)[0], limits)
     value = limits.objective(expected, costs)
     # those that look best are drawn at once: what they are proves of most others that they cannot win
     promising = np.lexsort((value, over > 1))[:_FIRST] if (over <= 1).any() else np.argsort(over)[:_FIRST]
@@ -322,8 +328,8 @@ def _bounds(
     times = replace(values[0], values=np.concatenate([part.values for part in values], axis=1))[back]
     times = replace(times, values=np.maximum(times.values, drawing.at_least_s(candidates)))
     costs = replace(times, values=drawing.cost_usd(times.values, candidates))
-    usd = costs.quantile(0)
-    return limits.objective(times.quantile(0), usd), usd, _over(times.sure, costs.sure, limits)
+    usd, needed = costs.quantile(0), drawing.needed_usd(times.sure[None], candidates)[0]
+    return limits.objective(times.quantile(0), usd), usd, _over(times.sure, needed, limits)
 
 
 def _least(drawn: Drawn, limits: QuoteLimits) -> float:
@@ -337,12 +343,12 @@ def _objective(drawn: Drawn, limits: QuoteLimits) -> Floats:
 
 def _nearest(drawn: Drawn, limits: QuoteLimits) -> int:
     """The row whose worse excess, of time or of money, is smallest."""
-    return int(np.argmin(_over(drawn.sure_time, drawn.sure_cost, limits)))
+    return int(np.argmin(_over(drawn.sure_time, drawn.sure_need, limits)))
 
 
-def _over(time_s: Floats, cost_usd: Floats, limits: QuoteLimits) -> Floats:
+def _over(time_s: Floats, needed_usd: Floats, limits: QuoteLimits) -> Floats:
     """(m,) share of the deadline or of the budget that is needed, the larger; above 1 a limit is not kept."""
-    return np.maximum(_share(time_s, limits.deadline_s), _share(cost_usd, limits.budget_usd))
+    return np.maximum(_share(time_s, limits.deadline_s), _share(needed_usd, limits.budget_usd))
 
 
 def _share(needed: Floats, limit: float) -> Floats:

@@ -22,7 +22,12 @@ _ROUNDED: Final = 1e-9
 
 
 def chance_to_change(
-    seen: Floats, noise: float, time_s: Floats, cost_usd: Floats, limits: QuoteLimits
+    seen: Floats,
+    noise: float,
+    time_s: Floats,
+    cost_usd: Floats,
+    limits: QuoteLimits,
+    needed_usd: Floats | None = None,
 ) -> float:
     """How probably what is seen changes the choice of a cluster, or whether the limits are kept.
 
@@ -43,14 +48,18 @@ def chance_to_change(
         time_s: (draws, m) seconds of the clusters in the same worlds, again and again; the chosen one first.
         cost_usd: (draws, m) dollars of them.
         limits: of the run.
+        needed_usd: (draws, m) what the run must be allowed for them; None: no more than they cost.
     """
     signal = np.tile(seen, len(time_s) // len(seen))
     spread = float(np.hypot(signal.std(), noise))
     if spread <= 0:
         return 0.0
-    time, cost = (_after(np.log(np.maximum(each, 1e-9)), signal, spread) for each in (time_s, cost_usd))
-    now = _keeps(time.sure_now, cost.sure_now, limits)
-    keeps = _keeps(time.sure, cost.sure, limits)
+    needed_usd = cost_usd if needed_usd is None else needed_usd
+    time, cost, need = (
+        _after(np.log(np.maximum(each, 1e-9)), signal, spread) for each in (time_s, cost_usd, needed_usd)
+    )
+    now = _keeps(time.sure_now, need.sure_now, limits)
+    keeps = _keeps(time.sure, need.sure, limits)
     value = limits.objective(np.exp(time.expected), np.exp(cost.expected))
     value_now = limits.objective(np.exp(time.now), np.exp(cost.now))
     worse = value[:, 0] > _least(value, keeps) * max(value_now[0] / _least(value_now, now), 1.0) * ALIKE

@@ -12,9 +12,9 @@ from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.phases import NOTHING, Waited, machines_belief
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.beliefs import ENDING_S
+from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.joint import schedule, together
 from trainmaster.advisor.quote.quantiles import interval
-from trainmaster.advisor.quote.quote import Interval
 from trainmaster.advisor.quote.timing import DRAWS, Timing
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.log_normal import LogNormal
@@ -289,7 +289,7 @@ def forecast_rented(
     parts: Sequence[RentedPart],
     provider: str,
     waited: Sequence[Waited] = (),
-    gave_back_s: Sequence[float] = (),
+    gave_back_s: Mapping[str, Sequence[float]] | None = None,
     apart: Collection[str] = (),
 ) -> tuple[Interval, Interval]:
     """Seconds and dollars of a whole run on machines of a provider.
@@ -304,7 +304,7 @@ def forecast_rented(
         parts: the clusters.
         provider: of the run.
         waited: how long earlier runs waited for machines.
-        gave_back_s: what giving them back took in runs of that provider.
+        gave_back_s: what giving them back took, by provider.
         apart: experiments whose time counts the wait for each of their clusters already.
     """
     rng = np.random.default_rng(6)
@@ -314,10 +314,13 @@ def forecast_rented(
 
     later = np.exp(_LATER * rng.standard_normal(DRAWS))
     normal, ending = rng.standard_normal(DRAWS), drawn(ENDING_S)
-    giving_back = drawn(capabilities_of(provider).giving_back_s.learnt(gave_back_s))
-    giving_back = giving_back * (not parts or not all(part.stays for part in parts))
-    for other in sorted({part.provider for part in parts} - {"", provider}):
-        giving_back = np.maximum(giving_back, drawn(capabilities_of(other).giving_back_s))
+    giving_back, back_s = np.zeros(DRAWS), gave_back_s or {}
+    for whose in (provider, *sorted({part.provider for part in parts} - {"", provider})):
+        its = [part for part in parts if (part.provider or provider) == whose]
+        belief = capabilities_of(whose).giving_back_s.learnt(back_s.get(whose, ()))
+        took_s = drawn(belief)
+        if not (its and all(part.stays for part in its)):
+            giving_back = np.maximum(giving_back, took_s)
     absent: dict[str, Floats] = {}
     for part in (part for part in parts if not part.is_there):
         whose = part.provider or provider

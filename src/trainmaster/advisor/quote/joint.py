@@ -35,6 +35,7 @@ class Option:
         load: share of the user's own machine that it keeps busy.
         cluster: experiments with equal ones share their machines; None shares with none.
         usd_per_hour: of the workers' machines, and of the servers'.
+        end_usd: (DRAWS,) what a run keeps of its budget for the end of it, beside what it costs.
     """
 
     time_s: Floats
@@ -42,6 +43,7 @@ class Option:
     load: float = 1.0
     cluster: Hashable = None
     usd_per_hour: tuple[float, float] = (0.0, 0.0)
+    end_usd: Floats | float = 0.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class JointPlan:
 
     Attributes:
         taken: position of the option by experiment. time_s, cost_usd: (DRAWS,) of the run.
+        needed_usd: (DRAWS,) that it must be allowed, lest its cap ends it before.
         usd_per_hour: of all machines that may be there at the same time.
         feasible: both limits hold with 90 %, and the price per hour is allowed.
     """
@@ -57,6 +60,7 @@ class JointPlan:
     taken: Mapping[str, int]
     time_s: Floats
     cost_usd: Floats
+    needed_usd: Floats
     usd_per_hour: float
     feasible: bool
 
@@ -127,10 +131,12 @@ def plan(
         time_s = together({name: option.time_s for name, option in chosen.items()}, after, load)
         cost: Floats = np.sum([option.cost_usd for option in chosen.values()], axis=0)
         in_time = float((time_s <= limits.deadline_s).mean())
-        in_budget = float((cost <= limits.budget_usd).mean())
+        needed = _needed_usd(chosen, after)
+        in_budget = float((needed <= limits.budget_usd).mean())
         usd_per_hour = _hourly(chosen, before)
         fits = usd_per_hour <= limits.usd_per_hour * _ROUNDED
-        return JointPlan(taken, time_s, cost, usd_per_hour, fits and in_time >= SURE and in_budget >= SURE)
+        feasible = fits and in_time >= SURE and in_budget >= SURE
+        return JointPlan(taken, time_s, cost, needed, usd_per_hour, feasible)
 
     best = whole(dict(start))
     for aim in _Aim:
@@ -150,6 +156,24 @@ def plan(
                 break
             best = max(moves, key=lambda move: gain(move)[0] / max(gain(move)[1], 1e-9))
     return best
+
+
+def _needed_usd(chosen: Mapping[str, Option], after: Mapping[str, Sequence[str]]) -> Floats:
+    """(DRAWS,) that a run must be allowed: at each moment what it has cost, and the end of what is there.
+
+    That is most when an experiment ends. What has ended by then was given back, and what begins later costs
+    nothing yet.
+    """
+    begins, ends = schedule({name: option.time_s for name, option in chosen.items()}, after)
+    needed: Floats = np.sum([option.cost_usd for option in chosen.values()], axis=0)
+    for at in ends.values() if any(np.any(option.end_usd) for option in chosen.values()) else ():
+        usd = np.zeros_like(at)
+        for name, option in chosen.items():
+            share = np.clip((at - begins[name]) / np.maximum(option.time_s, 1e-9), 0.0, 1.0)
+            is_there = (begins[name] < at) & (at <= ends[name])
+            usd += option.cost_usd * share + np.where(is_there, option.end_usd, 0.0)
+        needed = np.maximum(needed, usd)
+    return needed
 
 
 def _hourly(chosen: Mapping[str, Option], before: Mapping[str, set[str]]) -> float:
@@ -185,7 +209,7 @@ def _breaks(found: JointPlan, limits: QuoteLimits, aim: _Aim) -> bool:
         case _Aim.TIME:
             return float((found.time_s <= limits.deadline_s).mean()) < SURE
         case _Aim.COST:
-            return float((found.cost_usd <= limits.budget_usd).mean()) < SURE
+            return float((found.needed_usd <= limits.budget_usd).mean()) < SURE
 
 
 def _gain(now: JointPlan, aim: _Aim) -> Callable[[JointPlan], tuple[float, float]]:
@@ -194,12 +218,13 @@ def _gain(now: JointPlan, aim: _Aim) -> Callable[[JointPlan], tuple[float, float
     def of(then: JointPlan) -> tuple[float, float]:
         faster = float(np.median(now.time_s) - np.median(then.time_s))
         cheaper = float(np.median(now.cost_usd) - np.median(then.cost_usd))
+        less = float(np.median(now.needed_usd) - np.median(then.needed_usd))
         match aim:
             case _Aim.PER_HOUR:
                 return now.usd_per_hour - then.usd_per_hour, -faster
             case _Aim.TIME:
                 return faster, -cheaper
             case _Aim.COST:
-                return cheaper, -faster
+                return less, -faster
 
     return of

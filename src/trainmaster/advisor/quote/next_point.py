@@ -13,8 +13,9 @@ from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.choosing import Drawing, QuoteLimits
 from trainmaster.advisor.quote.deciding import LEAST_CHANCE, chance_to_change
+from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quantiles import interval
-from trainmaster.advisor.quote.quote import Interval, NextMeasurement
+from trainmaster.advisor.quote.quote import NextMeasurement
 from trainmaster.advisor.quote.timing import Timing
 
 #: Seconds of steps that a profiling attempt looks at.
@@ -82,8 +83,8 @@ def next_measurement(
         if _doubt(time_then) > _WORTH * _doubt(time_now):
             continue  # a job that is over soon: in doubt is the time until it begins
         if times is not None and limits is not None:
-            cost_usd = drawing.cost_usd(times, both)
-            if chance_to_change(log_step, noise, times, cost_usd, limits) < LEAST_CHANCE:
+            cost_usd, needed_usd = drawing.cost_usd(times, both), drawing.needed_usd(times, both)
+            if chance_to_change(log_step, noise, times, cost_usd, limits, needed_usd) < LEAST_CHANCE:
                 continue
         gain = (now**2 - then**2) / math.sqrt(max(nodes, 1.0))
         narrow = NextMeasurement(

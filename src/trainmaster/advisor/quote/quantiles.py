@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainmaster.advisor.model.shapes import Floats
-from trainmaster.advisor.quote.quote import Interval
+from trainmaster.advisor.quote.interval import Interval
 
 #: Deadline and budget must hold with this probability.
 SURE: Final = 0.9

@@ -4,65 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Final
+from typing import Any
 
 from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quoted_target import QuotedTarget
+from trainmaster.advisor.quote.unknown_time import UnknownTime
 from trainmaster.providers import Offer
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.redaction import redacted
-from trainmaster.spec.units import QUOTE_RESOLUTION, dollars, format_duration
-
-#: From this p95 over p5 on an interval is too wide to plan by.
-WIDE: Final = 4.0
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A quantity that is not known: with 5 %, 50 % and 95 % it is below these.
-
-    >>> Interval(8, 10, 12).holds(12), Interval(8, 10, 12).width, Interval(11, 12, 13).is_wide
-    (True, 1.2, False)
-    >>> Interval(60, 90, 7200).is_wide, Interval(60, 90, 7200).words(format_duration)
-    (True, '1 min 30 s (1 min to 2 h)')
-    """
-
-    p5: float
-    p50: float
-    p95: float
-
-    def holds(self, value: float) -> bool:
-        """True if what became of it is no more than was said (less is no miss)."""
-        return value <= self.p95 + QUOTE_RESOLUTION
-
-    @property
-    def width(self) -> float:
-        """p95 over p50; 1 where there is nothing to know."""
-        return self.p95 / self.p50 if self.p50 else 1.0
-
-    @property
-    def is_wide(self) -> bool:
-        """True if it says too little to plan by."""
-        return self.p95 > WIDE * self.p5
-
-    def span(self, shown: Callable[[float], str]) -> str:
-        """For people, without the middle."""
-        return f"{shown(self.p5)} to {shown(self.p95)}"
-
-    def words(self, shown: Callable[[float], str]) -> str:
-        """For people: the middle, and the span."""
-        return f"{shown(self.p50)} ({self.span(shown)})"
-
-    @classmethod
-    def of(cls, found: Mapping[str, float]) -> Interval:
-        """From `as_dict`."""
-        return cls(found["p5"], found["p50"], found["p95"])
-
-    def as_dict(self) -> dict[str, float]:
-        """For ``--json``."""
-        return {"p5": round(self.p5, 6), "p50": round(self.p50, 6), "p95": round(self.p95, 6)}
+from trainmaster.spec.units import dollars, format_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,41 +348,6 @@ class QuotedQueue:
         return {**asdict(self), "words": self.words}
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownTime:
-    """Of a run of which nothing was measured.
-
-    Attributes:
-        starts_s: seconds until the first members of its tasks start, without a queue.
-        ends: what ends it at the latest, in words; empty if nothing does.
-        queue: how long its machines wait before that, in words; empty where there is no queue.
-    """
-
-    starts_s: Interval
-    ends: str = ""
-    queue: str = ""
-
-    def words(self, why: str = "") -> str:
-        """For people.
-
-        >>> UnknownTime(Interval(25, 30, 40), "timeout ends it after 1 h").words("code is new")
-        'starts in 25 s to 40 s; how long it runs is not known, as code is new; timeout ends it after 1 h'
-        """
-        starts = self.starts_s.span(format_duration)
-        starts += f" (waits before that {self.queue})" if self.queue else ""
-        because, ends = f", as {why}" if why else "", f"; {self.ends}" if self.ends else ""
-        return f"starts in {starts}; how long it runs is not known{because}{ends}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """For ``--json`` and REST."""
-        return {**asdict(self), "starts_s": self.starts_s.as_dict(), "words": self.words()}
-
-    @classmethod
-    def of(cls, found: Mapping[str, Any]) -> UnknownTime:
-        """From `as_dict`."""
-        return cls(Interval.of(found["starts_s"]), found["ends"], found["queue"])
-
-
 @dataclass(frozen=True)
 class Quote:
     """Of a whole recipe.
@@ -445,6 +363,7 @@ class Quote:
         queue: what is waited for machines before; None where there is no queue.
         places: all places of a recipe that names several, with what each would take; else empty.
         unknown: what can be said where nothing is known of its jobs, in place of time and cost.
+        end_usd: what its run keeps of ``budget.total`` beside its cost, for its end.
     """
 
     experiments: Mapping[str, ExperimentQuote]
@@ -459,6 +378,7 @@ class Quote:
     queue: QuotedQueue | None = None
     places: tuple[PlaceRow, ...] = ()
     unknown: UnknownTime | None = None
+    end_usd: float = 0.0
 
     @property
     def is_unknown(self) -> bool:

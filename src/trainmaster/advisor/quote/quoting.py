@@ -18,17 +18,11 @@ from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.quote.choosing import Choice, Drawn, QuoteLimits, choose, pareto
 from trainmaster.advisor.quote.explaining import bought, explained
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote, no_feasible
+from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.joint import JointPlan, Option, plan
 from trainmaster.advisor.quote.next_point import next_measurement
 from trainmaster.advisor.quote.quantiles import interval, sure
-from trainmaster.advisor.quote.quote import (
-    Alternative,
-    ClusterShape,
-    ExperimentQuote,
-    Interval,
-    Quote,
-    Rented,
-)
+from trainmaster.advisor.quote.quote import Alternative, ClusterShape, ExperimentQuote, Quote, Rented
 from trainmaster.advisor.quote.quoted_target import QuotedTarget
 from trainmaster.advisor.quote.supply import (
     Market,
@@ -148,6 +142,7 @@ class _Asked:
             market.gave_back_s,
             seed,
             data_leaves=market.data_leaves,
+            end_s=limits.end_s,
         )
         drawing = TimingByType.of(timing)
         candidates = Candidates.of(workload, machines, servers, market.slots, market.hosts, pairs)
@@ -240,8 +235,11 @@ def _single(asked: _Asked, limits: QuoteLimits, market: Market) -> Quote:
     choice = choose(asked.candidates, asked.drawing, limits)
     if choice.best is None:
         raise _infeasible(asked, choice, limits)
+    drawn = choice.drawn[np.array([choice.best])]
+    needed_usd = float(asked.drawing.needed_usd(drawn.time_s[:, 2], drawn.candidates)[0])
     quote = asked.quote(choice.drawn, choice.best, choice.considered, limits)
-    return _whole({quote.name: quote}, quote.time_s, quote.cost_usd, market)
+    end_usd = max(needed_usd - float(drawn.cost_usd[0, 2]), 0.0)
+    return _whole({quote.name: quote}, quote.time_s, quote.cost_usd, end_usd, market)
 
 
 def _several(asked: Sequence[_Asked], limits: QuoteLimits, market: Market) -> Quote:
@@ -258,9 +256,16 @@ def _several(asked: Sequence[_Asked], limits: QuoteLimits, market: Market) -> Qu
         drawn[name], considered[name] = rows[order], choice.considered
         start[name] = int(np.flatnonzero(order == 0)[0])
         outcomes = each.drawing.outcomes(drawn[name].candidates)
+        end_usd = each.drawing.needed_usd(outcomes.time_s, drawn[name].candidates) - outcomes.cost_usd
         load = own_load(each.subject.workload, drawn[name].candidates, market.slots or 1)
         options[name] = [
-            Option(outcomes.time_s[:, i], outcomes.cost_usd[:, i], float(load[i]), *each.rent(drawn[name], i))
+            Option(
+                outcomes.time_s[:, i],
+                outcomes.cost_usd[:, i],
+                float(load[i]),
+                *each.rent(drawn[name], i),
+                end_usd=end_usd[:, i],
+            )
             for i in range(len(order))
         ]
     after = {each.subject.workload.name: each.subject.workload.after for each in asked}
@@ -272,16 +277,22 @@ def _several(asked: Sequence[_Asked], limits: QuoteLimits, market: Market) -> Qu
     for each in asked:
         name, own = each.subject.workload.name, None if has_limits else limits
         quotes[name] = each.quote(drawn[name], best.taken[name], considered[name], own)
-    return _whole(quotes, interval(best.time_s), interval(best.cost_usd), market)
+    cost_usd = interval(best.cost_usd)
+    kept_usd = max(interval(best.needed_usd).p95 - cost_usd.p95, 0.0)
+    return _whole(quotes, interval(best.time_s), cost_usd, kept_usd, market)
 
 
 def _whole(
-    quotes: Mapping[str, ExperimentQuote], time_s: Interval | None, cost: Interval | None, market: Market
+    quotes: Mapping[str, ExperimentQuote],
+    time_s: Interval | None,
+    cost: Interval | None,
+    end_usd: float,
+    market: Market,
 ) -> Quote:
     catalogue = market.catalogue
     notes = tuple(catalogue.warnings)
     as_of = catalogue.as_of.isoformat() if catalogue.as_of else ""
-    return Quote(quotes, time_s, cost, "quote", catalogue.name, as_of, notes=notes)
+    return Quote(quotes, time_s, cost, "quote", catalogue.name, as_of, notes=notes, end_usd=end_usd)
 
 
 def _front_rows(asked: _Asked) -> Drawn:
@@ -394,7 +405,7 @@ def _infeasible(asked: _Asked, choice: Choice, limits: QuoteLimits) -> NoFeasibl
         replace(limits, budget_usd=math.inf, time_weight=0.0, cost_weight=1.0),
     )
     if cheap.best is not None and limits.budget_usd < math.inf:
-        budget = float(cheap.drawn.sure_cost[cheap.best])
+        budget = float(cheap.drawn.sure_need[cheap.drawn.sure_time <= limits.deadline_s].min())
     fast = choose(
         asked.candidates,
         asked.drawing,
@@ -403,7 +414,7 @@ def _infeasible(asked: _Asked, choice: Choice, limits: QuoteLimits) -> NoFeasibl
     if fast.best is not None and limits.deadline_s < math.inf:
         deadline = float(fast.drawn.sure_time[fast.best])
     row = choice.nearest
-    nearest = (float(choice.drawn.sure_time[row]), float(choice.drawn.sure_cost[row]))
+    nearest = (float(choice.drawn.sure_time[row]), float(choice.drawn.sure_need[row]))
     return no_feasible(limits, budget, deadline, nearest)
 
 
@@ -428,10 +439,10 @@ def _infeasible_plan(
     if limits.budget_usd < math.inf:
         cheapest = {name: len(each) - 1 for name, each in options.items()}
         rich = plan(options, cheapest, after, replace(limits, budget_usd=math.inf), shares_machine)
-        budget = float(sure(rich.cost_usd)) if rich.feasible else None
+        budget = float(sure(rich.needed_usd)) if rich.feasible else None
     if limits.deadline_s < math.inf:
         fastest = dict.fromkeys(options, 0)
         patient = plan(options, fastest, after, replace(limits, deadline_s=math.inf), shares_machine)
         deadline = float(sure(patient.time_s)) if patient.feasible else None
-    nearest = (float(sure(best.time_s)), float(sure(best.cost_usd)))
+    nearest = (float(sure(best.time_s)), float(sure(best.needed_usd)))
     return no_feasible(limits, budget, deadline, nearest)

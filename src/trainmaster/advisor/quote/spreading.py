@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -43,12 +43,15 @@ class Spread:
     Attributes:
         nodes: machines in each place, those first that are filled first.
         time_s: until all tasks have ended. cost_usd: of all of them.
+        at_once: tasks that run at the same time. usd_per_hour: of all machines.
         misses: how many limits it exceeds.
     """
 
     nodes: Mapping[str, int]
     time_s: float
     cost_usd: float
+    at_once: int = field(default=0, repr=False)
+    usd_per_hour: float = field(default=0.0, repr=False)
     misses: int = field(default=0, repr=False)
 
 
@@ -61,6 +64,7 @@ def spread(
     budget_usd: float = math.inf,
     deadline_s: float = math.inf,
     usd_per_hour: float = math.inf,
+    end_s: Callable[[int], float] = lambda _: 0.0,
 ) -> Spread:
     """The best by an objective; if nothing keeps the limits, the best of what exceeds the fewest.
 
@@ -75,6 +79,7 @@ def spread(
         budget_usd: of all tasks.
         deadline_s: until the last one has ended.
         usd_per_hour: a cap on all machines together.
+        end_s: for how long money of the budget is kept for the end, by tasks at once.
 
     >>> from trainmaster.spec.objective import Objective
     >>> rooms = [Room("hosts", 2, 60.0, 0.0), Room("aws", 9, 30.0, 0.1)]
@@ -88,7 +93,8 @@ def spread(
     late = {room.place for room in rooms if not room.keeps}
 
     def judged(each: Spread) -> Spread:
-        misses = (each.cost_usd > budget_usd) + (each.time_s > deadline_s)
+        needed_usd = each.cost_usd + each.usd_per_hour * end_s(each.at_once) / 3600
+        misses = (needed_usd > budget_usd) + (each.time_s > deadline_s)
         is_alone = len(each.nodes) == 1 and each.nodes.keys() <= late
         return replace(each, misses=max(misses, int(is_alone)))
 
@@ -130,7 +136,8 @@ def _played(rooms: Sequence[Room], filled: Mapping[str, int], tasks: int) -> Spr
         used.add((number, slot))
     counts = [sum(each == number for each, _ in used) * room.nodes for number, room in enumerate(rooms)]
     nodes = {room.place: count for room, count in zip(rooms, counts, strict=True) if count}
-    return Spread(nodes, end_s, cost_usd)
+    usd_per_hour = sum(rooms[number].usd_per_hour for number, _ in used)
+    return Spread(nodes, end_s, cost_usd, len(used), usd_per_hour)
 
 
 def tasks_by_place(rooms: Sequence[Room], tasks: int, machines: Mapping[str, int]) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -10,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.market.candidates import Candidates, Outcomes
 from trainmaster.advisor.market.credits import LAUNCH_CREDIT_S, sent_mbit, served_s, slowed, with_credits
 from trainmaster.advisor.market.hourly_cost import CHECKPOINT_EVERY_S, Bill
 from trainmaster.advisor.market.machines import Machines, codes, joined
@@ -49,18 +50,6 @@ DRAWS: Final = posterior.DRAWS * _COPIES
 
 
 @dataclass(frozen=True)
-class Outcomes:
-    """What may become of m clusters.
-
-    Attributes:
-        time_s: (DRAWS, m). cost_usd: (DRAWS, m).
-    """
-
-    time_s: Floats
-    cost_usd: Floats
-
-
-@dataclass(frozen=True)
 class Timing:
     """Draws of time and cost of any candidates of one experiment; a draw is the same world for all of them.
 
@@ -72,6 +61,7 @@ class Timing:
         seed: of all draws.
         data_leaves: models and checkpoints are kept outside of the cloud.
         central: one draw instead of many: every belief at its median, the model at its most probable.
+        end_s: see `QuoteLimits`.
     """
 
     workload: Workload
@@ -85,6 +75,7 @@ class Timing:
     seed: int = 0
     central: bool = False
     data_leaves: bool = False
+    end_s: Callable[[int], float] = lambda _: 0.0
 
     @property
     def draws(self) -> int:
@@ -110,10 +101,15 @@ class Timing:
 
         Machines are billed until they are given back, not while they are.
         """
+        return self._bill.cost_usd(self._rented_s(time_s, some), some)
+
+    def needed_usd(self, time_s: Floats, some: Candidates) -> Floats:
+        """(S, m) dollars that a run must be allowed for m candidates that take (S, m) seconds."""
+        return self._bill.needed_usd(self._rented_s(time_s, some), some, self.end_s)
+
+    def _rented_s(self, time_s: Floats, some: Candidates) -> Floats:
         back_s = next((medians for name, medians, _ in self._once if name == _GIVING_BACK), None)
-        if back_s is not None:
-            time_s = np.maximum(time_s - back_s[some.machine], 0.0)
-        return self._bill.cost_usd(time_s, some)
+        return time_s if back_s is None else np.maximum(time_s - back_s[some.machine], 0.0)
 
     def typical_s(self, some: Candidates) -> Floats:
         """(m,) seconds to be expected, without the draws: for thousands of candidates at once."""

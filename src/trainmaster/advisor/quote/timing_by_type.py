@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.market.candidates import Candidates, Outcomes
 from trainmaster.advisor.market.machines import joined
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.devices import Device, speed_ratio
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.equivalence import Equivalence, alike
-from trainmaster.advisor.quote.timing import Outcomes, Timing
+from trainmaster.advisor.quote.timing import Timing
 from trainmaster.providers import Offer
 
 
@@ -93,6 +93,10 @@ class TimingByType:
     def cost_usd(self, time_s: Floats, some: Candidates) -> Floats:
         """(S, m) dollars of m candidates that take (S, m) seconds; a longer time never costs less."""
         return self.parts[0].cost_usd(time_s, some)
+
+    def needed_usd(self, time_s: Floats, some: Candidates) -> Floats:
+        """(S, m) dollars that a run must be allowed for m candidates that take (S, m) seconds."""
+        return self.parts[0].needed_usd(time_s, some)
 
     def typical_s(self, some: Candidates) -> Floats:
         """(m,) seconds to be expected, without the draws."""

@@ -8,9 +8,11 @@ import numpy as np
 
 from trainmaster.advisor.quote import beliefs
 from trainmaster.advisor.quote.explaining import explained_phases
+from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quantiles import interval
-from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Interval, Quote, UnknownTime
+from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Quote
 from trainmaster.advisor.quote.timing import DRAWS
+from trainmaster.advisor.quote.unknown_time import UnknownTime
 from trainmaster.spec import Recipe
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.units import dollars, format_duration

@@ -9,12 +9,12 @@ from datetime import date
 from typing import Any, Final
 
 from trainmaster.advisor.model.measurement import Measurement, Point, TimeShares
+from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quote import (
     Alternative,
     ClusterShape,
     ExperimentQuote,
     ExplainedPhase,
-    Interval,
     MoreMeasuring,
     NextMeasurement,
     PlaceRow,
@@ -22,9 +22,9 @@ from trainmaster.advisor.quote.quote import (
     QuotedQueue,
     Rented,
     Types,
-    UnknownTime,
 )
 from trainmaster.advisor.quote.quoted_target import QuotedTarget
+from trainmaster.advisor.quote.unknown_time import UnknownTime
 from trainmaster.api.remote.connection import RestConnection, error_of, quoted
 from trainmaster.api.remote.protocol_parts import names_file_of
 from trainmaster.api.remote.streaming import Listening

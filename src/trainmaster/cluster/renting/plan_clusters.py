@@ -24,8 +24,6 @@ from trainmaster.spec.errors import UsageError
 MOST_RENTALS: Final = 20
 #: Where there is no capacity, machines up to so much dearer are taken, unless the recipe names types.
 DEARER: Final = 2.0
-#: Spot machines are had, and kept, up to so many times the price that was planned with.
-SPOT_RISE: Final = 1.2
 
 
 def plan_clusters(
@@ -265,17 +263,9 @@ def _rental(offer: Offer, group: Iterable[Needs], available: AvailableOffers) ->
     return _as_rental(offer, slots, available)
 
 
-def _most_usd_per_hour(offer: Offer, available: AvailableOffers) -> float:
-    """What may be billed for it: the price of spot machines moves."""
-    if not offer.spot:
-        return offer.price_usd_per_hour
-    price = offer.price_usd_per_hour - offer.extras_usd_per_hour
-    dearest = max(min(SPOT_RISE * price, available.on_demand_usd_per_hour(offer)), price)
-    return math.ceil(dearest * 1e6) / 1e6 + offer.extras_usd_per_hour  # as it is sent
-
-
 def _as_rental(offer: Offer, least_slots: int, available: AvailableOffers) -> Rental:
     real = available.shares.of(offer) if available.shares else offer
+    on_demand = available.on_demand_usd_per_hour(offer) if offer.spot else math.inf
     return Rental(
         instance_type=offer.instance_type,
         region=offer.region,
@@ -287,7 +277,7 @@ def _as_rental(offer: Offer, least_slots: int, available: AvailableOffers) -> Re
         slots=max(int(offer.vcpus), least_slots, 1),
         gpus=int(offer.accelerators),
         as_of=offer.as_of.isoformat(),
-        most_usd_per_hour=_most_usd_per_hour(offer, available),
+        most_usd_per_hour=offer.most_usd_per_hour(on_demand),
         extras_usd_per_hour=offer.extras_usd_per_hour,
         memory_bytes=real.memory_bytes,
         gpu_memory_bytes=int(real.accelerator_memory_bytes or 0),

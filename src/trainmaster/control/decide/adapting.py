@@ -41,7 +41,7 @@ class Slow:
         machine_s: until another machine is a node, at most.
         restart_s: from the end of its members until steps are made again.
         usd_per_hour: of all its machines. machine_usd_per_hour: of one.
-        spent_usd: by the run. most_usd: that it may spend.
+        spent_usd: by the run. most_usd: that it may spend. end_s: for how long money is left for its end.
         time, cost: weights of the run's objective.
         changes: how often machines were changed before. changed_s: how long that is ago.
     """
@@ -62,6 +62,7 @@ class Slow:
     most_usd: float = math.inf
     time: float = 0.0
     cost: float = 1.0
+    end_s: float = 0.0
     changes: int = 0
     changed_s: float = math.inf
 
@@ -106,7 +107,7 @@ class Slow:
     @property
     def is_within_cap(self) -> bool:
         """Whether the run may cost what it will with another machine."""
-        left_usd = self.usd_per_hour * max(self.left_s, 0.0) / 3600
+        left_usd = self.usd_per_hour * (max(self.left_s, 0.0) + self.end_s) / 3600
         return self.spent_usd + left_usd - self.net_usd <= self.most_usd
 
 

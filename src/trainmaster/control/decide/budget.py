@@ -294,10 +294,13 @@ it could be $0.23; an hour of its machines costs up to $3.60'
 _ENDLESS_S: Final = 100 * 365 * 86_400.0
 
 
-def end_reserve_s(grace_s: Iterable[float]) -> float:
+def end_reserve_s(grace_s: Iterable[float], most_bytes: float = 0.0, rounds: int = 1) -> float:
     """For how long a run with a cap always has money, for its end, before anything was published.
 
     Args:
         grace_s: that tasks of its experiments have to stop.
+        most_bytes: see `Publishing`.
+        rounds: see `Publishing`.
     """
-    return Meter(stopping_s=max(grace_s), usual_lease_s=USUAL_LEASE_S).reserved_s
+    publishing = Publishing(most_bytes=most_bytes, rounds=rounds)
+    return Meter(stopping_s=max(grace_s), publishing=publishing, usual_lease_s=USUAL_LEASE_S).reserved_s

@@ -64,6 +64,7 @@ class Sizing:
         restart_s: from the end of its members until steps are made again.
         spent_usd: by the run. most_usd: that it may spend. most_usd_per_hour: the same at a time.
         time, cost: weights of the run's objective.
+        end_s: for how long money must be left for its end.
         due_s: until the run is late. changes: how often it was changed. changed_s: how long that is ago.
     """
 
@@ -79,6 +80,7 @@ class Sizing:
     most_usd_per_hour: float = math.inf
     time: float = 0.0
     cost: float = 1.0
+    end_s: float = 0.0
     due_s: float = math.inf
     changes: int = 0
     changed_s: float = math.inf
@@ -148,7 +150,8 @@ class Sizing:
         if size.usd_per_hour > max(self.most_usd_per_hour, self.now.usd_per_hour):
             return f"all machines may cost {dollars(self.most_usd_per_hour)} per hour at most"
         usd = self.usd(size, size.sure)
-        is_over = self.spent_usd + usd > self.most_usd and usd > self.usd_now
+        needed_usd = self.spent_usd + usd + size.usd_per_hour * self.end_s / 3600
+        is_over = needed_usd > self.most_usd and usd > self.usd_now
         return f"the run may cost {dollars(self.most_usd)} at most" if is_over else ""
 
     def saves(self, size: Outlook) -> str:

@@ -210,6 +210,11 @@ def rented_notebook_recipe(
     return json.dumps(recipe, indent=2), notes
 
 
+def is_notebook(experiment: Experiment) -> bool:
+    """Whether an experiment is a JupyterLab: it ends when whoever works in it does, and shows no steps."""
+    return "jupyterlab.labapp" in experiment.command and f"/{FACTS}" in experiment.command
+
+
 def _source(model: str) -> dict[str, str]:
     return {"url" if "://" in model else "model": model}
 

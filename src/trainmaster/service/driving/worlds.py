@@ -201,7 +201,7 @@ def world_of_machines(
             meter.publishing.most_bytes = max(sizes, default=0.0)
         phases = phases_of(opened.of_team(row["team"]), recipe, environ, code)
         waited = [each for name in named_places(recipe) for each in waited_for(database, name)]
-        gave_back_s = database.gave_back_s(recipe.provider)
+        gave_back_s = {name: database.gave_back_s(name) for name in named_places(recipe)}
         costs = RecordedClusterCosts(recipe.provider, executor.records, waited, phases, gave_back_s)
         yield World(
             executor=executor,

@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from trainmaster.advisor.quote.quote import ExperimentQuote, Interval, PlaceRow, Quote, UnknownTime
+from trainmaster.advisor.market.hourly_cost import ancestors, most_at_once
+from trainmaster.advisor.quote.interval import Interval
+from trainmaster.advisor.quote.quote import ExperimentQuote, PlaceRow, Quote
 from trainmaster.advisor.quote.spreading import Room, tasks_by_place
+from trainmaster.advisor.quote.unknown_time import UnknownTime
 from trainmaster.cluster.renting.plan import ClusterPlan
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.places.place import Ask, Place, asked_place, wait_words
 from trainmaster.service.places.table import PlaceTable
 from trainmaster.service.quotes.job_knowledge import NO_END
 from trainmaster.service.quotes.quote_options import QuoteOptions, TaskShare
-from trainmaster.service.quotes.quote_record import limit_notes
+from trainmaster.service.quotes.quote_record import limit_notes, run_end_s
 from trainmaster.service.quotes.worker_counts import with_fewest
 from trainmaster.service.renting.cheapest import plans_of
 from trainmaster.service.service import Service
@@ -210,11 +213,23 @@ def _together(recipe: Recipe, parts: Sequence[_QuotedPart], rows: tuple[PlaceRow
         catalogue=", ".join(dict.fromkeys(each.catalogue for each in costing if each.catalogue)),
         as_of=min((each.as_of for each in costing if each.as_of), default=""),
         not_quoted={name: why for name, why in missing.items() if name not in spans},
-        notes=(*limit_notes(recipe, time_s, cost_usd, max(prices)), *_notes(parts), *alone),
+        notes=(*limit_notes(recipe, time_s, cost_usd, _end_usd(recipe, parts)), *_notes(parts), *alone),
         to_measure=wanted,
         places=rows,
         unknown=_unknown(recipe, [part.quote for part in parts], prices),
     )
+
+
+def _end_usd(recipe: Recipe, parts: Sequence[_QuotedPart]) -> float:
+    """What the run keeps of its budget for its end: of the machines of all places that are there at once."""
+    before = ancestors({name: each.depends_on for name, each in recipe.experiments.items()})
+    usd, serves = dict[str, float](), dict[str, list[str]]()
+    end_s = run_end_s(recipe)
+    for part in parts:
+        for name, one in part.quote.experiments.items():
+            at = f"{name} {part.place}"
+            usd[at], serves[at] = one.cluster.usd_per_hour * end_s(one.cluster.at_once) / 3600, [name]
+    return most_at_once(usd, serves, before)
 
 
 def _unknown(recipe: Recipe, quotes: Sequence[Quote], prices: Sequence[float]) -> UnknownTime | None:

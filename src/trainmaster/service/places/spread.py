@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quote import Quote
 from trainmaster.advisor.quote.spreading import Room, Spread, spread
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.quotes.quote_record import run_end_s
 from trainmaster.service.quotes.worker_counts import with_workers
 from trainmaster.spec import Recipe
 from trainmaster.spec.parts import with_limits
@@ -144,7 +146,7 @@ def _pick(made: Quote, name: str, place: str) -> str:
     return made.experiments[name].cluster.worker.instance if capabilities_of(place).rents else ""
 
 
-def _limits(recipe: Recipe) -> dict[str, float]:
+def _limits(recipe: Recipe) -> dict[str, Any]:
     budget = recipe.budget
     usd = None if budget is None else budget.total_usd
     time_s = None if budget is None else budget.deadline_s
@@ -153,4 +155,5 @@ def _limits(recipe: Recipe) -> dict[str, float]:
         "budget_usd": math.inf if usd is None else usd,
         "deadline_s": math.inf if time_s is None else time_s,
         "usd_per_hour": math.inf if usd_per_hour is None else usd_per_hour,
+        "end_s": run_end_s(recipe),
     }

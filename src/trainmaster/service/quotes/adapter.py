@@ -15,6 +15,7 @@ from trainmaster.control.measure.drift import Drift, DriftMeter
 from trainmaster.control.task.gangs import checkpoints_of
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note
+from trainmaster.service.quotes.quote_record import run_end_s
 from trainmaster.service.quotes.told_reasons import ToldReasons
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
@@ -264,6 +265,7 @@ class Adapter:
             machine_usd_per_hour=machine.rental.usd_per_hour,
             spent_usd=0.0 if self._costs is None else self._costs.spent_usd(now),
             most_usd=cap_usd(self._recipe),
+            end_s=run_end_s(self._recipe)(1),
             changes=len(changes),
             changed_s=now - max(changes, default=-math.inf),
         )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.shapes import Floats
     from trainmaster.advisor.model.target_steps import TargetBelief
     from trainmaster.advisor.quote.forecast import Doing, Overhead, PlaceNow
-    from trainmaster.advisor.quote.quote import Interval
+    from trainmaster.advisor.quote.interval import Interval
     from trainmaster.control.decide.resizing import Outlook
     from trainmaster.control.loop.recording import Where
     from trainmaster.control.loop.run_state import ExperimentState, Task
@@ -69,14 +69,14 @@ class RentedNow:
 
     Attributes:
         provider: whose. spent_usd: until now. clusters: all of the run. waited: for earlier ones.
-        gave_back_s: what giving these back took.
+        gave_back_s: what giving these back took, by provider.
     """
 
     provider: str
     spent_usd: float
     clusters: Sequence[ClusterFacts]
     waited: Sequence[Waited] = ()
-    gave_back_s: Sequence[float] = ()
+    gave_back_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def slots(self, experiment: str) -> int:
         """Processes that an experiment's clusters take at once."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.model.measurement import HELD
 from trainmaster.advisor.quote.beliefs import STARTUP_UNSEEN_SPREAD
+from trainmaster.service.apps.rented_notebook import is_notebook
 from trainmaster.service.quotes.candidate_offers import measured_elsewhere, measured_for
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 UNKNOWN: Final = "nothing is known of it, and code of others is not measured here"
 UNASKED: Final = "nothing is known of it"
+OF_A_PERSON: Final = "it ends when whoever works in it does"
 NO_END: Final = "it is a service, and has no end: `trainmaster run` says what it costs per hour"
 
 
@@ -104,6 +106,7 @@ class JobKnowledge:
         self.notes: list[str] = []
         self.has_measured = False
         self.plays: dict[str, tuple[tuple[float, ...], ...]] = {}
+        self._fingerprints: dict[str, str] = {}
 
     def interrupt(self) -> bool:
         """Ctrl-C: a measurement ends in order; False if none is under way. Signal-safe."""
@@ -125,10 +128,11 @@ class JobKnowledge:
             return {}
         load = HomeLoad.now().of(offer.provider for offer in builder.catalogue)
         histories = self._service.measurements(recipe, load)
+        self._fingerprints |= {name: each.fingerprint.exact for name, each in histories.items()}
         found = {
             name: self._of_history(recipe.experiments[name], histories[name], builder)
             for name in wanted
-            if name in histories
+            if name in histories and not is_notebook(recipe.experiments[name])
         }
         self.plays |= {name: histories[name].plays for name in found}
         return {name: known for name, known in found.items() if known is not None}
@@ -175,10 +179,11 @@ class JobKnowledge:
             UsageError: code, data or secrets are not there, or a script shows no steps.
             InterruptedByUser: while measuring.
         """
-        from trainmaster.service.quotes.profiling import Profiler, Unmeasured
+        from trainmaster.service.quotes.profiling import Profiler, Unmeasured, stepless_key
 
         measures = self._measures and options.measures
-        only: dict[str, tuple[int, ...]] = {}
+        only, unmeasured = dict[str, tuple[int, ...]](), Unmeasured(self._service.home)
+        missing = dict[str, str]()
         wanted = [name for name in recipe.experiments if options.only is None or name in options.only]
         names = [name for name in wanted if recipe.experiments[name].serve is None]
         found = self._given(recipe, names, builder, options)
@@ -195,7 +200,7 @@ class JobKnowledge:
                     continue
                 if known.similar or (is_elsewhere(known) and measures):
                     continue
-                if shapes := Unmeasured(self._service.home).shapes(known.fingerprint):
+                if shapes := unmeasured.shapes(known.fingerprint):
                     only[name] = shapes
                     rest = f"the rest is measured now, with {' and '.join(map(str, shapes))} workers"
                     self._tell(f"{name}: {many} kept from a quote that was interrupted; {rest}")
@@ -205,16 +210,24 @@ class JobKnowledge:
                     continue
                 found[name] = known
                 self._tell(f"{name}: {many} of earlier runs used (--fresh measures again)")
-        missing: dict[str, str] = {}
+            for name in names if measures else ():
+                key = self._fingerprints.get(name, "")
+                if why := unmeasured.why(stepless_key(key, recipe.experiments[name])):
+                    missing[name] = why
+                    if name not in found:
+                        self._tell(
+                            f"{name}: it showed no steps when it was measured (--fresh measures again)"
+                        )
         left = [name for name in names if name not in found]
+        to_measure = [name for name in left if name not in missing]
         if left and not measures:
             missing = dict.fromkeys(left, UNASKED if self._measures else UNKNOWN)
-        elif left:
+        elif to_measure:
             self._look(recipe, environ, costs=costs)
             self._profiler = Profiler(self._service)
-            self._profiler.measure(recipe, recipe_path, environ, left, self._show, only)
+            self._profiler.measure(recipe, recipe_path, environ, to_measure, self._show, only)
             self.has_measured = True
-            missing = dict(self._profiler.not_measured)
+            missing |= self._profiler.not_measured
             self._profiler = None
         for name, known in self.known(recipe, left, builder).items():
             found[name] = known

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.control.task.contents import content_of, of_nodes, part_hash, setup_hash
 from trainmaster.db import Database, NewMeasurement
 from trainmaster.db.quote_rows import phase_of
-from trainmaster.providers.capabilities import capabilities_of, measured_name
+from trainmaster.providers.capabilities import HOST, capabilities_of, measured_name
 from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError
@@ -26,6 +26,7 @@ from trainmaster.spec.units import format_duration
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmaster.advisor.market.load import LoadCorrection
     from trainmaster.advisor.market.phases import PhaseHistory, PhaseSample, Waited
     from trainmaster.advisor.market.workload import Workload
     from trainmaster.advisor.quote.forecast import Overhead
@@ -111,7 +112,7 @@ def phases_of(
     code = code or recipe.directory / recipe.code
     is_here = capabilities_of(recipe.provider).is_here
     found = {
-        name: _histories(service, each, code, load, is_here=is_here)
+        name: _histories(service, each, code, load, measured_name(recipe.provider, HOST), is_here=is_here)
         for name, each in recipe.experiments.items()
     }
     images = []
@@ -136,7 +137,7 @@ def phases_of(
 
 
 def _histories(
-    service: OpenHome, experiment: Experiment, code: Path, load: HomeLoad, *, is_here: bool
+    service: OpenHome, experiment: Experiment, code: Path, load: HomeLoad, offer: str, *, is_here: bool
 ) -> tuple[PhaseHistory, ...]:
     from trainmaster.advisor.market.phases import PhaseHistory
 
@@ -150,10 +151,12 @@ def _histories(
     brought = (each for each in experiment.data.values() if not is_here or each.directory is None)
     parts += [("data", part_hash(each.identity), None) for each in brought]
     parts += [("staging", "", None), ("saving", "", None)]
-    return tuple(
-        PhaseHistory(name, content, seen_of(service.database, name, content, load), is_there)
-        for name, content, is_there in parts
-    )
+    histories = []
+    for name, content, is_there in parts:
+        past = _past(service.database, name, content)
+        seen, busy = _at_load(service.database, past, load, offer)
+        histories.append(PhaseHistory(name, content, seen, is_there, busy))
+    return tuple(histories)
 
 
 def _is_made(service: OpenHome, experiment: Experiment, code: Path) -> bool | None:
@@ -177,29 +180,42 @@ def seen_of(
         content: hash of what it is.
         load: of this machine, at which that is asked; None: as it was seen.
     """
+    past = _past(database, phase, content)
+    if load is None:
+        return tuple(sample for sample, _ in past)
+    return _at_load(database, past, load, "")[0]
+
+
+def _past(database: Database, phase: str, content: str) -> list[tuple[PhaseSample, str | None]]:
+    """What was seen of a phase, each with its run."""
     from trainmaster.advisor.market.phases import PhaseSample
 
-    found, runs = [], []
+    found = []
     for row in database.phases(phase, content):
         with suppress(ValueError, TypeError, KeyError):  # a newer version wrote it
             data = json.loads(row["data"])
             if 0 <= data["seconds"] < _MOST_S:
                 sample = PhaseSample(float(data["seconds"]), str(data["offer"]), str(data["content"]))
-                found.append(sample)
-                runs.append(row["run_id"])
-    if load is None:
-        return tuple(found)
-    often = Counter((each.offer, each.content) for each in found)
+                found.append((sample, row["run_id"]))
+    return found
+
+
+def _at_load(
+    database: Database, past: Sequence[tuple[PhaseSample, str | None]], load: HomeLoad, offer: str
+) -> tuple[tuple[PhaseSample, ...], LoadCorrection]:
+    """What was seen, as it would be at a load; and what that makes of a time at none on such a machine."""
+    often = Counter((each.offer, each.content) for each, _ in past)
     # What was seen once is held against what else was: a setup may never be the same twice.
     times = [
         PastDuration((s.offer, s.content if often[s.offer, s.content] > 1 else None), run, s.seconds, s.offer)
-        for s, run in zip(found, runs, strict=True)
+        for s, run in past
     ]
-    shifts = load.shifts(database, times)
-    return tuple(
+    *shifts, busy = load.shifts(database, [*times, PastDuration(None, None, 0.0, offer, 0.0)])
+    seen = tuple(
         replace(each, seconds=each.seconds * shift.factor, doubt=shift.doubt)
-        for each, shift in zip(found, shifts, strict=True)
+        for (each, _), shift in zip(past, shifts, strict=True)
     )
+    return seen, busy
 
 
 def brought_seconds(database: Database, contents: Iterable[str]) -> float:

@@ -16,7 +16,7 @@ from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.quote.quote import Interval
+    from trainmaster.advisor.quote.interval import Interval
     from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.db import Database

@@ -7,6 +7,7 @@ a directory of its own that is gone afterwards; no model and no checkpoint of it
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -181,17 +182,20 @@ class _Session:
         except _NotHere as reason:
             self._profiler.not_measured[name] = str(reason)
             return []
-        found = []
+        found, unmeasured = [], Unmeasured(self._service.home)
+        key = self._fingerprint(experiment).exact
+        unmeasured.put(stepless_key(key, experiment))
         with ProfilePlace(self._service.home, f"{self._recipe.name}-profile-{secrets.token_hex(4)}") as place:
             for number, variant in enumerate(variants):
                 try:
                     found.append(self._attempt(place, number, variant, find_models))
                 except NoStepsError as reason:  # the others of the recipe can be quoted, and when it starts
-                    self._profiler.not_measured[name] = f"{reason.args[0]}. {reason.hint}"
+                    self._profiler.not_measured[name] = why = f"{reason.args[0]}. {reason.hint}"
+                    unmeasured.put(key)
+                    unmeasured.put(stepless_key(key, experiment), why)
                     return found
                 self.kept += 1
-                key = self._fingerprint(variant.experiments[name]).exact
-                Unmeasured(self._service.home).put(key, shapes[number + 1 :])
+                unmeasured.put(key, shapes[number + 1 :])
         return found
 
     def _attempt(
@@ -341,7 +345,10 @@ class _Session:
 
 
 class Unmeasured:
-    """Shapes that a measurement has left out that was interrupted, by fingerprint: the next one begins there.
+    """What measurements have left out, by fingerprint: of the same code nothing is measured in vain again.
+
+    Of one that was interrupted the shapes that are left: the next one begins there. Of a script that showed
+    no steps that, until ``--fresh``.
 
     Args:
         home: where a file of them is.
@@ -352,24 +359,36 @@ class Unmeasured:
 
     def shapes(self, fingerprint: str) -> tuple[int, ...]:
         """Numbers of workers; none if nothing was interrupted."""
-        return self._all().get(fingerprint, ())
+        found = self._all().get(fingerprint, ())
+        return () if isinstance(found, str) else found
 
-    def put(self, fingerprint: str, shapes: Sequence[int]) -> None:
-        """Write down what is left to be measured."""
+    def why(self, key: str) -> str:
+        """Why an experiment with that `stepless_key` cannot be measured; empty if that is not known."""
+        found = self._all().get(key, "")
+        return found if isinstance(found, str) else ""
+
+    def put(self, key: str, left: Sequence[int] | str = ()) -> None:
+        """Write down which shapes of a fingerprint are left to be measured, or why nothing can be."""
         known = self._all()
-        if known.get(fingerprint, ()) == tuple(shapes):
+        if known.get(key, ()) == (left if isinstance(left, str) else tuple(left)):
             return
-        known.pop(fingerprint, None)
-        if shapes:
-            known[fingerprint] = tuple(shapes)
+        known.pop(key, None)
+        if left:
+            known[key] = left if isinstance(left, str) else tuple(left)
         with contextlib.suppress(OSError):  # a full disk: the next quote does with what was measured
             write_private(self._path, json.dumps(dict(list(known.items())[-_MOST_UNMEASURED:])).encode())
 
-    def _all(self) -> dict[str, tuple[int, ...]]:
+    def _all(self) -> dict[str, tuple[int, ...] | str]:
         try:
-            return typed(dict[str, tuple[int, ...]], parsed_json(self._path.read_bytes()))
+            return typed(dict[str, tuple[int, ...] | str], parsed_json(self._path.read_bytes()))
         except (OSError, ValueError, TypeError):
             return {}
+
+
+def stepless_key(fingerprint: str, experiment: Experiment) -> str:
+    """Of what shows no steps: beside what it is, how steps are found, for how long, with how many workers."""
+    how = experiment.model_dump_json(include={"metrics", "profile", "distributed"})
+    return f"{fingerprint}-{hashlib.sha256(how.encode()).hexdigest()[:16]}"
 
 
 class _NotHere(Exception):  # noqa: N818 - it is no error, but an answer

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.units import QUOTE_RESOLUTION, dollars, format_duration
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.quote.quote import Interval
+    from trainmaster.advisor.quote.interval import Interval
     from trainmaster.spec import Recipe
 
 
@@ -41,7 +42,7 @@ class QuoteRecord:
     @classmethod
     def of_row(cls, row: RowMapping) -> QuoteRecord:
         """As it was stored."""
-        from trainmaster.advisor.quote.quote import Interval  # most runs have no quote
+        from trainmaster.advisor.quote.interval import Interval  # most runs have no quote
 
         data = json.loads(row["data"])
         return cls(
@@ -141,7 +142,7 @@ def record_truth(database: Database, run: str, reason: str | None, time_s: float
 def told_in_full(time_s: Interval, cost_usd: Interval) -> str:
     """Time and, where anything is to be paid, cost.
 
-    >>> from trainmaster.advisor.quote.quote import Interval
+    >>> from trainmaster.advisor.quote.interval import Interval
     >>> told_in_full(Interval(50, 60, 75), Interval(0.5, 0.6, 0.75))
     '1 min (50 s to 1 min 15 s), $0.60 ($0.50 to $0.75)'
     """
@@ -154,7 +155,7 @@ def told_in_full(time_s: Interval, cost_usd: Interval) -> str:
 def told(interval: Interval) -> str:
     """A span for people.
 
-    >>> from trainmaster.advisor.quote.quote import Interval
+    >>> from trainmaster.advisor.quote.interval import Interval
     >>> told(Interval(50, 60, 75))
     '1 min (50 s to 1 min 15 s)'
     """
@@ -163,8 +164,42 @@ def told(interval: Interval) -> str:
     )
 
 
+def run_end_s(recipe: Recipe, most_bytes: float = 0.0) -> Callable[[int], float]:
+    """For how long a run always has money of ``budget.total`` for its end, by its tasks at once.
+
+    Args:
+        recipe: of the run. Without a cap nothing is kept.
+        most_bytes: of the largest model and checkpoint that are to be published at the end, if known.
+    """
+    if recipe.budget is None or recipe.budget.total_usd is None:
+        return lambda _: 0.0
+    from trainmaster.control.loop.jobs import THREADS  # what shows a run needs no loop
+
+    grace_s = max(each.grace_s for each in recipe.experiments.values())
+    return lambda tasks: end_reserve_s([grace_s], most_bytes, math.ceil(tasks / THREADS))
+
+
+def cap_words(recipe: Recipe, cost_usd: Interval, usd_per_hour: float) -> str:
+    """What the cap of a run does to what is quoted for it; empty if it is kept.
+
+    Args:
+        recipe: of the run.
+        cost_usd: that is quoted.
+        usd_per_hour: of the machines that are there.
+    """
+    cap_usd = recipe.budget.total_usd if recipe.budget else None
+    if cap_usd is None:
+        return ""
+    end_usd = usd_per_hour * run_end_s(recipe)(1) / 3600
+    if cost_usd.p95 + end_usd <= cap_usd:
+        return ""
+    will = "will" if cost_usd.p50 + end_usd > cap_usd else "may"
+    kept = f", {dollars(end_usd)} of which it keeps for its end," if cost_usd.p95 <= cap_usd else ""
+    return f"; its cap of {dollars(cap_usd)}{kept} {will} end it before (BUDGET)"
+
+
 def limit_notes(
-    recipe: Recipe, time_s: Interval | None, cost_usd: Interval | None, usd_per_hour: float
+    recipe: Recipe, time_s: Interval | None, cost_usd: Interval | None, end_usd: float
 ) -> list[str]:
     """Which limits of the budget a run may exceed.
 
@@ -172,15 +207,14 @@ def limit_notes(
         recipe: of the run.
         time_s: that is quoted.
         cost_usd: the same.
-        usd_per_hour: of its machines, of which it keeps some minutes for its end.
+        end_usd: what it keeps of ``budget.total`` for its end.
     """
     budget, found = recipe.budget, list[str]()
     if budget is not None and budget.deadline_s is not None and time_s and time_s.p95 > budget.deadline_s:
         least = format_duration(budget.deadline_s)
         found.append(f"it may take {format_duration(time_s.p95)}, and budget.deadline is {least}")
-    if budget is not None and budget.total_usd is not None and cost_usd and usd_per_hour:
+    if budget is not None and budget.total_usd is not None and cost_usd:
         most, may = dollars(budget.total_usd), f"it may cost {dollars(cost_usd.p95)}"
-        end_usd = usd_per_hour / 3600 * end_reserve_s(each.grace_s for each in recipe.experiments.values())
         if cost_usd.p95 > budget.total_usd:
             found.append(f"{may}, and budget.total is {most}: no more is spent")
         elif cost_usd.p95 + end_usd > budget.total_usd:

@@ -237,6 +237,8 @@ class QuoteRequests:
         """
         row = self._row(caller, kind, name)
         texts = {key: row[key] and json.loads(row[key]) for key in ("progress", "answer", "error")}
+        if texts["answer"] and kind == QUOTE:
+            _without_guess(texts["answer"])
         told = json.loads(row["told"])
         if row["attempts"] > 1:
             told.insert(0, "the server that worked on it has ended: it was begun again")
@@ -561,6 +563,18 @@ def _as_text(what: object) -> str:
     '"from measurements.csv: all"'
     """
     return _PLACE.sub("", json.dumps(what, allow_nan=False))
+
+
+def _without_guess(answer: dict[str, Any]) -> None:
+    """Versions that had no ``unknown`` told of a job that was never measured what any job takes."""
+    parts = [answer, *answer.get("experiments", {}).values()]
+    if answer.get("policy") == QUOTE and "unknown" not in answer and not any(map(_is_measured, parts)):
+        for part in (*parts, answer["total"]):
+            part.update({"time_s": None, "cost_usd": None})
+
+
+def _is_measured(part: Mapping[str, Any]) -> bool:
+    return bool(part.get("measurements"))
 
 
 def _asked(row: RowMapping) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from trainmaster.providers import STALE_DAYS, Catalogue, NodeRequest, Offer, Pro
 from trainmaster.providers.base import Queue, RanksJobs
 from trainmaster.providers.capabilities import capabilities_of, measured_name
 from trainmaster.providers.offer import Extras
+from trainmaster.service.apps.rented_notebook import is_notebook
 from trainmaster.service.quotes.candidate_offers import (
     CandidateOffers,
     candidate_offers_of,
@@ -30,14 +31,20 @@ from trainmaster.service.quotes.candidate_offers import (
     measured_for,
 )
 from trainmaster.service.quotes.home_load import HomeLoad
-from trainmaster.service.quotes.job_knowledge import NO_END, JobKnowledge, has_unknown_length, is_elsewhere
+from trainmaster.service.quotes.job_knowledge import (
+    NO_END,
+    OF_A_PERSON,
+    JobKnowledge,
+    has_unknown_length,
+    is_elsewhere,
+)
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.quotes.other_jobs import other_jobs_s, others_words
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
 from trainmaster.service.quotes.phase_records import phases_of, waited_for
 from trainmaster.service.quotes.prices import Prices
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
-from trainmaster.service.quotes.quote_record import limit_notes
+from trainmaster.service.quotes.quote_record import limit_notes, run_end_s
 from trainmaster.service.quotes.worker_counts import allowed_workers, with_workers, workload_of
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec import Experiment, Recipe
@@ -261,6 +268,8 @@ class Quoter:
         }
         if not known:
             why = "nothing was measured before (`trainmaster quote` does so on this machine)"
+            if all(map(is_notebook, recipe.experiments.values())):
+                why = OF_A_PERSON
             with suppress(UsageError):  # then it has no machine, which planning tells better
                 return self._of_unknown(recipe, catalogue, options, missing, environ), why
             return None, why
@@ -351,13 +360,16 @@ class Quoter:
             usd_per_hour=_or_infinite(options.for_recipe(recipe).usd_per_hour),
             time_weight=recipe.objective.time,
             cost_weight=recipe.objective.cost,
+            end_s=run_end_s(
+                recipe, max(each.output_bytes + each.checkpoint_bytes for each in known.values())
+            ),
         )
         market = self._market(recipe, catalogue, options)
         quote = make_quote(subjects, market, limits, recipe.seed)
         queue = self._queue(recipe, quote, market, environ)
         notes = [
             *([f"waits before that {queue.words}; neither time nor cost have it"] if queue else []),
-            *limit_notes(recipe, quote.time_s, quote.cost_usd, quote.main.cluster.usd_per_hour),
+            *limit_notes(recipe, quote.time_s, quote.cost_usd, quote.end_usd),
             *quote.notes,
             *self._jobs.notes,
             *filter(None, (e.until_caveat for name, e in recipe.experiments.items() if _untold(quote, name))),

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.task.gangs import may_resize
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Database, NewQuoteRow, Note
+from trainmaster.service.apps.rented_notebook import is_notebook
 from trainmaster.service.quotes.history import History, MeasuredNow
 from trainmaster.service.quotes.quote_danger import QuoteDanger, drift_words
-from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told, told_in_full
+from trainmaster.service.quotes.quote_record import QuoteRecord, cap_words, most_usd, told, told_in_full
 from trainmaster.service.quotes.run_place import RunPlace
 from trainmaster.service.quotes.steadiness import (
     NARROW,
@@ -135,6 +136,9 @@ class QuoteTracker:
         self._forecast_at = 0.0
         self._begun = False
         self._estimated = False
+        self._endless = {
+            name for name, each in recipe.experiments.items() if each.serve is not None or is_notebook(each)
+        }
         #: They do not say how long they train: how long their tasks take is all that can be known of them.
         self._lengthless = {
             name for name, each in recipe.experiments.items() if not each.builtin_values().get("steps")
@@ -224,11 +228,10 @@ class QuoteTracker:
         if self._watch is None:
             from trainmaster.service.quotes.phase_watch import PhaseWatch
 
-            steps = {name for name, each in self._recipe.experiments.items() if each.serve is None}
             self._watch = PhaseWatch(
                 self._database,
                 self._run,
-                self._lengthless | (set(self._recipe.experiments) - steps),
+                self._lengthless | self._endless,
                 self._place.has_machines,
                 self._expected,
                 self._elapsed,
@@ -384,7 +387,7 @@ class QuoteTracker:
         if self._others_s is None or took_s < _UNKNOWN_S:
             return []
         others_s, self._others_s = self._others_s, None
-        names = [name for name in run_state.experiments if self._recipe.experiments[name].serve is None]
+        names = [name for name in run_state.experiments if name not in self._endless]
         marks = ("estimate: ", "no estimate: ")
         is_told = self._estimated or any(each.startswith(marks) for each in self._told_before)
         if is_told or not names or any(map(self._is_known, names)):
@@ -405,7 +408,9 @@ class QuoteTracker:
         lines = []
         for (name, number), found in progress.items():
             task = run_state.experiments[name].live.get(number)
-            if self._binding is not None or name in self._warned or task is None or task.started_at is None:
+            if self._binding is not None or task is None or task.started_at is None:
+                continue
+            if name in self._warned or name in self._endless:
                 continue
             same, similar = self._known.of(name)
             by_kin = not same and name not in self._lengthless and any(m.point is not None for m in similar)
@@ -434,7 +439,9 @@ class QuoteTracker:
         return [each for each in lines if each.message not in self._told_before]
 
     def _is_known(self, name: str) -> bool:
-        """True if there is something to quote an experiment by."""
+        """True if there is something to quote an experiment by; what has no end is not quoted."""
+        if name in self._endless:
+            return False
         same, similar = self._known.of(name)
         if name in self._lengthless:
             return any(each.duration_s is not None for each in same or similar)
@@ -580,10 +587,8 @@ class QuoteTracker:
         then = f"it is kept if the run {within}"
         if self._database.was_cancelled(self._run):
             then = "the run was ended by hand before, so it is not judged"
-        cap_usd = self._recipe.budget.total_usd if self._recipe.budget else None
-        if cap_usd is not None and found.cost_usd.p95 > cap_usd:
-            will = "will" if found.cost_usd.p50 > cap_usd else "may"
-            then += f"; its cap of {dollars(cap_usd)} {will} end it before (BUDGET)"
+        clusters = () if self._costs is None else self._costs.clusters()
+        then += cap_words(self._recipe, found.cost_usd, sum(c.usd_per_hour for c in clusters if c.is_there))
         return [Note(f"quote: {words}; {then}{score}", topic=QUOTE_BOUND)]
 
 

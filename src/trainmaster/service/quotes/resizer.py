@@ -16,6 +16,7 @@ from trainmaster.control.decide.resizing import Outlook, Sizing, best_size, mome
 from trainmaster.control.task.gangs import checkpoints_of, may_resize, resized, sized, sized_recipe
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note
+from trainmaster.service.quotes.quote_record import run_end_s
 from trainmaster.service.quotes.told_reasons import ToldReasons
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.facts import Fact, GangSize, RunFacts
@@ -188,12 +189,14 @@ class Resizer:
             most_usd_per_hour=self._most_usd_per_hour,
             time=objective.time,
             cost=objective.cost,
+            end_s=run_end_s(self._recipe)(1),
             changes=len(changes),
             changed_s=now - max((each.at for each in changes.values()), default=-math.inf),
         )
         if sum(each.state is not State.DONE for each in run_state.experiments.values()) > 1:
             return sizing  # what comes after it is late, or not
         due_s, due_usd = self._quote.due(now)
+        due_usd += sizing.now.usd_per_hour * sizing.end_s / 3600  # a promise has no end beside it
         most_usd = min(sizing.most_usd, due_usd) if due_s < found.eta_s else sizing.most_usd
         return replace(sizing, due_s=due_s, most_usd=most_usd)
 

@@ -14,7 +14,8 @@ from trainmaster.spec import Recipe
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.quote.quote import Quote, UnknownTime
+    from trainmaster.advisor.quote.quote import Quote
+    from trainmaster.advisor.quote.unknown_time import UnknownTime
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_tcp import serving
 
 from trainmaster.advisor.model.measurement import Measurement, Point, TimeShares
+from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quote import (
     Alternative,
     ClusterShape,
     ExperimentQuote,
-    Interval,
     NextMeasurement,
     Quote,
     Rented,
@@ -111,6 +111,13 @@ def test_what_a_later_server_adds_changes_nothing():
     whole = QUOTE.as_dict() | {"later": 1}
     whole["experiments"]["main"]["cluster"]["worker"]["later"] = 1
     assert quote_of(whole).main.cluster == SHAPE
+
+
+def test_what_an_earlier_server_does_not_say_is_not_needed():
+    old = {name: each for name, each in QUOTE.as_dict().items() if name not in ("unknown", "places", "queue")}
+    assert (quote_of(old).unknown, quote_of(old).time_s) == (None, Interval(1, 2, 3))
+    starts = {"unknown": {"starts_s": {"p5": 1.0, "p50": 2.0, "p95": 3.0}, "ends": "", "words": ""}}
+    assert quote_of(old | starts).unknown.starts_s == Interval(1, 2, 3)
 
 
 def test_ctrl_c_ends_the_measurement_there():

@@ -12,17 +12,17 @@ import pytest
 from fake_places import SWEEP, have_places, open_places
 
 from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quote import (
     ClusterShape,
     ExperimentQuote,
     ExplainedPhase,
-    Interval,
     PlaceRow,
     Quote,
     Rented,
-    UnknownTime,
 )
 from trainmaster.advisor.quote.unknown import ends_of
+from trainmaster.advisor.quote.unknown_time import UnknownTime
 from trainmaster.service.places.place import Place
 from trainmaster.service.places.quote import quote_in_places
 from trainmaster.service.places.settling import settled_place

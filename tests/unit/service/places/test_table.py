@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
-from trainmaster.advisor.quote.quote import Interval, PlaceRow, Quote
+from trainmaster.advisor.quote.interval import Interval
+from trainmaster.advisor.quote.quote import PlaceRow, Quote
 from trainmaster.service.places.place import Place
 from trainmaster.service.places.table import PlaceTable, QuotedPlace, table_of, taken_by_objective
 from trainmaster.service.quotes.quote_options import QuoteOptions

@@ -1,6 +1,7 @@
 """Times of earlier runs, as they would be at the load of now: by the loads that the home has kept."""
 
 import json
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,7 +15,8 @@ from trainmaster.db import ClusterRow, Database
 from trainmaster.service.quotes import home_load
 from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.service.quotes.job_knowledge import is_quiet
-from trainmaster.service.quotes.phase_records import phase_rows, seen_of, waited_for
+from trainmaster.service.quotes.phase_records import phase_rows, phases_of, seen_of, waited_for
+from trainmaster.spec import Recipe
 
 
 @pytest.fixture
@@ -164,3 +166,27 @@ def test_a_setup_that_is_never_the_same_twice_shows_what_the_load_does(database)
     )
     assert max(calm) < 16
     assert min(busy) > 25
+
+
+@pytest.mark.parametrize("seen_before", [0, 1])
+def test_a_new_setup_is_expected_to_take_longer_while_this_machine_is_busy(database, tmp_path, seen_before):
+    """Of an idle machine's guess it was told by half too short at a load of ten a core."""
+    for number in range(seen_before):
+        took = PhaseDuration("setup", f"content {number}", 10.0)
+        database.add_measurement(*phase_rows("calm", [RecordedPhase("a", "main", took, "local", 1.0)]))
+    (tmp_path / "code").mkdir()
+    text = "name: job\nprovider: {}\nexperiments: {{main: {{command: 'true', setup: pip install x}}}}\n"
+    home = SimpleNamespace(cache=tmp_path)
+
+    def expected_s(provider, load, offer):
+        recipe = Recipe.from_text(text.format(provider), directory=tmp_path / "code")
+        service = SimpleNamespace(database=database, home=home, team=None)
+        phases = phases_of(service, recipe, {}, load=HomeLoad(load))["main"]
+        (setup,) = (each for each in phases.histories if each.name == "setup")
+        return setup.belief(offer, stays=provider == "local")
+
+    calm, busy = (expected_s("local", load, "local") for load in (0.0, 20.0))
+    assert busy.median == pytest.approx(calm.median * (1 + 20 / os.cpu_count()) ** 0.3, rel=0.05)
+    assert busy.spread > calm.spread
+    if not seen_before:
+        assert expected_s("hosts", 20.0, "host") == expected_s("hosts", 0.0, "host"), "others are not busy"

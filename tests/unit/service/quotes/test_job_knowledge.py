@@ -12,6 +12,7 @@ import pytest
 from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.knowledge import Knowledge, undisturbed
 from trainmaster.advisor.model.measurement import Measurement, Point
+from trainmaster.control.measure.profile_attempt import NoStepsError
 from trainmaster.control.task.layout import Home
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.providers import Catalogue
@@ -81,7 +82,7 @@ def test_what_was_measured_of_all_experiments_is_read_once(monkeypatch):
     builder = SimpleNamespace(
         catalogue=catalogue, knowledge=lambda _, same, *__: Knowledge.of(same, [], {}, {})
     )
-    recipe = SimpleNamespace(experiments=dict.fromkeys("abcd"))
+    recipe = SimpleNamespace(experiments=dict.fromkeys("abcd", SimpleNamespace(command="python t.py")))
     jobs = JobKnowledge(SimpleNamespace(measurements=measurements, database=None), print, None)
     known = jobs.known(recipe, "abd", builder)
     assert [each.fingerprint for each in known.values()] == list(known) == ["a", "b"]
@@ -106,3 +107,36 @@ def test_what_showed_no_steps_with_some_numbers_of_workers_is_said_beside_its_qu
         made = Quoter(service, lambda _: None).quote(recipe, Path("recipe.yaml"), {}, QuoteOptions())
     assert made.time_s is not None
     assert "main: not all of it could be measured: the task ran for 60 s and showed no step" in made.notes
+
+
+def test_what_showed_no_steps_is_measured_again_only_if_it_may_show_some(tmp_path, monkeypatch):
+    """A minute of it was spent for each quote."""
+    (code := tmp_path / "code").mkdir()
+    text = "name: job\nexperiments: {main: {command: 'true', %s}}\n"
+    home = Home(tmp_path / "h", tmp_path / "c", f"file://{tmp_path}/s", f"sqlite:///{tmp_path / 'd.db'}")
+    measured, told = [], []
+
+    def attempt(session, _place, _number, variant, _find):
+        measured.append(variant)
+        raise NoStepsError("the task ran for 60 s and showed no step", "Report steps.")
+
+    monkeypatch.setattr("trainmaster.service.quotes.profiling._Session._attempt", attempt)
+    with closing(Service(home)) as service:
+
+        def quoted(keys="", **how):
+            recipe = Recipe.from_text(text % keys, directory=code)
+            made = Quoter(service, told.append).quote(recipe, Path("r.yaml"), {}, QuoteOptions(**how))
+            assert made.main.notes == (
+                "not measured: the task ran for 60 s and showed no step. Report steps.",
+            )
+            return len(measured)
+
+        assert quoted() == 1
+        assert quoted() == 1
+        assert told[-1] == "main: it showed no steps when it was measured (--fresh measures again)"
+        assert quoted(fresh=True) == 2
+        assert quoted("metrics: {pattern: 'step (?P<step>[0-9]+)'}") == 3
+        assert quoted("profile: {seconds: 120}") == 4
+        (code / "train.py").write_text("print('other code')")
+        assert quoted() == 5
+        assert quoted() == 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
-from trainmaster.advisor.quote.quote import Interval
+from trainmaster.advisor.quote.interval import Interval
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.service.quotes.phase_watch import PhaseWatch
 from trainmaster.service.runs.summary import phase_summary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster.advisor.quote.quote import Interval
+from trainmaster.advisor.quote.interval import Interval
 from trainmaster.service.quotes.quote_danger import QuoteDanger
 from trainmaster.service.quotes.quote_record import QuoteRecord
 

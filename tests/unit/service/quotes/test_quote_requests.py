@@ -224,6 +224,26 @@ def test_a_quote_ends_with_the_right_of_who_has_asked_for_it(service, monkeypatc
     assert len(interrupted) == (when == "meanwhile")
 
 
+@pytest.mark.parametrize(("measurements", "is_told"), [(0, False), (3, True)])
+def test_the_guess_that_earlier_versions_made_of_an_unknown_job_is_no_quote_now(
+    service, measurements, is_told
+):
+    """Answers are kept for a week: those had no ``unknown``, and told what jobs of any kind take."""
+    quotes = requests(service)
+    name = quotes.send(OWNER, QUOTE, QuoteAsk(RENTED))["id"]
+    spans = {
+        "time_s": {"p5": 60.0, "p50": 90.0, "p95": 7200.0},
+        "cost_usd": {"p5": 0.0, "p50": 0.0, "p95": 0.0},
+    }
+    one = {"measurements": measurements, **spans}
+    old = {"policy": "quote", **one, "experiments": {"main": one}, "total": spans}
+    rows.end(service.database, rows.named(name), 1e12, answer=json.dumps(old), error=None)
+    told = quotes.show(OWNER, QUOTE, name)["answer"]
+    nothing = {"time_s": None, "cost_usd": None}
+    assert told["total"] == (spans if is_told else nothing)
+    assert told["experiments"]["main"] == one | ({} if is_told else nothing)
+
+
 def test_what_another_team_asked_is_not_there(service):
     quotes = requests(service)
     asked = quotes.send(RED, QUOTE, QuoteAsk(RENTED, policy="cost-opt"))["id"]

@@ -11,16 +11,17 @@ import pytest
 
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.quote.forecast import Overhead
-from trainmaster.advisor.quote.quote import Interval
+from trainmaster.advisor.quote.interval import Interval
 from trainmaster.control.loop.recording import Where
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.measure.measuring import trace_of
+from trainmaster.service.apps.rented_notebook import rented_notebook_recipe
 from trainmaster.service.quotes.fingerprint import Fingerprint
 from trainmaster.service.quotes.history import History, MeasuredNow
 from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_truth
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.service.quotes.steadiness import share_done
-from trainmaster.spec import Strategy, read_recipe
+from trainmaster.spec import Recipe, Strategy, read_recipe
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.states import EndReason, State
 from trainmaster.sweeps import Curve
@@ -201,6 +202,17 @@ def test_a_version_that_no_longer_shows_steps_is_warned_of_and_quoted_by_earlier
     assert bound["made_at"] >= BEGAN + 80, "it may begin as late as they did"
     shows = World(tmp_path, steps=400, histories=kins)
     assert not any("warning" in line for line in shows.look(150, step_s=0.5))
+
+
+def test_a_notebook_is_neither_warned_of_nor_quoted_by_how_long_others_were(tmp_path):
+    """It ends when whoever works in it does."""
+    text, _ = rented_notebook_recipe("aws", {}, 1800.0)
+    (notebook,) = Recipe.from_text(text).experiments.values()
+    before = Measurement(None, duration_s=300.0, startup_s=1.0)
+    seen = lambda: {"main": History(NOW, [before], [])}  # noqa: E731
+    assert World(tmp_path / "a", command=notebook.command, histories=seen).look(150) == []
+    lines = World(tmp_path / "b", histories=seen).look(150)
+    assert lines[0].startswith("estimate: 5 min"), "another program is quoted by that"
 
 
 def test_steady_steps_make_a_binding_quote_and_then_silence(tmp_path):

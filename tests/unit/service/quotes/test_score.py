@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from sqlalchemy import text
 
-from trainmaster.advisor.quote.quote import Interval
+from trainmaster.advisor.quote.interval import Interval
 from trainmaster.db import AcceptedRun, Database, NewQuoteRow, RunChange, Truth
 from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_truth
 from trainmaster.service.quotes.score import Score, binomial_interval, job_of, outcomes, report, score_line
@@ -50,6 +51,18 @@ def test_early_and_late_are_both_outside(database):
     assert score.time_width == 2.0
     sides = "1 came out inside the interval, 2 below it, 1 above it"
     assert score.line == f"how good such quotes were: of 4 runs here, {sides}"
+
+
+def test_a_quote_that_an_earlier_version_has_stored_is_read(database):
+    ended(database, "old", 101.0)
+    old = {"time_s": {"p5": 50.0, "p50": 60.0, "p95": 100.0}, "cost_usd": {"p5": 0.0, "p50": 0.0, "p95": 0.0}}
+    database.execute(text("update quote set data = :data").bindparams(data=json.dumps(old)))
+    assert (Score.of(outcomes(database, "h")).late, report(outcomes(database, "h"))["estimate"]["runs"]) == (
+        1,
+        1,
+    )
+    told = quote_summary(database, "old")
+    assert (told["kept"], told["outside"], told["measurements"]) == (False, "late", 0)
 
 
 def test_a_run_that_failed_is_not_kept_and_says_nothing_of_the_interval(database):

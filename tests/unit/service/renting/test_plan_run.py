@@ -12,15 +12,9 @@ import pytest
 from trainmaster.advisor.market.memory_floor import Memory
 from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.infeasible import no_feasible
-from trainmaster.advisor.quote.quote import (
-    Alternative,
-    ClusterShape,
-    ExperimentQuote,
-    Interval,
-    Quote,
-    Rented,
-    UnknownTime,
-)
+from trainmaster.advisor.quote.interval import Interval
+from trainmaster.advisor.quote.quote import Alternative, ClusterShape, ExperimentQuote, Quote, Rented
+from trainmaster.advisor.quote.unknown_time import UnknownTime
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home

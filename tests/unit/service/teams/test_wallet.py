@@ -169,7 +169,7 @@ def test_concurrent_starts_never_pass_it(tmp_path):
 
 
 def offer(tmp_path, quoted_usd=None, total=None, usd_per_hour=1.0):
-    from trainmaster.advisor.quote.quote import Interval
+    from trainmaster.advisor.quote.interval import Interval
 
     content = {"name": "a", "provider": "aws", "experiments": {"main": {"command": "true"}}}
     content |= {} if total is None else {"budget": {"total": total}}
