@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.measure.run_phases import AGAIN, ObservedExperiment, PhaseProgress, Span
+from trainmaster.control.measure.run_phases import AGAIN, PHASES, ObservedExperiment, PhaseProgress, Span
 from trainmaster.db import Note
 from trainmaster.service.quotes.steadiness import begins_again, is_saving
 from trainmaster.spec.errors import StoreError
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Spans = Iterable[tuple[str, Span]]
 
 _QUEUED: Final = frozenset({State.WAITING, State.PLANNED, State.ACQUIRING})
+#: Of what was over before it was looked at so much can be told later.
+_UNSEEN: Final = ("staging", "first step", "steps")
 
 
 class PhaseWatch:
@@ -119,10 +121,9 @@ class PhaseWatch:
             if not phase:
                 self._waited[name] = self._elapsed(now)
             if phase != before.now:
-                if phase == "saving" and not before.now and not before.took:  # its steps were over too soon
-                    before = before.seen("steps", self._since("steps", experiment, progress, now))
-                    self.courses[name] = before
-                self.courses[name] = before.seen(phase, self._since(phase, experiment, progress, now))
+                self._catch_up(phase, experiment, progress, now)
+                since = self._since(phase, experiment, progress, now)
+                self.courses[name] = self.courses.get(name, before).seen(phase, since)
                 has_moved = True
         if has_moved:
             self._keep()
@@ -165,6 +166,26 @@ class PhaseWatch:
             is_saving=is_saving(experiment),
             is_over=experiment.state is State.DONE,
         )
+
+    def _catch_up(
+        self,
+        phase: str,
+        experiment: ExperimentState,
+        progress: Mapping[tuple[str, int], TaskProgress],
+        now: float,
+    ) -> None:
+        """Take in what came before the first look: short runs are not looked at for some seconds."""
+        course = self.courses.get(experiment.name, PhaseProgress())
+        if course.now or course.took or phase not in PHASES:
+            return
+        came = [each for each in _UNSEEN if PHASES.index(each) < PHASES.index(phase)]
+        since = [self._since(each, experiment, progress, now) for each in (*came, phase)]
+        if phase == "saving":
+            since[-1] = self._elapsed(now)
+        for each, at, until in zip(came, since, since[1:], strict=False):
+            if until > at:
+                course = course.seen(each, at).seen("", until)
+        self.courses[experiment.name] = course
 
     def _since(
         self,

@@ -566,7 +566,7 @@ def _as_text(what: object) -> str:
 
 
 def _without_guess(answer: dict[str, Any]) -> None:
-    """Versions that had no ``unknown`` told of a job that was never measured what any job takes."""
+    """Versions that had no ``unknown`` gave a job that was never measured what any job takes."""
     parts = [answer, *answer.get("experiments", {}).values()]
     if answer.get("policy") == QUOTE and "unknown" not in answer and not any(map(_is_measured, parts)):
         for part in (*parts, answer["total"]):

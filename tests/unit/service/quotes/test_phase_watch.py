@@ -145,9 +145,9 @@ def test_live_lines_and_status_say_the_same_of_an_experiment_that_is_over_while_
     experiment = world.run_state.experiments["train"]
     experiment.state, experiment.live = State.DONE, {}
     world.look(9)
-    (steps,) = world.watch.told(world.run_state, BEGAN + 9)["phases"]["train"]
+    *before, steps = world.watch.told(world.run_state, BEGAN + 9)["phases"]["train"]
     row = {"id": "r", "ended_at": None}
-    assert phase_summary(world.store, row, 9.0, ["train"])["phases"]["train"] == [steps]
+    assert phase_summary(world.store, row, 9.0, ["train"])["phases"]["train"] == [*before, steps]
     assert (steps["phase"], steps["state"]) == ("steps", "done")
 
 
@@ -182,7 +182,7 @@ def test_what_is_saved_at_the_first_look_has_made_its_steps_before():
     world.step(1)
     world.task.state = State.SAVING
     assert world.look(6) == []
-    assert (world.course.now, dict(world.course.took)) == ("saving", {"steps": 5.0})
+    assert (world.course.now, dict(world.course.took)) == ("saving", {"first step": 1.0, "steps": 5.0})
 
 
 def test_a_forecast_is_kept_with_what_is_left_of_the_steps():
@@ -197,3 +197,13 @@ def test_a_forecast_is_kept_with_what_is_left_of_the_steps():
     world.watch.forecast(Interval(40, 50, 60), Interval(0, 0, 0), left, at, is_promised=True)
     assert world.course.expected["steps"] == (51, 61, 71)
     assert not any(line.late_s for line in world.course.lines(4.0))
+
+
+def test_what_came_before_the_first_look_is_in_a_phase():
+    """A short run is not looked at for some seconds: what its members took to start was in none."""
+    world = World()
+    world.has_machines = True
+    world.step(5)
+    world.look(8)
+    assert (world.course.now, world.course.since) == ("steps", 5.0)
+    assert dict(world.course.took) == {"staging": 3.0, "first step": 2.0}
