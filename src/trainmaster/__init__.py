@@ -9,7 +9,7 @@ from trainmaster.metrics_file import report
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainmaster import errors as errors
-    from trainmaster.advisor.quote.quote import Interval as Interval
+    from trainmaster.advisor.quote.interval import Interval as Interval
     from trainmaster.advisor.quote.quote import Quote as Quote
     from trainmaster.api.client import Client as Client
     from trainmaster.api.run import Run as Run
@@ -27,7 +27,7 @@ _NOT_INSTALLED = "0+unknown"
 
 _MODULES = {
     "Client": "api.client",
-    "Interval": "advisor.quote.quote",
+    "Interval": "advisor.quote.interval",
     "Quote": "advisor.quote.quote",
     "Recipe": "spec",
     "Run": "api.run",

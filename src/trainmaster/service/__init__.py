@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.tables import predict_tables as predict_tables
     from trainmaster.advisor.papers.measured_table import PUBLISHED as PUBLISHED
     from trainmaster.advisor.papers.recommend import Wish as Wish
+    from trainmaster.advisor.quote.interval import Interval as Interval
     from trainmaster.advisor.quote.quote import Alternative as Alternative
     from trainmaster.advisor.quote.quote import ExperimentQuote as ExperimentQuote
-    from trainmaster.advisor.quote.quote import Interval as Interval
     from trainmaster.advisor.quote.quote import PlaceRow as PlaceRow
     from trainmaster.advisor.quote.quote import Quote as Quote
     from trainmaster.artifacts import fetch as fetch
@@ -41,7 +41,8 @@ __all__, __getattr__ = lazy_exports(
         "trainmaster.advisor.model.tables": "predict_tables",
         "trainmaster.advisor.papers.measured_table": "PUBLISHED",
         "trainmaster.advisor.papers.recommend": "Wish",
-        "trainmaster.advisor.quote.quote": "Alternative ExperimentQuote Interval PlaceRow Quote",
+        "trainmaster.advisor.quote.interval": "Interval",
+        "trainmaster.advisor.quote.quote": "Alternative ExperimentQuote PlaceRow Quote",
         "trainmaster.artifacts": "fetch",
         "trainmaster.control.task.layout": "Home",
         "trainmaster.control.checks.inputs": "not_sent_of",

@@ -366,7 +366,8 @@ def change(
     answer: dict[str, Any] = state.quotes.show(caller, QUOTE, name)["answer"] or {}
     recipe = ask.recipe
     cost = (answer.get("total") or {}).get("cost_usd")
-    most_usd = cost["p95"] if cost else 0.0
+    end_usd = (answer.get("total") or {}).get("end_usd", 0.0)  # a cap must leave that, or it ends the run
+    most_usd = cost["p95"] + end_usd if cost else 0.0
     clusters = {each: one["cluster"] for each, one in answer.get("experiments", {}).items()}
     if experiment:
         try:
@@ -379,6 +380,9 @@ def change(
             # As uncertain as what was quoted, which has an interval.
             width = own["p95"] / own["p50"] if own["p50"] else 1.0
             most_usd += taken["cost_usd"] * width - own["p95"]
+            had_usd = answer["experiments"][experiment]["cluster"].get("usd_per_hour", 0.0)
+            if had_usd:
+                most_usd += end_usd * max(taken["cluster"].get("usd_per_hour", 0.0) / had_usd - 1, 0.0)
     elif answer.get("policy") == QUOTE and not ask.parameter_server and not ask.catalogue:
         clusters = {}  # what is run is chosen as it was quoted
     for each, cluster in clusters.items():

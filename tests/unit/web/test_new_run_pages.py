@@ -79,7 +79,7 @@ def answer():
         "notes": [],
         "target": {"words": "train to acc >= 0.9: at step 640 (500 to never) of at most 1,000"},
     }
-    total = {"time_s": interval, "cost_usd": cost}
+    total = {"time_s": interval, "cost_usd": cost, "end_usd": 0.25}
     more = {"policy": "quote", "catalogue": "builtin", "as_of": "2026-11-01", "warnings": ["mind the gap"]}
     return {**one, "experiments": {"train": one}, "total": total, **more}
 
@@ -334,7 +334,7 @@ def test_a_quote_is_a_picture_from_which_a_cluster_is_taken(state, browser):
         "<p>Train to acc &gt;= 0.9: at step 640 (500 to never) of at most 1,000.</p>",
         "9 of 10 such runs",
         "would make this quote narrower",
-        "quoted</span>, at most $2.50",
+        "quoted</span>, at most $2.75",
         "1 x p4.24xlarge",
         "2026-11-01",
     ):
@@ -349,10 +349,10 @@ def test_a_quote_is_a_picture_from_which_a_cluster_is_taken(state, browser):
     taken = browser.get(f"{place}/change?experiment=train&index=0").text
     assert "instance: p4.24xlarge" in recipe_of(taken)
     assert "workers: 1" in recipe_of(taken)
-    assert 'name="max_usd" value="10.0' in taken
+    assert 'name="max_usd" value="13.7' in taken
     same = browser.get(f"{place}/change").text
     assert recipe_of(same) == RENTED
-    assert 'value="2.50"' in same or 'value="2.51"' in same
+    assert 'value="2.75"' in same, "a cap without the end of its run would end it before"
     for field in ('name="main" value="train.py"', 'name="steps" value="1000"', 'name="workers" value="auto"'):
         assert field in same, "what is changed there is written into the recipe, with all of these"
     assert browser.get(f"{place}/change?experiment=train&index=9").status_code == 404

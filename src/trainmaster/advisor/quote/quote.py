@@ -363,7 +363,7 @@ class Quote:
         queue: what is waited for machines before; None where there is no queue.
         places: all places of a recipe that names several, with what each would take; else empty.
         unknown: what can be said where nothing is known of its jobs, in place of time and cost.
-        end_usd: what its run keeps of ``budget.total`` beside its cost, for its end.
+        end_usd: what its run keeps of ``budget.total`` beside its cost, for its end: with less it is ended.
     """
 
     experiments: Mapping[str, ExperimentQuote]
@@ -404,6 +404,7 @@ class Quote:
             "total": {
                 "time_s": self.time_s.as_dict() if self.time_s else None,
                 "cost_usd": self.cost_usd.as_dict() if self.cost_usd else None,
+                **({"end_usd": round(self.end_usd, 6)} if self.end_usd else {}),
             },
             "policy": self.policy,
             "catalogue": self.catalogue,

@@ -170,6 +170,7 @@ def quote_of(found: Mapping[str, Any]) -> Quote:
         else None,
         tuple(PlaceRow.of(each) for each in found.get("places") or ()),
         UnknownTime.of(found["unknown"]) if found.get("unknown") else None,
+        found["total"].get("end_usd", 0.0),
         json=found,
     )
 

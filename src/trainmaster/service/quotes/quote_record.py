@@ -168,11 +168,9 @@ def run_end_s(recipe: Recipe, most_bytes: float = 0.0) -> Callable[[int], float]
     """For how long a run always has money of ``budget.total`` for its end, by its tasks at once.
 
     Args:
-        recipe: of the run. Without a cap nothing is kept.
+        recipe: of the run, if it has a cap.
         most_bytes: of the largest model and checkpoint that are to be published at the end, if known.
     """
-    if recipe.budget is None or recipe.budget.total_usd is None:
-        return lambda _: 0.0
     from trainmaster.control.loop.jobs import THREADS  # what shows a run needs no loop
 
     grace_s = max(each.grace_s for each in recipe.experiments.values())
