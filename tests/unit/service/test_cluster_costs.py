@@ -30,6 +30,7 @@ from trainmaster.spec.states import State
 from trainmaster.testing.waits import until
 
 BEGAN = 1000.0
+BACK = {"lab": [30.0] * 50}
 READY = BEGAN + 90.0
 PRICE = 3.6  # a tenth of a cent per second
 LARGE = Rental("large", usd_per_hour=PRICE / 2, slots=4)
@@ -167,7 +168,7 @@ def test_machines_that_are_not_there_yet_are_waited_for_and_paid_for_then():
 
 def test_what_is_kept_warm_is_not_given_back_and_what_was_is_not_waited_for():
     def of(**more):
-        costs = RecordedClusterCosts("lab", lambda: [record(**more)], gave_back_s=[30.0] * 50)
+        costs = RecordedClusterCosts("lab", lambda: [record(**more)], gave_back_s=BACK)
         (cluster,) = costs.clusters()
         return costs, cluster
 
@@ -175,9 +176,9 @@ def test_what_is_kept_warm_is_not_given_back_and_what_was_is_not_waited_for():
     assert [phase for phase, _ in costs.expected(new)] == ["machines", "giving back"]
     assert list(costs.expected(warm)) == []
     part = RentedPart(("a",), 0.0, is_there=True, stays=new.stays)
-    given_back = forecast_rented(0.0, 0.0, {"a": seconds(100)}, {}, [part], "lab", gave_back_s=[30.0] * 50)
+    given_back = forecast_rented(0.0, 0.0, {"a": seconds(100)}, {}, [part], "lab", gave_back_s=BACK)
     part = replace(part, stays=warm.stays)
-    kept = forecast_rented(0.0, 0.0, {"a": seconds(100)}, {}, [part], "lab", gave_back_s=[30.0] * 50)
+    kept = forecast_rented(0.0, 0.0, {"a": seconds(100)}, {}, [part], "lab", gave_back_s=BACK)
     assert given_back[0].p50 - kept[0].p50 == pytest.approx(30, rel=0.2)
 
 

@@ -147,7 +147,8 @@ def test_a_gang_without_a_length_goes_by_runs_of_other_versions_and_is_not_measu
         team=None,
     )
     database = Database(f"sqlite:///{tmp_path / 'trainmaster.db'}")
-    service = SimpleNamespace(measurements=lambda *_: {"main": history}, database=database)
+    home = SimpleNamespace(root=tmp_path)
+    service = SimpleNamespace(measurements=lambda *_: {"main": history}, database=database, home=home)
     told: list[str] = []
     jobs = JobKnowledge(service, told.append, None)
     monkeypatch.setattr(

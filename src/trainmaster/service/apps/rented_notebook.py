@@ -210,9 +210,9 @@ def rented_notebook_recipe(
     return json.dumps(recipe, indent=2), notes
 
 
-def is_notebook(experiment: Experiment) -> bool:
-    """Whether an experiment is a JupyterLab: it ends when whoever works in it does, and shows no steps."""
-    return "jupyterlab.labapp" in experiment.command and f"/{FACTS}" in experiment.command
+def is_notebook(recipe: Recipe) -> bool:
+    """Whether a recipe is of a JupyterLab: it ends when whoever works in it does, and shows no steps."""
+    return dict(recipe.labels).items() >= LABELS.items()
 
 
 def _source(model: str) -> dict[str, str]:

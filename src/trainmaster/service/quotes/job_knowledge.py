@@ -123,7 +123,7 @@ class JobKnowledge:
             names: of the experiments.
             builder: knows the machines.
         """
-        wanted = list(names)
+        wanted = [] if is_notebook(recipe) else list(names)
         if not wanted:
             return {}
         load = HomeLoad.now().of(offer.provider for offer in builder.catalogue)
@@ -132,7 +132,7 @@ class JobKnowledge:
         found = {
             name: self._of_history(recipe.experiments[name], histories[name], builder)
             for name in wanted
-            if name in histories and not is_notebook(recipe.experiments[name])
+            if name in histories
         }
         self.plays |= {name: histories[name].plays for name in found}
         return {name: known for name, known in found.items() if known is not None}

@@ -268,7 +268,7 @@ class Quoter:
         }
         if not known:
             why = "nothing was measured before (`trainmaster quote` does so on this machine)"
-            if all(map(is_notebook, recipe.experiments.values())):
+            if is_notebook(recipe):
                 why = OF_A_PERSON
             with suppress(UsageError):  # then it has no machine, which planning tells better
                 return self._of_unknown(recipe, catalogue, options, missing, environ), why

@@ -137,7 +137,7 @@ class QuoteTracker:
         self._begun = False
         self._estimated = False
         self._endless = {
-            name for name, each in recipe.experiments.items() if each.serve is not None or is_notebook(each)
+            name for name, each in recipe.experiments.items() if each.serve is not None or is_notebook(recipe)
         }
         #: They do not say how long they train: how long their tasks take is all that can be known of them.
         self._lengthless = {

@@ -21,7 +21,7 @@ from trainmaster.service.quotes.history import History, MeasuredNow
 from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_truth
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.service.quotes.steadiness import share_done
-from trainmaster.spec import Recipe, Strategy, read_recipe
+from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.states import EndReason, State
 from trainmaster.sweeps import Curve
@@ -77,12 +77,13 @@ class World:
         others_s=None,
         budget=None,
         where=None,
+        labels=None,
         **keys,
     ):
         tmp_path.mkdir(exist_ok=True)
         path = tmp_path / "recipe.yaml"
         keys = {"command": "true", **keys}
-        top = {} if budget is None else {"budget": {"total": f"${budget}"}}
+        top = {"labels": labels or {}} | ({} if budget is None else {"budget": {"total": f"${budget}"}})
         path.write_text(json.dumps({"name": "job", **top, "experiments": {"main": keys}}))
         recipe = self.recipe = read_recipe(path)
         self.database = database or Store()
@@ -207,10 +208,10 @@ def test_a_version_that_no_longer_shows_steps_is_warned_of_and_quoted_by_earlier
 def test_a_notebook_is_neither_warned_of_nor_quoted_by_how_long_others_were(tmp_path):
     """It ends when whoever works in it does."""
     text, _ = rented_notebook_recipe("aws", {}, 1800.0)
-    (notebook,) = Recipe.from_text(text).experiments.values()
+    labels = json.loads(text)["labels"]
     before = Measurement(None, duration_s=300.0, startup_s=1.0)
     seen = lambda: {"main": History(NOW, [before], [])}  # noqa: E731
-    assert World(tmp_path / "a", command=notebook.command, histories=seen).look(150) == []
+    assert World(tmp_path / "a", labels=labels, histories=seen).look(150) == []
     lines = World(tmp_path / "b", histories=seen).look(150)
     assert lines[0].startswith("estimate: 5 min"), "another program is quoted by that"
 
