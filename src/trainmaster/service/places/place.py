@@ -134,13 +134,14 @@ def _rented_place(service: OpenHome, recipe: Recipe, environ: Mapping[str, str])
     from trainmaster.service.quotes.worker_counts import with_fewest
     from trainmaster.service.renting.cheapest import plans_of
     from trainmaster.service.renting.offer import offer_of
-    from trainmaster.service.renting.provider_check import check_with_provider, is_warm, requests_of
+    from trainmaster.service.renting.provider_check import check_with_provider, requests_of, warm_plans
 
     check_provider(service.home, recipe.provider, environ)
     probe = with_fewest(recipe)
     plans = plans_of(service, probe, environ)
     check_with_provider(service, plans, environ, service.team)
-    cold = [each for each in plans if not is_warm(service, each, service.team)]
+    warm = warm_plans(service, plans, service.team)
+    cold = [each for each in plans if each not in warm]
     home_place = ProviderPlace(service.home.root, service.home.identity(), environ)
     wait_s: float | None = 0.0
     with closing(get_provider(recipe.provider, home_place)) as provider:

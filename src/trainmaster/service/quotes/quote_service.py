@@ -156,9 +156,10 @@ class Quoter:
         options: QuoteOptions,
         missing: Mapping[str, str],
         environ: Mapping[str, str],
+        warm: Collection[str] = (),
     ) -> Quote:
         """When it starts on the cheapest machines that can do it."""
-        from trainmaster.advisor.market.phases import machines_belief
+        from trainmaster.advisor.market.phases import NOTHING, machines_belief
         from trainmaster.advisor.quote.unknown import quote_of_unknown
 
         market, clusters, before = self._market(recipe, catalogue, options), {}, {}
@@ -183,7 +184,7 @@ class Quoter:
                 count,
             )
             before[name] = [
-                ("machines", wait),
+                ("machines", NOTHING if name in warm else wait),
                 *phases[name].beside(place, best.region, instance).before,
             ]
         past_s = other_jobs_s(self._service.database, self._service.team)
@@ -191,7 +192,7 @@ class Quoter:
         notes = (*others, *self._stale(catalogue, options))
         made = quote_of_unknown(recipe, clusters, before, missing, notes)
         as_of = catalogue.as_of.isoformat() if catalogue.as_of else ""
-        queue = self._queue(recipe, made, market, environ)
+        queue = None if {*clusters} <= {*warm} else self._queue(recipe, made, market, environ)
         unknown = made.unknown and replace(made.unknown, queue=queue.words if queue else "")
         return replace(made, catalogue=catalogue.name, as_of=as_of, queue=queue, unknown=unknown)
 
@@ -271,7 +272,7 @@ class Quoter:
             if is_notebook(recipe):
                 why = OF_A_PERSON
             with suppress(UsageError):  # then it has no machine, which planning tells better
-                return self._of_unknown(recipe, catalogue, options, missing, environ), why
+                return self._of_unknown(recipe, catalogue, options, missing, environ, warm), why
             return None, why
         return self.put_together(recipe, catalogue, options, known, missing, environ, warm), ""
 
@@ -366,7 +367,7 @@ class Quoter:
         )
         market = self._market(recipe, catalogue, options)
         quote = make_quote(subjects, market, limits, recipe.seed)
-        queue = self._queue(recipe, quote, market, environ)
+        queue = None if {*quote.experiments} <= {*warm} else self._queue(recipe, quote, market, environ)
         notes = [
             *([f"waits before that {queue.words}; neither time nor cost have it"] if queue else []),
             *limit_notes(recipe, quote.time_s, quote.cost_usd, quote.end_usd),

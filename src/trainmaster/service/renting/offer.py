@@ -84,8 +84,12 @@ class RentalOffer:
             )
         if self.quote is not None and self.quote.time_s is not None and self.quote.cost_usd is not None:
             found.append(
-                f"estimate: {told_in_full(self.quote.time_s, self.quote.cost_usd)}, with the wait for "
-                "the machines"
+                f"estimate: {told_in_full(self.quote.time_s, self.quote.cost_usd)}, "
+                + (
+                    "on machines that are still warm"
+                    if _is_warm(self.quote)
+                    else "with the wait for the machines"
+                )
             )
             if self.quote.queue is not None:
                 found.append(f"before that {self.quote.queue.words}, not in the estimate")
@@ -167,3 +171,9 @@ def _line(plan: ClusterPlan) -> str:
     where = f" in {best.region}" if best.region else ""
     price = f" at ${plan.usd_per_hour:.4g} per hour" if plan.usd_per_hour else ""
     return f"{', '.join(plan.experiments)}: {words(plan)}{where}{price}"
+
+
+def _is_warm(quote: Quote) -> bool:
+    """Whether it waits for no machines."""
+    phases = [phase.name for one in quote.experiments.values() for phase in one.phases]
+    return bool(phases) and "machines" not in phases

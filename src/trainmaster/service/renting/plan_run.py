@@ -34,7 +34,7 @@ from trainmaster.service.renting.cheapest import (
     offer_of_parts,
 )
 from trainmaster.service.renting.offer import RentalOffer, offer_of
-from trainmaster.service.renting.provider_check import is_warm
+from trainmaster.service.renting.provider_check import warm_plans
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError, one_line
 from trainmaster.spec.parts import parted
@@ -99,25 +99,25 @@ def plan_run(
         notes += tuple(f"{by}: {name}: {one.cluster.words()}" for name, one in chosen.experiments.items())
         recipe = with_clusters(recipe, chosen)
     settled = quoter.settle(recipe, recipe_path, environ)
-    quote, unknown, why = None, None, ""
+    quote, why = None, ""
     try:
         quote, why = quoter.estimate(settled, environ)
     except UsageError as reason:
         if candidate_offers.costs:
             raise
         why = one_line(reason)
-    if quote is not None and quote.is_unknown:
-        unknown, quote = quote.unknown, None
-    picks = _picks(quote) if quote is not None and candidate_offers.costs else {}
+    is_known = quote is not None and not quote.is_unknown
+    picks = _picks(quote) if quote is not None and is_known and candidate_offers.costs else {}
     picks |= _picks(chosen) if chosen is not None else {}
     available = replace(available_of(candidate_offers), memory=quoter.memory(settled, environ))
     plans = capped(settled, plan_clusters(settled, available, picks))
     check_total(settled, plans)
-    if quote is not None:
-        warm = {name for plan in plans if is_warm(service, plan, service.team) for name in plan.experiments}
-        if warm:  # what was chosen is there: neither is it waited for, nor is its setup made again
-            quote, why = quoter.estimate(with_clusters(settled, quote), environ, warm)
-    return replace(offer_of(pinned(settled, plans), plans, quote, why, notes), unknown=unknown)
+    warm = {name for plan in warm_plans(service, plans, service.team) for name in plan.experiments}
+    if quote is not None and warm:  # neither is what is there waited for, nor is its setup made again
+        quote, why = quoter.estimate(with_clusters(settled, quote) if is_known else settled, environ, warm)
+    unknown = quote.unknown if quote is not None else None
+    offered = offer_of(pinned(settled, plans), plans, None if unknown else quote, why, notes)
+    return replace(offered, unknown=unknown)
 
 
 def check_run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -55,7 +55,8 @@ def check_with_provider(
     from trainmaster.providers import get_provider
 
     notes: list[str] = []
-    plans = tuple(plan for plan in plans if not is_warm(service, plan, team))
+    warm = warm_plans(service, plans, team)
+    plans = tuple(plan for plan in plans if plan not in warm)
     for name in dict.fromkeys(plan.provider for plan in plans):
         place = ProviderPlace(service.home.root, service.home.identity(), environ)
         mine = (plan for plan in plans if plan.provider == name)
@@ -92,11 +93,19 @@ def requests_of(plan: ClusterPlan) -> list[NodeRequest]:
     ]
 
 
-def is_warm(service: OpenHome, plan: ClusterPlan, team: str | None) -> bool:
-    """Whether an earlier run has kept what is planned; somebody else may still be quicker."""
-    rows = service.database.living_clusters(plan.provider, service.home.identity())
-    kept = readable(
-        [row for row in rows if row["state"] == ClusterState.KEPT and row["team"] == team], lambda _: None
-    )
-    now = datetime.now(UTC).timestamp()
-    return any((record.kept_until or 0.0) > now and fits(record, plan) for record in kept)
+def warm_plans(service: OpenHome, plans: Iterable[ClusterPlan], team: str | None) -> list[ClusterPlan]:
+    """The plans for which an earlier run has kept machines, each for one of them.
+
+    Somebody else may still be quicker.
+    """
+    now, found, taken = datetime.now(UTC).timestamp(), list[ClusterPlan](), set[str]()
+    for plan in plans:
+        rows = service.database.living_clusters(plan.provider, service.home.identity())
+        kept = [row for row in rows if row["state"] == ClusterState.KEPT and row["team"] == team]
+        for record in readable(kept, lambda _: None):
+            is_free = record.id not in taken and (record.kept_until or 0.0) > now
+            if is_free and fits(record, plan):
+                taken.add(record.id)
+                found.append(plan)
+                break
+    return found

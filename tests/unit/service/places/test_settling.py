@@ -217,7 +217,7 @@ def test_a_list_of_which_no_place_has_all_is_checked_for_each_experiment(
 def test_machines_that_a_team_has_kept_are_its_own(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the owner are not there for it."""
     teams: list[str | None] = []
-    monkeypatch.setattr(provider_check, "is_warm", lambda _service, _plan, team: teams.append(team))
+    monkeypatch.setattr(provider_check, "warm_plans", lambda _service, _plans, team: teams.append(team) or [])
     have_places(monkeypatch, {"slurm": 0.0})
     recipe = Recipe.from_text(RECIPE.format(places="slurm, local"))
     assert settled_place(service.of_team("red"), recipe, {}, lambda _: None).provider == "slurm"

@@ -281,6 +281,13 @@ def test_machines_that_are_warm_are_estimated_as_they_are_there(world):
     world.kept = [replace(kept, machines=machines[:1])]
     world.plan(recipe)
     assert (world.asked.count("estimate"), world.estimated[1]) == (4, set())
+    world.kept = [kept]
+    one = {"distributed": {"workers": 2}}
+    world.plan(world.recipe({"main": one, "other": one}))
+    assert len(world.estimated[1]) == 1, "one cluster is taken over once"
+    world.quote = None
+    world.plan(recipe)
+    assert world.estimated[1] == set(), "nothing is known, not even when it starts"
 
 
 def test_an_estimate_of_a_part_is_shown_but_not_judged(world):
