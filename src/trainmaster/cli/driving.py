@@ -147,7 +147,9 @@ def finish(client: ClientProtocol, run: str, *, as_json: bool) -> int:
     say(f"{run}: {summary['reason']} after {duration(summary['seconds'])}, cost {bill(summary['cost_usd'])}")
     if "quote" in summary:
         say(quote_text(summary["quote"]))
-    if summary["reason"] not in (EndReason.SUCCEEDED, EndReason.CANCELLED):
+    if summary["reason"] == EndReason.BUDGET:
+        say(f"`trainmaster resume {run} --total USD` goes on with more money, from its newest checkpoints")
+    elif summary["reason"] not in (EndReason.SUCCEEDED, EndReason.CANCELLED):
         say(
             f"`trainmaster logs {run}` shows what the tasks wrote. `trainmaster resume {run}` tries again "
             "with its code; what you have changed since takes a new `trainmaster run`"

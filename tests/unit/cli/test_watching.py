@@ -1,8 +1,10 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from trainmaster.api import Event
+from trainmaster.cli.driving import finish
 from trainmaster.cli.watching import (
     Losses,
     PlainDisplay,
@@ -38,6 +40,16 @@ def test_tasks_that_failed_are_not_done():
         "best sweep/0  accuracy=0.5  lr=0.1",
         "sweep/2: loss=0.5  10 steps/s  6 s left",
     ]
+
+
+@pytest.mark.parametrize(("reason", "said"), [("BUDGET", "--total USD"), ("OOM", "a new `trainmaster run`")])
+def test_the_end_of_a_run_says_how_to_go_on(capsys, reason, said):
+    summary = {"experiments": {}, "reason": reason, "seconds": 9.0, "cost_usd": 0.5, "models": []}
+    client = SimpleNamespace(
+        status=lambda _: SimpleNamespace(json=summary), highlights=lambda _: SimpleNamespace(without_model=())
+    )
+    assert finish(client, "r", as_json=False) == 1
+    assert said in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_replicas_of_a_service_are_no_tasks_to_be_done():
