@@ -13,7 +13,7 @@ from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.cluster.record import ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home
-from trainmaster.db import RunChange, ledger
+from trainmaster.db import RunChange, ledger, tables
 from trainmaster.db.ledger import ALL
 from trainmaster.service import Service
 from trainmaster.service.driving import run_clusters
@@ -208,6 +208,15 @@ def test_a_run_that_ended_at_its_cap_goes_on_with_more(home, monkeypatch):
     with pytest.raises(UsageError, match="is not over") as refused:
         home.take_run(run, max_usd=4.0)
     assert "cancel" in refused.value.hint
+
+
+def test_what_only_has_its_gate_asked_again_needs_no_money(home, monkeypatch):
+    run = ended_at_its_cap(home, monkeypatch)
+    database = home._service.database
+    (row,) = database.experiment_rows(run)
+    done = {"experiment_id": row["id"], "number": 0, "state": State.DONE, "reason": EndReason.SUCCEEDED}
+    database.write(lambda connection, _: connection.execute(tables.task.insert().values(done)))
+    assert home.take_run(run).run == run
 
 
 def test_it_gets_a_cap_before_it_goes_there(home, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,7 +30,7 @@ from trainmaster.spec.errors import PublishError, StoreError, UsageError
 from trainmaster.spec.facts import Approval
 from trainmaster.spec.parts import named_places, with_total
 from trainmaster.spec.redaction import redacted
-from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.states import FINISHED, EndReason, State
 from trainmaster.spec.trigger import needs_server
 from trainmaster.spec.units import dollars
 
@@ -342,7 +343,12 @@ def _check_left(database: Database, run: str, recipe: Recipe) -> None:
     from trainmaster.service.renting.cheapest import check_total
 
     records = [ClusterRecord.of_row(each) for each in database.clusters_of(run)]
-    left = {each["name"] for each in database.experiment_rows(run) if each["reason"] != EndReason.SUCCEEDED}
+    # What only has its gate asked again needs no machines.
+    done = Counter[str]()
+    for each in database.tallies(run):
+        done[each["experiment"]] += each["tasks"] if each["reason"] in FINISHED else 0
+    rows = database.experiment_rows(run)
+    left = {e["name"] for e in rows if e["reason"] not in FINISHED and done[e["name"]] < e["tasks_total"]}
     plans, now = [each.plan for each in resumed(records)], time.time()
     check_total(recipe, plans, run, sum(each.most_usd(now, now) for each in records), left)
 
