@@ -9,8 +9,9 @@ DEMO_STAMP := $(VENV)/.installed-demo
 LISTER := $(VENV)/lister/bin/cyclonedx-py
 # Where it is set (containers often do), every start of the command line compiles everything anew: 0.3 s each.
 unexport PYTHONDONTWRITEBYTECODE
-# What is installed is compiled on all cores; pip would take one. Some libraries have files that are no Python.
-COMPILE = $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+# What is installed is compiled on all cores; pip would take one. Some libraries have files that are no Python, and a
+# fifth of all is what nothing imports: their tests, and libraries of Ray's.
+COMPILE = $(BIN)/python -m compileall -qq -j 0 -x '/(tests?|ansible_test|mypyc?)/|/ray/(data|llm|rllib|serve|train|tune)/' $(VENV)/lib || true
 
 .PHONY: pages screenshots demo check unit test lint bench seeds docs install system dist audit mutations crossings kept places gpu real-aws other-ray notebook im nova kubernetes clean
 
