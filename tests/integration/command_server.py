@@ -74,6 +74,10 @@ _LIBRARIES = (
     *("sqlalchemy.dialects.sqlite", "sqlalchemy.orm", "ruamel.yaml", "psutil", "typer._adapters"),
     *("obstore", "asyncssh", "boto3", "numpy.random"),
 )
+#: And what `trainmaster server` imports: half of its start. Only once it is called: most sessions never do.
+_PACKAGES_OF_SERVER = ("api", "api.mcp", "api.proxy", "api.rest", "web", "service.places", "service.sinks")
+_LIBRARIES_OF_SERVER = ("uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.protocols.http.h11_impl")
+_OF_SERVER = b"s"
 #: Verbs with verbs of their own.
 _GROUPS = frozenset(
     (
@@ -183,7 +187,8 @@ class Commands:
             file.write(json.dumps(order).encode())
             file.seek(0)
             numbers = [_descriptor(stream, usual, null) for usual, stream in enumerate(streams)]
-            socket.send_fds(self._running(), [b"."], [file.fileno(), theirs.fileno(), *numbers])
+            kind = _OF_SERVER if words[1:2] == ["server"] else b"."
+            socket.send_fds(self._running(), [kind], [file.fileno(), theirs.fileno(), *numbers])
         said, _, pid = mine.recv(32).partition(b" ")
         assert said == b"pid", f"the command server could not start {words}"
         return Command(words, int(pid), mine)
@@ -291,10 +296,6 @@ def main() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the calls
     sys.path[0] = str(Path(TRAINMASTER).parent)  # as in the script that pip makes
     _import_all()
-    gc.collect()
-    gc.freeze()  # or the first collection in each child would copy all pages
-    tasks = len(list(Path("/proc/self/task").iterdir()))
-    assert tasks == 1, f"importing has started threads, which forks do not have: {threading.enumerate()}"
     with socket.socket(fileno=int(sys.argv[1])) as control:
         control.set_inheritable(False)
         control.send(b".")
@@ -306,13 +307,7 @@ def main() -> NoReturn:
 
 
 def _import_all() -> None:
-    for name in _LIBRARIES:
-        with contextlib.suppress(ImportError):  # an extra that is not installed
-            importlib.import_module(name)
-    for name in _PACKAGES:
-        package = importlib.import_module(f"trainmaster.{name}")
-        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            importlib.import_module(module.name)
+    _import(_LIBRARIES, _PACKAGES)
     import typer.main
     from sqlalchemy.dialects.sqlite import dialect
 
@@ -326,6 +321,31 @@ def _import_all() -> None:
     made = typer.main.get_command(app)
     for name in made.list_commands(None):
         made.get_command(None, name)
+    _keep()
+
+
+@functools.cache
+def _import_server() -> None:
+    with contextlib.suppress(ImportError):  # the extra `server`: the call says so
+        _import(_LIBRARIES_OF_SERVER, _PACKAGES_OF_SERVER)
+    _keep()
+
+
+def _import(libraries: Sequence[str], packages: Sequence[str]) -> None:
+    for name in libraries:
+        with contextlib.suppress(ImportError):  # an extra that is not installed
+            importlib.import_module(name)
+    for name in packages:
+        package = importlib.import_module(f"trainmaster.{name}")
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+
+
+def _keep() -> None:
+    gc.collect()
+    gc.freeze()  # or the first collection in each child would copy all pages
+    tasks = len(list(Path("/proc/self/task").iterdir()))
+    assert tasks == 1, f"importing has started threads, which forks do not have: {threading.enumerate()}"
 
 
 def _serve(control: socket.socket) -> tuple[dict[str, Any], socket.socket, list[int]]:
@@ -337,9 +357,11 @@ def _serve(control: socket.socket) -> tuple[dict[str, Any], socket.socket, list[
             if key.data is not None:
                 _reap(selector, key)
                 continue
-            _data, numbers, _flags, _address = socket.recv_fds(control, 1, 5)
+            kind, numbers, _flags, _address = socket.recv_fds(control, 1, 5)
             if not numbers:
                 os._exit(0)
+            if kind == _OF_SERVER:
+                _import_server()
             file, told, streams = numbers[0], socket.socket(fileno=numbers[1]), numbers[2:]
             if (pid := os.fork()) == 0:
                 for other in selector.get_map().values():
