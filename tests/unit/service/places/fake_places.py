@@ -79,17 +79,15 @@ class FakeHosts(FakeProvider):
 
 @contextlib.contextmanager
 def open_places(tmp_path: Path) -> Iterator[Service]:
-    """Of a home whose places all have one kind of machine."""
-    root = tmp_path / "home"
+    """Of a home whose places all have one kind of machine; without code, or quotes would read all of ours."""
+    root, code = tmp_path / "home", tmp_path / "code"
     root.mkdir()
+    code.mkdir()
     (root / "hosts.yaml").write_text("hosts: [{address: 192.0.2.1, slots: 2}]\n")
     (root / "slurm.yaml").write_text("machines:\n  node: {cpus: 2, memory: 2GB, usd_per_hour: 0.5}\n")
     (root / "ray.yaml").write_text("address: auto\nmachines:\n  seat: {cpus: 2, memory: 2GB}\n")
-    with contextlib.closing(
-        Service(
-            Home(root, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{root}/trainmaster.db")
-        )
-    ) as found:
+    home = Home(root, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{root}/trainmaster.db")
+    with contextlib.chdir(code), contextlib.closing(Service(home)) as found:
         yield found
 
 
