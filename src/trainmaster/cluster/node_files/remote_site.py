@@ -449,11 +449,15 @@ class RemoteSite:
         for node in nodes:
             self._remover.remove(node, directory)
 
-    def close(self) -> None:
-        """Finish removing, for a short while, and hang up."""
+    def close(self, *, stays: bool = True) -> None:
+        """Finish removing, for a short while, and hang up.
+
+        Args:
+            stays: nodes are still there; what is on those that were given back is gone.
+        """
         if self._roles is not None:
             self._roles.close()
-        self._remover.close()
+        self._remover.close(waits=stays)
         self._files.close()
         self._images.close()
 

@@ -133,11 +133,11 @@ class Remover:
                 self._thread = threading.Thread(target=self._work, name="remover", daemon=True)
                 self._thread.start()
 
-    def close(self) -> None:
-        """Finish, for a short while."""
+    def close(self, *, waits: bool = True) -> None:
+        """Finish, for a short while; without waiting where the nodes are gone, and take it all along."""
         if self._thread is not None:
             self._doomed.put(None)
-            self._thread.join(_CLOSE_S)
+            self._thread.join(_CLOSE_S if waits else 0)
 
     def _work(self) -> None:
         ended = False

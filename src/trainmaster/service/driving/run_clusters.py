@@ -287,8 +287,12 @@ class RunClusters:
             self._reaping.cancel()
             if self._reaping is not threading.current_thread():
                 self._reaping.join(_REAPED_S)
+        records = self.executor.records()
+        is_ended = all(record.state is ClusterState.ENDED for record in records)
         self.executor.close()
-        self.site.close()
+        self.site.close(
+            stays=not is_ended or any(not each.rental.is_rented for one in records for each in one.machines)
+        )
         for renter in self._renters.values():
             renter.close()
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from sqlalchemy import text
 
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
+from trainmaster.cluster.node_files import removal
 from trainmaster.cluster.record import ClusterRecord, ClusterState, DamagedClusterError, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home
@@ -244,3 +246,39 @@ def test_a_run_whose_own_row_is_damaged_says_what_to_do(world: World) -> None:
         connection.execute(text("UPDATE cluster SET data = 'x'"))
     with pytest.raises(DamagedClusterError, match=r"trainmaster clusters end run\.train"):
         world.machines(lease)
+
+
+OWN = replace(RENTAL, is_rented=False)
+
+
+@pytest.mark.parametrize(
+    ("state", "rental", "waits"),
+    [
+        (ClusterState.ENDED, RENTAL, False),
+        (ClusterState.ENDED, OWN, True),
+        (ClusterState.KEPT, RENTAL, True),
+        (ClusterState.ACTIVE, RENTAL, True),
+    ],
+)
+def test_what_is_removed_on_machines_that_were_given_back_is_not_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch, state: ClusterState, rental: Rental, waits: bool
+) -> None:
+    """They are gone: each would be dialled for 5 s, after the bill."""
+    machines, asked, answers = world.machines(world.start("run")), threading.Event(), threading.Event()
+
+    def shell(*_: object) -> None:
+        asked.set()
+        answers.wait(60)
+
+    machine = Machine("worker-0", "worker", "t", rental, "i-0", started_at=1.0)
+    record = replace(new_record("run", PLAN, "home"), state=state, machines=(machine,))
+    monkeypatch.setattr(machines.executor, "records", lambda: [record])
+    monkeypatch.setattr(machines.site._files, "shell", shell)
+    monkeypatch.setattr(removal, "_GATHER_S", 0.0)
+    machines.site._remover.remove(SimpleNamespace(id="i-0"), "/runs/run")
+    assert asked.wait(60)
+    patience = []
+    monkeypatch.setattr(machines.site._remover._thread, "join", patience.append)
+    machines.close()
+    answers.set()
+    assert [each > 0 for each in patience] == [waits]
