@@ -258,6 +258,7 @@ class ExperimentQuote:
         phases: where the time goes, and where the doubt comes from.
         more_measuring: what a minute on one machine would buy; None if next to nothing.
         target: when it is reached; None without one.
+        attempt_s: of one attempt at a task, from the start of its members; None if unknown.
     """
 
     name: str
@@ -279,6 +280,7 @@ class ExperimentQuote:
     phases: tuple[ExplainedPhase, ...] = ()
     more_measuring: MoreMeasuring | None = None
     target: QuotedTarget | None = None
+    attempt_s: Interval | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""

@@ -214,6 +214,7 @@ class _Asked:
             phases=explained(timing, one),
             more_measuring=bought(timing, one),
             target=_target(timing, one),
+            attempt_s=interval(timing.task_s(one)[:, 0]),
         )
 
     def _rivals(self, drawn: Drawn, row: int, limits: QuoteLimits | None) -> Candidates:

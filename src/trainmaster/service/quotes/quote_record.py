@@ -17,6 +17,7 @@ from trainmaster.spec.units import QUOTE_RESOLUTION, dollars, format_duration
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.interval import Interval
+    from trainmaster.advisor.quote.quote import ExperimentQuote
     from trainmaster.spec import Recipe
 
 
@@ -197,15 +198,20 @@ def cap_words(recipe: Recipe, cost_usd: Interval, usd_per_hour: float) -> str:
 
 
 def limit_notes(
-    recipe: Recipe, time_s: Interval | None, cost_usd: Interval | None, end_usd: float
+    recipe: Recipe,
+    time_s: Interval | None,
+    cost_usd: Interval | None,
+    end_usd: float,
+    quoted: Mapping[str, ExperimentQuote] | None = None,
 ) -> list[str]:
-    """Which limits of the budget a run may exceed.
+    """Which limits of its budget, and which timeouts, a run may exceed.
 
     Args:
         recipe: of the run.
         time_s: that is quoted.
         cost_usd: the same.
         end_usd: what it keeps of ``budget.total`` for its end.
+        quoted: its experiments.
     """
     budget, found = recipe.budget, list[str]()
     if budget is not None and budget.deadline_s is not None and time_s and time_s.p95 > budget.deadline_s:
@@ -218,4 +224,10 @@ def limit_notes(
         elif cost_usd.p95 + end_usd > budget.total_usd:
             kept = f"{dollars(end_usd)} of budget.total ({most}) is kept for its end"
             found.append(f"{may}, and {kept}: it may be ended before")
+    for name, one in (quoted or {}).items():
+        timeout_s, takes = recipe.experiments[name].timeout_s, one.attempt_s
+        if timeout_s is not None and takes is not None and takes.p95 > timeout_s:
+            will = takes.p50 > timeout_s
+            may = f"will take {told(takes)}" if will else f"may take {format_duration(takes.p95)}"
+            found.append(f"{name}: an attempt {may}, and timeout ends it after {format_duration(timeout_s)}")
     return found

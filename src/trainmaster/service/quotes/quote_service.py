@@ -370,7 +370,7 @@ class Quoter:
         queue = None if {*quote.experiments} <= {*warm} else self._queue(recipe, quote, market, environ)
         notes = [
             *([f"waits before that {queue.words}; neither time nor cost have it"] if queue else []),
-            *limit_notes(recipe, quote.time_s, quote.cost_usd, quote.end_usd),
+            *limit_notes(recipe, quote.time_s, quote.cost_usd, quote.end_usd, quote.experiments),
             *quote.notes,
             *self._jobs.notes,
             *filter(None, (e.until_caveat for name, e in recipe.experiments.items() if _untold(quote, name))),

@@ -140,3 +140,24 @@ def test_what_showed_no_steps_is_measured_again_only_if_it_may_show_some(tmp_pat
         (code / "train.py").write_text("print('other code')")
         assert quoted() == 5
         assert quoted() == 5
+
+
+@pytest.mark.parametrize(
+    ("timeout", "said"), [("30s", "will take 1 min"), ("63s", "may take 1 min"), ("2m", ""), (None, "")]
+)
+def test_a_quote_says_that_a_timeout_ends_what_is_quoted(tmp_path, timeout, said):
+    (code := tmp_path / "code").mkdir()
+    keys = "" if timeout is None else f", timeout: {timeout}"
+    recipe = Recipe.from_text(
+        f"name: job\nexperiments: {{main: {{command: 'true'{keys}}}}}\n", directory=code
+    )
+    home = Home(tmp_path / "h", tmp_path / "c", f"file://{tmp_path}/s", f"sqlite:///{tmp_path / 'd.db'}")
+    with closing(Service(home)) as service:
+        key = service.measurements(recipe)["main"].fingerprint
+        for number in range(9):
+            seen = Measurement(None, duration_s=60.0, startup_s=1.0, measured_at=float(number))
+            service.database.add_measurement(new_row(f"profile-{number}", key, "main", None, seen))
+        made = Quoter(service, lambda _: None).quote(recipe, Path("recipe.yaml"), {}, QuoteOptions())
+    told = [note for note in made.notes if "timeout" in note]
+    assert bool(told) is bool(said)
+    assert all(each.startswith(f"main: an attempt {said}") for each in told), told
