@@ -56,7 +56,7 @@ def test_raylet_killed(bench, three):
         bench.executor.changes(0.2)
         return [each.name for each in bench.executor.observe([gang.attempt])[0].members if each.lost]
 
-    until(lost, "the loss is told", patience_s=8.0)
+    until(lost, "the loss is told", patience_s=30.0)
     print(f"lost after {time.monotonic() - began:.1f} s")
     assert lost() == [victim]
     members = bench.wait(gang).members
@@ -103,7 +103,7 @@ def test_a_gang_goes_on_without_a_dispensable_member(bench, three, is_switched_o
         until(is_told, "its end is told")
     os.kill(raylet_pid(node), signal.SIGKILL)
     try:
-        until(is_told, "the loss is told", patience_s=8.0)
+        until(is_told, "the loss is told", patience_s=30.0)
         lose_conductor(three)  # the next one knows it from its records
         until(is_told, "of a machine that was just switched off the next one has to hear that it is lost")
         for _ in range(5):
@@ -139,7 +139,7 @@ def test_witness_for_a_node_that_does_not_answer(bench, three):
         until(lambda: pumped_states(executor)[node.key] is not None, "it is seen to be unreachable")
         assert not any(member.lost for member in bench.wait(gang, Phase.RUNNING, executor).members)
         gone.add(node.key)
-        members = bench.wait(gang, executor=executor, patience_s=20.0).members
+        members = bench.wait(gang, executor=executor).members
     finally:
         for pid in stopped:
             with contextlib.suppress(ProcessLookupError):
@@ -252,4 +252,4 @@ def test_what_a_gang_waits_for_is_told(bench, three):
     until(why, "it is told", patience_s=40.0)
     assert why() == "it needs a node with disk=fast; there is none among 3"
     bench.executor.stop(gang.attempt, 0.0)
-    until(lambda: why() is None, "it waits no more", patience_s=20.0)
+    until(lambda: why() is None, "it waits no more")

@@ -50,7 +50,7 @@ class Bench:
         return GangStatus.of_row(row).phase
 
     def wait(self, name, phase):
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + 60.0
         while self.phases.get(name) is not phase:
             assert time.monotonic() < deadline, self.phases
             news, *_ = self.agent.poll("t1", 0.5, {})

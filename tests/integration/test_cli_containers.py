@@ -65,7 +65,7 @@ def used(engine, tm):
     tm.env |= engine.env
     try:
         yield engine
-        tm.until(lambda: not engine.containers(), "no container is left", patience_s=10)
+        tm.until(lambda: not engine.containers(), "no container is left")
     finally:
         for name in engine.containers():
             engine.client("rm", "--force", name)

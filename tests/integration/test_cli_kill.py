@@ -277,12 +277,12 @@ def test_a_driver_that_is_stopped_is_told_of(tm):
     attached = tm.start("resume", run)
     tm.until(lambda: "attached" in attached.err)
     call.send(signal.SIGSTOP)
-    tm.until(lambda: tm.runs()[0]["driver"]["state"] == "stopped", patience_s=15)
+    tm.until(lambda: tm.runs()[0]["driver"]["state"] == "stopped")
     for arguments in (["status"], ["status", run]):
         shown = tm.call(*arguments)
         assert f"process {call.pid}, which drives it, is stopped" in shown.out
         assert f"kill -CONT {call.pid}" in shown.out + shown.err
-    tm.until(lambda: "is stopped" in attached.err, patience_s=15)
+    tm.until(lambda: "is stopped" in attached.err)
     call.send(signal.SIGCONT)
     tm.until(lambda: tm.status(run)["driver"]["state"] == "working")
     (tm.notes / "go").touch()

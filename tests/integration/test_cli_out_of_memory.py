@@ -49,7 +49,7 @@ def group():
 
 
 def remove(path):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while path.exists():
         for pid in (path / "cgroup.procs").read_text().split():
             with contextlib.suppress(ProcessLookupError):

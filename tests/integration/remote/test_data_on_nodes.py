@@ -125,7 +125,7 @@ def test_a_volume_is_mounted_by_the_nodes_and_again_when_that_is_lost(sites: Hos
     for process in guards(sites):
         if "serve" in process.cmdline() and process in sites.hosts[0].processes():
             process.kill()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while is_mounted(sites, 0, there):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -160,7 +160,7 @@ def test_a_volume_is_mounted_by_the_nodes_and_again_when_that_is_lost(sites: Hos
     remove_run(sites.nodes[0], RUN)
     assert shell(sites, 0, f"ls {there}").startswith("failed")
     sites.site.withdraw_data(["train"])
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while guards(sites):
         assert time.monotonic() < deadline, "nothing of it stays"
         time.sleep(0.05)
