@@ -179,9 +179,9 @@ class CheckpointSeries:
             self.owner.require(manifest, self.uri_of(number))
         return manifest
 
-    def restore(self, number: int, directory: Path, *, overwrite: bool = False) -> Manifest:
+    def restore(self, number: int, directory: Path) -> Manifest:
         """Brings a checkpoint back, whole or not at all; see :func:`trainmaster.artifacts.fetch`."""
-        return fetch(self.uri_of(number), directory, overwrite=overwrite, owner=self.owner)
+        return fetch(self.uri_of(number), directory, owner=self.owner)
 
     def prune(self, keep: int, bad: Collection[int] = ()) -> list[int]:
         """Deletes what is older than the newest ``keep`` good checkpoints; never the last good one.

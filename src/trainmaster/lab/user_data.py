@@ -87,7 +87,7 @@ def plan_boot(user_data: bytes, keys: Sequence[str], user: str) -> BootPlan:
         command = f"echo '{words}'; sleep 1; exit 142"
         options = f"no-port-forwarding,no-agent-forwarding,no-X11-forwarding,command={_double(command)}"
         plan.users.append(_grant("root", [f"{options} {key}" for key in keys]))
-    _add(plan, _unpacked(user_data), user, keys)
+    _add(plan, _unpacked(user_data), user)
     return plan
 
 
@@ -105,7 +105,7 @@ def _unpacked(data: bytes) -> bytes:
     return data
 
 
-def _add(plan: BootPlan, data: bytes, user: str, keys: Sequence[str]) -> None:
+def _add(plan: BootPlan, data: bytes, user: str) -> None:
     if not data.strip():
         return
     try:
@@ -119,12 +119,12 @@ def _add(plan: BootPlan, data: bytes, user: str, keys: Sequence[str]) -> None:
         path = f"$mark/part-{number:03}"
         plan.commands.append(f'echo {encoded} | base64 -d > "{path}"; chmod 700 "{path}"; "{path}"')
     elif text.startswith("#cloud-config"):
-        _add_config(plan, text, user, keys)
+        _add_config(plan, text, user)
     elif re.match(r"(content-type|mime-version):", text, re.IGNORECASE):
         for part in email.message_from_string(text).walk():
             payload = part.get_payload(decode=True)
             if not part.is_multipart() and isinstance(payload, bytes):
-                _add(plan, _unpacked(payload), user, keys)
+                _add(plan, _unpacked(payload), user)
     else:
         first = text.splitlines()[0][:60]
         plan.notes.append(
@@ -132,7 +132,7 @@ def _add(plan: BootPlan, data: bytes, user: str, keys: Sequence[str]) -> None:
         )
 
 
-def _add_config(plan: BootPlan, text: str, user: str, keys: Sequence[str]) -> None:
+def _add_config(plan: BootPlan, text: str, user: str) -> None:
     try:
         config = parsed_yaml(text)
     except ValueError as error:
@@ -149,7 +149,7 @@ def _add_config(plan: BootPlan, text: str, user: str, keys: Sequence[str]) -> No
         if re.fullmatch(r"[a-z0-9]+", kind) and which in ("private", "public"):
             plan.host_keys[f"ssh_host_{kind}_key{'.pub' if which == 'public' else ''}"] = str(key)
     for entry in config.get("users") or []:
-        _add_user(plan, entry, user, keys)
+        _add_user(plan, entry)
     if granted := config.get("ssh_authorized_keys"):
         plan.users.append(_grant(user, _texts(granted)))
     for entry in config.get("write_files") or []:
@@ -161,7 +161,7 @@ def _add_config(plan: BootPlan, text: str, user: str, keys: Sequence[str]) -> No
         plan.notes.append(f"cloud-config keys that the lab does not know: {', '.join(ignored)}")
 
 
-def _add_user(plan: BootPlan, entry: Any, user: str, keys: Sequence[str]) -> None:
+def _add_user(plan: BootPlan, entry: Any) -> None:
     if entry == "default":
         return
     if isinstance(entry, str):

@@ -117,13 +117,11 @@ def in_zones(offers: Iterable[Offer], zones: Mapping[str, Sequence[str]]) -> lis
     return spread
 
 
-def zones_in_order(
-    zones: Sequence[str], failures: Iterable[CapacityFailure], now: float, cool_down_s: float = COOL_DOWN_S
-) -> list[str]:
+def zones_in_order(zones: Sequence[str], failures: Iterable[CapacityFailure], now: float) -> list[str]:
     """Zones of a region: first those without a recent failure, then those that failed longest ago."""
     last = dict.fromkeys(zones, 0.0)
     for failure in failures:
-        if now < failure.at + cool_down_s and failure.zone in last:
+        if now < failure.at + COOL_DOWN_S and failure.zone in last:
             last[failure.zone] = max(last[failure.zone], failure.at)
     return sorted(zones, key=lambda zone: (last[zone], zones.index(zone)))
 

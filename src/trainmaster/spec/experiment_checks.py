@@ -119,7 +119,7 @@ def lift_samples(node: YamlNode, path: Path, problems: Problems) -> YamlNode:
 
 def check_experiment(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
     """Note what does not fit together. ``values`` has the keys that could be read, by field name."""
-    _check_names(values, node, path, problems)
+    _check_names(node, path, problems)
     check_search(values, node, path, problems)
     _check_requirement(values, node, path, problems)
     _check_tasks(values, node, path, problems)
@@ -151,7 +151,7 @@ def _check_adapt(node: YamlNode, path: Path, problems: Problems) -> None:
         problems.add(node.entries["adapt"], (*path, "adapt"), message)
 
 
-def _check_names(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
+def _check_names(node: YamlNode, path: Path, problems: Problems) -> None:
     builtins = _builtins(node)
     for section in ("parameters", "data"):
         parent = node.entries.get(section)

@@ -17,7 +17,7 @@ from trainmaster.providers.openstack.answers import (
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
 from trainmaster.providers.openstack.driver_login import DriverCredential
 from trainmaster.providers.openstack.login import login_of, read_login
-from trainmaster.providers.openstack.project import base_name, whose
+from trainmaster.providers.openstack.project import base_name, owner_of
 from trainmaster.providers.openstack.provider import OpenstackProvider
 from trainmaster.providers.openstack.self_deletion import SelfDeletion
 from trainmaster.providers.openstack.settings import OPENSTACK
@@ -286,7 +286,7 @@ def test_a_machine_that_drives_logs_in_by_a_credential_of_its_own(tmp_path, cace
     assert (method, address) == ("POST", f"{KEYSTONE}/users/ada/application_credentials")
     asked = body["application_credential"]
     assert (asked["name"], asked["unrestricted"]) == (f"{base_name('home', 'c')} s-1 driver", True)
-    assert whose(asked["name"]) == (base_name("home", "c"), "s-1"), "it goes with its machine"
+    assert owner_of(asked["name"]) == (base_name("home", "c"), "s-1"), "it goes with its machine"
     (there := tmp_path / "clouds").write_text(
         told.replace(path_mark("TRAINMASTER_OPENSTACK_CACERT"), "there")
     )

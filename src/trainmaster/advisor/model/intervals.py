@@ -38,8 +38,7 @@ class StepInterval:
 class Intervals:
     """Grows at the end. When it is full, neighbours are joined: blocks' means stay what they are."""
 
-    def __init__(self, most: int = MOST) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._found: list[StepInterval] = []
         self._steps = 0.0
 
@@ -69,7 +68,7 @@ class Intervals:
         """The next one."""
         self._found.append(new)
         self._steps += new.steps
-        if len(self._found) > 2 * self._most:
+        if len(self._found) > 2 * MOST:
             self._join()
 
     def widen(self, steps: float, examples: float | None, crosses: bool) -> None:
@@ -103,11 +102,11 @@ class Intervals:
                 free = None
         if free is not None:
             joined.append(free)
-        if len(joined) > self._most * 3 // 2:  # epochs' ends everywhere: every other one will do
+        if len(joined) > MOST * 3 // 2:  # epochs' ends everywhere: every other one will do
             ends = [i for i in joined if i.crosses]
             kept = {id(i) for i in ends[::2]}
             joined = [i for i in joined if not i.crosses or id(i) in kept]
-        self._found = joined[-2 * self._most :]
+        self._found = joined[-2 * MOST :]
 
 
 def median(values: Sequence[float]) -> float:

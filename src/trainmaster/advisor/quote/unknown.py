@@ -46,11 +46,11 @@ def quote_of_unknown(
         quoted[name] = ExperimentQuote(name, each, notes=(f"not measured: {why[name]}",), phases=told)
     roots = [each for name, each in starts.items() if not recipe.experiments[name].depends_on]
     first = min(roots or starts.values(), key=lambda one: one.p50)
-    ends = ends_of(recipe, [each.usd_per_hour for each in clusters.values()])
+    ends = stop_conditions(recipe, [each.usd_per_hour for each in clusters.values()])
     return Quote(quoted, None, None, notes=notes, unknown=UnknownTime(first, ends))
 
 
-def ends_of(recipe: Recipe, usd_per_hour: Sequence[float]) -> str:
+def stop_conditions(recipe: Recipe, usd_per_hour: Sequence[float]) -> str:
     """What ends it, whatever it does.
 
     Args:

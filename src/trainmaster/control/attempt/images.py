@@ -97,16 +97,14 @@ class Images(BroughtImages):
     """Those of one run on this machine, shared by its jobs.
 
     Args:
-        environ: the caller's.
         isolation: how members are kept apart from this machine.
     """
 
-    def __init__(self, environ: Mapping[str, str] | None = None, isolation: Isolation | None = None) -> None:
+    def __init__(self, isolation: Isolation | None = None) -> None:
         from trainmaster.control.attempt.local_images import own_user
 
         super().__init__(own_user() if isolation is None else isolation.user)
         self._isolation = isolation
-        self._environ = dict(os.environ if environ is None else environ)
         self._local_images: LocalImages | None = None
 
     def request(self, context: TaskContext, data: Mapping[str, Path]) -> Container:
@@ -146,7 +144,7 @@ class Images(BroughtImages):
         from trainmaster.executors.containers.engines import find_engine
 
         if self._local_images is None:
-            self._local_images = LocalImages(find_engine(self._environ), f"{context.home.root}/{context.run}")
+            self._local_images = LocalImages(find_engine(os.environ), f"{context.home.root}/{context.run}")
         return self._local_images
 
 

@@ -46,7 +46,7 @@ class LocalSite:
         if self._images is None:
             from trainmaster.control.attempt.images import Images
 
-            self._images = Images(isolation=self.isolation)
+            self._images = Images(self.isolation)
         return self._images
 
     def path(self, here: Path) -> str:

@@ -22,6 +22,7 @@ STARTING_EVERY_S: Final = 0.5
 _LATE: Final = 3
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})(?!\d)")
 _MOST_LINE_BYTES: Final = 4096
+#: How many ask at once.
 _THREADS: Final = 8
 _GOOD: Final = range(200, 400)
 
@@ -66,12 +67,10 @@ class HealthChecks:
 
     Args:
         clock: gives Unix seconds that never jump.
-        threads: how many ask at once.
     """
 
-    def __init__(self, clock: Callable[[], float], threads: int = _THREADS) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._heard: dict[str, Heard] = {}
         self._lock = threading.Lock()
@@ -96,7 +95,7 @@ class HealthChecks:
             if not heard.is_asking and now - heard.asked_at >= every_s:
                 heard.is_asking, heard.asked_at = True, now
                 if self._pool is None:
-                    self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="health")
+                    self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="health")
                 self._pool.submit(self._check, heard, reach, how)
         return heard
 

@@ -406,16 +406,12 @@ class OwnPlacement(Reservations):
     Args:
         ready: told the attempt and the node of each bundle.
         nodes: those that can be reached now.
-        clock: monotonic time in seconds.
     """
 
     def __init__(
-        self,
-        ready: Callable[[str, list[str]], None],
-        nodes: Callable[[], Sequence[LiveNode]],
-        clock: Callable[[], float] = time.monotonic,
+        self, ready: Callable[[str, list[str]], None], nodes: Callable[[], Sequence[LiveNode]]
     ) -> None:
-        super().__init__(ready, clock)
+        super().__init__(ready, time.monotonic)
         self._nodes = nodes
 
     def take(self, attempt: str, plan: Placement, alive: Container[str]) -> None:

@@ -57,27 +57,24 @@ def read_log(
     return LogChunk(data, offset + len(data), 0)
 
 
-def read_noted(
-    directory: Path, member: str, offset: int, segment_bytes: int = SEGMENT_BYTES
-) -> tuple[bytes, int]:
+def read_noted(directory: Path, member: str, offset: int) -> tuple[bytes, int]:
     """What `read_log` reads, for people: where output was dropped a line says so; and the next offset."""
-    data, end, dropped = read_log(directory, member, offset, segment_bytes=segment_bytes)
+    data, end, dropped = read_log(directory, member, offset)
     note = b"\n[trainmaster: %d bytes of log were dropped here]\n" % dropped if dropped else b""
     return note + data, end
 
 
-def read_tail(directory: Path, member: str, limit_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> bytes:
+def read_tail(directory: Path, member: str, limit_bytes: int) -> bytes:
     """The last bytes of everything the member has written, out of its newest segment.
 
     Args:
         directory: of the attempt.
         member: ``worker-0``.
         limit_bytes: most bytes to read.
-        segment_bytes: as it was written (tests use small ones).
     """
-    end = log_end(directory, member, segment_bytes)
-    offset = max(end - limit_bytes, (end - 1) // segment_bytes * segment_bytes, 0)
-    return read_log(directory, member, offset, limit_bytes, segment_bytes).data
+    end = log_end(directory, member)
+    offset = max(end - limit_bytes, (end - 1) // SEGMENT_BYTES * SEGMENT_BYTES, 0)
+    return read_log(directory, member, offset, limit_bytes).data
 
 
 def log_end(directory: Path, member: str, segment_bytes: int = SEGMENT_BYTES) -> int:

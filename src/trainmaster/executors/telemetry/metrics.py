@@ -316,9 +316,9 @@ class StepRate:
         """Seconds until ``total_steps``, from the last observation or from ``now_s``; None if unknown."""
         return self._eta_s(1, total_steps, now_s)
 
-    def examples_eta_s(self, total_examples: float, now_s: float | None = None) -> float | None:
+    def examples_eta_s(self, total_examples: float) -> float | None:
         """The same until ``total_examples``."""
-        return self._eta_s(2, total_examples, now_s)
+        return self._eta_s(2, total_examples, None)
 
     def _eta_s(self, field: int, total: float, now_s: float | None) -> float | None:
         rate = self._rate(field)

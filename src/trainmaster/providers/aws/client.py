@@ -45,7 +45,7 @@ class ProviderClock:
         self._clock = clock
         self.ahead_s = 0.0
 
-    def ours(self) -> float:
+    def local_now(self) -> float:
         """Unix seconds by our clock."""
         return self._clock()
 
@@ -202,7 +202,7 @@ class AwsClient:
         method = self._method(request)
         for attempt in range(1, self._settings.attempts + 1):
             last = attempt == self._settings.attempts
-            asked_at = self.clock.ours()
+            asked_at = self.clock.local_now()
             try:
                 answer: dict[str, Any] = method(**request.parameters)
                 self._read_clock(answer, asked_at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -51,19 +51,15 @@ class AwsSite:
         client: to AWS.
         renter: that asks.
         memory: of the home.
-        clock: seconds, for how long something took.
     """
 
-    def __init__(
-        self, client: AwsClient, renter: Renter, memory: AwsLedger, clock: Callable[[], float] | None = None
-    ) -> None:
+    def __init__(self, client: AwsClient, renter: Renter, memory: AwsLedger) -> None:
         self._client = client
         self._renter = renter
         self._memory = memory
         self._images = AwsImages(client, renter)
         self._regions: dict[str, _SiteCache] = {}
         self._block = renter.settings.ssh_from
-        self._clock = clock or boot_s
         self._seen: dict[str, float] = {}
 
     def plan(self, cluster: str, request: NodeRequest, zone: str) -> list[AwsRequest]:
@@ -200,7 +196,7 @@ class AwsSite:
         if self._renter.settings.ssh_from or self._renter.settings.is_own_cloud:
             return
         self._block = ""
-        here, now, known = self.block(), self._clock(), self._known(region)
+        here, now, known = self.block(), boot_s(), self._known(region)
         self._seen[here] = now
         opened = known.opened.get(cluster, frozenset())
         if opened == {here}:

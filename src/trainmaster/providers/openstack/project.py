@@ -43,10 +43,10 @@ def looks(most: int, sleep: Callable[[float], None]) -> Iterator[None]:
         yield
 
 
-def whose(name: str) -> tuple[str, str]:
+def owner_of(name: str) -> tuple[str, str]:
     """The base name and the server that something is called after.
 
-    >>> whose("tm-1-2 s driver"), whose("tm-1-2 s"), whose("tm-1-trial-3")
+    >>> owner_of("tm-1-2 s driver"), owner_of("tm-1-2 s"), owner_of("tm-1-trial-3")
     (('tm-1-2', 's'), ('tm-1-2', 's'), ('tm-1-trial-3', ''))
     """
     of, server, *_ = [*name.split(" "), ""]
@@ -223,7 +223,7 @@ class OpenstackProject:
         """Floating addresses and credentials of some machines, or of all of a cluster."""
 
         def is_its(words: str) -> bool:
-            of, server = whose(words)
+            of, server = owner_of(words)
             return of == base and (servers is None or server in servers)
 
         self.self_deletion.remove(is_its)

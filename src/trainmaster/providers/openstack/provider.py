@@ -33,7 +33,7 @@ from trainmaster.providers.openstack.answers import CLUSTER, HOME, TOKEN, UNTIL,
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
 from trainmaster.providers.openstack.driver_login import driver_login, sent_settings
 from trainmaster.providers.openstack.login import OpenstackLogin, read_login
-from trainmaster.providers.openstack.project import OpenstackProject, base_name, looks, prefix, whose
+from trainmaster.providers.openstack.project import OpenstackProject, base_name, looks, owner_of, prefix
 from trainmaster.providers.openstack.settings import OPENSTACK, OpenstackSettings
 from trainmaster.providers.sent_settings import DRIVES_VARIABLE
 from trainmaster.spec.clocks import steady_s
@@ -476,7 +476,7 @@ class OpenstackProvider(LedgerProvider):
 
         def is_lost(name: str) -> bool:
             """Whether a credential is of a server of ours that is not there any more."""
-            of, server = whose(name)
+            of, server = owner_of(name)
             mine = of.startswith(prefix(self._home)) and server and server not in ids
             return bool(mine) and self._server(server) is None
 

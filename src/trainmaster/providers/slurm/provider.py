@@ -348,7 +348,7 @@ class SlurmProvider(LedgerProvider):
                 if job is not None:
                     for id, each in asked.left.items():
                         way = self._way(known, asked, job, each)
-                        seen[id] = replace(self._seen(job, each, offset_s), way=way)
+                        seen[id] = replace(self._seen(job, offset_s), way=way)
         return known, seen
 
     def _updated(self, asked: AskedMachines, job: SlurmJob | None, offset_s: float) -> AskedMachines:
@@ -396,7 +396,7 @@ class SlurmProvider(LedgerProvider):
         request = NodeRequest(asked.role, 1, asked.machine, token=asked.token)
         return scripts.part_of(self._settings, self._home, known.cluster, request)
 
-    def _seen(self, job: SlurmJob, machine: KnownMachine, offset_s: float) -> SeenMachine:
+    def _seen(self, job: SlurmJob, offset_s: float) -> SeenMachine:
         """How far a machine is that has not ended."""
         if job.phase is JobPhase.WAITS:
             then = job.started_at + offset_s - self._clock()

@@ -70,7 +70,7 @@ class _ToscaReader:
                 self._tell(self._templates, name)
                 self._machines(name, template)
             else:
-                self._reason(self._templates.keys[name], template, _SOFTWARE)
+                self._reason(self._templates.keys[name], _SOFTWARE)
         for name, template in self._templates.entries.items():
             self._roles(name, template)
         if not self._found.machines:
@@ -91,12 +91,12 @@ class _ToscaReader:
         capabilities = _below(template, "capabilities")
         for parent in (template, capabilities):
             if parent is not None and parent.kind is Kind.MAPPING:
-                for key, child in parent.entries.items():
+                for key in parent.entries:
                     if key in _OPEN and key != "os":
                         self._tell(parent, key)
                     else:
                         reason = _REASONS.get(key, "no key of a recipe says it")
-                        self._reason(parent.keys[key], child, reason)
+                        self._reason(parent.keys[key], reason)
                         self._untold.append((parent.keys[key].line, key, reason))
         for section in ("host", "scalable"):
             holder = _below(capabilities, section)
@@ -166,7 +166,7 @@ class _ToscaReader:
         if parent is not None and key in parent.keys:
             self._told.add(parent.keys[key].line)
 
-    def _reason(self, key: YamlNode, node: YamlNode, reason: str) -> None:
+    def _reason(self, key: YamlNode, reason: str) -> None:
         """Why nothing from a key on to the end of its value is told."""
         indent = key.column
         for number in range(key.line, len(self._lines) + 1):

@@ -151,7 +151,7 @@ class MachineDriver:
             note = Note(f"{self._assignment.machine}, its first machine, drives it from now on")
             database.commit(session.lease, [note], time.time())
             publication = self._publication(session.lease)
-            signal.signal(signal.SIGTERM, publication.told_to_end)
+            signal.signal(signal.SIGTERM, publication.on_sigterm)
             if device := self._assignment.device:  # what is measured is to be found again at home
                 write_private(self._service.home_of(run).root / DEVICE_FILE, device.encode())
             from trainmaster.service.driving.driving import Driving

@@ -102,7 +102,7 @@ class Publication(Replication):
         self._ended.set()
         self.publish(is_over=True)
 
-    def told_to_end(self, *_: object) -> None:
+    def on_sigterm(self, *_: object) -> None:
         """Handle SIGTERM: `leave`, in a thread, as the one that is interrupted may hold what that needs.
 
         It waits: what ends with the machine must not be decided on as the end of a task.

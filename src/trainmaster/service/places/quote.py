@@ -236,10 +236,10 @@ def _unknown(recipe: Recipe, quotes: Sequence[Quote], prices: Sequence[float]) -
     """When the part with the first experiment starts, and what ends the run; None if a part is known."""
     if not all(each.is_unknown for each in quotes):
         return None
-    from trainmaster.advisor.quote.unknown import ends_of
+    from trainmaster.advisor.quote.unknown import stop_conditions
 
     first = next(each.unknown for name in recipe.order() for each in quotes if name in each.experiments)
-    return first and replace(first, ends=ends_of(recipe, prices))
+    return first and replace(first, ends=stop_conditions(recipe, prices))
 
 
 def _notes(parts: Sequence[_QuotedPart]) -> list[str]:

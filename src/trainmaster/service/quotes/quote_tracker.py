@@ -183,8 +183,8 @@ class QuoteTracker:
     ) -> list[Note]:
         lines = self._collect(run_state, progress, now)
         if self._watch is not None or self._costs is not None or self._elapsed(now) > _SHORT_S:
-            lines += self._phases(now).look(run_state, progress, now)
-            run_state.course = self._phases(now).told(run_state, now)
+            lines += self._phases().look(run_state, progress, now)
+            run_state.course = self._phases().told(run_state, now)
         if self._busy or now < self._next_at or run_state.state is not State.RUNNING:
             return lines
         if not self._begun:
@@ -223,7 +223,7 @@ class QuoteTracker:
         most_s = _FORECAST_SOON_S if self._resizable else _FORECAST_EVERY_S
         return min(max(_FORECAST_EVERY_SHARE * self._binding.time_s.p50, _FORECAST_SOON_S), most_s)
 
-    def _phases(self, now: float) -> PhaseWatch:
+    def _phases(self) -> PhaseWatch:
         """What follows the phases of the run; most runs are over before they need it."""
         if self._watch is None:
             from trainmaster.service.quotes.phase_watch import PhaseWatch
@@ -349,7 +349,7 @@ class QuoteTracker:
 
     def _share_to_target(self, task: Task, now: float) -> float:
         """Of the work until its target is reached, as last foretold: it makes not all of its steps."""
-        course = self._phases(now).courses.get(task.experiment)
+        course = self._phases().courses.get(task.experiment)
         if self._recipe.experiments[task.experiment].ends_at is None or course is None or not course.left_s:
             return 0.0
         left_s = max(course.left_s - (self._elapsed(now) - course.left_at), 0.0)
@@ -548,7 +548,7 @@ class QuoteTracker:
             raise found
         promise, forecast = found
         self.sizes = forecast.sizes
-        watch = self._phases(now)
+        watch = self._phases()
         if promise.kind == "estimate":
             watch.expect({name: each.items() for name, each in forecast.training.items()})
         is_promised = promise.kind == "binding"

@@ -251,7 +251,7 @@ class _Line:
             with contextlib.suppress(ConnectionError):  # it ended before it had read all
                 self._stream.sendall(lead)
                 said = _first_said(self._heard)
-            said = said or self._said_again(command, lead)
+            said = said or self._diagnose(command, lead)
             if "ready" not in said:
                 raise self._refused(said)
             self._stream.settimeout(None)
@@ -292,7 +292,7 @@ class _Line:
         self._stream.close()
         self._connection.close()
 
-    def _said_again(self, command: str, lead: bytes) -> dict[str, str]:
+    def _diagnose(self, command: str, lead: bytes) -> dict[str, str]:
         """What another one says, with its errors, as this ended without a word: Ray's core aborts, say."""
         if isinstance(self._connection, socket.socket):
             return {}

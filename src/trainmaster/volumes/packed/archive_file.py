@@ -120,6 +120,8 @@ class _ObjectStream:
 
 _TIMEOUT_S = 60.0
 _TRIES = 6
+# Before the second try; doubled for each further one.
+_PAUSE_S = 1.0
 _BROKEN = (OSError, http.client.HTTPException)
 
 
@@ -128,12 +130,10 @@ class WebFile:
 
     Args:
         url: http:// or https://.
-        pause_s: before the second try; doubled for each further one.
     """
 
-    def __init__(self, url: str, pause_s: float = 1.0) -> None:
+    def __init__(self, url: str) -> None:
         self._url = url
-        self._pause_s = pause_s
         self._position = 0
         self._validator = ""
         self._response: Any = None
@@ -162,7 +162,7 @@ class WebFile:
                         f"{self._url}: the connection broke {_TRIES} times ({error}).",
                         "Check the network, then push again.",
                     ) from error
-                time.sleep(self._pause_s * 2 ** (_TRIES - 1 - left))
+                time.sleep(_PAUSE_S * 2 ** (_TRIES - 1 - left))
         raise AssertionError("unreachable")
 
     def close(self) -> None:

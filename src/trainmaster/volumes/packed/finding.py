@@ -29,9 +29,7 @@ def padded_arena(columns: ColumnWriter) -> "NDArray[np.uint8]":
     return columns.array("paths")
 
 
-def write_index(
-    columns: ColumnWriter, file_count: int, directory_count: int, link_count: int, where: str
-) -> None:
+def write_index(columns: ColumnWriter, file_count: int, directory_count: int, where: str) -> None:
     """Writes what finds rows by path, by parent and by directory.
 
     Raises:

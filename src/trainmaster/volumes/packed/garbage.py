@@ -64,7 +64,7 @@ class Collected:
     owners: tuple[str, ...]
 
 
-def remove_volume(store: ObjectStore, clocks: Clocks = REAL_CLOCKS) -> None:
+def remove_volume(store: ObjectStore) -> None:
     """Removes a volume with all its versions and chunks.
 
     Raises:
@@ -73,7 +73,7 @@ def remove_volume(store: ObjectStore, clocks: Clocks = REAL_CLOCKS) -> None:
     """
     if not head_numbers(store)[1]:
         raise NotFoundError(f"{store.url}: there is no volume.", "Look at the URL; nothing was deleted.")
-    with marked(store, "collections", clocks) as mark:
+    with marked(store, "collections") as mark:
         pushes = living(store, "pushes", mark.renew())
         if pushes:
             whose = owner(store, pushes[0].key)

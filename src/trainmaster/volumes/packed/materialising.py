@@ -220,7 +220,7 @@ def write_columns(tables: Mapping[TableName, Path], head: Head, directory: Path,
         total_bytes = int(columns.array("sizes").sum(dtype=np.uint64))
         if total_bytes != head.total_bytes:
             raise _contradiction(where)
-        write_index(columns, counts[FILE], counts[DIRECTORY], counts[SYMLINK], where)
+        write_index(columns, counts[FILE], counts[DIRECTORY], where)
     finally:
         columns.close()
     meta = {

@@ -104,7 +104,7 @@ def test_a_driver_whose_machine_is_ended_in_order_says_so_and_others_go_on_at_on
     away.look(RUN)
     assert left == []
     database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], time.time())
-    publication.told_to_end()
+    publication.on_sigterm()
     away.look(RUN)
     assert (left, scene.row["state"]) == ([RUN], "RUNNING")
     away.take_back(RUN)

@@ -21,7 +21,7 @@ from trainmaster.advisor.quote.quote import (
     Quote,
     Rented,
 )
-from trainmaster.advisor.quote.unknown import ends_of
+from trainmaster.advisor.quote.unknown import stop_conditions
 from trainmaster.advisor.quote.unknown_time import UnknownTime
 from trainmaster.service.places.place import Place
 from trainmaster.service.places.quote import quote_in_places
@@ -198,7 +198,7 @@ def test_the_longest_run_that_a_budget_pays_for_is_on_its_cheapest_machine(
 ) -> None:
     """One experiment may wait for another: then they are not paid for at the same time."""
     recipe = Recipe.from_text('name: a\nbudget: {total: $2}\nexperiments: {main: {command: "true"}}\n')
-    assert ends_of(recipe, prices) == (f"budget.total ends it at $2.00{said}" if said else "")
+    assert stop_conditions(recipe, prices) == (f"budget.total ends it at $2.00{said}" if said else "")
 
 
 RUNS, SERVES = 'command: "true"', "serve: {command: x}"
