@@ -30,7 +30,7 @@ def main() -> int:
     path = Path(sys.argv[1])
     try:
         recipe = read_recipe(path)
-        found = profiler.measure(recipe, path, os.environ, sys.argv[2:] or None, tell)
+        found = profiler.measure(recipe, os.environ, sys.argv[2:] or None, tell)
         history = service.measurements(recipe)
     except TrainmasterError as error:
         print(error, file=sys.stderr)

@@ -349,7 +349,7 @@ class Client:
         """Quote a recipe; arguments and errors are those of `trainmaster.quote`."""
         from trainmaster.service.quotes.quote_options import QuoteOptions
 
-        found, path = self._read(recipe, overrides, provider, directory)
+        found, _ = self._read(recipe, overrides, provider, directory)
         options = QuoteOptions(
             catalogue=catalogue,
             max_workers=max_workers,
@@ -358,7 +358,7 @@ class Client:
             measurements=None if measurements is None else Path(measurements),
             measures=measure,
         )
-        made: Quote = _last(self._home.quote_recipe(found, str(path), options), [])
+        made: Quote = _last(self._home.quote_recipe(found, options), [])
         return made
 
     def _read(

@@ -73,7 +73,7 @@ class EmbeddedClient:
         self._own = {} if home is None else {"TRAINMASTER_HOME": str(Path(home).expanduser().absolute())}
         self._service = Service.from_environment(self._environ, makes=makes)
         self._wallet = wallet
-        self._plans: dict[str, PlannedRun] = {}
+        self._plans: dict[str, tuple[PlannedRun, Path]] = {}
         self._sessions: dict[str, Session] = {}
         self._moving: set[str] = set()
         self.close = weakref.finalize(self, self._service.close)
@@ -147,14 +147,13 @@ class EmbeddedClient:
         def plan(planner: RunPlanner) -> RunPlan:
             found = planner.plan(
                 recipe,
-                Path(path),
                 allow_stale=allow_stale,
                 can_agree=can_agree,
                 measure_first=measure_first,
             )
             name = secrets.token_hex(8) if found.is_settled else ""
             if name:
-                self._plans[name] = found
+                self._plans[name] = found, Path(path)
             if found.offer is None:
                 return RunPlan(name, found.recipe.provider)
             from trainmaster.service.run_planning import awake_notes
@@ -166,10 +165,8 @@ class EmbeddedClient:
 
         return self._planning(plan)
 
-    def quote_recipe(
-        self, recipe: Recipe, path: str, options: QuoteOptions
-    ) -> Stream[str | ProfileProgress | Quote]:
-        return self._planning(lambda planner: planner.quote(recipe, Path(path), options))
+    def quote_recipe(self, recipe: Recipe, options: QuoteOptions) -> Stream[str | ProfileProgress | Quote]:
+        return self._planning(lambda planner: planner.quote(recipe, options))
 
     def _planning(self, plan: Callable[[RunPlanner], Any]) -> WorkStream[Any]:
         from trainmaster.service.run_planning import RunPlanner
@@ -194,9 +191,9 @@ class EmbeddedClient:
     ) -> Accepted:
         if queue:
             raise UsageError("only a server has a queue", "Nothing was started. Leave it out.")
-        planned = self._plans.get(plan)
-        if planned is None:
+        if plan not in self._plans:
             raise NotFoundError(f"there is no plan {plan!r}", "Plan the run again.")
+        planned, path = self._plans[plan]
         offer, notes = planned.offer, list[str]()
         if on_cluster:
             from trainmaster.service.on_cluster.hand_over import check_moves
@@ -226,7 +223,7 @@ class EmbeddedClient:
             budgets = [month[OWNER], month[ALL]] if on_cluster else []  # from there it cannot ask
             recipe = capped_as_paid(offer, budgets, self._wallet, database, notes.append)
             notes += check_with_provider(self._service, offer.plans, self._environ)
-        given = (recipe, planned.path, self._environ, offer, keep_s)
+        given = (recipe, path, self._environ, offer, keep_s)
         session = self._service.start(*given, moves=on_cluster, wallet=self._wallet)
         del self._plans[plan]
         if on_cluster:

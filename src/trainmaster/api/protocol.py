@@ -381,9 +381,7 @@ class ClientProtocol(Protocol):
 
     # --- quotes and machines -------------------------------------------------------------------------
 
-    def quote_recipe(
-        self, recipe: Recipe, path: str, options: QuoteOptions
-    ) -> Stream[str | ProfileProgress | Quote]:
+    def quote_recipe(self, recipe: Recipe, options: QuoteOptions) -> Stream[str | ProfileProgress | Quote]:
         """Measure a recipe's job where that is needed, and quote it: lines, progress, at last the quote.
 
         Raises:

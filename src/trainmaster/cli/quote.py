@@ -106,7 +106,7 @@ def quote(
     client, tell = open_client(starts=True), say if as_json else show
 
     def ask() -> Quote:
-        made: Quote = watched(client.quote_recipe(found, str(recipe), options), tell)
+        made: Quote = watched(client.quote_recipe(found, options), tell)
         return made
 
     from trainmaster.service.quotes.measuring_runs import types_to_measure

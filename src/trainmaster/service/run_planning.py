@@ -122,13 +122,11 @@ class PlannedRun:
 
     Attributes:
         recipe: with every number of workers settled.
-        path: where it was read.
         offer: its machines; None on this machine.
         is_settled: False: the offer is the cheapest that could do it, and cannot be agreed to here.
     """
 
     recipe: Recipe
-    path: Path
     offer: RentalOffer | None = None
     is_settled: bool = True
 
@@ -168,7 +166,7 @@ class RunPlanner:
         """Ctrl-C: False if nothing is measured now. Signal-safe."""
         return self._quoter is not None and self._quoter.interrupt()
 
-    def quote(self, recipe: Recipe, path: Path, options: QuoteOptions) -> Quote:
+    def quote(self, recipe: Recipe, options: QuoteOptions) -> Quote:
         """Quote a recipe; see `Quoter.quote`."""
         from trainmaster.service.places.table import PlaceTable
 
@@ -176,15 +174,14 @@ class RunPlanner:
         seen = PlaceTable(self._service, recipe, self._environ, options)
         self._has_measured, tell = False, _once(self._tell)
         settled = self._settled(recipe, seen, tell)
-        made = self._quote_settled(settled, path, options, seen, tell)
-        return self._settled_again(recipe, settled, made, path, options, tell)
+        made = self._quote_settled(settled, options, seen, tell)
+        return self._settled_again(recipe, settled, made, options, tell)
 
     def _settled_again(
         self,
         recipe: Recipe,
         settled: Recipe,
         made: Quote,
-        path: Path,
         options: QuoteOptions,
         tell: Callable[[str], None],
     ) -> Quote:
@@ -200,40 +197,37 @@ class RunPlanner:
         if (again.provider, again.experiments) == (settled.provider, settled.experiments):
             return made
         known = replace(options, measures=False, fresh=False)
-        found = self._quote_settled(again, path, known, seen, tell)
+        found = self._quote_settled(again, known, seen, tell)
         whys = {name: made.not_quoted.get(name, why) for name, why in found.not_quoted.items()}
         return replace(found, not_quoted=whys)  # why it could not be measured
 
     def _quote_settled(
         self,
         settled: Recipe,
-        path: Path,
         options: QuoteOptions,
         seen: PlaceTable,
         tell: Callable[[str], None],
     ) -> Quote:
         """Of all of it, wherever that is."""
         if len(parted(settled)) < 2:
-            return seen.quote_of(settled, lambda one: self._quote_one(one, path, options, tell))
+            return seen.quote_of(settled, lambda one: self._quote_one(one, options, tell))
         from trainmaster.service.places.quote import quote_in_places
 
         def quote(one: Recipe, how: QuoteOptions) -> Quote:
-            return self._quote_one(one, path, how, tell)
+            return self._quote_one(one, how, tell)
 
         return quote_in_places(settled, seen, quote=quote, options=options)
 
-    def _quote_one(
-        self, recipe: Recipe, path: Path, options: QuoteOptions, tell: Callable[[str], None]
-    ) -> Quote:
+    def _quote_one(self, recipe: Recipe, options: QuoteOptions, tell: Callable[[str], None]) -> Quote:
         """Of what is in one place."""
         quoter = self._make_quoter(tell=tell)
         if options.catalogue is None:
             quoter.refresh_prices(recipe, self._environ)
-        made = quoter.quote(recipe, path, self._environ, options)
+        made = quoter.quote(recipe, self._environ, options)
         self._has_measured |= quoter.has_measured
         return made
 
-    def measured_first(self, recipe: Recipe, path: Path) -> Quote:
+    def measured_first(self, recipe: Recipe) -> Quote:
         """Measure and quote a recipe that is to be run, whatever is known of it.
 
         Raises:
@@ -252,28 +246,28 @@ class RunPlanner:
         self._has_measured = False
         if len(parted(settled)) > 1:
             unasked = PlaceTable(self._service, settled, self._environ)
-            made = self._quote_settled(settled, path, options, unasked, tell)
+            made = self._quote_settled(settled, options, unasked, tell)
         else:
             quoter = self._make_quoter(tell=tell)
-            made = quoter.quote(settled, path, self._environ, options)
+            made = quoter.quote(settled, self._environ, options)
             self._has_measured = quoter.has_measured
-        return self._settled_again(recipe, settled, made, path, options, tell)
+        return self._settled_again(recipe, settled, made, options, tell)
 
     def plan(
-        self, recipe: Recipe, path: Path, *, allow_stale: bool, can_agree: bool, measure_first: bool = False
+        self, recipe: Recipe, *, allow_stale: bool, can_agree: bool, measure_first: bool = False
     ) -> PlannedRun:
         """What a run would be; see `ClientProtocol.plan_run`. What is measured first is told."""
         if measure_first:
-            self._tell(self.measured_first(recipe, path))
+            self._tell(self.measured_first(recipe))
         recipe = self._settled(self._with_versions(recipe))
         check_services_and_sinks(self._service, recipe, self._environ)
         if not capabilities_of(recipe.provider).is_here:
-            return self._plan_rental(recipe, path, allow_stale, can_agree)
+            return self._plan_rental(recipe, allow_stale, can_agree)
         for note in self._service.check_inputs(recipe, self._environ):
             self._tell(f"note: {note}")
         if any(e.distributed and e.distributed.is_flexible for e in recipe.experiments.values()):
-            recipe = self._make_quoter().settle(recipe, path, self._environ)
-        return PlannedRun(recipe, path)
+            recipe = self._make_quoter().settle(recipe, self._environ)
+        return PlannedRun(recipe)
 
     def _with_versions(self, recipe: Recipe) -> Recipe:
         """With the versions of models that it starts from."""
@@ -293,7 +287,7 @@ class RunPlanner:
 
         return settled_place(self._service, recipe, self._environ, tell or self._tell, seen)
 
-    def _plan_rental(self, recipe: Recipe, path: Path, allow_stale: bool, can_agree: bool) -> PlannedRun:
+    def _plan_rental(self, recipe: Recipe, allow_stale: bool, can_agree: bool) -> PlannedRun:
         from trainmaster.control.checks.preflight import check_parts
         from trainmaster.service.driving.run_clusters import check_provider, dial_meanwhile
 
@@ -318,12 +312,12 @@ class RunPlanner:
 
         try:
             offer = plan_run(
-                self._service, recipe, path, self._environ, self._make_quoter,
+                self._service, recipe, self._environ, self._make_quoter,
                 allow_stale=allow_stale, before_measuring=look,
             )  # fmt: skip
         except _UnagreedError as error:
-            return PlannedRun(error.offer.recipe, path, error.offer, is_settled=False)
-        return PlannedRun(offer.recipe, path, offer)
+            return PlannedRun(error.offer.recipe, error.offer, is_settled=False)
+        return PlannedRun(offer.recipe, offer)
 
     def _make_quoter(
         self, candidate_offers: CandidateOffers | None = None, tell: Callable[[str], None] | None = None

@@ -27,9 +27,9 @@ def client(tmp_path):
 
 
 def planned(client, monkeypatch, **found):
-    def plan(self, recipe, path, *, allow_stale, can_agree, measure_first):
+    def plan(self, recipe, *, allow_stale, can_agree, measure_first):
         self._tell("note: one")
-        return PlannedRun(recipe, path, OFFER, **found)
+        return PlannedRun(recipe, OFFER, **found)
 
     monkeypatch.setattr(RunPlanner, "plan", plan)
     note, plan = client.plan_run(RECIPE, "r.yaml", can_agree=False)
@@ -69,6 +69,6 @@ def test_a_port_that_is_taken_is_known_before_a_service_starts(client):
 
 def test_of_several_places_a_plan_names_the_one_that_was_chosen(client, monkeypatch):
     recipe = Recipe.from_text("provider: [hosts, aws]\nexperiments: {main: {command: 'true'}}")
-    monkeypatch.setattr(RunPlanner, "plan", lambda *_, **__: PlannedRun(RECIPE, "r.yaml", OFFER))
+    monkeypatch.setattr(RunPlanner, "plan", lambda *_, **__: PlannedRun(RECIPE, OFFER))
     (plan,) = client.plan_run(recipe, "r.yaml")
     assert plan.provider == "aws"

@@ -51,9 +51,9 @@ class Office:
         monkeypatch.setattr(RunPlanner, "plan", self.plan)
         monkeypatch.setattr(Service, "start", self.start)
 
-    def plan(self, recipe, path, **_):
+    def plan(self, recipe, **_):
         quote = SimpleNamespace(cost_usd=self.p95_usd and SimpleNamespace(p95=self.p95_usd))
-        return PlannedRun(recipe, path, RentalOffer(recipe, (), 2.0, 3.6, quote))
+        return PlannedRun(recipe, RentalOffer(recipe, (), 2.0, 3.6, quote))
 
     def start(self, recipe, *_, **__):
         self.started = recipe.budget and recipe.budget.total_usd
@@ -229,7 +229,7 @@ def test_it_gets_a_cap_before_it_goes_there(home, monkeypatch):
     session.recipe = recipe
     quote = SimpleNamespace(cost_usd=SimpleNamespace(p95=1.0))
     for on_cluster in (False, True):
-        home._plans["p"] = PlannedRun(recipe, home.directory, RentalOffer(recipe, (), 2.0, 3.6, quote))
+        home._plans["p"] = PlannedRun(recipe, RentalOffer(recipe, (), 2.0, 3.6, quote)), home.directory
         accepted = home.accept_run("p", agreed_usd_per_hour=3.6, on_cluster=on_cluster)
     assert [each.budget and each.budget.total_usd for each in started] == [None, 2.81]
     assert "its cap is $2.81" in accepted.notes[0]

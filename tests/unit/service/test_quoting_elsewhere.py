@@ -94,7 +94,7 @@ class Failing(Quoter):
 
 def settled(error, recipe):
     quoter = Failing(error)
-    return quoter.settle(recipe, None, {}).experiments["main"].distributed.workers, quoter.lines
+    return quoter.settle(recipe, {}).experiments["main"].distributed.workers, quoter.lines
 
 
 @pytest.mark.parametrize("provider", ["aws", "lab", "hosts"])
@@ -155,7 +155,7 @@ def test_a_gang_without_a_length_goes_by_runs_of_other_versions_and_is_not_measu
         "trainmaster.service.quotes.profiling.Profiler.measure", lambda *_: pytest.fail("measured")
     )
     builder = KnowledgeBuilder(load_catalogue("local", today=date(2026, 11, 1)))
-    found, missing = jobs.gather(recipe, path, {}, builder, QuoteOptions(), costs=False)
+    found, missing = jobs.gather(recipe, {}, builder, QuoteOptions(), costs=False)
     database.close()
     assert (found["main"].duration_s, found["main"].similar, missing) == (60.0, 1, {})
     assert told == ["main: 1 measurement of earlier runs used: a minute of it would not show its length"]

@@ -32,8 +32,8 @@ RECIPE = "name: job\nprovider: aws\nbudget: {{total: ${}}}\nexperiments: {{main:
 
 @pytest.fixture
 def service(tmp_path, monkeypatch):
-    def plan(self, recipe, path, **_):
-        return PlannedRun(recipe, path, RentalOffer(recipe, (), 2.0, 3.6))
+    def plan(self, recipe, **_):
+        return PlannedRun(recipe, RentalOffer(recipe, (), 2.0, 3.6))
 
     monkeypatch.setattr(RunPlanner, "plan", plan)
     monkeypatch.setattr(RentalOffer, "note_down", lambda *_: None)

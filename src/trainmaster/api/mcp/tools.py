@@ -202,7 +202,7 @@ def _quote(context: ToolContext, given: Any) -> dict[str, Any]:  # noqa: ANN401
     plan, quote = _planned(context, recipe, path, notes, allow_stale=given.allow_stale), None
     try:
         quote = plan.quote or _last(
-            context.client.quote_recipe(recipe, path, QuoteOptions(allow_stale=given.allow_stale)), notes
+            context.client.quote_recipe(recipe, QuoteOptions(allow_stale=given.allow_stale)), notes
         )
     except UsageError as error:  # the plan says what is needed to run it
         notes.append(f"no quote: {error.args[0]}")

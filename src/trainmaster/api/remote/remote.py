@@ -103,9 +103,7 @@ class RemoteClient:
 
         return asked(self._to, "/plans", lambda: self._sent(recipe), options, read, recipe=recipe)
 
-    def quote_recipe(
-        self, recipe: Recipe, path: str, options: QuoteOptions
-    ) -> Stream[str | ProfileProgress | Quote]:
+    def quote_recipe(self, recipe: Recipe, options: QuoteOptions) -> Stream[str | ProfileProgress | Quote]:
         from trainmaster.api.remote.asking import asked, options_of, quote_of
 
         sent = options_of(options)

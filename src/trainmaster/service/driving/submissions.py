@@ -410,7 +410,7 @@ class Submissions:
             raise UsageError(
                 "keep_s: machines that stay warm are in no wallet", "Leave it out: they are given back."
             )
-        plan = planner.plan(recipe, path, allow_stale=request.allow_stale, can_agree=can_agree)
+        plan = planner.plan(recipe, allow_stale=request.allow_stale, can_agree=can_agree)
         if plan.offer is not None:
             if agreed_usd_per_hour is not None and plan.offer.most_usd_per_hour > agreed_usd_per_hour:
                 raise UsageError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.quote.quote import PlaceRow, Quote
@@ -228,7 +227,7 @@ def _quote(service: Service, recipe: Recipe, environ: Mapping[str, str], options
     from trainmaster.service.quotes.quote_service import Quoter
 
     quoter = Quoter(service, lambda _: None, measures=False)
-    return quoter.quote(recipe, Path("recipe.yaml"), environ, options)
+    return quoter.quote(recipe, environ, options)
 
 
 def table_of(recipe: Recipe, places: Sequence[QuotedPlace], taken: Sequence[str]) -> tuple[PlaceRow, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.model.measurement import HELD
@@ -158,7 +157,6 @@ class JobKnowledge:
     def gather(
         self,
         recipe: Recipe,
-        recipe_path: Path,
         environ: Mapping[str, str],
         builder: KnowledgeBuilder,
         options: QuoteOptions,
@@ -169,7 +167,6 @@ class JobKnowledge:
 
         Args:
             recipe: with the experiments that are asked for.
-            recipe_path: where it is.
             environ: of the caller.
             builder: knows the machines.
             options: what may be measured, and what was.
@@ -225,7 +222,7 @@ class JobKnowledge:
         elif to_measure:
             self._look(recipe, environ, costs=costs)
             self._profiler = Profiler(self._service)
-            self._profiler.measure(recipe, recipe_path, environ, to_measure, self._show, only)
+            self._profiler.measure(recipe, environ, to_measure, self._show, only)
             self.has_measured = True
             missing |= self._profiler.not_measured
             self._profiler = None

@@ -77,7 +77,6 @@ class Profiler:
     def measure(
         self,
         recipe: Recipe,
-        recipe_path: Path,
         environ: Mapping[str, str],
         experiments: Sequence[str] | None = None,
         on_progress: OnProgress | None = None,
@@ -87,7 +86,6 @@ class Profiler:
 
         Args:
             recipe: of any provider; it is measured here.
-            recipe_path: where it was read.
             environ: the caller's environment.
             experiments: names; None for all. One that needs what another leaves can only be measured if a run
                 of that one has left it: else `not_measured` says so, as it does of one that shows no steps.

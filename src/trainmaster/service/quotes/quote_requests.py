@@ -521,19 +521,17 @@ class QuoteRequests:
         ask = QuoteAsk(**_asked(row))
         caller = make_caller(row["asked_by"], row["team"] or None, ["read", "run"])
         recipe = self._submissions.read(caller, ask.run_request, is_asked=False)
-        path = self._submissions.keep(recipe)
         with self._measuring if planner.measures and ask.measure else nullcontext():
-            return self._answered(row, ask, planner, recipe, path)
+            return self._answered(row, ask, planner, recipe)
 
     def _answered(
-        self, row: RowMapping, ask: QuoteAsk, planner: RunPlanner, recipe: Recipe, path: Path
+        self, row: RowMapping, ask: QuoteAsk, planner: RunPlanner, recipe: Recipe
     ) -> dict[str, Any]:
         if row["kind"] == QUOTE:
             with ask.options() as options:
-                return planner.quote(recipe, path, options).as_dict()
+                return planner.quote(recipe, options).as_dict()
         plan = planner.plan(
             recipe,
-            path,
             allow_stale=ask.allow_stale,
             can_agree=ask.can_agree,
             measure_first=ask.measure_first,

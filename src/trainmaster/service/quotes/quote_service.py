@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.market.memory_floor import Memory
@@ -115,9 +114,7 @@ class Quoter:
 
         Prices.of(self._service.home, environ).keep_fresh(recipe, self._tell, is_wanted=is_whole)
 
-    def quote(
-        self, recipe: Recipe, recipe_path: Path, environ: Mapping[str, str], options: QuoteOptions
-    ) -> Quote:
+    def quote(self, recipe: Recipe, environ: Mapping[str, str], options: QuoteOptions) -> Quote:
         """Quote a recipe; measures first what no earlier run has measured.
 
         Raises:
@@ -136,7 +133,7 @@ class Quoter:
         builder = self._builder(recipe, catalogue)
         self._check(recipe, builder, options)
         costs = self._candidate_offers is not None and self._candidate_offers.costs
-        found, missing = self._jobs.gather(recipe, recipe_path, environ, builder, options, costs=costs)
+        found, missing = self._jobs.gather(recipe, environ, builder, options, costs=costs)
         if found:
             made = self.put_together(recipe, catalogue, options, found, missing, environ)
         elif options.only is not None:
@@ -296,7 +293,7 @@ class Quoter:
             found[name] = Memory(*known.memory_of(length.local_batch if length else None))
         return found
 
-    def settle(self, recipe: Recipe, recipe_path: Path, environ: Mapping[str, str]) -> Recipe:
+    def settle(self, recipe: Recipe, environ: Mapping[str, str]) -> Recipe:
         """The recipe with a number in place of each ``workers: auto`` or ``1..8``: that of the quote.
 
         An experiment that cannot be quoted gets as many as this machine has cores, or the fewest that are
@@ -312,7 +309,7 @@ class Quoter:
             return recipe
         counts = {}
         try:
-            quote = self.quote(recipe, recipe_path, environ, QuoteOptions(only=tuple(flexible)))
+            quote = self.quote(recipe, environ, QuoteOptions(only=tuple(flexible)))
             counts = {name: one.cluster.workers for name, one in quote.experiments.items()}
         except UsageError as reason:
             from trainmaster.advisor.quote.infeasible import NoFeasibleQuote

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.cluster.renting.plan import capped
@@ -51,7 +50,6 @@ MakeQuoter = Callable[[CandidateOffers], "Quoter"]
 def plan_run(
     service: Service,
     recipe: Recipe,
-    recipe_path: Path,
     environ: Mapping[str, str],
     make_quoter: MakeQuoter,
     *,
@@ -65,7 +63,6 @@ def plan_run(
     Args:
         service: of the user's home.
         recipe: as read.
-        recipe_path: where.
         environ: of the caller.
         make_quoter: makes what quotes.
         allow_stale: take prices however old they are.
@@ -94,11 +91,11 @@ def plan_run(
     quoter = make_quoter(candidate_offers)
     chosen, notes = None, candidate_offers.notes
     if recipe.objective.policy and candidate_offers.costs:
-        chosen = quoter.quote(recipe, recipe_path, environ, QuoteOptions())
+        chosen = quoter.quote(recipe, environ, QuoteOptions())
         by = recipe.objective.policy
         notes += tuple(f"{by}: {name}: {one.cluster.words()}" for name, one in chosen.experiments.items())
         recipe = with_clusters(recipe, chosen)
-    settled = quoter.settle(recipe, recipe_path, environ)
+    settled = quoter.settle(recipe, environ)
     quote, why = None, ""
     try:
         quote, why = quoter.estimate(settled, environ)

@@ -25,10 +25,10 @@ RECIPE = "name: job\nprovider: aws\nexperiments: {main: {command: 'true'}}\n"
 def home(tmp_path, monkeypatch):
     """One whose plans cost at most $3.60 an hour, and whose runs nothing drives."""
 
-    def plan(self, recipe, path, *, measure_first=False, **_):
+    def plan(self, recipe, *, measure_first=False, **_):
         if measure_first:
-            self.measured_first(recipe, path)
-        return PlannedRun(recipe, path, RentalOffer(recipe, (), 2.0, 3.6))
+            self.measured_first(recipe)
+        return PlannedRun(recipe, RentalOffer(recipe, (), 2.0, 3.6))
 
     monkeypatch.setattr(RunPlanner, "plan", plan)
     monkeypatch.setattr(RunPlanner, "measured_first", lambda *_: "measured")

@@ -124,12 +124,12 @@ def test_a_run_in_several_places_has_an_estimate(service: Service, monkeypatch: 
     monkeypatch.setattr(
         "trainmaster.service.places.table._quote", lambda _, part, __, how: quoting(part, how)
     )
-    offer = plan_run(service, settled, Path("r.yaml"), {}, lambda _: None)  # type: ignore[arg-type, return-value]
+    offer = plan_run(service, settled, {}, lambda _: None)  # type: ignore[arg-type, return-value]
     assert offer.quote is not None
     assert any(line.startswith("estimate: 3 min") for line in offer.lines), offer.lines
     assert offer.most_usd == pytest.approx(0.07)
     quoting.measurements = 0
-    offer = plan_run(service, settled, Path("r.yaml"), {}, lambda _: None)  # type: ignore[arg-type, return-value]
+    offer = plan_run(service, settled, {}, lambda _: None)  # type: ignore[arg-type, return-value]
     assert offer.quote is None
     assert any("how long it runs is not known, as nothing was measured" in line for line in offer.lines)
 
@@ -277,10 +277,10 @@ def test_places_are_settled_again_once_the_job_was_measured(
     monkeypatch.setattr(Profiler, "measure", measure)
     told = list[str]()
     planner = RunPlanner(service, {}, told.append, lambda _: None)
-    made = planner.measured_first(recipe, path) if is_run else planner.quote(recipe, path, QuoteOptions())
+    made = planner.measured_first(recipe) if is_run else planner.quote(recipe, QuoteOptions())
     assert measured == ["hosts"]
     assert "train: its tasks spread over 3 machines: 1 on hosts, 2 on slurm" in told
     assert [row.place for row in made.places if row.is_taken] == ["hosts"], [row.cells for row in made.places]
     assert made.cost_usd is not None
     assert made.cost_usd.p95 == 0.0
-    assert planner.plan(recipe, path, allow_stale=False, can_agree=True).recipe.provider == "hosts"
+    assert planner.plan(recipe, allow_stale=False, can_agree=True).recipe.provider == "hosts"

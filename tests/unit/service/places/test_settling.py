@@ -413,7 +413,7 @@ def test_a_quote_of_several_places_has_each_part(service: Service, monkeypatch: 
         TWO.format(provider="provider: ray", prepare="provider: hosts", train="retries: 0")
     )
     planner = RunPlanner(service, {}, lambda _: None, lambda _: None, measures=False)
-    made = planner.quote(read, Path("recipe.yaml"), QuoteOptions(measures=False))
+    made = planner.quote(read, QuoteOptions(measures=False))
     assert made.is_unknown
     assert made.unknown is not None
     assert made.time_s is None
@@ -427,7 +427,7 @@ def test_what_waits_in_a_queue_says_so_also_where_nothing_is_known_of_it(
     have_places(monkeypatch, {"slurm": 7200.0})
     recipe = Recipe.from_text(RECIPE.format(places="slurm"))
     planner = RunPlanner(service, {}, lambda _: None, lambda _: None, measures=False)
-    made = planner.quote(recipe, Path("recipe.yaml"), QuoteOptions(measures=False))
+    made = planner.quote(recipe, QuoteOptions(measures=False))
     assert made.unknown is not None
     assert " (waits before that 2 h " in made.unknown.words()
     again = quote_of(made.as_dict()).unknown
@@ -440,7 +440,7 @@ def test_a_quote_has_the_table_of_all_places(service: Service, monkeypatch: pyte
     have_places(monkeypatch, {"slurm": AWAY, "hosts": 0.0, "ray": 7200.0})
     recipe = Recipe.from_text(RECIPE.format(places="slurm, hosts, ray"))
     planner = RunPlanner(service, {}, lambda _: None, lambda _: None, measures=False)
-    made = planner.quote(recipe, Path("recipe.yaml"), QuoteOptions(measures=False))
+    made = planner.quote(recipe, QuoteOptions(measures=False))
     rows = {each["place"]: each for each in made.as_dict()["places"]}
     assert [each["why_not"] for each in rows.values()] == [
         "it does not answer", "", "it waits for more than 15 min",
@@ -468,7 +468,7 @@ def test_quotes_of_places_are_of_the_versions_of_models(
     text = RECIPE.format(places="hosts, ray") + "    data: {m: {model: digits@prod}}\nobjective: fastest\n"
     planner = RunPlanner(service, {}, lambda _: None, lambda _: None, measures=False)
     with pytest.raises(UsageError, match="nothing is known"):
-        planner.quote(Recipe.from_text(text), Path("recipe.yaml"), QuoteOptions(measures=False))
+        planner.quote(Recipe.from_text(text), QuoteOptions(measures=False))
     asked.append(("dry run", "digits@3"))
     monkeypatch.setattr("trainmaster.service.dry_run.planned_requests", lambda *_: ([], []))
     dry_run(service, Recipe.from_text(text), {})

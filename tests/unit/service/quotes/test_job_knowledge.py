@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -104,7 +103,7 @@ def test_what_showed_no_steps_with_some_numbers_of_workers_is_said_beside_its_qu
             profiler.not_measured["main"] = "the task ran for 60 s and showed no step"
 
         monkeypatch.setattr(Profiler, "measure", measure)
-        made = Quoter(service, lambda _: None).quote(recipe, Path("recipe.yaml"), {}, QuoteOptions())
+        made = Quoter(service, lambda _: None).quote(recipe, {}, QuoteOptions())
     assert made.time_s is not None
     assert "main: not all of it could be measured: the task ran for 60 s and showed no step" in made.notes
 
@@ -125,7 +124,7 @@ def test_what_showed_no_steps_is_measured_again_only_if_it_may_show_some(tmp_pat
 
         def quoted(keys="", **how):
             recipe = Recipe.from_text(text % keys, directory=code)
-            made = Quoter(service, told.append).quote(recipe, Path("r.yaml"), {}, QuoteOptions(**how))
+            made = Quoter(service, told.append).quote(recipe, {}, QuoteOptions(**how))
             assert made.main.notes == (
                 "not measured: the task ran for 60 s and showed no step. Report steps.",
             )
@@ -157,7 +156,7 @@ def test_a_quote_says_that_a_timeout_ends_what_is_quoted(tmp_path, timeout, said
         for number in range(9):
             seen = Measurement(None, duration_s=60.0, startup_s=1.0, measured_at=float(number))
             service.database.add_measurement(new_row(f"profile-{number}", key, "main", None, seen))
-        made = Quoter(service, lambda _: None).quote(recipe, Path("recipe.yaml"), {}, QuoteOptions())
+        made = Quoter(service, lambda _: None).quote(recipe, {}, QuoteOptions())
     told = [note for note in made.notes if "timeout" in note]
     assert bool(told) is bool(said)
     assert all(each.startswith(f"main: an attempt {said}") for each in told), told

@@ -57,7 +57,7 @@ def quoted(service):
     service.database.add_measurement(row)
     offers = candidate_offers_of(recipe, service.home, ENVIRON, datetime.now(UTC).date())
     quoter = Quoter(service, lambda _: None, None, offers, measures=False)
-    return recipe, quoter.quote(recipe, service.home.root / "recipe.yaml", ENVIRON, QuoteOptions())
+    return recipe, quoter.quote(recipe, ENVIRON, QuoteOptions())
 
 
 def test_the_named_point_can_be_agreed_to_also_where_nothing_is_measured_here(service):

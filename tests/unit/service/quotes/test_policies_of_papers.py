@@ -93,7 +93,7 @@ def rented(service, recipe):
     def quoter(offers):
         return Quoter(service, lambda _: None, None, offers)
 
-    plans = plan_run(service, recipe, path_of(service), ENVIRON, quoter).plans
+    plans = plan_run(service, recipe, ENVIRON, quoter).plans
     machines = {each.role: (each.instance_type, each.count) for plan in plans for each in requests_of(plan)}
     return machines, sum(role.count * role.rentals[0].usd_per_hour for plan in plans for role in plan.roles)
 
@@ -125,7 +125,7 @@ def test_what_is_quoted_is_rented_and_billed(service, policy):
     recipe = read_recipe(path_of(service), overrides=[f"objective={policy}"])  # as `run --policy` reads it
     offers = candidate_offers_of(recipe, service.home, ENVIRON, datetime.now(UTC).date())
     told = Quoter(service, lambda _: None, None, offers).quote(
-        read_recipe(path_of(service)), path_of(service), ENVIRON, QuoteOptions(policy=policy)
+        read_recipe(path_of(service)), ENVIRON, QuoteOptions(policy=policy)
     )
     cluster = told.main.cluster.as_dict()
     assert cluster["usd_per_hour"] <= 2.0
@@ -158,7 +158,7 @@ def test_what_runs_in_a_lab_have_measured_is_looked_up_by_latency(service):
     catalogue = catalogue.with_offers(replace(offer, provider="lab") for offer in catalogue)
     quoter = Quoter(service, lambda _: None, None, CandidateOffers("lab", catalogue))
     found = [
-        quoter.quote(recipe, path_of(service), {}, QuoteOptions(policy="lookup", latency_ms=latency_ms)).main
+        quoter.quote(recipe, {}, QuoteOptions(policy="lookup", latency_ms=latency_ms)).main
         for latency_ms in (0, 20)
     ]
     assert [(one.cluster.workers, one.cluster.worker.instance) for one in found] == [
@@ -185,7 +185,7 @@ def test_what_is_looked_up_follows_the_load_of_the_named_catalogues_machines(ser
     def looked_up_s(load):
         monkeypatch.setattr(HomeLoad, "now", lambda: HomeLoad(load))
         asked = QuoteOptions(policy="lookup", catalogue="local")
-        return Quoter(service, lambda _: None).quote(recipe, path_of(service), {}, asked).main.time_s.p50
+        return Quoter(service, lambda _: None).quote(recipe, {}, asked).main.time_s.p50
 
     assert looked_up_s(99.0) > 1.5 * looked_up_s(0.0)
 
@@ -199,7 +199,7 @@ def test_scala_opt_compares_a_labs_traffic_with_what_its_cards_really_carry(serv
         offers = CandidateOffers("lab", catalogue, shares=Shares(0.25, 0.5, network))
         asked = QuoteOptions(policy="scala-opt", worker_types="c4.xlarge", parameter_server="m4.large")
         quoter = Quoter(service, lambda _: None, None, offers)
-        found = quoter.quote(read_recipe(path_of(service)), path_of(service), {}, asked).main
+        found = quoter.quote(read_recipe(path_of(service)), {}, asked).main
         assert found.cluster.worker.count == workers
 
 
@@ -236,9 +236,7 @@ def test_unknown_traffic_is_measured_with_the_smallest_clusters(service):
     offers = candidate_offers_of(recipe, service.home, ENVIRON, datetime.now(UTC).date())
 
     def quote():
-        return Quoter(service, lambda _: None, None, offers).quote(
-            recipe, path_of(service), ENVIRON, QuoteOptions()
-        )
+        return Quoter(service, lambda _: None, None, offers).quote(recipe, ENVIRON, QuoteOptions())
 
     with pytest.raises(BandwidthUnknown, match=r"m4\.xlarge") as caught:
         quote()
@@ -287,7 +285,7 @@ def test_every_experiment_that_lacks_traffic_is_measured_with_one_task(service):
     path_of(service).write_text(RECIPE + SWEEP.lstrip("\n"))
     recipe = read_recipe(path_of(service), overrides=["objective=scala-opt"])
     offers = candidate_offers_of(recipe, service.home, ENVIRON, datetime.now(UTC).date())
-    asked = recipe, path_of(service), ENVIRON, QuoteOptions(worker_types="c4.xlarge")
+    asked = recipe, ENVIRON, QuoteOptions(worker_types="c4.xlarge")
     with pytest.raises(BandwidthUnknown) as caught:
         Quoter(service, lambda _: None, None, offers).quote(*asked)
     runs = measuring_runs(recipe, caught.value.types)

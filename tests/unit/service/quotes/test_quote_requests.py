@@ -178,7 +178,7 @@ def test_a_team_may_leave_the_number_of_workers_open(service, tmp_path):
     recipe, told = read_recipe(tmp_path / "recipe.yaml"), []
     offers = CandidateOffers("aws", load_catalogue("fc2-2018"))
     quoter = Quoter(service.of_team("red"), told.append, None, offers, measures=False)
-    settled = quoter.settle(recipe, tmp_path / "recipe.yaml", {})
+    settled = quoter.settle(recipe, {})
     assert settled.experiments["main"].distributed.workers == 2
     assert "code of others is not measured here" in told[0]
 

@@ -89,7 +89,6 @@ class World:
         return plan_run(
             SimpleNamespace(home=self.home, team=None, database=self),
             recipe,
-            self.directory / "recipe.yaml",
             self.environ,
             self.make_quoter,
             **how,
@@ -99,7 +98,7 @@ class World:
         self.candidate_offers = candidate_offers
         return self
 
-    def settle(self, recipe, _path, _environ):
+    def settle(self, recipe, _environ):
         self.asked.append("settle")
         return with_workers(with_fewest(recipe), getattr(self, "counts", {}))
 
