@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -16,8 +18,9 @@ from trainmaster.api.proxy.headers import UpstreamTarget
 from trainmaster.api.results import Model, Watched
 from trainmaster.artifacts.tree import parts_listing
 from trainmaster.cli.rented_notebook import _models, _print_address, is_rented_notebook, lead_to_rented
+from trainmaster.service.apps import notebook_program
 from trainmaster.service.apps.app_access import NOTEBOOK_POLLS
-from trainmaster.service.apps.rented_notebook import PROGRAM, rented_notebook_recipe
+from trainmaster.service.apps.rented_notebook import rented_notebook_recipe
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError, RunError
 from trainmaster.spec.states import State
@@ -164,12 +167,13 @@ def test_links_that_lead_elsewhere_go_at_its_end(ran, tmp_path):
         (output / "code" / "photos").symlink_to(tmp_path / "photos")
         (output / "near").symlink_to("../photos")
         (output / "own").symlink_to(output / "code" / "train.py")
+        (output / "round").symlink_to("round")
         (output / "code" / "part" / "same.py").symlink_to("../train.py")
         raise SystemExit(0)
 
     with pytest.raises(SystemExit):
         ran(write)
-    assert below(output) == ["code", "code/part", "code/part/same.py", "code/train.py"]
+    assert below(output) == ["code", "code/part", "code/part/same.py", "code/train.py", "round"]
     assert (tmp_path / "photos" / "a.jpg").exists()
 
 
@@ -237,7 +241,7 @@ def test_a_file_that_is_written_meanwhile_stays_as_it_was_kept(ran, tmp_path, mo
 
     def slow(source, target, **options):
         copy(source, target, **options)
-        if source == os.fspath(log):
+        if source == log:
             log.write_text("half of what")
 
     def write():
@@ -285,25 +289,27 @@ def test_its_end_is_looked_for_often(ran, monkeypatch):
 
 
 class Ran:
-    """Has its program run with a server that is none."""
+    """Has its program run with a server that is none.
 
-    keep = None
+    Attributes:
+        keep: of the files that are written.
+    """
 
     def __init__(self, monkeypatch):
         self._monkeypatch = monkeypatch
 
     def __call__(self, main, **limits):
-        names = {}
+        def written_files(*places):
+            found = written(*places)
+            self.keep = found.keep
+            return found
 
-        def begun():
-            names.update(limits)
-            self.keep = names["keep"]
-            main()
-
-        sys.modules["jupyterlab.labapp"].main = begun
+        written, sys.modules["jupyterlab.labapp"].main = notebook_program.WrittenFiles, main
         with self._monkeypatch.context() as meanwhile:
+            for name, value in {**limits, "WrittenFiles": written_files}.items():
+                meanwhile.setattr(notebook_program, name, value)
             meanwhile.chdir(Path(os.environ["TRAINMASTER_OUTPUT_DIR"]).parent / "work")
-            exec(PROGRAM, names)
+            notebook_program.main()
 
 
 @pytest.fixture
@@ -322,11 +328,13 @@ def ran(monkeypatch, tmp_path):
     return Ran(monkeypatch)
 
 
-def test_its_command_is_quoted_whole(tmp_path):
-    assert "'" not in PROGRAM
+def test_its_program_is_one_word_of_its_command_for_all_pythons_that_have_jupyterlab(tmp_path):
+    program = Path(notebook_program.__file__).read_text()
     text, _ = rented_notebook_recipe("aws", {}, 60.0)
     (notebook,) = Recipe.from_text(text, directory=tmp_path).experiments.values()
-    assert PROGRAM.strip() in notebook.command
+    (line,) = [part for part in notebook.command.split("exec ")[1:] if part.startswith("python -I -c ")]
+    assert shlex.split(line)[3] == program
+    ast.parse(program, feature_version=(3, 9))
 
 
 class Rented:
