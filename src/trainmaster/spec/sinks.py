@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.reading import Key, Noun, Path, Problems, noun, pattern, text
@@ -11,7 +11,15 @@ _SECRET: Final = pattern(r"[A-Za-z_][A-Za-z0-9_]*", "write the name of a secret 
 _URL: Final = pattern(r"https?://[^\s@]+", "write a URL such as https://mlflow.example.org, without a login")
 
 
-class MlflowSink(Noun):
+class Sink(Noun):
+    """One of them."""
+
+    #: Keys that name secrets.
+    secret_keys: ClassVar[tuple[str, ...]] = ()
+    url: str
+
+
+class MlflowSink(Sink):
     """An MLflow server.
 
     Attributes:
@@ -21,6 +29,7 @@ class MlflowSink(Noun):
         login: name of the secret with ``USER:PASSWORD``.
     """
 
+    secret_keys = ("token", "login")
     url: Annotated[str, Key("url", _URL, required="write the URL of the MLflow server")]
     experiment: Annotated[str, Key("experiment", text("write the name of an experiment"))] = ""
     token: Annotated[str, Key("token", _SECRET)] = ""
@@ -33,7 +42,7 @@ class MlflowSink(Noun):
             problems.add(node, path, "token and login; write one of them")
 
 
-class WandbSink(Noun):
+class WandbSink(Sink):
     """Weights & Biases.
 
     Attributes:
@@ -43,6 +52,7 @@ class WandbSink(Noun):
         url: of a server of one's own.
     """
 
+    secret_keys = ("key",)
     project: Annotated[str, Key("project", text("write the name of a project"))] = ""
     entity: Annotated[str, Key("entity", text("write the name of a user or team of W&B"))] = ""
     key: Annotated[str, Key("key", _SECRET)] = ""
@@ -69,13 +79,12 @@ class Sinks(Noun):
         return node
 
     @property
-    def kinds(self) -> tuple[str, ...]:
-        """Which there are."""
-        return tuple(name for name in type(self).model_fields if getattr(self, name) is not None)
+    def by_kind(self) -> dict[str, Sink]:
+        """Those that there are."""
+        return {kind: sink for kind in type(self).model_fields if (sink := getattr(self, kind)) is not None}
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """Names of the secrets that they need."""
-        mlflow, wandb = self.mlflow, self.wandb
-        found = () if mlflow is None else (mlflow.token, mlflow.login)
-        return tuple(name for name in (*found, "" if wandb is None else wandb.key) if name)
+        named = (getattr(sink, key) for sink in self.by_kind.values() for key in sink.secret_keys)
+        return tuple(filter(None, named))

@@ -138,7 +138,7 @@ def accept(
         home_id=home_id,
         clusters=clusters,
         notify=[subscription.events for subscription in recipe.notify],
-        sinks=() if recipe.sinks is None else recipe.sinks.kinds,
+        sinks=() if recipe.sinks is None else tuple(recipe.sinks.by_kind),
         submission=submission,
         can_move=private is not None,
         private=private or {},

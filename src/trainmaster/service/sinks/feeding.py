@@ -9,20 +9,17 @@ import logging
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import ip_network
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.task.environment import read_secrets
 from trainmaster.db import sinks
 from trainmaster.db.leases import LEASE_S, is_alive, this_process
 from trainmaster.service.notifications.delivery import pause_s
-from trainmaster.service.notifications.webhook_targets import ReceiverResponse, check_url, networks, post
+from trainmaster.service.notifications.webhook_targets import ReceiverResponse, networks, post
 from trainmaster.service.runs.stored_recipe import stored_recipe
-from trainmaster.service.sinks.feed import Feed, TakenOverError
-from trainmaster.service.sinks.mlflow import Mlflow
-from trainmaster.service.sinks.mlflow_feed import MlflowFeed, mlflow_of
-from trainmaster.service.sinks.wandb import Wandb, wandb_python
-from trainmaster.service.sinks.wandb_feed import WandbFeed, wandb_of
+from trainmaster.service.sinks.feed import EVERYWHERE, Feed, Means, TakenOverError, sinks_of
+from trainmaster.service.sinks.mlflow_feed import MlflowFeed
+from trainmaster.service.sinks.wandb_feed import WandbFeed
 from trainmaster.service.teams.team_secrets import TeamSecrets
 from trainmaster.spec.errors import StoreError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
@@ -35,13 +32,10 @@ if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome
     from trainmaster.spec import Recipe
 
-_WANDB: Final = "https://api.wandb.ai"
-#: The one other W&B server that runs of a server's teams may be sent to; `wandb` finds its address by itself.
-WANDB_VARIABLE: Final = "TRAINMASTER_WANDB_URL"
+#: By kind, as the recipe names it.
+FEEDS: Final[Mapping[str, type[Feed[Any]]]] = {"mlflow": MlflowFeed, "wandb": WandbFeed}
 #: Of an answer of the other side.
 _MOST_BYTES: Final = 1 << 20
-#: The owner of a home may send to his own machine and network.
-_EVERYWHERE: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 
 log = logging.getLogger(__name__)
 
@@ -127,21 +121,20 @@ class SinkFeeder:
         """What the user may send himself of a run that is over: offline runs without a key."""
         if run is None:
             return ""
-        wanted = stored_recipe(self._opened.database.run_row(run)).sinks
-        if wanted is None or wanted.wandb is None or wanted.wandb.key:
-            return ""
-        place = self._wandb_place(run)
-        return f"sinks: offline runs of W&B: `wandb sync {place}/*/wandb/offline-run-*` sends them"
+        recipe = stored_recipe(self._opened.database.run_row(run))
+        said = (FEEDS[kind].unsent(sink, self._place(run)) for kind, sink in sinks_of(recipe).items())
+        return "\n".join(filter(None, said))
 
-    def _wandb_place(self, run: str) -> Path:
-        # The server that sends writes it, wherever the run is driven.
-        return (self._opened.home_if_here(run) or self._opened.home).run_directory(run) / "wandb"
+    def _place(self, run: str) -> Path:
+        # The server that sends writes there, wherever the run is driven.
+        return (self._opened.home_if_here(run) or self._opened.home).run_directory(run)
 
-    def has_wandb(self, run: str | None) -> bool:
-        """Whether something is still to be done by `wandb`."""
+    def last_s(self, run: str | None) -> float:
+        """How long the end of a run may wait for what is left; see `Feed`."""
         with suppress(StoreError):
-            return any(row["kind"] == "wandb" for row in sinks.open_sinks(self._opened.database, run))
-        return False
+            kinds = [row["kind"] for row in sinks.open_sinks(self._opened.database, run)]
+            return max((FEEDS[kind].last_s for kind in kinds), default=Feed.last_s)
+        return Feed.last_s
 
     def _open(self, run: str | None) -> Sequence[RowMapping]:
         rows = sinks.open_sinks(self._opened.database, run)
@@ -151,8 +144,7 @@ class SinkFeeder:
         if (known := self._known.get((row["run_id"], row["kind"]))) is not None:
             return known  # recipes are large, and stay as they are
         recipe = stored_recipe(self._opened.database.run_row(row["run_id"]))
-        url = wandb_of(recipe).url if row["kind"] == "wandb" else mlflow_of(recipe).url
-        return Destination(row["team"], row["kind"], url)
+        return Destination(row["team"], row["kind"], sinks_of(recipe)[row["kind"]].url)
 
     def _is_here(self, run: str) -> bool:
         try:
@@ -201,23 +193,16 @@ class SinkFeeder:
             expires_at=None,
         )  # fmt: skip
 
-    def _feed_of(self, row: RowMapping) -> Feed:
-        recipe = stored_recipe(self._opened.database.run_row(row["run_id"]))
-        team = row["team"]
+    def _feed_of(self, row: RowMapping) -> Feed[Any]:
+        recipe, team = stored_recipe(self._opened.database.run_row(row["run_id"])), row["team"]
         values = sink_secrets(self._opened.of_team(team), recipe, self._environ)
-        if row["kind"] == "wandb":
-            to_wandb = wandb_of(recipe)
-            key, place = values.get(to_wandb.key, ""), self._wandb_place(row["run_id"])
-            program = Wandb(to_wandb.url, key, wandb_python(), place)
-            return WandbFeed(self._opened, row, self._owner, program)
-        wanted = mlflow_of(recipe)
-        allowed = _EVERYWHERE if team is None else networks(self._environ)
 
         def post_there(url: str, body: bytes, headers: Mapping[str, str]) -> ReceiverResponse:
+            allowed = EVERYWHERE if team is None else networks(self._environ)
             return self._post(url, body, headers, allowed, most_bytes=_MOST_BYTES)
 
-        to = Mlflow(wanted.url, post_there, values.get(wanted.token, ""), values.get(wanted.login, ""))
-        return MlflowFeed(self._opened, row, self._owner, to)
+        means = Means(values, post_there, self._place(row["run_id"]))
+        return FEEDS[row["kind"]](self._opened, row, self._owner, means)
 
 
 def sink_secrets(opened: OpenHome, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, str]:
@@ -250,17 +235,8 @@ def check_sinks(opened: OpenHome, recipe: Recipe, environ: Mapping[str, str]) ->
 
     Raises:
         UsageError: a secret is nowhere, or nothing is sent to such a URL.
+        MissingPartError: what sends is not installed.
     """
-    if recipe.sinks is None:
-        return
     sink_secrets(opened, recipe, environ)
-    if recipe.sinks.mlflow is not None:
-        check_url(recipe.sinks.mlflow.url, _EVERYWHERE if opened.team is None else networks(environ))
-    if recipe.sinks.wandb is not None:
-        wandb_python()
-        url = recipe.sinks.wandb.url
-        if opened.team is not None and url not in (_WANDB, environ.get(WANDB_VARIABLE)):
-            raise UsageError(
-                f"sinks.wandb: nothing is sent to {url} from this server",
-                f"Leave url out, or have the administrator name it in {WANDB_VARIABLE}.",
-            )
+    for kind, sink in sinks_of(recipe).items():
+        FEEDS[kind].check(sink, environ, is_team=opened.team is not None)

@@ -7,15 +7,16 @@ in between has it sent once more, exactly the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from trainmaster.db import queries, sinks
+from trainmaster.service.notifications.webhook_targets import check_url, networks
 from trainmaster.service.runs.curves import attempt_reports
 from trainmaster.service.runs.metric_export import scalars, step_of, when_of
-from trainmaster.service.sinks.feed import Feed, SinkError
+from trainmaster.service.sinks.feed import EVERYWHERE, Feed, Means, SinkError
 from trainmaster.service.sinks.mlflow import MOST_METRICS, Mlflow, Value, batches
 from trainmaster.spec.errors import one_line
 from trainmaster.spec.states import State
@@ -24,30 +25,28 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
     from trainmaster.service.open_home import OpenHome
-    from trainmaster.spec import Recipe
     from trainmaster.spec.sinks import MlflowSink
 
 
-def mlflow_of(recipe: Recipe) -> MlflowSink:
-    """What a recipe says of it that has this sink."""
-    found = None if recipe.sinks is None else recipe.sinks.mlflow
-    assert found is not None, "the row of its sink says so"
-    return found
-
-
-class MlflowFeed(Feed):
+class MlflowFeed(Feed["MlflowSink"]):
     """See `Feed`.
 
     Args:
         opened: the home.
         row: of the sink.
         owner: that sends.
-        to: the other side.
+        means: what it sends with.
     """
 
-    def __init__(self, opened: OpenHome, row: RowMapping, owner: str, to: Mlflow) -> None:
-        super().__init__(opened, row, owner)
-        self._to, self._remote = to, row["remote"] or ""
+    def __init__(self, opened: OpenHome, row: RowMapping, owner: str, means: Means) -> None:
+        super().__init__(opened, row, owner, means)
+        token, login = (means.secrets.get(name, "") for name in (self._sink.token, self._sink.login))
+        self._to, self._remote = Mlflow(self._sink.url, means.post, token, login), row["remote"] or ""
+
+    @staticmethod
+    def check(sink: MlflowSink, environ: Mapping[str, str], *, is_team: bool) -> None:
+        """See `Feed`."""
+        check_url(sink.url, networks(environ) if is_team else EVERYWHERE)
 
     def feed(self) -> bool:
         """See `Feed`."""
@@ -88,7 +87,7 @@ class MlflowFeed(Feed):
         return remote
 
     def _place(self) -> str:
-        name = mlflow_of(self._recipe).experiment or self._recipe.name
+        name = self._sink.experiment or self._recipe.name
         self._remote = self._to.experiment(name)
         sinks.change(self._database, self._run, self._kind, self._owner, remote=self._remote)
         return self._remote

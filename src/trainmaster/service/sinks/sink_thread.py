@@ -13,10 +13,6 @@ from trainmaster.service.sinks.feeding import Destination, SinkFeeder
 from trainmaster.spec.clocks import boot_s
 
 LOOK_S: Final = 5.0
-#: At the end of a run each destination is tried once at once, however long it is to be left alone after its
-#: failures; and the run's driver waits so long until all is sent. `wandb` is slow to start.
-LAST_S: Final = 10.0
-WANDB_LAST_S: Final = 60.0
 _LONGEST_REST_S: Final = 60.0
 #: Of a team at once, so that no team fills a server with threads.
 _MOST_OF_A_TEAM: Final = 8
@@ -49,9 +45,12 @@ class SinkThread:
         self._last.set()
 
     def finish(self, is_hurried: Callable[[], bool] = lambda: False) -> str:
-        """The run has ended: wait for `LAST_S` at most until all is sent; what to tell the user."""
+        """The run has ended: wait for `Feed.last_s` at most until all is sent; what to tell the user.
+
+        Each destination is tried once at once, however long it is to be left alone after its failures.
+        """
         self._last.set()
-        until = time.monotonic() + (WANDB_LAST_S if self._feeder.has_wandb(self._run) else LAST_S)
+        until = time.monotonic() + self._feeder.last_s(self._run)
         while self._thread.is_alive() and time.monotonic() < until and not is_hurried():
             self._thread.join(0.05)
         self.stop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.db import queries
 from trainmaster.service.runs.curves import attempt_reports
 from trainmaster.service.runs.metric_export import scalars, step_of, when_of
-from trainmaster.service.sinks.feed import Feed
-from trainmaster.service.sinks.wandb import Wandb
+from trainmaster.service.sinks.feed import Feed, Means
+from trainmaster.service.sinks.wandb import Wandb, wandb_python
+from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.states import FINISHED, State
 
@@ -25,21 +26,16 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
     from trainmaster.service.open_home import OpenHome
-    from trainmaster.spec import Recipe
     from trainmaster.spec.sinks import WandbSink
 
+_WANDB: Final = "https://api.wandb.ai"
+#: The one other W&B server that runs of a server's teams may be sent to; `wandb` finds its address by itself.
+WANDB_VARIABLE: Final = "TRAINMASTER_WANDB_URL"
 #: Of tasks that go on: each time all of them is sent, so not often.
 _PAUSE_S: Final = 60.0
 #: At once.
 _MOST_TASKS: Final = 20
 _NO_ID: Final = re.compile(r"[^A-Za-z0-9_-]")
-
-
-def wandb_of(recipe: Recipe) -> WandbSink:
-    """What a recipe says of it that has this sink."""
-    found = None if recipe.sinks is None else recipe.sinks.wandb
-    assert found is not None, "the row of its sink says so"
-    return found
 
 
 @dataclass(slots=True)
@@ -57,21 +53,40 @@ class _Written:
     is_over: bool
 
 
-class WandbFeed(Feed):
+class WandbFeed(Feed["WandbSink"]):
     """See `Feed`.
 
     Args:
         opened: the home.
         row: of the sink.
         owner: that sends.
-        to: the program; its place is one of this run.
+        means: what it sends with.
     """
 
+    last_s = 60.0  # `wandb` is slow to start
     pause_s = _PAUSE_S
 
-    def __init__(self, opened: OpenHome, row: RowMapping, owner: str, to: Wandb) -> None:
-        super().__init__(opened, row, owner)
-        self._to = to
+    def __init__(self, opened: OpenHome, row: RowMapping, owner: str, means: Means) -> None:
+        super().__init__(opened, row, owner, means)
+        key = means.secrets.get(self._sink.key, "")
+        self._to = Wandb(self._sink.url, key, wandb_python(), means.place / "wandb")
+
+    @staticmethod
+    def check(sink: WandbSink, environ: Mapping[str, str], *, is_team: bool) -> None:
+        """See `Feed`."""
+        wandb_python()
+        if is_team and sink.url not in (_WANDB, environ.get(WANDB_VARIABLE)):
+            raise UsageError(
+                f"sinks.wandb: nothing is sent to {sink.url} from this server",
+                f"Leave url out, or have the administrator name it in {WANDB_VARIABLE}.",
+            )
+
+    @staticmethod
+    def unsent(sink: WandbSink, place: Path) -> str:
+        """Offline runs without a key."""
+        if sink.key:
+            return ""
+        return f"sinks: offline runs of W&B: `wandb sync {place}/wandb/*/wandb/offline-run-*` sends them"
 
     def feed(self) -> bool:
         """See `Feed`."""
@@ -119,7 +134,7 @@ class WandbFeed(Feed):
         return _Written(draft, counts, is_over)
 
     def _init(self, task: RowMapping) -> dict[str, Any]:
-        wanted = wandb_of(self._recipe)
+        wanted = self._sink
         name = f"{self._run}/{task['experiment']}/{task['number']}"
         return {
             "id": _NO_ID.sub("-", name),

@@ -42,7 +42,7 @@ class Place:
         new = AcceptedRun(
             "job-a", "job", self.recipe.model_dump_json(), "r.yaml", "local", "c", home.store_url,
             [("main", 2)],
-            home=str(root), home_id=home.identity(), sinks=self.recipe.sinks.kinds,
+            home=str(root), home_id=home.identity(), sinks=tuple(self.recipe.sinks.by_kind),
         )  # fmt: skip
         self.lease = self.service.database.create_run(new, 1.0)
         self.mlflow = FakeMlflow()

@@ -10,7 +10,7 @@ from test_sink_feeding import RECIPE, Place
 
 from trainmaster.cli import metrics
 from trainmaster.service.notifications.webhook_targets import ReceiverResponse
-from trainmaster.service.sinks import feeding, sink_thread
+from trainmaster.service.sinks import feed, feeding, sink_thread, wandb_feed
 from trainmaster.service.sinks.feeding import Destination, SinkFeeder
 from trainmaster.service.sinks.sink_thread import SinkThread
 from trainmaster.testing.waits import until
@@ -33,8 +33,8 @@ def test_mlflow_has_all_while_weights_and_biases_hangs(tmp_path, monkeypatch, ga
             gate.wait()
             return True
 
-    monkeypatch.setattr(feeding, "WandbFeed", Hangs)
-    monkeypatch.setattr(feeding, "wandb_python", lambda: "python")
+    monkeypatch.setattr(feeding, "FEEDS", {**feeding.FEEDS, "wandb": Hangs})
+    monkeypatch.setattr(wandb_feed, "wandb_python", lambda: "python")
     monkeypatch.setattr(sink_thread, "LOOK_S", 0.01)
     place.report(0, range(3))
     thread = SinkThread(place.feeder(), "job-a")
@@ -77,7 +77,7 @@ def test_what_is_still_away_at_the_end_is_asked_once_and_the_rest_is_sent_by_han
 ):
     place = Place(tmp_path)
     monkeypatch.setattr(sink_thread, "LOOK_S", 0.01)
-    monkeypatch.setattr(sink_thread, "LAST_S", 60.0)
+    monkeypatch.setattr(feed.Feed, "last_s", 60.0)
     place.mlflow.trouble = ReceiverResponse(503, "HTTP 503")
     place.report(0, range(3))
     place.end()
@@ -99,11 +99,11 @@ def test_what_is_still_away_at_the_end_is_asked_once_and_the_rest_is_sent_by_han
         place.service.close()
     monkeypatch.setattr(feeding, "SinkFeeder", lambda opened, _: SinkFeeder(opened, {}, place.mlflow.post))
     monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path))
-    monkeypatch.setattr(sink_thread, "LAST_S", 0.05)
+    monkeypatch.setattr(feed.Feed, "last_s", 0.05)
     with pytest.raises(typer.Exit) as ended:
         metrics.sync("job-a")
     assert ended.value.exit_code == 1
-    monkeypatch.setattr(sink_thread, "LAST_S", 60.0)
+    monkeypatch.setattr(feed.Feed, "last_s", 60.0)
     place.mlflow.trouble = None
     for said in ("", "nothing is left to be sent"):
         metrics.sync("job-a")
