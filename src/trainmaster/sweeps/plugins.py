@@ -17,7 +17,7 @@ from trainmaster.sweeps.trial import Goal
 
 #: Writing it is the same as writing nothing.
 NO_PRUNER: Final = "none"
-_SAMPLERS: Final = PluginRegistry(
+SAMPLERS: Final = PluginRegistry(
     "sampler",
     {
         "grid": "trainmaster.sweeps.fixed:GridSampler",
@@ -47,7 +47,7 @@ def sampler_class(name: str) -> type[Sampler]:
         UsageError: the name is unknown; the message lists those that are known.
         MissingPartError: it is installed but cannot be loaded.
     """
-    found: type[Sampler] = _SAMPLERS.load(name)
+    found: type[Sampler] = SAMPLERS.load(name)
     return found
 
 

@@ -49,6 +49,7 @@ from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.model_reference import ModelReference
 from trainmaster.spec.parts import parted
 from trainmaster.spec.recipe_source import own_configuration
+from trainmaster.sweeps.plugins import SAMPLERS
 from trainmaster.web.recipe_form import (
     RecipeForm,
     Typed,
@@ -106,7 +107,6 @@ FRAMEWORKS: Final = ("pytorch", "tensorflow", "jax", "mpi", "ray", "spark", "mxn
 #: A main script that is looked for in the code; others are the user's own affair.
 _SCRIPT: Final = re.compile(r"(?!.*\.\.)\w[\w./-]*\.py")
 _ALSO: Final = 3
-SAMPLERS: Final = ("random", "grid", "qmc", "tpe", "cmaes")
 
 
 class NewRunPage(RecipeForm):
@@ -445,7 +445,7 @@ def show_form(
         "sources": [*volumes_of(state, caller), *sorted(BUILT_IN)],
         "strategies": STRATEGIES,
         "frameworks": FRAMEWORKS,
-        "samplers": SAMPLERS,
+        "samplers": SAMPLERS.built_in,
         **_takes(state, caller, form),
     }
     return page(request, "new.html", http, form=form, **choices, **_checked(mistake, caller, notes))

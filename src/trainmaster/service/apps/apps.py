@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import apps as rows
 from trainmaster.db.leases import is_alive
+from trainmaster.db.rows import columns
 from trainmaster.service.shells import members_of
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.access import digest_of
@@ -258,19 +259,14 @@ class Apps:
             state, reason = State.DONE, "its machine is away"
         return {
             "app": row["id"],
-            "kind": row["kind"],
-            "team": row["team"],
-            "opened_by": row["opened_by"],
+            **columns(row, "kind", "team", "opened_by"),
             "runs": json.loads(row["runs"]),
             "state": state,
             "reason": reason,
             "run": row["run_id"],
-            "directory": row["directory"],
-            "member": row["member"],
+            **columns(row, "directory", "member"),
             "port": row["port"] if row["kind"] == PORT else None,
-            "created_at": row["created_at"],
-            "used_at": row["used_at"],
-            "ended_at": row["ended_at"],
+            **columns(row, "created_at", "used_at", "ended_at"),
             "idle_s": IDLE_S,
             "usd_per_hour": 0.0,  # on the server's own machine
         }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.db import endpoint_rows as rows
 from trainmaster.db.endpoint_changes import ReplicaState
+from trainmaster.db.rows import columns
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.states import State
 
@@ -30,17 +31,12 @@ def _told_endpoint(database: Database, row: RowMapping, replicas: list[dict[str,
     is_ready = any(each["state"] == ReplicaState.READY for each in replicas)
     is_drained = all(each["state"] == ReplicaState.DRAINING for each in replicas)
     return {
-        "name": row["name"],
-        "team": row["team"],
+        **columns(row, "name", "team"),
         "run": row["run_id"],
-        "experiment": row["experiment"],
-        "model": row["model"],
-        "version": row["version"],
-        "refused": row["refused"],
+        **columns(row, "experiment", "model", "version", "refused"),
         "state": "DONE" if row["place"] is None else "READY" if is_ready else "STARTING",
         "asleep": row["place"] is not None and is_drained and _may_sleep(database, row),
-        "created_at": row["created_at"],
-        "ended_at": row["ended_at"],
+        **columns(row, "created_at", "ended_at"),
         "replicas": replicas,
     }
 
@@ -55,5 +51,5 @@ def _may_sleep(database: Database, row: RowMapping) -> bool:
 
 
 def _told_replica(row: RowMapping) -> dict[str, Any]:
-    same = ("task", "version", "state", "said", "node", "port", "in_flight", "ready_at")
-    return {"replica": row["id"], **{name: row[name] for name in same}}
+    same = columns(row, "task", "version", "state", "said", "node", "port", "in_flight", "ready_at")
+    return {"replica": row["id"], **same}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.db import queries
 from trainmaster.db import registry as rows
 from trainmaster.db.registry_rows import AliasMove, AliasMovedError, NewVersionRow, RunModel
+from trainmaster.db.rows import columns
 from trainmaster.db.run_rows import existing
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.runs.lineage import lineage
@@ -392,8 +393,7 @@ def _closest(word: str, known: Collection[str], what: str) -> str:
 
 def _about(row: RowMapping) -> dict[str, Any]:
     return {
-        "name": row["name"],
-        "description": row["description"],
+        **columns(row, "name", "description"),
         "tags": json.loads(row["tags"]),
         "created_at": row["created_at"],
     }
@@ -401,17 +401,13 @@ def _about(row: RowMapping) -> dict[str, Any]:
 
 def _version(row: RowMapping, aliases: Sequence[RowMapping]) -> dict[str, Any]:
     return {
-        "name": row["name"],
-        "version": row["version"],
+        **columns(row, "name", "version"),
         "aliases": [each["alias"] for each in aliases if each["version"] == row["version"]],
         "model": f"{row['run_id']}/{row['experiment']}/{row['task']}",
         "run": row["run_id"],
-        "experiment": row["experiment"],
-        "task": row["task"],
-        "uri": row["uri"],
+        **columns(row, "experiment", "task", "uri"),
         "metrics": json.loads(row["metrics"] or "{}"),
         "parameters": json.loads(row["parameters"] or "{}"),
         "tags": json.loads(row["tags"]),
-        "created_by": row["created_by"],
-        "created_at": row["created_at"],
+        **columns(row, "created_by", "created_at"),
     }

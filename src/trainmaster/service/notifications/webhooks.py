@@ -23,6 +23,7 @@ from email.message import EmailMessage
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from trainmaster.db import outbox, webhook_rows
+from trainmaster.db.rows import columns
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.notifications.webhook_targets import (
     TIMEOUT_S,
@@ -401,10 +402,7 @@ def _shown(row: RowMapping) -> dict[str, Any]:
     return {
         "id": row["id"],
         "team": row["team"] or None,
-        "kind": row["kind"],
-        "target": row["target"],
+        **columns(row, "kind", "target"),
         "topics": json.loads(row["topics"]),
-        "created_at": row["created_at"],
-        "disabled_at": row["disabled_at"],
-        "disabled_why": row["disabled_why"],
+        **columns(row, "created_at", "disabled_at", "disabled_why"),
     }

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import quote_requests as rows
+from trainmaster.db.rows import columns
 from trainmaster.service.driving.submissions import RunRequest, Submissions
 from trainmaster.service.listeners import Listeners
 from trainmaster.service.offer_list import check_named
@@ -242,14 +243,7 @@ class QuoteRequests:
         told = json.loads(row["told"])
         if row["attempts"] > 1:
             told.insert(0, "the server that worked on it has ended: it was begun again")
-        return {
-            "id": row["id"],
-            "state": row["state"],
-            "asked_by": row["asked_by"],
-            "created_at": row["created_at"],
-            "told": told,
-            **texts,
-        }
+        return {**columns(row, "id", "state", "asked_by", "created_at"), "told": told, **texts}
 
     def ask_of(self, caller: Caller, kind: str, name: str) -> QuoteAsk:
         """What was asked."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.control.decide.budget import BOOTING_S, SOON_S, SWITCH_OFF_S, USUAL_LEASE_S, Meter
 from trainmaster.db import Database, ledger
 from trainmaster.db.ledger import ALL, Balance
+from trainmaster.db.rows import columns
 from trainmaster.spec.errors import NotFoundError, RunError, UsageError
 from trainmaster.spec.units import dollars
 
@@ -254,8 +255,7 @@ def entries_of(
             "id": row["id"],
             "run": row["run_id"],
             "team": row["team"] or None,
-            "kind": row["kind"],
-            "day": row["day"],
+            **columns(row, "kind", "day"),
             "usd": ledger.dollars(row["micro_usd"]),
             "at": row["at"],
         }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import Database, workflow_rows
 from trainmaster.db import uploads as rows
+from trainmaster.db.rows import columns
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.names import stays_inside
 from trainmaster.service.server_loops import ServerLoop
@@ -254,8 +255,7 @@ class Uploads(ServerLoop):
             state = "OPEN"  # the server that did it was killed
         return {
             "upload": row["id"],
-            "name": row["name"],
-            "kind": row["kind"],
+            **columns(row, "name", "kind"),
             "state": "WHOLE" if state == "OPEN" and is_whole else state,
             "size_bytes": row["size_bytes"],
             "offset": row["received_bytes"],

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import Database, access, accounts
+from trainmaster.db.rows import columns
 from trainmaster.service.teams.team_budget import LIMITS, budgets, checked_limits
 from trainmaster.service.teams.wallet import checked_at_most
 from trainmaster.service.users.caller import (
@@ -491,13 +492,9 @@ def _useless(row: RowMapping, standings: Mapping[str, accounts.Standing]) -> str
 
 def _shown(row: RowMapping | dict[str, Any]) -> dict[str, Any]:
     return {
-        "name": row["name"],
-        "account": row["account"],
-        "beginning": row["beginning"],
-        "team": row["team"],
+        **columns(row, "name", "account", "beginning", "team"),
         "scopes": row["scopes"].split(),
-        "created_at": row["created_at"],
-        "expires_at": row["expires_at"],
+        **columns(row, "created_at", "expires_at"),
         "used_at": row.get("used_at"),
         "revoked_at": row.get("revoked_at"),
         "at_most_usd": row["at_most_usd"],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import Database, access
 from trainmaster.db import accounts as db
+from trainmaster.db.rows import columns
 from trainmaster.service.users.access import TOKEN_S, Access, check_lasts, check_name, digest_of
 from trainmaster.service.users.caller import ROLES, Caller, ForbiddenError, Maker, no_team
 from trainmaster.spec.errors import AccessError, NotFoundError, UsageError
@@ -67,8 +68,7 @@ class Accounts:
             "is_admin": row["admin_by"] is not None,
             "teams": roles,
             "single_sign_on": row["issuer"],
-            "created_at": row["created_at"],
-            "disabled_at": row["disabled_at"],
+            **columns(row, "created_at", "disabled_at"),
         }
 
     def change_user(
@@ -95,9 +95,7 @@ class Accounts:
         return [
             {
                 "name": row["account"],
-                "kind": row["kind"],
-                "role": row["role"],
-                "by_groups": row["by_groups"],
+                **columns(row, "kind", "role", "by_groups"),
                 "is_disabled": row["disabled_at"] is not None,
             }
             for row in db.members(self._database, team)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.control.checks.inputs import missing_script_notes
 from trainmaster.db import workflow_rows as rows
 from trainmaster.db.queries import AT_ONCE
+from trainmaster.db.rows import columns
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.encryption import SealingKey
@@ -310,13 +311,9 @@ class Workflows:
         return {
             "workflow": row["name"],
             "team": row["team"] or None,
-            "state": row["state"],
-            "revision": row["revision"],
-            "concurrency": row["concurrency"],
+            **columns(row, "state", "revision", "concurrency"),
             "on": on,
-            "registered_by": row["registered_by"],
-            "created_at": row["created_at"],
-            "changed_at": row["changed_at"],
+            **columns(row, "registered_by", "created_at", "changed_at"),
             "code": request["code"],
             "hook": f"/api/v1/hooks/{row['id']}" if any(t["key"] == WEBHOOK for t in triggers) else None,
             "last": None if last is None else _start(last, before),
@@ -426,12 +423,8 @@ def _start(row: RowMapping, before: Mapping[str, str]) -> dict[str, Any]:
     waits = before.get(row["workflow_id"], "") if row["state"] == rows.WAITING else ""
     return {
         "start": row["id"],
-        "trigger": row["trigger"],
-        "cause": row["cause"],
-        "at": row["at"],
-        "state": row["state"],
+        **columns(row, "trigger", "cause", "at", "state"),
         "run": row["run_id"],
-        "run_state": row["run_state"],
-        "run_reason": row["run_reason"],
+        **columns(row, "run_state", "run_reason"),
         "message": "; ".join(filter(None, (row["message"], waits))),
     }
