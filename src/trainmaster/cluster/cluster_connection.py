@@ -93,7 +93,6 @@ class ClusterConnection:
         sent: gangs that were sent, as heard last, by attempt.
         news: what was heard and not told yet, by attempt.
         services: grace in seconds of experiments whose tasks answer requests.
-        paused_since: since when nothing runs there before a person approves it; None if that is not so.
     """
 
     def __init__(
@@ -110,7 +109,6 @@ class ClusterConnection:
         self.sent: dict[str, GangStatus] = {}
         self.news: dict[str, GangStatus] = {}
         self.services: dict[str, float] = {}
-        self.paused_since: float | None = None
         self._opener = opener
         self._hello = hello
         self._wake = wake
@@ -125,6 +123,7 @@ class ClusterConnection:
         self._unresponsive_since: float | None = None
         self._held_since: float | None = None
         self._reopen_at = 0.0
+        self._paused_since: float | None = None
 
     # --- gangs ---------------------------------------------------------------------------------------
 
@@ -250,6 +249,48 @@ class ClusterConnection:
         if self.executor is not None:
             hang_up(self.executor)
         self._call = self.executor = None
+
+    # --- its machines --------------------------------------------------------------------------------
+
+    def leave(self, now: float, *, is_own: bool) -> None:
+        """Others do its work: its machines are given back as soon as no gang is on them.
+
+        Args:
+            now: Unix seconds.
+            is_own: this process runs on it: it is given back last.
+        """
+        loop = self.loop
+        loop.unwant()
+        if is_own or (self.is_in_use and loop.is_running and now < loop.leaves_at):
+            return
+        loop.end()
+        if not (loop.is_running or loop.is_over):
+            loop.start()  # an error has ended it
+
+    def pause(self, now: float, *, is_over: bool, is_held: bool, is_own: bool) -> None:
+        """Where nothing runs before a person says so no machines are held, but for as long as they stay warm.
+
+        Args:
+            now: Unix seconds.
+            is_over: its experiments are over.
+            is_held: nothing runs there before a person approves it.
+            is_own: this process runs on it; the machine of a driver stays in any case.
+        """
+        loop = self.loop
+        if not is_held:
+            if self._paused_since is not None:
+                self._paused_since, loop.scaling.needed = None, None
+            return
+        self._paused_since = now if self._paused_since is None else self._paused_since
+        loop.unwant()  # what is lost meanwhile is not replaced
+        if now - self._paused_since < loop.record.keepable_s:
+            return
+        if is_over and not is_own:
+            loop.end()
+        elif not is_over:
+            first = loop.formation and loop.formation.first
+            roles = [machine.role for machine in loop.record.rented if machine.id == first]
+            loop.scaling.needed = {(*roles, loop.record.plan.roles[0].role)[0]: int(is_own)}
 
     # --- private -------------------------------------------------------------------------------------
 

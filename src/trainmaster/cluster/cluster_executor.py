@@ -244,6 +244,7 @@ class ClusterExecutor:
         held, waits = run_state.held_by_people(), run_state.awaited_approval() is not None
         has_nodes = self._has_nodes
         for connection in self._all:
+            is_own = connection.loop.record.id == self.own_cluster
             connection.loop.stays = has_nodes
             losses = self._said_of(connection, connection.loop.losses())
             notes += [Note(text, reason=EndReason.NODE_LOST) for text in losses]
@@ -251,14 +252,14 @@ class ClusterExecutor:
             if connection.loop.fatal is not None:
                 notes += map(Note, self._spread.without(connection, connection.loop.fatal))
             if connection.loop.fatal is not None or connection.loop.leaves_at < math.inf:
-                self._leave(connection, now)
+                connection.leave(now, is_own=is_own)
                 continue
             mine = [run_state.experiments[name] for name in self._spread.experiments(connection)]
             over = all(experiment.state is State.DONE for experiment in mine)
             if over or run_state.state is not State.RUNNING:
                 connection.loop.unwant()
             is_held = {each.name for each in mine if each.state is not State.DONE} <= held
-            self._pause(connection, now, is_over=over, is_held=is_held and (waits or not over))
+            connection.pause(now, is_over=over, is_held=is_held and (waits or not over), is_own=is_own)
             stays = connection.loop.record.keepable_s or self.holds
             is_known = connection in self._spread.surplus
             if not (over or stays) and self._spread.leave_surplus(connection, mine):
@@ -268,9 +269,9 @@ class ClusterExecutor:
                 )
                 had = record.state is ClusterState.ACTIVE and any(m.started_at for m in record.live)
                 notes += [Note(words)] if had and not is_known else []
-                self._leave(connection, now)
+                connection.leave(now, is_own=is_own)
                 continue
-            if over and connection.loop.record.id != self.own_cluster:
+            if over and not is_own:
                 if not stays:
                     connection.loop.end()
                 elif not self.holds:
@@ -364,7 +365,7 @@ class ClusterExecutor:
 
     def nodes_of(self, attempt: str) -> list[tuple[str, NodeAccess]]:
         """Members of an attempt with their nodes, in rank order; those whose node is unknown are missing."""
-        nodes = _present(self._connection(attempt).loop)
+        nodes = self._connection(attempt).loop.present
         machines = self._member_places.machines(attempt, nodes)
         return [(name, nodes[machine]) for name, machine in machines if machine in nodes]
 
@@ -396,7 +397,7 @@ class ClusterExecutor:
     def is_coming(self, attempt: str) -> bool:
         """Whether a machine that a member ran on is rented, and not prepared yet; it may still be had."""
         loop = self._connection(attempt).loop
-        nodes, gone = _present(loop), loop.gone
+        nodes, gone = loop.present, loop.gone
         machines = {machine for _, machine in self._member_places.machines(attempt, nodes)}
         rented = {machine.id for machine in loop.record.rented}
         return bool((machines & rented) - set(nodes) - gone)
@@ -408,7 +409,7 @@ class ClusterExecutor:
             if formation is None:
                 continue
             head = next((machine for machine in record.rented if machine.id == formation.first), None)
-            node = None if head is None else _present(connection.loop).get(head.id)
+            node = None if head is None else connection.loop.present.get(head.id)
             if head is not None and node is not None and not head.rental.spot and not head.is_leaving:
                 return record.id, node
         return None
@@ -428,12 +429,12 @@ class ClusterExecutor:
     def machine_of(self, attempt: str, member: str) -> Machine | None:
         """What a member runs on; None if that is gone, or not known."""
         loop = self._connection(attempt).loop
-        machines = dict(self._member_places.machines(attempt, _present(loop)))
+        machines = dict(self._member_places.machines(attempt, loop.present))
         return loop.record.machine(machines.get(member, ""))
 
     def machines_of(self, attempt: str) -> set[str]:
         """Ids of the machines that its members are on."""
-        present = _present(self._connection(attempt).loop)
+        present = self._connection(attempt).loop.present
         return {machine for _, machine in self._member_places.machines(attempt, present)}
 
     def why_kept(self, machine: Machine) -> str:
@@ -473,41 +474,8 @@ class ClusterExecutor:
 
     # --- private -----------------------------------------------------------------------------------
 
-    def _leave(self, connection: ClusterConnection, now: float) -> None:
-        """Others do its work: its machines are given back as soon as no gang is on them."""
-        loop = connection.loop
-        loop.unwant()
-        stays = connection.is_in_use and loop.is_running and now < loop.leaves_at
-        if stays or loop.record.id == self.own_cluster:
-            return
-        loop.end()
-        if not (loop.is_running or loop.is_over):
-            loop.start()  # an error has ended it
-
-    def _pause(self, connection: ClusterConnection, now: float, *, is_over: bool, is_held: bool) -> None:
-        """Where nothing runs before a person says so no machines are held, but for as long as they stay warm.
-
-        The machine of its driver stays in any case.
-        """
-        loop, since = connection.loop, connection.paused_since
-        if not is_held:
-            if since is not None:
-                connection.paused_since, loop.scaling.needed = None, None
-            return
-        connection.paused_since = since = now if since is None else since
-        loop.unwant()  # what is lost meanwhile is not replaced
-        is_own = loop.record.id == self.own_cluster
-        if now - since < loop.record.keepable_s:
-            return
-        if is_over and not is_own:
-            loop.end()
-        elif not is_over:
-            first = loop.formation and loop.formation.first
-            roles = [machine.role for machine in loop.record.rented if machine.id == first]
-            loop.scaling.needed = {(*roles, loop.record.plan.roles[0].role)[0]: int(is_own)}
-
     def _growth(self, connection: ClusterConnection, gang: GangStatus, message: str) -> Growth | None:
-        places = self._member_places.machines(gang.attempt, _present(connection.loop))
+        places = self._member_places.machines(gang.attempt, connection.loop.present)
         out = {member.name for member in gang.members if member.oom}
         machines = {machine for name, machine in places if not out or name in out}
         return growth(connection.loop.record, machines, gang, message)
@@ -552,7 +520,7 @@ class ClusterExecutor:
             self._member_places.hear(
                 status.attempt,
                 places,
-                _present(loop),
+                loop.present,
                 [machine.id for machine in loop.record.machines],
                 has_started=status.phase in (Phase.RUNNING, Phase.EXITED),
             )
@@ -569,7 +537,7 @@ class ClusterExecutor:
     def _judged(self, status: GangStatus) -> GangStatus:
         """See `GangEnds.judged`."""
         connection = self._connection(status.attempt)
-        nodes = _present(connection.loop)
+        nodes = connection.loop.present
         machines = self._member_places.machines(status.attempt, nodes)
         is_asked = connection.is_asked_to_end(status.attempt)
         judged = self._ends.judged(status, GangPlaces(machines, nodes, connection.loop.troubles, is_asked))
@@ -588,9 +556,3 @@ class ClusterExecutor:
             if judged != before:
                 found.append(judged)
         return found
-
-
-def _present(loop: ClusterLoop) -> dict[str, NodeAccess]:
-    """Nodes of a cluster that are not gone, by machine id."""
-    gone = loop.gone
-    return {machine: node for machine, node in list(loop.accesses.items()) if machine not in gone}

@@ -137,6 +137,12 @@ class ClusterLoop:
         return self._observed.accesses
 
     @property
+    def present(self) -> dict[str, NodeAccess]:
+        """Nodes that are not gone, by machine id."""
+        gone = self.gone
+        return {machine: node for machine, node in list(self.accesses.items()) if machine not in gone}
+
+    @property
     def gone(self) -> frozenset[str]:
         """Ids of nodes of which the provider says that they are gone."""
         return self._observed.gone

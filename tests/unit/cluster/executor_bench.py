@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from trainmaster.cluster.cluster_executor import ClusterExecutor
+from trainmaster.cluster.cluster_loop import ClusterLoop
 from trainmaster.cluster.member_places import MemberPlaces
 from trainmaster.cluster.observed import Scaling
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberRequest, MemberStatus, Phase
@@ -55,6 +56,7 @@ class FakeLoop:
     is_running: bool = True
     is_over: bool = False
     ended: bool = False
+    present = ClusterLoop.present
 
     def start(self) -> None:
         self.is_running = True

@@ -18,7 +18,7 @@ def loop(cluster: str, machine: str, *, up: bool = True, spot: bool = False, **c
         formation=SimpleNamespace(number=0, head=machine, first=machine) if up else None,
         record=SimpleNamespace(id=cluster, rented=(rented,)),
         accesses={machine: f"access to {machine}"},
-        gone=frozenset(),
+        present={machine: f"access to {machine}"},
     )
 
 
@@ -31,7 +31,7 @@ def test_a_driver_moves_to_a_machine_that_stays(tmp_path: Path, other: dict[str,
         cast("Any", loops), lambda *_: None, lambda _: None, MemberPlaces(tmp_path.joinpath)
     )
     assert executor.first_machine() == ("c-2", "access to i-2")
-    loops["b"].gone = frozenset({"i-2"})
+    loops["b"].present = {}
     assert executor.first_machine() is None
 
 

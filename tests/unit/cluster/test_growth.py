@@ -158,7 +158,7 @@ def test_a_cluster_grows_in_its_loop():
 
 def clusters(of: ClusterRecord, **limits: float) -> tuple[ClusterExecutor, list[RolePlan]]:
     taken: list[RolePlan] = []
-    loop = SimpleNamespace(record=of, accesses={}, gone=frozenset(), grow=taken.append, leaves_at=math.inf)
+    loop = SimpleNamespace(record=of, present={}, grow=taken.append, leaves_at=math.inf)
     places = SimpleNamespace(machines=lambda *_: [("worker-1", "i-1")])
     made = ClusterExecutor(
         {"train": cast("Any", loop)},
