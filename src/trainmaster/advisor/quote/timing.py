@@ -16,7 +16,7 @@ from trainmaster.advisor.market.credits import LAUNCH_CREDIT_S, sent_mbit, serve
 from trainmaster.advisor.market.hourly_cost import CHECKPOINT_EVERY_S, Bill
 from trainmaster.advisor.market.machines import Machines, codes, joined
 from trainmaster.advisor.market.pairs import Cards
-from trainmaster.advisor.market.phases import NOTHING, MachineCountEffect, Waited, machines_belief
+from trainmaster.advisor.market.phases import Waited
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model import posterior
 from trainmaster.advisor.model.devices import Device, speed_ratio
@@ -26,8 +26,8 @@ from trainmaster.advisor.model.shapes import KINDS, Columns, Floats, Shapes
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.advisor.quote import beliefs
 from trainmaster.advisor.quote.equivalence import Equivalence, alike
+from trainmaster.advisor.quote.once_phases import AFTERWARDS, OncePhases
 from trainmaster.providers import Offer
-from trainmaster.providers.capabilities import capabilities_of, measured_name
 from trainmaster.spec import Strategy
 from trainmaster.spec.log_normal import LogNormal
 
@@ -41,10 +41,6 @@ _UNSEEN_TAIL: Final = 0.1
 _TAIL_SPREAD: Final = 0.4
 #: Beyond so many the number is what is expected.
 _MOST_PREEMPTIONS: Final = 50
-#: Phases that an image of a machine saves; and phases that come after the training.
-_SAVED: Final = frozenset({"setup", "image"})
-_GIVING_BACK: Final = "giving back"
-_AFTERWARDS: Final = ("saving", _GIVING_BACK)
 #: Draws of every quantity: the posterior's, with three draws of all the rest for each.
 DRAWS: Final = posterior.DRAWS * _COPIES
 
@@ -108,8 +104,7 @@ class Timing:
         return self._bill.needed_usd(self._rented_s(time_s, some), some, self.end_s)
 
     def _rented_s(self, time_s: Floats, some: Candidates) -> Floats:
-        back_s = next((medians for name, medians, _ in self._once if name == _GIVING_BACK), None)
-        return time_s if back_s is None else np.maximum(time_s - back_s[some.machine], 0.0)
+        return np.maximum(time_s - self.once.giving_back_s(some), 0.0)
 
     def typical_s(self, some: Candidates) -> Floats:
         """(m,) seconds to be expected, without the draws: for thousands of candidates at once."""
@@ -126,7 +121,7 @@ class Timing:
             alone: without communication too.
         """
         work = self._task_s(self._busy_s(some, at_best=True, alone=alone), some) * self._waves(some)
-        first, back = self._alike_once(some)
+        first, back = self.once.alike(some)
         least = sum(self.once_s(some[first]).values()) + _draw(beliefs.OVERHEAD_S, self._world(1))
         return work + least.reshape(-1, len(work), len(first)).min(0)[:, back]
 
@@ -141,7 +136,7 @@ class Timing:
             some: candidates.
             alone: in `at_best_s` without communication.
         """
-        return alike(some, self.machines, self.servers, self.kinds, self.server_kinds, alone=alone)
+        return alike(some, self.machines, self.servers, self.kinds, self.once.server_kinds, alone=alone)
 
     def rate(self, some: Candidates) -> Floats:
         """(m,) Mbit/s between the machines; NaN if unknown. Other things being equal more is never slower."""
@@ -196,12 +191,12 @@ class Timing:
         once = self.once_s(one)
         work = np.tile(self._task_s(busy, one) * waves * (1 + late), (copies, 1))
         overhead = _draw(beliefs.OVERHEAD_S, self._world(1))
-        wait = sum((each for name, each in once.items() if name not in _AFTERWARDS), np.zeros((1, 1)))
-        found = {name: each for name, each in once.items() if name not in _AFTERWARDS}
+        wait = sum((each for name, each in once.items() if name not in AFTERWARDS), np.zeros((1, 1)))
+        found = {name: each for name, each in once.items() if name not in AFTERWARDS}
         found |= {"first step": start, "steps": work - start - pauses - tail, "pauses": pauses}
         found["end of the tasks"] = tail + overhead
         found["interruptions"] = self._lost_s(work + overhead, one, wait)
-        found |= {name: each for name, each in once.items() if name in _AFTERWARDS}
+        found |= {name: each for name, each in once.items() if name in AFTERWARDS}
         return {
             name: np.broadcast_to(each, (self.draws, 1))[:, 0] for name, each in found.items() if each.any()
         }
@@ -319,9 +314,9 @@ class Timing:
             task_s * self._waves(some) * (1.0 + self._late(some)), (1 if self.central else _COPIES, 1)
         )
         work = work + _draw(beliefs.OVERHEAD_S, self._world(1))
-        first, back = self._alike_once(some)
+        first, back = self.once.alike(some)
         once = self.once_s(some[first])
-        after = sum((once.pop(name) for name in _AFTERWARDS if name in once), np.zeros((1, len(first))))
+        after = sum((once.pop(name) for name in AFTERWARDS if name in once), np.zeros((1, len(first))))
         wait = sum(once.values(), np.zeros((1, len(first))))
         return work + self._lost_s(work, some, wait[:, back]) + (wait + after)[:, back]
 
@@ -367,106 +362,20 @@ class Timing:
 
     # --- what draws and columns are made of ------------------------------------------------------
 
+    @cached_property
+    def once(self) -> OncePhases:
+        """What comes once, beside the tasks."""
+        return OncePhases(
+            self.workload, self.machines, self.servers, self.offers, self.waited, self.gave_back_s
+        )
+
+    def once_s(self, some: Candidates) -> dict[str, Floats]:
+        """(S, m) seconds of each phase that comes once, by name."""
+        return self.once.seconds(some, self._world)
+
     def _waves(self, some: Candidates) -> Floats:
         """(m,) how many tasks each place is given, one after the other."""
         return np.ceil(self.workload.tasks / some.at_once)
-
-    def once_s(self, some: Candidates) -> dict[str, Floats]:
-        """(S, m) seconds of each phase that comes once, by name: of machines, until these are there, too."""
-        found: dict[str, Floats] = {}
-        for stream, (name, medians, spreads) in enumerate(self._once):
-            median, spread = medians[some.machine], spreads[some.machine]
-            if name == "machines":  # all of them have to be there
-                median, spread = self._all_there(*self._slowest(median, spread, some), some)
-            drawn = median * np.exp(spread * self._world(30 + stream))
-            found[name] = drawn + found.get(name, 0.0)  # there may be several data
-        return found
-
-    def _slowest(self, median: Floats, spread: Floats, some: Candidates) -> tuple[Floats, Floats]:
-        """What one waits for a machine of the workers, or for one of the servers where that takes longer."""
-        if not len(self.servers):
-            return median, spread
-        theirs, doubt = (each[some.server] for each in self._server_waits)
-        is_later = (some.server >= 0) & (theirs > median)
-        return np.where(is_later, theirs, median), np.where(is_later, doubt, spread)
-
-    def _all_there(self, median: Floats, spread: Floats, some: Candidates) -> tuple[Floats, Floats]:
-        """The same of all machines of a cluster as of one of them; one belief of each provider."""
-        providers = np.array([self.offers[index].provider for index in self.machines.index.tolist()])
-        number = np.maximum(some.machines + some.servers, 1.0)
-        for provider in np.unique(providers):
-            mine = providers[some.machine] == provider
-            effect = MachineCountEffect.learnt(self.waited, str(provider))
-            more = np.log(number)
-            median = np.where(mine, median * np.exp(effect.power * more), median)
-            doubt = np.where(median > 0, effect.doubt * np.abs(more - effect.usual), 0.0)
-            spread = np.where(mine, np.hypot(spread, doubt), spread)
-        return median, spread
-
-    def _alike_once(self, some: Candidates) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
-        """One of each kind for which that is alike, and the kind of each: thousands share a few beliefs."""
-        number = codes(some.machines + some.servers)
-        kinds = joined(self._once_kinds[some.machine], number)
-        if len(self.servers):
-            kinds = joined(kinds, np.where(some.server >= 0, self.server_kinds[some.server] + 1, 0))
-        first, back = np.unique(kinds, return_index=True, return_inverse=True)[1:]
-        return first, back.ravel()
-
-    @cached_property
-    def _once(self) -> list[tuple[str, Floats, Floats]]:
-        """Phases that come once: (k,) median and spread (log) of their seconds."""
-        kinds, rows = self._offers_by_kind(self.machines)
-        by_kind: list[list[LogNormal]] = []
-        for offer in kinds:
-            provider, region = offer.provider, offer.region
-            can, name = capabilities_of(provider), measured_name(provider, offer.instance_type)
-            mine = [self._wait(offer)]
-            for each in self.workload.once:
-                saved = each.name in _SAVED and (provider, region) in self.workload.prepared_in
-                stays = not can.rents or (self.workload.is_warm and each.name in _SAVED)
-                mine.append(NOTHING if saved else each.belief(name, stays=stays))
-            mine.append(NOTHING if can.is_here else can.giving_back_s.learnt(self.gave_back_s))
-            by_kind.append(mine)
-        found = []
-        names = ("machines", *(each.name for each in self.workload.once), _GIVING_BACK)
-        for name, some in zip(names, zip(*by_kind, strict=True), strict=True):
-            medians = np.array([each.median for each in some])[rows]
-            if name == "machines" or medians.any():
-                found.append((name, medians, np.array([each.spread for each in some])[rows]))
-        return found
-
-    @cached_property
-    def _server_waits(self) -> tuple[Floats, Floats]:
-        """Median and spread (log) of what one waits for one machine of each of the servers' kinds."""
-        kinds, rows = self._offers_by_kind(self.servers)
-        waits = [self._wait(offer) for offer in kinds]
-        return np.array([w.median for w in waits])[rows], np.array([w.spread for w in waits])[rows]
-
-    @cached_property
-    def server_kinds(self) -> NDArray[np.int_]:
-        """Numbers of the servers' machines for which one waits alike."""
-        return joined(*map(codes, self._server_waits)) if len(self.servers) else np.zeros(0, dtype=int)
-
-    def _offers_by_kind(self, machines: Machines) -> tuple[list[Offer], NDArray[np.int_]]:
-        """One offer of each type in each region, and which of them each machine is."""
-        here = [self.offers[index] for index in machines.index.tolist()]
-        kinds = {(o.provider, o.region, o.instance_type): o for o in here}
-        numbers = {kind: number for number, kind in enumerate(kinds)}
-        rows = [numbers[o.provider, o.region, o.instance_type] for o in here]
-        return list(kinds.values()), np.array(rows, dtype=int)
-
-    def _wait(self, offer: Offer) -> LogNormal:
-        """For one machine."""
-        if self.workload.is_warm:
-            return NOTHING
-        prior = capabilities_of(offer.provider).provisioning_s
-        name = measured_name(offer.provider, offer.instance_type)
-        return machines_belief(prior, self.waited, offer.provider, name, offer.vcpus)
-
-    @cached_property
-    def _once_kinds(self) -> NDArray[np.int_]:
-        """(k,) numbers of machines for which all of that is alike."""
-        return joined(*(codes(each) for _, *both in self._once for each in both))
 
     def shapes(self, some: Candidates) -> Shapes:
         """The candidates as the step-time model sees them."""
@@ -504,7 +413,7 @@ class Timing:
     @cached_property
     def kinds(self) -> NDArray[np.int_]:
         """(k,) numbers of machines that compute alike, and for which one waits alike."""
-        return joined(self._speeds, self._once_kinds, *map(codes, self._starts))
+        return joined(self._speeds, self.once.kinds, *map(codes, self._starts))
 
     @cached_property
     def _bill(self) -> Bill:

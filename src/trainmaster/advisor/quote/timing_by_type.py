@@ -119,7 +119,7 @@ class TimingByType:
         first = self.parts[0]
         kinds = np.array([timing.kinds for timing in self.parts])[self.part, np.arange(len(self.part))]
         kinds = joined(self.part, kinds)
-        return alike(some, first.machines, first.servers, kinds, first.server_kinds, alone=alone)
+        return alike(some, first.machines, first.servers, kinds, first.once.server_kinds, alone=alone)
 
     def rate(self, some: Candidates) -> Floats:
         """(m,) Mbit/s between the machines; NaN if unknown."""
