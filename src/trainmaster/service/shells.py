@@ -169,9 +169,7 @@ def find_shell(
     row = service.database.run_row(run)
     if capabilities_of(row["provider"]).is_here:
         shell = environ.get("SHELL") or "/bin/bash"
-        known = members_of(service, run)
-        if member is not None and member not in known:
-            raise NotFoundError(f"{run} has no member {member!r}", f"It has {', '.join(sorted(known))}.")
+        check_member(service, run, member)
         code = service.home_of(run).code_directory(run)
         if not code.is_dir():
             raise NotFoundError(f"the working copy of {run} is gone: {code}", "It was removed by somebody.")
@@ -299,6 +297,16 @@ def members_of(service: Service, run: str) -> set[str]:
 
     found = experiments_in_all_sizes(service.database, run)
     return {f"{role}-{index}" for each in found for role, index in member_names(each)}
+
+
+def check_member(service: Service, run: str, member: str | None) -> None:
+    """Refuse what is no member of a run.
+
+    Raises:
+        NotFoundError: there is none of that name; with those that there are.
+    """
+    if member is not None and member not in (known := members_of(service, run)):
+        raise NotFoundError(f"{run} has no member {member!r}", f"It has {', '.join(sorted(known))}.")
 
 
 def _awaited(

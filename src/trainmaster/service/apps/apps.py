@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.db import apps as rows
 from trainmaster.db.leases import is_alive
 from trainmaster.db.rows import columns
-from trainmaster.service.shells import members_of
+from trainmaster.service.shells import check_member
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.access import digest_of
 from trainmaster.service.users.caller import Caller, Credential, ForbiddenError
@@ -140,10 +140,7 @@ class Apps:
             raise UsageError(f"{port} is no port", f"Give a number from 1 to {_MAX_PORT}.")
         if row["state"] == State.DONE:
             raise UsageError(f"{row['id']} is over", "Ports of its members are open while it runs.")
-        if member is not None and member not in (known := members_of(self._service, row["id"])):
-            raise NotFoundError(
-                f"{row['id']} has no member {member!r}", f"It has {', '.join(sorted(known))}."
-            )
+        check_member(self._service, row["id"], member)
         self._service.files_of(row["id"])
         return self._opened(
             PORT, [row["id"]], row["team"],

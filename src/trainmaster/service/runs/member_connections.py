@@ -20,9 +20,9 @@ from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.runs.known_nodes import KnownNodes
 from trainmaster.service.runs.member_commands import MemberCommand, Terminal
 from trainmaster.service.service import Service
-from trainmaster.service.shells import SshWay, find_shell, find_way, members_of, processes_here
+from trainmaster.service.shells import SshWay, check_member, find_shell, find_way, processes_here
 from trainmaster.service.users.caller import TooOftenError
-from trainmaster.spec.errors import NotFoundError, NotListeningError, ProviderError, UsageError
+from trainmaster.spec.errors import NotListeningError, ProviderError, UsageError
 
 #: A machine that is on its way is waited for so long.
 PATIENCE_S: Final = 60.0
@@ -90,8 +90,7 @@ class MemberConnections:
         if not 1 <= port <= _MAX_PORT:
             raise UsageError(f"{port} is no port", f"Give a number from 1 to {_MAX_PORT}.")
         if capabilities_of(self._service.provider_of(run)).is_here:
-            if member is not None and member not in (known := members_of(self._service, run)):
-                raise NotFoundError(f"{run} has no member {member!r}", f"It has {', '.join(sorted(known))}.")
+            check_member(self._service, run, member)
             return _connected_here(run, member, port)
         way = self._way(run, member, patience_s)
         try:

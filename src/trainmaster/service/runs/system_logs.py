@@ -15,7 +15,7 @@ from trainmaster.executors.telemetry.masking import SecretMask
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.service import Service
-from trainmaster.service.shells import find_way, members_of
+from trainmaster.service.shells import check_member, find_way
 from trainmaster.spec.errors import NotFoundError, ProviderError
 
 #: For a login on top of what is asked.
@@ -51,8 +51,7 @@ def fetch_system_log(
     row = service.database.run_row(run)
     mask = _mask(service, row, environ)
     if capabilities_of(row["provider"]).is_here:
-        if member is not None and member not in (known := members_of(service, run)):
-            raise NotFoundError(f"{run} has no member {member!r}", f"It has {', '.join(sorted(known))}.")
+        check_member(service, run, member)
         machine, said = socket.gethostname(), said_here()
     else:
         machine, said = _asked(service, run, member, environ, is_for_others=is_for_others)
