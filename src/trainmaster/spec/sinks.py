@@ -11,15 +11,7 @@ _SECRET: Final = pattern(r"[A-Za-z_][A-Za-z0-9_]*", "write the name of a secret 
 _URL: Final = pattern(r"https?://[^\s@]+", "write a URL such as https://mlflow.example.org, without a login")
 
 
-class Sink(Noun):
-    """One of them."""
-
-    #: Keys that name secrets.
-    secret_keys: ClassVar[tuple[str, ...]] = ()
-    url: str
-
-
-class MlflowSink(Sink):
+class MlflowSink(Noun):
     """An MLflow server.
 
     Attributes:
@@ -29,7 +21,8 @@ class MlflowSink(Sink):
         login: name of the secret with ``USER:PASSWORD``.
     """
 
-    secret_keys = ("token", "login")
+    #: Keys that name secrets.
+    secret_keys: ClassVar[tuple[str, ...]] = ("token", "login")
     url: Annotated[str, Key("url", _URL, required="write the URL of the MLflow server")]
     experiment: Annotated[str, Key("experiment", text("write the name of an experiment"))] = ""
     token: Annotated[str, Key("token", _SECRET)] = ""
@@ -42,7 +35,7 @@ class MlflowSink(Sink):
             problems.add(node, path, "token and login; write one of them")
 
 
-class WandbSink(Sink):
+class WandbSink(Noun):
     """Weights & Biases.
 
     Attributes:
@@ -52,11 +45,15 @@ class WandbSink(Sink):
         url: of a server of one's own.
     """
 
-    secret_keys = ("key",)
+    #: See `MlflowSink`.
+    secret_keys: ClassVar[tuple[str, ...]] = ("key",)
     project: Annotated[str, Key("project", text("write the name of a project"))] = ""
     entity: Annotated[str, Key("entity", text("write the name of a user or team of W&B"))] = ""
     key: Annotated[str, Key("key", _SECRET)] = ""
     url: Annotated[str, Key("url", _URL)] = "https://api.wandb.ai"
+
+
+Sink = MlflowSink | WandbSink
 
 
 class Sinks(Noun):
