@@ -151,8 +151,8 @@ def searched(experiment: Mapping[str, Any]) -> str:
     return str(experiment["search"]["metric"])
 
 
-def quote_text(quote: dict[str, Any]) -> str:
-    """What was quoted for a run, and whether it was kept.
+def quote_text(quote: Mapping[str, Any], bill_usd: float = 0.0) -> str:
+    """What was quoted for a run, and whether it was kept; no quote counts what machines cost after its end.
 
     >>> interval = {"p5": 50, "p50": 60, "p95": 75}
     >>> free = dict.fromkeys(interval, 0)
@@ -163,18 +163,23 @@ def quote_text(quote: dict[str, Any]) -> str:
     'quote: 1 min (50 s to 1 min 15 s), $0: not kept (it cost more: $0.50)'
     >>> quote_text({**said, "kept": False, "actual": {"time_s": 80, "cost_usd": 3e-7}})
     'quote: 1 min (50 s to 1 min 15 s), $0: not kept (it took more: 1 min 20 s)'
+    >>> quote_text({**said, "kept": True, "actual": {"time_s": 60, "cost_usd": 0.0}}, bill_usd=0.5)
+    'quote: 1 min (50 s to 1 min 15 s), $0: kept ($0.50 of the bill came after its end)'
     """
     span, amount = span_text(quote["time_s"]), dollars_text(quote["cost_usd"])
     word = "quote" if quote["kind"] == "binding" else quote["kind"]
     end = {True: ": kept", False: ": not kept", None: ""}[quote["kept"]]
     if quote.get("ended_by_hand"):
         end = ": neither kept nor broken, as the run was ended by hand"
-    elif beyond := [
-        f"it {verb} {'less' if quote['kept'] else 'more'}: {text(quote['actual'][key])}"
-        for key, verb, text in (("time_s", "took", format_duration), ("cost_usd", "cost", dollars))
-        if quote.get("actual") and _is_beyond(quote[key], quote["actual"][key], is_less=quote["kept"])
-    ]:
-        end += f" ({', '.join(beyond)})"
+    elif actual := quote.get("actual"):
+        told = [
+            f"it {verb} {'less' if quote['kept'] else 'more'}: {text(actual[key])}"
+            for key, verb, text in (("time_s", "took", format_duration), ("cost_usd", "cost", dollars))
+            if _is_beyond(quote[key], actual[key], is_less=quote["kept"])
+        ]
+        if (later_usd := bill_usd - actual["cost_usd"]) > QUOTE_RESOLUTION:
+            told.append(f"{dollars(later_usd)} of the bill came after its end")
+        end += f" ({', '.join(told)})" * bool(told)
     return f"{word}: {span}, {amount}{end}"
 
 

@@ -200,7 +200,7 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
     if "kept_usd" in summary:
         show(f"  and {bill(summary['kept_usd'])} for the machines that it keeps warm, until now")
     if "quote" in summary:
-        show(f"  {quote_text(summary['quote'])}")
+        show(f"  {quote_text(summary['quote'], summary['cost_usd'])}")
     if phases := phases_text(summary):
         show(f"  phases: {phases}")
     if start := summary.get("workflow"):

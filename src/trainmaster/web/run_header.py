@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from trainmaster.service.runs.highlights import TaskLine
 from trainmaster.spec.states import EndReason
+from trainmaster.spec.units import QUOTE_RESOLUTION
 from trainmaster.web.rendering import duration, usd
 
 #: Of less than this share, and in less time, nothing is said of the rest: starting is slow.
@@ -152,10 +153,13 @@ class RunHeader:
             if is_paid:
                 interval += f", {usd(cost['p5'])} to {usd(cost['p95'])}"
             said = f"quote {interval}: {'beyond it' if is_beyond else kept}"
+            judged_usd = (quoted.get("actual") or {}).get("cost_usd", status["cost_usd"])
+            if is_over and status["cost_usd"] - judged_usd > QUOTE_RESOLUTION:
+                said += f"; {usd(status['cost_usd'] - judged_usd)} of the bill came after its end"
         waits = "queued" in status or not status.get("driver")
         bar = None if is_over or waits else _bar(work_s, left_s, share, time_s)
         of_one = next(iter(steps.values())) if len(steps) == 1 and _total(status) == 1 else None
-        is_beyond = is_beyond or said.endswith("not kept")
+        is_beyond = is_beyond or bool(is_over and quoted and quoted["kept"] is False)
         phase, is_late = ("", False) if is_over else _phase(status.get("phases", {}))
         told = list(status.get("phases", {}).items())[:_MOST_BARS]
         parts = {name: phase_parts(lines) for name, lines in told if lines}

@@ -50,6 +50,18 @@ def test_what_just_began_is_not_extrapolated():
     assert RunHeader.of(status(60.0, quote=False), {"train": 2000}, [line(1)]).left_s is None
 
 
+def test_what_machines_cost_after_the_end_is_said_beside_a_quote_that_does_not_count_it():
+    def said(**cost):
+        over = status(70.0, cost={"p5": 0.1, "p50": 0.2, "p95": 0.4}, state="DONE", kept=True)
+        over["quote"]["actual"] = {"time_s": 70.0, **cost}
+        return RunHeader.of(over, {"train": 100}, [])
+
+    warm = said(cost_usd=0.3)
+    assert warm.quote.endswith(": kept; $0.20 of the bill came after its end")
+    assert not warm.is_beyond
+    assert said(cost_usd=0.5).quote.endswith(": kept")
+
+
 @pytest.mark.parametrize(
     ("seconds", "more", "said", "is_beyond"),
     [
