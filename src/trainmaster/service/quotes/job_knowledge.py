@@ -76,6 +76,23 @@ def has_unknown_length(experiment: Experiment) -> bool:
     return experiment.distributed is not None and not Workload.of(experiment, 0).has_length
 
 
+def has_length(experiment: Experiment, known: Knowledge) -> bool:
+    """Whether it is known how long it trains: by its recipe, or by what was measured."""
+    from trainmaster.advisor.market.workload import Workload
+
+    if known.model is None or Workload.of(experiment, 0).has_length:
+        return True
+    return known.duration_s is not None
+
+
+def no_length(experiment: str) -> UsageError:
+    """The recipe gives no length of the training: steps, epochs or examples."""
+    return UsageError(
+        f"experiments.{experiment}: how long it trains is unknown",
+        "Set `steps`, or `epochs` with `examples` and `batch`; or run it once to its end.",
+    )
+
+
 class JobKnowledge:
     """Of the jobs of recipes.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.advisor.market.memory_floor import Memory
 from trainmaster.advisor.market.phases import Waited
 from trainmaster.advisor.market.workload import Workload
-from trainmaster.advisor.model.measurement import SeenCurve
 from trainmaster.advisor.quote.quote import ClusterShape, Quote, QuotedQueue, Rented
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.db import queries
@@ -34,8 +33,10 @@ from trainmaster.service.quotes.job_knowledge import (
     NO_END,
     OF_A_PERSON,
     JobKnowledge,
+    has_length,
     has_unknown_length,
     is_elsewhere,
+    no_length,
 )
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.quotes.other_jobs import other_jobs_s, others_words
@@ -44,7 +45,7 @@ from trainmaster.service.quotes.phase_records import phases_of, waited_for
 from trainmaster.service.quotes.prices import Prices
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
 from trainmaster.service.quotes.quote_record import limit_notes, run_end_s
-from trainmaster.service.quotes.worker_counts import allowed_workers, with_workers, workload_of
+from trainmaster.service.quotes.worker_counts import allowed_workers, quoted_workload, with_workers
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import ProviderError, UsageError
@@ -164,7 +165,7 @@ class Quoter:
         phases = phases_of(self._service, recipe, environ, load=load)
         for name in (name for name in missing if recipe.experiments[name].serve is None):
             experiment = recipe.experiments[name]
-            workload, workers = _workload(recipe, experiment, options), allowed_workers(experiment)[0]
+            workload, workers = quoted_workload(recipe, experiment, options), allowed_workers(experiment)[0]
             best = _cheapest(workload, market)
             apart = market.has_server_machines(workload)
             servers = Rented.of(best, workload.servers) if apart else None
@@ -223,7 +224,7 @@ class Quoter:
             if name in points:
                 wanted[name] = points[name] | {"provider": recipe.provider}
                 continue
-            workload = _workload(recipe, recipe.experiments[name], options)
+            workload = quoted_workload(recipe, recipe.experiments[name], options)
             best = _cheapest(workload, market)
             wanted[name] = {
                 "workers": [best.instance_type],
@@ -255,7 +256,7 @@ class Quoter:
         builder = self._builder(recipe, catalogue)
         known = self._jobs.known(recipe, recipe.experiments, builder)
         for name, found in known.items():
-            if not _has_length(recipe.experiments[name], found):
+            if not has_length(recipe.experiments[name], found):
                 return None, no_length(name).args[0]
         if all(each.serve is not None for each in recipe.experiments.values()):
             return None, "a service has no end"
@@ -416,7 +417,7 @@ class Quoter:
         from trainmaster.advisor.quote.quoting import Subject
 
         experiment = recipe.experiments[name]
-        workload = _workload(recipe, experiment, options, known.curves, self._jobs.plays.get(name, ()))
+        workload = quoted_workload(recipe, experiment, options, known.curves, self._jobs.plays.get(name, ()))
         if known.model is not None and not workload.has_length:
             whole = known.as_whole_tasks()
             if whole is None:
@@ -493,7 +494,7 @@ class Quoter:
             time_weight=recipe.objective.time or 1.0,
             cost_weight=recipe.objective.cost if recipe.objective.time else 0.0,
         )
-        workloads = [_workload(recipe, e, options) for e in recipe.experiments.values()]
+        workloads = [quoted_workload(recipe, e, options) for e in recipe.experiments.values()]
         history = {}
         if options.policy == "lookup" and options.measurements is not None:
             own = OwnPoints.read(options.measurements, recipe, with_shipped(catalogue), may_fail=True)
@@ -548,38 +549,9 @@ class Quoter:
                 servers_for(workload, market)
 
 
-def no_length(experiment: str) -> UsageError:
-    """The recipe gives no length of the training: steps, epochs or examples."""
-    return UsageError(
-        f"experiments.{experiment}: how long it trains is unknown",
-        "Set `steps`, or `epochs` with `examples` and `batch`; or run it once to its end.",
-    )
-
-
 def _untold(quote: Quote, name: str) -> bool:
     """Whether an experiment's quote does not say when its target is reached."""
     return name not in quote.experiments or quote.experiments[name].target is None
-
-
-def _has_length(experiment: Experiment, known: Knowledge) -> bool:
-    if known.model is None or Workload.of(experiment, 0).has_length:
-        return True
-    return known.duration_s is not None
-
-
-def _workload(
-    recipe: Recipe,
-    experiment: Experiment,
-    options: QuoteOptions,
-    curves: Sequence[SeenCurve] = (),
-    plays: Sequence[Sequence[float]] = (),
-) -> Workload:
-    found = workload_of(experiment, recipe.seed, options.max_workers, curves=curves, plays=plays)
-    if (share := options.shares.get(experiment.name)) is not None:
-        tasks = found.tasks if share.tasks is None else share.tasks
-        plays = found.plays if tasks == found.tasks else ()
-        found = replace(found, machines=share.machines, tasks=tasks, plays=plays)
-    return found if options.latency_ms is None else replace(found, latency_ms=options.latency_ms)
 
 
 def _cheapest(workload: Workload, market: Market) -> Offer:

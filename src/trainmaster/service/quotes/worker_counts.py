@@ -14,6 +14,7 @@ from trainmaster.spec.objective import Objective
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
+    from trainmaster.service.quotes.quote_options import QuoteOptions
 
 #: How much the share of a sweep that a pruner lets train differs from what is expected (log): early values do
 #: not quite tell which trials are better.
@@ -56,6 +57,33 @@ def workload_of(
     all_plays = with_seen(shares_by_order(pruner, found.tasks, steps, at_once), plays)
     share, spread = share_trained(pruner, all_plays), _PRUNED_SPREAD / (1 + len(plays))
     return replace(found, trained=LogNormal(share, spread), plays=all_plays) if share < 1 else found
+
+
+def quoted_workload(
+    recipe: Recipe,
+    experiment: Experiment,
+    options: QuoteOptions,
+    curves: Sequence[SeenCurve] = (),
+    plays: Sequence[Sequence[float]] = (),
+) -> Workload:
+    """The same as it is to be quoted: of one of several places, with the latency of its machines.
+
+    Args:
+        recipe: of the run.
+        experiment: one of it.
+        options: of the quote.
+        curves: see `workload_of`.
+        plays: see `workload_of`.
+
+    Raises:
+        UsageError: see `workload_of`.
+    """
+    found = workload_of(experiment, recipe.seed, options.max_workers, curves=curves, plays=plays)
+    if (share := options.shares.get(experiment.name)) is not None:
+        tasks = found.tasks if share.tasks is None else share.tasks
+        plays = found.plays if tasks == found.tasks else ()
+        found = replace(found, machines=share.machines, tasks=tasks, plays=plays)
+    return found if options.latency_ms is None else replace(found, latency_ms=options.latency_ms)
 
 
 def allowed_workers(experiment: Experiment) -> list[int]:
