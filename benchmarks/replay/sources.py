@@ -195,7 +195,7 @@ def learnt_without(source: str, jobs: dict[str, list[Point]], simulated: list[Ca
         )
         weight /= weight.mean()
         learnt = Learnt.of(
-            kind, [columns_of(p) for _, p in named], hand_set(kind), weight, rounds=4, pseudo=8.0
+            [columns_of(p) for _, p in named], hand_set(kind), weight, rounds=4, pseudo=8.0
         ).priors(np.ones(len(named)))
         found[kind] = tuple(replace(prior, grid=doubted(prior.grid)) for prior in learnt)
     return found

@@ -78,7 +78,7 @@ class Experience:
         if not jobs.keys() - {self.skipped}:
             return shipped(kind)
         if kind not in self._learnt:
-            self._learnt[kind] = Learnt.of(kind, list(jobs.values()), shipped(kind))
+            self._learnt[kind] = Learnt.of(list(jobs.values()), shipped(kind))
         return self._learnt[kind].priors(np.array([name != self.skipped for name in jobs]))
 
 
@@ -102,7 +102,6 @@ class Learnt:
     @classmethod
     def of(
         cls,
-        kind: int,
         jobs: Sequence[Job],
         start: tuple[Prior, ...],
         weight: Floats | None = None,
@@ -112,8 +111,7 @@ class Learnt:
         """Learn from jobs.
 
         Args:
-            kind: of all jobs.
-            jobs: of many rows, some at random count.
+            jobs: of one kind; of many rows, some at random count.
             start: what was believed before.
             weight: (J,) of the jobs; None is one each.
             rounds: of expectation and maximisation.
