@@ -255,6 +255,9 @@ def test_machines_that_are_warm_are_not_waited_for():
     ]
     assert cold.time_s.p50 - warm.time_s.p50 == pytest.approx(90, rel=0.2)
     assert cold.cost_usd.p50 > warm.cost_usd.p50
+    short = training(most=1, is_warm=True, epochs=1, examples=2560)
+    cost_usd = make_quote([short], market(V100), QuoteLimits()).main.cost_usd
+    assert cost_usd.p50 < 0.5 * 3.06 / 60, "the minute that is billed at least was paid by who kept it"
 
 
 def test_a_setup_that_was_made_on_such_machines_is_there_while_these_are_warm():

@@ -66,7 +66,8 @@ class Bill:
     def _rent_usd(self, time_s: Floats, some: Candidates, *, at_most: bool = False) -> Floats:
         def rent(machines: Machines, which: NDArray[np.int_], count: Floats) -> Floats:
             price = self._most_usd_per_hour[machines.index[which]] if at_most else machines.price[which]
-            return _billed(time_s, machines, which) * (price * count / 3600)
+            least = 0.0 if self.workload.is_warm else machines.minimum[which]  # who kept them has paid it
+            return _billed(time_s, machines.quantum[which], least) * (price * count / 3600)
 
         cost = rent(self.machines, some.machine, some.machines)
         if len(self.servers) and (some.server >= 0).any():
@@ -94,10 +95,10 @@ class Bill:
         return np.array([capabilities_of(offer.provider).billing.egress_usd_per_gb for offer in offers])
 
 
-def _billed(time_s: Floats, machines: Machines, which: NDArray[np.int_]) -> Floats:
+def _billed(time_s: Floats, quantum: Floats, minimum: Floats | float) -> Floats:
     """Seconds on the bill: at least the minimum, rounded up to the quantum."""
-    quantum = np.maximum(machines.quantum[which], 1e-3)
-    return np.ceil(np.maximum(time_s, machines.minimum[which]) / quantum) * quantum
+    quantum = np.maximum(quantum, 1e-3)
+    return np.asarray(np.ceil(np.maximum(time_s, minimum) / quantum) * quantum, dtype=float)
 
 
 def ancestors(after: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
