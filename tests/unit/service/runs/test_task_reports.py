@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from bisect import bisect_left
 from itertools import pairwise
 
 import pytest
@@ -152,9 +153,10 @@ def test_a_thinned_curve_is_true_in_every_column_of_a_picture(shape, count, colu
     edges = [steps[0] + (steps[-1] - steps[0]) * at / columns for at in range(columns + 1)]
     edges[-1] += 1
     for left, right in pairwise(edges):
-        mine, its = ([y for x, y in each if left <= x < right and math.isfinite(y)] for each in (drawn, seen))
+        here = [each[bisect_left(each, (left,)) : bisect_left(each, (right,))] for each in (drawn, seen)]
+        mine, its = ([y for _, y in each if math.isfinite(y)] for each in here)
         assert (min(mine, default=0), max(mine, default=0)) == (min(its, default=0), max(its, default=0))
-        none = [x for x, y in seen if left <= x < right and math.isnan(y)]
+        none = [x for x, y in here[1] if math.isnan(y)]
         assert not none or mine or min(none) in bad
     last = max(at for at, value in enumerate(values) if math.isfinite(value))
     assert last + 1 == count or steps[last + 1] in bad, "from where on all are none"
