@@ -1,12 +1,13 @@
-"""What our providers add to the own time of a Slurm, a Ray and an OpenStack, beside their own clients.
+"""What our providers add to the own time of a Slurm, a Kubernetes, a Ray and an OpenStack.
 
-Both ways take turns in one run: on a real Slurm of 8 nodes (`sbatch` of a job whose steps hold each node,
-seen to run by `squeue`, `scancel` until it is gone), on a real Ray of 3 (a placement group with an actor in
-each bundle, asked once, removed), or on a real Nova for 8 servers (one POST, GET until all are ACTIVE, DELETE
-of each until none is listed), whose machines do not boot. Ours is what a cluster's loop calls. Then, but on
-Nova, a run is kept warm: how long the next one takes, from the command until the first line of its task, and
-how much memory a supervisor has.
-`python benchmarks/place_overhead.py --place slurm` (or `ray`, `openstack`); as root.
+Beside their own clients, both ways take turns in one run: on a real Slurm of 8 nodes (`sbatch` of a job
+whose steps hold each node, seen to run by `squeue`, `scancel` until it is gone), on a real Kubernetes of 2
+nodes (8 pods: POST of the same manifests, GET until all run, DELETE of each until none is listed), on a real
+Ray of 3 (a placement group with an actor in each bundle, asked once, removed), or on a real Nova for 8
+servers (one POST, GET until all are ACTIVE, DELETE of each until none is listed), whose machines do not boot.
+Ours is what a cluster's loop calls. Then, but on Nova, a run is kept warm: how long the next one takes, from
+the command until the first line of its task, and how much memory a supervisor has.
+`python benchmarks/place_overhead.py --place slurm` (or `kubernetes`, `ray`, `openstack`); as root.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import ssl
 import subprocess
 import tempfile
 import time
@@ -22,13 +24,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 from common import TRAINMASTER, machine, options, spread
 
 from trainmaster.providers.base import Node, NodeRequest, NodeState, Provider, ProviderPlace
+from trainmaster.providers.kubernetes.manifests import UNTIL
+from trainmaster.providers.kubernetes.provider import kubernetes_provider
 from trainmaster.providers.openstack.provider import openstack_provider
 from trainmaster.providers.ray.provider import ray_provider
 from trainmaster.providers.slurm.provider import slurm_provider
+from trainmaster.testing.private_kubernetes import NAMESPACE, PrivateKubernetes
 from trainmaster.testing.private_nova import PrivateNova, installed
 from trainmaster.testing.private_ray import PrivateRay
 from trainmaster.testing.private_slurm import PrivateSlurm
@@ -125,6 +131,40 @@ def _servers(nova: PrivateNova) -> list[dict[str, Any]]:
     return found
 
 
+def bare_kubernetes(kubernetes: PrivateKubernetes, provider: Provider, count: int) -> tuple[float, float]:
+    """The same of pods, as our provider would have them but for the time until which they are wanted."""
+    request = NodeRequest("worker", count, "m", token="bare")
+    manifests: list[dict[str, Any]] = [each["parameters"] for each in provider.dry_run("bare", [request])]
+    for each in manifests:
+        del each["metadata"]["annotations"][UNTIL]
+    user = json.loads(kubernetes.kubeconfig.read_text())
+    cluster, token = user["clusters"][0]["cluster"], user["users"][0]["user"]["token"]
+    with httpx.Client(
+        base_url=f"{cluster['server']}/api/v1/namespaces/{NAMESPACE}/",
+        headers={"Authorization": f"Bearer {token}"},
+        verify=ssl.create_default_context(cafile=cluster["certificate-authority"]),
+        timeout=60.0,
+    ) as client:
+
+        def phases() -> list[str]:
+            found = client.get("pods").raise_for_status().json()["items"]
+            return [each["status"]["phase"] for each in found]
+
+        began = time.perf_counter()
+        for each in manifests:
+            client.post("pods", json=each).raise_for_status()
+        until(lambda: phases().count("Running") == count)
+        ready = time.perf_counter()
+        for each in manifests:
+            client.delete(f"pods/{each['metadata']['name']}", params={"gracePeriodSeconds": "1"})
+        until(lambda: not phases())
+        return ready - began, time.perf_counter() - ready
+
+
+def _no_pods(kubernetes: PrivateKubernetes) -> bool:
+    return not kubernetes.api.all("pods")
+
+
 def ours(
     provider: Provider,
     count: int,
@@ -187,6 +227,15 @@ def slurm_place(root: Path) -> Iterator[tuple[PrivateSlurm, dict[str, str]]]:
 
 
 @contextlib.contextmanager
+def kubernetes_place(root: Path) -> Iterator[tuple[PrivateKubernetes, dict[str, str]]]:
+    """The same of a Kubernetes, two nodes of which have room for eight pods."""
+    with PrivateKubernetes.installed(2) as kubernetes:
+        lines = 'image: work:lab\nvolumes: {/usr: "/usr:ro"}\nmachines:\n  m: {cpus: 0.1, memory: 300MB}\n'
+        (root / "kubernetes.yaml").write_text(lines)
+        yield kubernetes, {"KUBECONFIG": str(kubernetes.kubeconfig)}
+
+
+@contextlib.contextmanager
 def ray_place(root: Path) -> Iterator[tuple[PrivateRay, dict[str, str]]]:
     """The same of a Ray."""
     with PrivateRay(3) as ray:
@@ -208,6 +257,7 @@ def openstack_place(root: Path) -> Iterator[tuple[PrivateNova, dict[str, str]]]:
 #: A place, and our provider of it.
 PLACES: dict[str, tuple[Any, Callable[[ProviderPlace], Provider]]] = {
     "slurm": (slurm_place, slurm_provider),
+    "kubernetes": (kubernetes_place, kubernetes_provider),
     "ray": (ray_place, ray_provider),
     "openstack": (openstack_place, openstack_provider),
 }
@@ -228,6 +278,9 @@ def main() -> None:
             if isinstance(private, PrivateSlurm):
                 is_free = partial(_is_free, private)
                 rows.append((bare_slurm(private, 8), ours(provider, 8, number, is_free)))
+            elif isinstance(private, PrivateKubernetes):
+                own = bare_kubernetes(private, provider, 8)
+                rows.append((own, ours(provider, 8, number, partial(_no_pods, private))))
             elif isinstance(private, PrivateNova):
                 gone = partial(lambda nova: not _servers(nova), private)
                 rows.append((bare_openstack(private, 8), ours(provider, 8, number, gone, FLAVOR)))
