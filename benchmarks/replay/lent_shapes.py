@@ -3,7 +3,7 @@
     python benchmarks/replay/lent_shapes.py [--every 3] [--doubts 0.45]
 
 Of the second machine one worker with one batch is seen, and rows of one node with other batches are asked.
-The first one lends what it has of one node: as it is, and as if it were 0.3 and 3 times as slow as it is.
+The first one lends what it has of one node, and once more with times 0.3 and 3 times as long.
 """
 
 from __future__ import annotations
