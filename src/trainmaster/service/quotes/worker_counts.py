@@ -66,7 +66,7 @@ def quoted_workload(
     curves: Sequence[SeenCurve] = (),
     plays: Sequence[Sequence[float]] = (),
 ) -> Workload:
-    """The same as it is to be quoted: of one of several places, with the latency of its machines.
+    """The same, as quotes are made for it: of one of several places, with the latency of its machines.
 
     Args:
         recipe: of the run.
