@@ -2,11 +2,9 @@
 
 import json
 import os
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from database_nouns import new_run
 
 from trainmaster.advisor.market.load import LoadCorrection
 from trainmaster.control.decide.effects import PhaseDuration
@@ -35,7 +33,7 @@ def accepted():
 
     def accept(database, run):
         new = AcceptedRun(run, "job", "{}", "/recipe.yaml", "lab", "/code", "file:///store", [("main", 1)])
-        database.create_run(new, 1.0)
+        return database.create_run(new, 1.0)
 
     return accept
 
@@ -116,10 +114,10 @@ def test_a_wait_is_that_of_the_smallest_machine(database, monkeypatch):
     assert blind.offer == "lab:large"
 
 
-def test_a_wait_is_at_the_load_of_the_run_that_waited_whoever_found_its_machines_warm(database):
+def test_a_wait_is_at_the_load_of_the_run_that_waited_whoever_found_its_machines_warm(database, accepted):
     machine = {"rental": {"instance_type": "large"}, "has_joined": True}
     data = {"asked_at": 0.0, "machines": [machine], "plan": {"name": "main", "roles": []}}
-    lease = database.create_run(replace(new_run(), id="taker"), 1.0)
+    lease = accepted(database, "taker")
     cluster = ClusterRow("busy.main", "lab", "home", "ACTIVE", json.dumps(data), waited_s=26.0)
     database.put_cluster(lease, cluster, 1.0)
     (known,) = waited_for(database, "lab", load=HomeLoad(0.0))
