@@ -254,3 +254,12 @@ def test_what_was_closed_before_it_begins_does_not(tmp_path: Path) -> None:
     process._work["other"].close()
     process._held.close()
     assert not (tmp_path / "begun").exists()
+
+
+def test_a_keeper_that_holds_nothing_yet_has_the_lease_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver may be killed before it asks it for machines."""
+    ray = MagicMock()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    Guest("").keep("k", "n", "", "", 30.0)
+    actor = ray.remote.return_value.options.return_value.remote.return_value
+    actor.renew.remote.assert_called_once_with(0.0, 30.0)

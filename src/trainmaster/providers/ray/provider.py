@@ -237,7 +237,7 @@ class RayProvider(LedgerProvider):
         keeper = self._keeper(known.cluster)
         known = known.with_requests(*map(AskedMachines.of, requests))
         self._memory.put(known)
-        self._proxy.ask("keep", keeper, self._namespace, KEPT_VARIABLES, self._root)
+        self._proxy.ask("keep", keeper, self._namespace, KEPT_VARIABLES, self._root, lease_s)
         seen = self._proxy.call(self._namespace, keeper, "take", parts, until, lease_s)
         self._memory.put(self._updated(known, seen["seats"]))
 

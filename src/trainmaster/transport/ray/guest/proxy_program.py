@@ -410,8 +410,8 @@ class Guest:
             ray.kill(look)
         return {"now": time.time(), "nodes": seen}
 
-    def keep(self, name: str, namespace: str, kept: str, shared: str) -> None:
-        """Have a keeper."""
+    def keep(self, name: str, namespace: str, kept: str, shared: str, lease_s: float) -> None:
+        """Have a keeper, which ends after its lease if nothing is asked of it."""
         import ray
 
         options = {"name": name, "namespace": namespace, "lifetime": "detached", "get_if_exists": True}
@@ -419,7 +419,7 @@ class Guest:
             **options, num_cpus=0, resources=_HEAD, max_restarts=0, max_concurrency=_CALLS
         )
         actor = made.remote(name, namespace, self._node_process, kept, shared)
-        ray.get(actor.renew.remote(0.0, 600.0), timeout=50)
+        ray.get(actor.renew.remote(0.0, lease_s), timeout=50)
 
     def names(self, namespace: str) -> list[str]:
         """Of actors that are there."""
