@@ -148,7 +148,11 @@ def finish(client: ClientProtocol, run: str, *, as_json: bool) -> int:
     if "quote" in summary:
         say(quote_text(summary["quote"]))
     if summary["reason"] == EndReason.BUDGET:
-        say(f"`trainmaster resume {run} --total USD` goes on with more money, from its newest checkpoints")
+        # In the words of `Allowance`: then a larger cap is no more money.
+        is_month = "month's budget" in summary.get("message", "")
+        how = f"{run}` goes on" if is_month else f"{run} --total USD` goes on with more money"
+        when = ", once the month has money again" if is_month else ""
+        say(f"`trainmaster resume {how}, from its newest checkpoints{when}")
     elif summary["reason"] not in (EndReason.SUCCEEDED, EndReason.CANCELLED):
         say(
             f"`trainmaster logs {run}` shows what the tasks wrote. `trainmaster resume {run}` tries again "

@@ -42,9 +42,18 @@ def test_tasks_that_failed_are_not_done():
     ]
 
 
-@pytest.mark.parametrize(("reason", "said"), [("BUDGET", "--total USD"), ("OOM", "a new `trainmaster run`")])
-def test_the_end_of_a_run_says_how_to_go_on(capsys, reason, said):
-    summary = {"experiments": {}, "reason": reason, "seconds": 9.0, "cost_usd": 0.5, "models": []}
+@pytest.mark.parametrize(
+    ("reason", "message", "said"),
+    [
+        ("BUDGET", "it may cost $2.00", "--total USD` goes on with more money"),
+        ("BUDGET", "of the month's budget there were only $2.00 for it; it has cost", "resume r` goes on, "),
+        ("OOM", "", "a new `trainmaster run`"),
+    ],
+)
+def test_the_end_of_a_run_says_how_to_go_on(capsys, reason, message, said):
+    """No cap of its own gives a run more of the month's money."""
+    summary = {"experiments": {}, "reason": reason, "message": message, "seconds": 9.0, "cost_usd": 0.5}
+    summary["models"] = []
     client = SimpleNamespace(
         status=lambda _: SimpleNamespace(json=summary), highlights=lambda _: SimpleNamespace(without_model=())
     )

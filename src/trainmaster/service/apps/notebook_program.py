@@ -117,9 +117,10 @@ def _below(top: Path) -> Iterator[Path]:
 
 
 def _leads_out(link: Path, top: Path) -> bool:
+    if not link.is_symlink():  # most files: what they lead to takes a look at each folder above them
+        return False
     # Not `resolve`, which refuses links that go in circles.
-    end = Path(os.path.realpath(link))
-    return link.is_symlink() and (link.readlink().is_absolute() or top not in end.parents)
+    return link.readlink().is_absolute() or top not in Path(os.path.realpath(link)).parents
 
 
 def _seen(path: Path) -> tuple[int, int, int] | None:

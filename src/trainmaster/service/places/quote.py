@@ -202,6 +202,7 @@ def _together(recipe: Recipe, parts: Sequence[_QuotedPart], rows: tuple[PlaceRow
     quoted = {name for part in parts for name in part.recipe.experiments}
     alone = [f"{name} is not in this quote: {NO_END}" for name in services if name not in quoted]
     prices = [one.cluster.usd_per_hour for one in found.values()]
+    end_usd = 0.0 if cost_usd is None else _end_usd(recipe, parts)
     wanted: dict[str, Any] = {}
     for part in parts:
         wanted = {**part.quote.to_measure, **wanted}
@@ -213,10 +214,11 @@ def _together(recipe: Recipe, parts: Sequence[_QuotedPart], rows: tuple[PlaceRow
         catalogue=", ".join(dict.fromkeys(each.catalogue for each in costing if each.catalogue)),
         as_of=min((each.as_of for each in costing if each.as_of), default=""),
         not_quoted={name: why for name, why in missing.items() if name not in spans},
-        notes=(*limit_notes(recipe, time_s, cost_usd, _end_usd(recipe, parts)), *_notes(parts), *alone),
+        notes=(*limit_notes(recipe, time_s, cost_usd, end_usd), *_notes(parts), *alone),
         to_measure=wanted,
         places=rows,
         unknown=_unknown(recipe, [part.quote for part in parts], prices),
+        end_usd=end_usd,
     )
 
 

@@ -177,6 +177,23 @@ def test_links_that_lead_elsewhere_go_at_its_end(ran, tmp_path):
     assert (tmp_path / "photos" / "a.jpg").exists()
 
 
+def test_only_links_are_followed_to_where_they_lead(ran, tmp_path, monkeypatch):
+    """To look is slow, and an environment has a hundred thousand files."""
+    looked, look = [], os.path.realpath
+    monkeypatch.setattr(
+        os.path, "realpath", lambda path, **more: looked.append(str(path)) or look(path, **more)
+    )
+
+    def write():
+        (tmp_path / "output" / "many").mkdir()
+        for name in "abc":
+            (tmp_path / "output" / "many" / name).touch()
+        (tmp_path / "output" / "link").symlink_to("many")
+
+    ran(write)
+    assert {Path(path).name for path in looked} <= {"link", "output", "kept"}
+
+
 def test_what_is_written_is_kept_meanwhile_and_the_next_attempt_begins_with_it(ran, tmp_path):
     output, kept = tmp_path / "output", tmp_path / "kept"
     (tmp_path / "photos").mkdir()

@@ -140,6 +140,7 @@ def test_what_it_tells_goes_to_scripts_and_back(service: Service, monkeypatch: p
     again = [PlaceRow.of(each) for each in told["places"]]
     assert [each.cells for each in again] == [each.cells for each in made.places]
     assert told["total"]["time_s"]["p50"] == 210.0
+    assert told["total"]["end_usd"] > 0.03, "what the page agrees to has it"
     assert made.places[0].cells[-1] == "taken: 3 tasks of train"
     assert made.places[1].cells[-1] == "taken: 3 tasks of train; waits 30 s in its queue"
 
