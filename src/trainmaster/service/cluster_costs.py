@@ -72,7 +72,8 @@ class ClusterFacts:
     def beside(self) -> dict[str, Overhead]:
         """What is no training there, by experiment."""
         mine = {name: self.phases[name] for name in self.experiments if name in self.phases}
-        return {name: one.beside(self.provider, self.region, self.instance) for name, one in mine.items()}
+        there = (self.provider, self.region, self.instance)
+        return {name: one.beside(*there, is_warm=self.was_there) for name, one in mine.items()}
 
 
 class ClusterCosts(Protocol):

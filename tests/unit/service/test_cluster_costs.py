@@ -57,11 +57,12 @@ def test_what_is_there_costs_what_it_was_had_for():
 
 
 def test_what_setup_takes_is_still_to_come_where_no_image_saves_it():
-    def seconds_left(images, **how):
+    def seconds_left(images, paid_from=0.0, **how):
         seen = tuple(PhaseSample(300.0, "lab:large", "a") for _ in range(30))
         histories = (PhaseHistory("setup", "a", seen), PhaseHistory("saving", "", seen[:0]))
         phases = {"main": ExperimentPhases("main", histories, images)}
-        (one,) = RecordedClusterCosts("lab", lambda: [record()], phases=phases).clusters()
+        records = [record(paid_from=paid_from)]
+        (one,) = RecordedClusterCosts("lab", lambda: records, phases=phases).clusters()
         return float(np.median(replace(one.beside()["main"], **how).left_s(0)))
 
     assert seconds_left({}) == pytest.approx(300, rel=0.05)
@@ -69,6 +70,7 @@ def test_what_setup_takes_is_still_to_come_where_no_image_saves_it():
     assert 0 < seconds_left({}, is_over=True) < 2, "saving is still to come"
     region = record().plan.roles[0].rentals[0].region
     assert seconds_left({("lab", region): "ami-1"}) < 2
+    assert seconds_left({}, paid_from=READY + 500) < 2, "it was made on these machines before"
 
 
 def test_nothing_is_ready_before_a_cluster_was_up_and_a_warm_one_is_at_once():

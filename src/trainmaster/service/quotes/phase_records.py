@@ -59,14 +59,14 @@ class ExperimentPhases:
         images = frozenset(self.images)
         return replace(workload, once=self.histories, prepared_in=images, is_warm=is_warm)
 
-    def beside(self, provider: str, region: str, instance: str) -> Overhead:
-        """What is no training on a new machine there."""
+    def beside(self, provider: str, region: str, instance: str, *, is_warm: bool = False) -> Overhead:
+        """What is no training on a machine there, a new one unless it is warm; see `Workload.is_warm`."""
         from trainmaster.advisor.quote.forecast import Overhead
 
         stays, offer = not capabilities_of(provider).rents, measured_name(provider, instance)
         saved = _IN_IMAGE if (provider, region) in self.images else ()
         beliefs = {
-            (each.name, n): each.belief(offer, stays=stays)
+            (each.name, n): each.belief(offer, stays=stays or (is_warm and each.name in _IN_IMAGE))
             for n, each in enumerate(self.histories)
             if each.name not in saved
         }

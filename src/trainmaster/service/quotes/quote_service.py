@@ -181,9 +181,10 @@ class Quoter:
                 best.vcpus,
                 count,
             )
+            is_warm = name in warm
             before[name] = [
-                ("machines", NOTHING if name in warm else wait),
-                *phases[name].beside(place, best.region, instance).before,
+                ("machines", NOTHING if is_warm else wait),
+                *phases[name].beside(place, best.region, instance, is_warm=is_warm).before,
             ]
         past_s = other_jobs_s(self._service.database, self._service.team)
         others = (f"{others_words(past_s)}: that says nothing of this one",) if past_s else ()
