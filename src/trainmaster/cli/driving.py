@@ -148,7 +148,7 @@ def finish(client: ClientProtocol, run: str, *, as_json: bool) -> int:
     if "quote" in summary:
         say(quote_text(summary["quote"]))
     if summary["reason"] == EndReason.BUDGET:
-        # In the words of `Allowance`: then a larger cap is no more money.
+        # In the words of `Allowance`: a larger cap gives it none of that.
         is_month = "month's budget" in summary.get("message", "")
         how = f"{run}` goes on" if is_month else f"{run} --total USD` goes on with more money"
         when = ", once the month has money again" if is_month else ""

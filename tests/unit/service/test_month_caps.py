@@ -16,7 +16,7 @@ from trainmaster.control.task.layout import Home
 from trainmaster.db import RunChange, ledger, tables
 from trainmaster.db.ledger import ALL
 from trainmaster.service import Service
-from trainmaster.service.driving import run_clusters
+from trainmaster.service.driving import run_clusters, sessions
 from trainmaster.service.driving.replicas import RunReplicas
 from trainmaster.service.driving.submissions import RunRequest, Submissions
 from trainmaster.service.on_cluster import hand_over
@@ -208,6 +208,24 @@ def test_a_run_that_ended_at_its_cap_goes_on_with_more(home, monkeypatch):
     with pytest.raises(UsageError, match="is not over") as refused:
         home.take_run(run, max_usd=4.0)
     assert "cancel" in refused.value.hint
+
+
+def test_who_is_later_is_told_that_the_total_stays(home, monkeypatch):
+    """Two give it more at once: the second one's amount is not left out in silence."""
+    run, first, has_begun = ended_at_its_cap(home, monkeypatch), sessions._acquire, []
+
+    def acquire(*given):
+        if has_begun:
+            return first(*given)
+        has_begun.append(True)
+        assert home.take_run(run, max_usd=3.0).run == run
+        return None  # as for another process
+
+    monkeypatch.setattr(sessions, "_acquire", acquire)
+    with pytest.raises(UsageError, match="is not over"):
+        home.take_run(run, max_usd=4.0)
+    row = home._service.database.run_row(run)
+    assert Recipe.model_validate_json(row["recipe"]).budget.total_usd == 3.0
 
 
 def test_what_only_has_its_gate_asked_again_needs_no_money(home, monkeypatch):

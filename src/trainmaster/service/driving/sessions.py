@@ -206,10 +206,7 @@ def resume(
     recipe = opened.replicas.recipe(row)
     if total_usd is not None:
         if row["state"] != State.DONE:
-            raise UsageError(
-                f"{run} is not over: its budget.total stays until then",
-                f"End it with `trainmaster cancel {run}` first; it goes on from its newest checkpoints.",
-            )
+            raise _not_over(run)
         recipe = with_total(recipe, total_usd)
     if row["state"] == State.DONE and recipe.budget is not None and recipe.budget.total_usd is not None:
         _check_left(opened.database, run, recipe)
@@ -245,6 +242,8 @@ def resume(
         Driving(opened, session, environ).run()
         lease = _acquire(opened, run, environ)
     if lease is None:
+        if total_usd is not None:  # somebody else was quicker
+            raise _not_over(run)
         return None
     with _released_on_error(opened, lease):
         requeue(opened.database, lease, row, recipe, wallet, total_usd)
@@ -331,6 +330,13 @@ def requeue(
         admit(connection)
 
     database.requeue(lease, now, admit if total_usd is None else change)
+
+
+def _not_over(run: str) -> UsageError:
+    return UsageError(
+        f"{run} is not over: its budget.total stays until then",
+        f"End it with `trainmaster cancel {run}` first; it goes on from its newest checkpoints.",
+    )
 
 
 def _check_left(database: Database, run: str, recipe: Recipe) -> None:
