@@ -84,7 +84,7 @@ class AcceptedRun:
 
 
 def move_run(connection: Connection, run: str, provider: str, recipe: str, now: float, message: str) -> None:
-    """A run goes on at another provider, with an event; see `Database.move_run`."""
+    """A run goes on at another provider, or with another cap, with an event; see `Database.move_run`."""
     values = {"provider": provider, "recipe": recipe}
     connection.execute(t.run.update().where(t.run.c.id == run).values(values))
     insert_events(connection, [event_row(run, now, "note", message=message)])

@@ -161,7 +161,7 @@ def test_a_quote_refuses_a_budget_that_its_end_would_not_be_left_of():
     make_quote([job], place, QuoteLimits(budget_usd=least))
     with pytest.raises(NoFeasibleQuote) as caught:
         make_quote([job], place, QuoteLimits(budget_usd=least, end_s=end_s))
-    assert caught.value.hint.endswith(" That has what a run keeps for its end.")
+    assert caught.value.hint.endswith(" That includes what a run keeps for its end.")
     enough = caught.value.nearest_budget_usd
     assert least < enough < least + free.end_usd
     made = make_quote([job], place, QuoteLimits(budget_usd=enough, end_s=end_s))

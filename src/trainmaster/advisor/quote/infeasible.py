@@ -57,7 +57,7 @@ def no_feasible(
             ways.append(f"budget.total: {_cents(cost)} with budget.deadline: {_hours(time_s)}")
     hint = "Nearest feasible: " + " or ".join(ways) + "." if ways else ""
     if budget is not None and limits.end_s(1):
-        hint += " That has what a run keeps for its end."
+        hint += " That includes what a run keeps for its end."
     if not ways:
         least = _cents(nearest[1])
         hint = f"The cluster that misses least needs {_hours(nearest[0])} and {least} (with 90 % each)."
