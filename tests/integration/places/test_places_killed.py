@@ -21,6 +21,7 @@ from place_runs import gang, until
 from renter import Renter
 
 from trainmaster.testing.kubernetes_double import KubernetesDouble
+from trainmaster.testing.private_kubernetes import PrivateKubernetes
 from trainmaster.testing.private_ray import PrivateRay
 from trainmaster.testing.private_slurm import PrivateSlurm
 from trainmaster.transport.kubernetes.api import KubeApi
@@ -50,7 +51,13 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateRay]:
     yield from ray_places.running_ray(tmp_path_factory.mktemp("tools"))
 
 
-@pytest.fixture(params=["slurm", "ray", "kubernetes"])
+@pytest.fixture(scope="module")
+def real() -> Iterator[PrivateKubernetes]:
+    """The same, where its programs are."""
+    yield from kubernetes_places.real_kubernetes(2)
+
+
+@pytest.fixture(params=["slurm", "ray", "double", "real"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Each of them."""
     if request.param == "slurm":
@@ -76,9 +83,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
         # A keeper, a placement group and two actors.
         return Place("ray", "node", ray.others, 4, check_ray, ray_places.account_of(ray, tmp_path))
-    double: KubernetesDouble = request.getfixturevalue("double")
-    mine = kubernetes_places.account_of(double, tmp_path)
-    return Place("kubernetes", "node", double.left, 2, lambda: kubernetes_places.check_clean(mine), mine)
+    kubernetes: KubernetesDouble | PrivateKubernetes = request.getfixturevalue(request.param)
+    mine = kubernetes_places.account_of(kubernetes, tmp_path)
+    return Place("kubernetes", "node", kubernetes.left, 2, lambda: kubernetes_places.check_clean(mine), mine)
 
 
 @pytest.fixture
@@ -144,20 +151,40 @@ def test_what_begins_after_its_lease(user: Renter, account: Account, slurm: Priv
     place_runs.check_clean(account)
 
 
+def let_in(kubernetes: KubernetesDouble | PrivateKubernetes, *, is_open: bool) -> None:
+    """Whether its nodes take pods."""
+    if isinstance(kubernetes, KubernetesDouble):
+        kubernetes.cpus = 16.0 if is_open else 0.0
+        return
+    body = {"spec": {"unschedulable": not is_open}}
+    for name in kubernetes.ready():
+        kubernetes.api.call("PATCH", f"/api/v1/nodes/{name}", body, kind="application/merge-patch+json")
+
+
+def annotate(kubernetes: KubernetesDouble | PrivateKubernetes, key: str, value: str) -> None:
+    """Write something on every pod."""
+    if isinstance(kubernetes, KubernetesDouble):
+        kubernetes.annotate(key, value)
+        return
+    body = {"metadata": {"annotations": {key: value}}}
+    for name in kubernetes.left():
+        kubernetes.api.call("PATCH", f"pods/{name}", body, kind="application/merge-patch+json")
+
+
 def test_a_pod_that_begins_after_its_lease(driven: Renter, place: Place) -> None:
     """The same of one that had no node."""
     if place.name != "kubernetes":
         pytest.skip("a Slurm's jobs have a test of their own")
-    double: KubernetesDouble = place.account.kubernetes
-    double.cpus, cpus = 0.0, double.cpus
+    kubernetes = place.account.kubernetes
+    let_in(kubernetes, is_open=False)
     going = driven.run(gang(driven, 2, 4000, place.machine), provider="kubernetes")
     try:
-        until(lambda: len(double.left()) == 2, 60)
+        until(lambda: len(kubernetes.left()) == 2, 60)
         going.kill()
-        double.annotate("trainmaster/until", "1")
+        annotate(kubernetes, "trainmaster/until", "1")
     finally:
-        double.cpus = cpus
-    until(lambda: not double.left(), 30)
+        let_in(kubernetes, is_open=True)
+    until(lambda: not kubernetes.left(), 60, kubernetes.left)
     again = driven.start("resume", going.run, "--json")
     again.until_said("no run wanted it any more")
     driven.call("cancel", going.run)
