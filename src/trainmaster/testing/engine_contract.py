@@ -135,16 +135,14 @@ class EngineContract:
         executor.submit([gang])
         status = self.wait(executor, gang, Phase.RUNNING)
         frozen = _processes_of(nodes[2])
-        for pid in frozen:
-            os.kill(pid, signal.SIGSTOP)
+        _signal_all(frozen, signal.SIGSTOP)
         try:
             until(lambda: nodes[2].key in _unreachable(executor), "it is unreachable", patience_s=_PATIENCE_S)
             assert not any(each.lost for each in self.wait(executor, gang, Phase.RUNNING).members)
             gone.add(nodes[2].key)
             members = self.wait(executor, gang, Phase.EXITED).members
         finally:
-            for pid in frozen:
-                os.kill(pid, signal.SIGCONT)
+            _signal_all(frozen, signal.SIGCONT)
         there = [name for name, address in status.addresses.items() if address == nodes[2].address]
         assert [each.name for each in members if each.lost] == there
         assert sum(each.stopped for each in members) == 2
@@ -228,3 +226,10 @@ def _processes_of(node: ClusterNode) -> list[int]:
             if node.home.encode() in text or f"{node.directory}/".encode() in text:
                 found.append(int(entry.name))
     return found
+
+
+def _signal_all(pids: list[int], number: signal.Signals) -> None:
+    """Those that have ended meanwhile, as a `sleep` of a member has, are left out."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -16,6 +16,7 @@ WIDE: Final = 4.0
 class Interval:
     """A quantity that is not known: with 5 %, 50 % and 95 % it is below these.
 
+    >>> from trainmaster.spec.units import format_duration
     >>> Interval(8, 10, 12).holds(12), Interval(8, 10, 12).width, Interval(11, 12, 13).is_wide
     (True, 1.2, False)
     >>> Interval(60, 90, 7200).is_wide, Interval(60, 90, 7200).words(format_duration)
