@@ -226,12 +226,10 @@ class JobKnowledge:
                 self._tell(f"{name}: {many} of earlier runs used (--fresh measures again)")
             for name in names if measures else ():
                 key = self._fingerprints.get(name, "")
-                if why := unmeasured.why(stepless_key(key, recipe.experiments[name])):
+                why = unmeasured.why(stepless_key(key, recipe.experiments[name]))
+                if why and name not in found:  # else a run has shown some since
                     missing[name] = why
-                    if name not in found:
-                        self._tell(
-                            f"{name}: it showed no steps when it was measured (--fresh measures again)"
-                        )
+                    self._tell(f"{name}: it showed no steps when it was measured (--fresh measures again)")
         left = [name for name in names if name not in found]
         to_measure = [name for name in left if name not in missing]
         if left and not measures:

@@ -139,6 +139,12 @@ def test_what_showed_no_steps_is_measured_again_only_if_it_may_show_some(tmp_pat
         (code / "train.py").write_text("print('other code')")
         assert quoted() == 5
         assert quoted() == 5
+        recipe = Recipe.from_text(text % "", directory=code)
+        key = service.measurements(recipe)["main"].fingerprint
+        seen = Measurement(None, duration_s=60.0, startup_s=1.0, measured_at=1.0)
+        service.database.add_measurement(new_row("run", key, "main", None, seen))
+        made = Quoter(service, told.append).quote(recipe, {}, QuoteOptions())
+    assert not [note for note in made.notes if "could be measured" in note], "a run has shown more since"
 
 
 @pytest.mark.parametrize(
