@@ -42,6 +42,8 @@ from trainmaster.testing.private_slurm import PrivateSlurm
 LOOK_S = 0.1
 #: Of Nova.
 FLAVOR = "m1.tiny"
+#: A pod of which eight have room.
+SMALL = "small"
 IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
 PROGRAM = Path(__file__).parents[1] / "tests" / "contract" / "nova_process.py"
 RECIPE = """
@@ -133,7 +135,7 @@ def _servers(nova: PrivateNova) -> list[dict[str, Any]]:
 
 def bare_kubernetes(kubernetes: PrivateKubernetes, provider: Provider, count: int) -> tuple[float, float]:
     """The same of pods, as our provider would have them but for the time until which they are wanted."""
-    request = NodeRequest("worker", count, "m", token="bare")
+    request = NodeRequest("worker", count, SMALL, token="bare")
     manifests: list[dict[str, Any]] = [each["parameters"] for each in provider.dry_run("bare", [request])]
     for each in manifests:
         del each["metadata"]["annotations"][UNTIL]
@@ -228,9 +230,10 @@ def slurm_place(root: Path) -> Iterator[tuple[PrivateSlurm, dict[str, str]]]:
 
 @contextlib.contextmanager
 def kubernetes_place(root: Path) -> Iterator[tuple[PrivateKubernetes, dict[str, str]]]:
-    """The same of a Kubernetes, two nodes of which have room for eight pods."""
+    """The same of a Kubernetes, two nodes of which have room for eight small pods, or two of a core."""
     with PrivateKubernetes.installed(2) as kubernetes:
-        lines = 'image: work:lab\nvolumes: {/usr: "/usr:ro"}\nmachines:\n  m: {cpus: 0.1, memory: 300MB}\n'
+        sizes = f"machines:\n  m: {{cpus: 1, memory: 600MB}}\n  {SMALL}: {{cpus: 0.1, memory: 300MB}}\n"
+        lines = f'image: work:lab\nvolumes: {{/usr: "/usr:ro"}}\n{sizes}'
         (root / "kubernetes.yaml").write_text(lines)
         yield kubernetes, {"KUBECONFIG": str(kubernetes.kubeconfig)}
 
@@ -280,7 +283,7 @@ def main() -> None:
                 rows.append((bare_slurm(private, 8), ours(provider, 8, number, is_free)))
             elif isinstance(private, PrivateKubernetes):
                 own = bare_kubernetes(private, provider, 8)
-                rows.append((own, ours(provider, 8, number, partial(_no_pods, private))))
+                rows.append((own, ours(provider, 8, number, partial(_no_pods, private), SMALL)))
             elif isinstance(private, PrivateNova):
                 gone = partial(lambda nova: not _servers(nova), private)
                 rows.append((bare_openstack(private, 8), ours(provider, 8, number, gone, FLAVOR)))
