@@ -429,8 +429,9 @@ def test_marked_runs_are_run_again_or_deleted_once_a_person_has_confirmed(tmp_pa
     for _ in range(2):  # sent twice it is one run of each
         assert own.browser.post("/again", data=form).headers["location"] == "/runs"
         assert len(own.browser.get("/api/v1/runs").json()["runs"]) == 4
-    answer = own.browser.post("/again", data={**form, "max_usd": "much"})
-    assert (answer.status_code, answer.text.count("is no amount of US dollars")) == (422, 2)
+    for amount in ("much", "nan", "-5"):
+        answer = own.browser.post("/again", data={**form, "max_usd": amount})
+        assert (answer.status_code, answer.text.count("is no amount of US dollars")) == (422, 2)
     assert "Delete 2 for good" in own.page("/remove?run=digits-1&run=digits-2")
     assert own.browser.post("/remove", data={"run": both}).headers["location"] == "/runs"
     assert own.browser.get("/runs/digits-1").status_code == 404
