@@ -12,7 +12,7 @@ from trainmaster.cli.opening import open_administration
 from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, show_list, when
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.units import dollars, parse_money
+from trainmaster.spec.units import dollars, parse_dollars
 
 token_app = typer.Typer(help="Who may use the server in use, or of this home.", no_args_is_help=True)
 team_app = typer.Typer(help="Teams that share the server in use, or of this home.", no_args_is_help=True)
@@ -55,9 +55,7 @@ def amount_usd(at_most: str | None) -> float | None:
     if at_most is None:
         return None
     with suppress(ValueError):
-        return float(at_most)
-    with suppress(ValueError):
-        return parse_money(at_most)
+        return parse_dollars(at_most)
     raise UsageError(f"--at-most {at_most!r} is no amount", "Write such as --at-most 20, in US dollars.")
 
 

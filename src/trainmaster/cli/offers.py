@@ -10,7 +10,7 @@ from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import parsed, print_json, say, show, table
 from trainmaster.cli.volume_tools import counted
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.units import parse_bytes, parse_money
+from trainmaster.spec.units import parse_bytes, parse_dollars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,13 +109,11 @@ def offers(
 
 
 def _price(text: str | None) -> float | None:
-    """Dollars: a currency is not needed where only one is possible."""
+    """Dollars per hour, as typed."""
     if text is None:
         return None
     try:
-        price = parse_money(
-            text if any(sign in text.upper() for sign in ("$", "USD")) else f"${text.strip()}"
-        )
+        price = parse_dollars(text)
     except ValueError:
         raise UsageError(
             f"--max-price: {text!r} is no price", "Write a number of US dollars per hour, such as 3 or 0.25."

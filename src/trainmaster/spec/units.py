@@ -110,6 +110,16 @@ def parse_money(text: str) -> float:
     raise ValueError(f"'{text}' is no amount of money; write $20 or 20 USD")
 
 
+def parse_dollars(text: str) -> float:
+    """The same where nothing but US dollars can be meant: a number alone will do.
+
+    >>> parse_dollars("2.50"), parse_dollars("$20")
+    (2.5, 20.0)
+    """
+    stripped = text.strip()
+    return parse_money(f"${stripped}" if _PLAIN_NUMBER.fullmatch(stripped) else stripped)
+
+
 def format_duration(seconds: float) -> str:
     """A time span for people, in at most two units: `duration` of the pages' ticking.js writes it alike.
 

@@ -49,6 +49,7 @@ from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.model_reference import ModelReference
 from trainmaster.spec.parts import parted
 from trainmaster.spec.recipe_source import own_configuration
+from trainmaster.spec.units import parse_dollars
 from trainmaster.sweeps.plugins import SAMPLERS
 from trainmaster.web.recipe_form import (
     RecipeForm,
@@ -150,7 +151,7 @@ class NewRunPage(RecipeForm):
         most_usd = amount_of(self.max_usd)
         if most_usd is None and self.budget:
             with suppress(ValueError):  # what it cannot be is said where the recipe is read
-                most_usd = float(self.budget.lstrip("$"))
+                most_usd = parse_dollars(self.budget)
         return RunRequest(self.recipe, self.digest or None, None, most_usd, wait=bool(self.wait))
 
     def ask(self) -> QuoteAsk:

@@ -69,7 +69,7 @@ def offers(
         found = list_offers(
             state.service.home, state.environ, wishes, sort=sort, limit=number * _ROWS, old_last=True
         )
-    except ValueError:
+    except (ValueError, OverflowError):
         problem = "CPUs, memory and price are numbers."
     except TrainmasterError as error:
         problem = str(error)

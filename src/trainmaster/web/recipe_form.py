@@ -20,7 +20,7 @@ from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.node import Kind, YamlNode, compose
 from trainmaster.spec.objective import POLICIES
-from trainmaster.spec.units import parse_money
+from trainmaster.spec.units import parse_dollars
 from trainmaster.web.recipe_text import Path, RecipeText
 from trainmaster.web.rendering import for_readers
 
@@ -45,9 +45,8 @@ def amount_of(text: str) -> float | None:
     >>> amount_of("$2.50"), amount_of("2.50"), amount_of(" ")
     (2.5, 2.5, None)
     """
-    typed = text.strip().removeprefix("$")
     try:
-        return parse_money(typed if typed.upper().endswith("USD") else f"${typed}") if typed else None
+        return parse_dollars(text) if text.strip() else None
     except ValueError:
         raise UsageError(f"{text!r} is no amount of US dollars", "Write one, such as 20.") from None
 

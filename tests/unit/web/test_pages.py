@@ -483,7 +483,8 @@ def test_offers_are_filtered_and_come_a_page_at_a_time(site):
     assert "old</span>" in site.page("/offers?provider=gcp&spot=yes"), "of 2020"
     assert 'As of">2020' not in site.page("/offers"), "what is cheap as it is old comes last"
     assert site.page("/offers?provider=aws&cpus=4&sort=price&number=2") != text
-    assert "are numbers" in site.page("/offers?cpus=many", 422)
+    for wish in ("cpus=many", "memory_gb=inf"):
+        assert "are numbers" in site.page(f"/offers?{wish}", 422)
 
 
 def test_a_new_run_begins_from_the_last_one(site):
