@@ -172,6 +172,10 @@ class LocalBackend(Backend):
                 return tuple(entries)
         except (FileNotFoundError, NotADirectoryError):
             return ()
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:  # else nothing of that name was ever written
+                raise
+            return ()
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from trainmaster.api.rest.state import Manager, State
+from trainmaster.api.rest.state import Cursor, Manager, State
 from trainmaster.service.users.audit import Audit, AuditFilter
 from trainmaster.web.rendering import PAGE_ROWS, page
 
@@ -20,7 +20,7 @@ def audit(
     request: Request,
     state: State,
     caller: Manager,
-    cursor: int | None = None,
+    cursor: Cursor = None,
     name: str = "",
     action: str = "",
     denied: Annotated[bool, Query()] = False,

@@ -102,7 +102,9 @@ class LogView:
         Raises:
             UsageError: a number is none, or what is asked for is not there.
         """
-        if wrong := next((each for each in (wanted.task, wanted.attempt) if each and not each.isdigit()), ""):
+        if wrong := next(
+            (each for each in (wanted.task, wanted.attempt) if each and not each.isdecimal()), ""
+        ):
             raise UsageError(f"{wrong!r} is no number", "Tasks are numbered from 0, attempts from 1.")
         found = runs.log_lines(run, *wanted.place)
         if (pattern := wanted.pattern) is not None:
@@ -141,4 +143,4 @@ def _search(
 
 
 def _whole(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None

@@ -160,7 +160,7 @@ class NewRunPage(RecipeForm):
         Raises:
             UsageError: the number of workers is none.
         """
-        if self.most_workers and not self.most_workers.isdigit():
+        if self.most_workers and not self.most_workers.isdecimal():
             raise UsageError(f"{self.most_workers!r} is no number of workers", "Write one, such as 8.")
         return QuoteAsk(
             self.recipe,

@@ -262,7 +262,7 @@ class RecipeForm(BaseModel):
         """FC2's policies, and a type of servers, are for a training with parameter servers."""
         is_fc2 = self.policy in POLICIES and self.policy != "lookup"
         workers, asks = self.workers, bool(self.servers or self.server or is_fc2)
-        if is_fc2 and not workers and self.most_workers.isdigit():
+        if is_fc2 and not workers and self.most_workers.isdecimal():
             workers = f"1..{self.most_workers}"
         if not (self.strategy or workers or asks or self.latency_ms):
             return {}

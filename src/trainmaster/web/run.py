@@ -258,7 +258,7 @@ def again(
     if experiment:
         tasks = [each for each in found.details(run).tasks() if each["experiment"] == experiment]
         if narrow:
-            best = {int(number) for number in narrow.split(",") if number.isdigit()}
+            best = {int(number) for number in narrow.split(",") if number.isdecimal()}
             chosen = [each["parameters"] for each in tasks if each["task"] in best]
             recipe = narrowed(text, experiment, chosen)
         else:

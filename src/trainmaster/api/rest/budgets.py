@@ -9,7 +9,7 @@ from fastapi import Query, Response
 from pydantic import Field
 
 from trainmaster.api.rest.bodies import Body
-from trainmaster.api.rest.state import Admin, Reader, Routes, Runs, State
+from trainmaster.api.rest.state import Admin, Cursor, Reader, Routes, Runs, State
 from trainmaster.service.teams.admission import queue_of
 from trainmaster.service.teams.spending import as_csv
 from trainmaster.service.teams.team_budget import budgets_of, entries_of, set_budget
@@ -75,7 +75,7 @@ def entries(
     state: State,
     caller: Reader,
     run: str | None = None,
-    cursor: int | None = None,
+    cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
 ) -> dict[str, Any]:
     """What was reserved, charged and released, by run and day: newest first."""

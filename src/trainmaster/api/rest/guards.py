@@ -163,7 +163,8 @@ class Guards:
         given = dict(scope["headers"])
         length = given.get(b"content-length", b"0")
         try:
-            if (refusal := self._wrong_host(scope) or _wrong_version(given, path)) is not None:
+            refusal = self._wrong_host(scope) or _wrong_address(scope) or _wrong_version(given, path)
+            if refusal is not None:
                 await refusal(scope, receive, told)
             elif length.isdigit() and int(length) <= limit:
                 await self._app(scope, counted, told)
@@ -203,6 +204,13 @@ class Guards:
         client = scope.get("client")
         action = f"{scope['method']} {scope['path']}"
         self._audit.note(client[0] if client else "", action, status, caller)
+
+
+def _wrong_address(scope: Scope) -> Response | None:
+    """What is told of an address with a NUL: no database keeps one in a text."""
+    if "\0" in scope["path"] or b"%00" in scope["query_string"]:
+        return problem(422, "the address has a NUL character", "Leave %00 out.")
+    return None
 
 
 def _wrong_version(given: Mapping[bytes, bytes], path: str) -> Response | None:

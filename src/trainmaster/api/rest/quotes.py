@@ -124,7 +124,7 @@ class _QuoteProgress:
     async def events(self, caller: Caller, kind: str, name: str) -> StreamingResponse:
         """From what its client has heard last."""
         last = self.request.headers.get("last-event-id", "")
-        told = int(last) if last.isdigit() else self.after
+        told = int(last) if last.isdecimal() else self.after
         frames = await _frames(kind, name, self.state, caller, told)
         return StreamingResponse(self.following.of(frames), media_type="text/event-stream", headers=HEADERS)
 

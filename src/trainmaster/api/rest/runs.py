@@ -326,7 +326,9 @@ def logs(
     task: int | None = None,
     member: str | None = None,
     attempt: int | None = None,
-    tail: Annotated[int | None, Query(ge=0, description="of each log so many of the last lines")] = None,
+    tail: Annotated[
+        int | None, Query(ge=0, le=2**31 - 1, description="of each log so many of the last lines")
+    ] = None,
     text: Annotated[str | None, Query(description="only lines with this in them")] = None,
     since: Annotated[str | None, Query(description="only what was written so long ago, as 5m")] = None,
     system: Annotated[
@@ -380,7 +382,7 @@ async def stream(
     following: Following,
     after: Annotated[str, Query(description="the id of the last event that was received")] = "",
     tail: Annotated[
-        int | None, Query(ge=0, description="of logs at most so many bytes to begin with")
+        int | None, Query(ge=0, le=2**31 - 1, description="of logs at most so many bytes to begin with")
     ] = None,
     since: Annotated[
         str | None, Query(description="of logs to begin with only what was written in so long, such as 5m")

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse
 from starlette.requests import HTTPConnection
 
@@ -461,6 +461,8 @@ Reader = Annotated[Caller, Depends(having("read"))]
 Submitter = Annotated[Caller, Depends(having("run"))]
 Manager = Annotated[Caller, Depends(having("manage"))]
 Admin = Annotated[Caller, Depends(having("admin"))]
+#: Of a list whose rows are numbered: databases count to that.
+Cursor = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
 
 
 def problem(status: int, title: str, hint: str = "", **more: Any) -> JSONResponse:  # noqa: ANN401 - JSON

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from trainmaster.api.rest import members, secrets
 from trainmaster.api.rest.bodies import Body
-from trainmaster.api.rest.state import Admin, Manager, Reader, Routes, State
+from trainmaster.api.rest.state import Admin, Cursor, Manager, Reader, Routes, State
 from trainmaster.service.teams.team_runs import MAX_PAGE
 from trainmaster.service.users.access import TOKEN_DAYS, TOKEN_S
 from trainmaster.service.users.audit import Audit, AuditFilter
@@ -95,7 +95,7 @@ def revoke_token(name: str, state: State, caller: Reader) -> dict[str, Any]:
 def audit(
     state: State,
     caller: Manager,
-    cursor: int | None = None,
+    cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
     team: Annotated[str | None, Query(description="on whose behalf; an admin sees all without")] = None,
     name: Annotated[str | None, Query(description="who, whole")] = None,

@@ -107,7 +107,7 @@ async def send(
     if request.headers.get("content-type") != _PIECE:
         raise HTTPException(415, f"Content-Type: {_PIECE}")
     length = request.headers.get("content-length", "")
-    said = int(length) if length.isdigit() else None
+    said = int(length) if length.isdecimal() else None
     left = await run_in_threadpool(state.uploads.check_next, caller, upload, upload_offset, said)
     offset = upload_offset
     piece = bytearray()

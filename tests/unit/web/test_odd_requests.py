@@ -1,0 +1,59 @@
+"""What is asked of a page or a route, however odd, is answered or refused: it is no mistake of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import cycle
+from urllib.parse import quote
+
+import pytest
+from fastapi.dependencies.models import Dependant
+from test_pages import Site
+
+ODD = ("\x00", "9" * 23, "²", "inf", "a" * 5000, "../..", "9999999999d", "((", "0001-01-01", "nan")
+#: What is there; and what has no end, or is an app's.
+THERE = {"run": "digits-1", "experiment": "tune", "task": "0", "number": "0", "attempt": "1"}
+ENDLESS = ("stream", "events", "live", "proxy", "mcp")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    found = Site(tmp_path_factory.mktemp("site"))
+    yield found
+    found.service.close()
+
+
+def routes_of(routes, prefix: str = "") -> Iterator[tuple[str, Dependant]]:
+    """Paths that are read, and what they take."""
+    for each in routes:
+        if router := getattr(each, "original_router", None):
+            yield from routes_of(router.routes, prefix + each.include_context.prefix)
+        elif "GET" in (getattr(each, "methods", None) or ()) and hasattr(each, "dependant"):
+            yield prefix + each.path_format, each.dependant
+
+
+def taken(dependant: Dependant, kind: str) -> Iterator[str]:
+    """Names of parameters; a form's are those of its model."""
+    for field in getattr(dependant, kind):
+        yield from getattr(field.field_info.annotation, "model_fields", None) or (field.alias,)
+    for each in dependant.dependencies:
+        yield from taken(each, kind)
+
+
+def test_no_odd_value_of_a_parameter_is_a_mistake_of_the_server(site: Site) -> None:
+    """Each parameter has two of them, in turn."""
+    odd, mistakes, asked = cycle(ODD), [], 0
+    for path, dependant in routes_of(site.app.routes):
+        if any(word in path for word in ENDLESS):
+            continue
+        names = dict.fromkeys(taken(dependant, "path_params"))
+        for name in (*taken(dependant, "query_params"), *names):
+            for value, _ in zip(odd, range(2), strict=False):
+                given = {each: THERE.get(each, "x") for each in names} | {name: value}
+                filled = path.format(**{each: quote(given[each], safe="") for each in names})
+                answer = site.browser.get(filled, params={} if name in names else {name: value})
+                asked += 1
+                if answer.status_code >= 500:
+                    mistakes.append((answer.status_code, path, name, value[:20]))
+    assert mistakes == []
+    assert asked > 400
