@@ -207,7 +207,7 @@ class Guards:
 
 
 def _wrong_address(scope: Scope) -> Response | None:
-    """What is told of an address with a NUL: no database keeps one in a text."""
+    """The refusal of an address with a NUL: no database keeps one in a text."""
     if "\0" in scope["path"] or b"%00" in scope["query_string"]:
         return problem(422, "the address has a NUL character", "Leave %00 out.")
     return None
