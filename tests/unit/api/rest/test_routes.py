@@ -432,6 +432,7 @@ def test_pages_of_other_sites_write_nothing(served):
 
 
 def test_what_was_done_or_refused_is_in_the_audit(served):
+    served.ask("red-manage", "DELETE", "/api/v1/tokens/nobodys")
     served.ask(None, "GET", "/api/v1/runs")
     served.ask("blue-read", "DELETE", "/api/v1/tokens/u")
     rows = served.ask("admin", "GET", "/api/v1/audit?limit=2").json()["audit"]
