@@ -236,6 +236,11 @@ class BakedImage:
     usd_per_month: float | None = None
 
 
+def planned(service: str, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A request as `Provider.dry_run` shows it."""
+    return {"service": service, "operation": operation, "parameters": dict(parameters)}
+
+
 class ProviderGoneError(UsageError):
     """The provider is gone, and its machines with it: a lab that was taken down."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -235,6 +235,14 @@ class KnownCluster:
     def with_machine(self, token: str, id: str, machine: KnownMachine) -> KnownCluster:
         """With another machine, or another state of one."""
         return self.with_requests(self.asked[token].with_machines({id: machine}))
+
+    def with_ended(self, ids: Collection[str], at: float, reason: str) -> KnownCluster:
+        """With some machines after their end; the first end of each counts."""
+        found = self
+        for asked, id, machine in self.machines:
+            if id in ids:
+                found = found.with_machine(asked.token, id, machine.ended(at, reason))
+        return found
 
     def without(self, *tokens: str) -> KnownCluster:
         """As if these had not been asked for."""

@@ -7,7 +7,7 @@ every provider can be asked.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
@@ -69,6 +69,21 @@ def refused(what: str, error: TrainmasterError) -> Finding:
     """What an error says."""
     words = " ".join(Exception.__str__(error).split())
     return Finding(what, words, ok=False, advice=error.hint)
+
+
+def found_by(check: Callable[[], object], what: str, fine: str) -> Finding:
+    """What a check says that raises if something is wrong.
+
+    Args:
+        check: of a place, as it is made before anything is asked for.
+        what: it looks at.
+        fine: what to say if nothing is wrong.
+    """
+    try:
+        check()
+    except TrainmasterError as error:
+        return refused(what, error)
+    return Finding(what, fine)
 
 
 def clock_finding(ahead_s: float, whose: str) -> Finding:

@@ -201,8 +201,7 @@ def expand(template: str) -> list[str]:
     (['10.0.0.8', '10.0.0.9', '10.0.0.10'], ['n01', 'n02', 'n03'], ['plain'])
     """
     choices: list[Sequence[str]] = []
-    position = total = 0
-    total = 1
+    position, total = 0, 1
     for match in _RANGE.finditer(template):
         first, last = int(match[1]), int(match[2])
         if first > last:

@@ -79,10 +79,8 @@ class LedgerProvider(ABC):
                 self._memory.forget(cluster)
                 return
             for asked in known.asked.values():
-                if gone := {id: each for id, each in asked.machines.items() if id in ids}:
-                    now = self._clock()
-                    ended = {id: each.ended(now, "it was given back") for id, each in gone.items()}
-                    known = known.with_requests(asked.with_machines(ended))
+                if gone := [id for id in asked.machines if id in ids]:
+                    known = known.with_ended(gone, self._clock(), "it was given back")
                     self._give_back(known, asked, gone)
             if known.asked:
                 self._memory.put(known)
@@ -105,8 +103,7 @@ class LedgerProvider(ABC):
     def _node(
         self, known: KnownCluster, asked: AskedMachines, id: str, machine: KnownMachine, seen: SeenMachine
     ) -> Node:
-        """A machine, with what is known of it everywhere."""
-        return Node(
+        node = Node(
             id=id,
             cluster=known.cluster,
             role=asked.role,
@@ -123,6 +120,11 @@ class LedgerProvider(ABC):
             way=seen.way,
             is_queued=seen.is_queued,
         )
+        return self._reached(node, known, asked, machine)
+
+    @abstractmethod
+    def _reached(self, node: Node, known: KnownCluster, asked: AskedMachines, machine: KnownMachine) -> Node:
+        """A machine, of which all is said that is known everywhere, with how it is reached at its place."""
 
     @abstractmethod
     def _make(self, known: KnownCluster, request: NodeRequest) -> None:

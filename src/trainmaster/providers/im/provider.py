@@ -24,6 +24,7 @@ from trainmaster.providers.base import (
     Node,
     NodeRequest,
     ProviderPlace,
+    planned,
 )
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.examining import Finding, check_room, refused, room_finding, unseen_drivers
@@ -235,9 +236,7 @@ class ImProvider:
             radl = self._documents.document(cluster, request, self._clock())
             parameters = {"infrastructure": "${infrastructure.id}"} if index else {}
             operation = _ADD if index else _CREATE
-            shown.append(
-                {"service": self.name, "operation": operation, "parameters": {**parameters, "radl": radl}}
-            )
+            shown.append(planned(self.name, operation, {**parameters, "radl": radl}))
         return shown
 
     # --- renting -----------------------------------------------------------------------------------

@@ -19,9 +19,10 @@ from trainmaster.providers.base import (
     NodeRequest,
     NodeState,
     ProviderPlace,
+    planned,
 )
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
-from trainmaster.providers.examining import Finding, clock_finding, refused, room_finding
+from trainmaster.providers.examining import Finding, clock_finding, found_by, room_finding
 from trainmaster.providers.kubernetes import answers, manifests
 from trainmaster.providers.kubernetes.answers import Pod
 from trainmaster.providers.kubernetes.settings import KUBERNETES, KubernetesSettings
@@ -150,12 +151,10 @@ class KubernetesProvider(LedgerProvider):
         with contextlib.suppress(TrainmasterError):  # it may be kept from everybody
             version = self._api.call("GET", "/version").get("gitVersion", "")
         name, space = self._api.login.name, f"namespace {self._api.namespace}"
-        found = [Finding("login", f"Kubernetes {version} takes {name!r}".replace("  ", " "))]
-        try:
-            self._check_rights()
-            found.append(Finding("rights", f"{space}: pods may be made, reached and deleted"))
-        except UsageError as error:
-            found.append(refused("rights", error))
+        found = [
+            Finding("login", f"Kubernetes {version} takes {name!r}".replace("  ", " ")),
+            found_by(self._check_rights, "rights", f"{space}: pods may be made, reached and deleted"),
+        ]
         listed = {what: self._listed(what) for what in ("resourcequotas", _POLICIES, "/api/v1/nodes")}
         for quota in listed["resourcequotas"] or ():
             status = quota.get("status") or {}
@@ -204,11 +203,7 @@ class KubernetesProvider(LedgerProvider):
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
         """See `Provider`: the pods."""
         return [
-            {
-                "service": self.name,
-                "operation": "create pod",
-                "parameters": self._pod(cluster, request, name, "${lease.Until}"),
-            }
+            planned(self.name, "create pod", self._pod(cluster, request, name, "${lease.Until}"))
             for request in requests
             for name in manifests.pod_names(self._home, cluster, request)
         ]
@@ -375,14 +370,12 @@ class KubernetesProvider(LedgerProvider):
             return answers.words_of(self._api.all("events", fieldSelector=f"involvedObject.name={name}"))
         return ""
 
-    def _node(
-        self, known: KnownCluster, asked: AskedMachines, id: str, machine: KnownMachine, seen: SeenMachine
-    ) -> Node:
+    def _reached(self, node: Node, known: KnownCluster, asked: AskedMachines, machine: KnownMachine) -> Node:
         """See `LedgerProvider`."""
         kind = self._settings.machines.get(asked.machine)
         return replace(
-            super()._node(known, asked, id, machine, seen),
-            address=id,
+            node,
+            address=node.id,
             user=_USER,
             zone=self._api.namespace,
             gpus=kind.gpus if kind else 0,

@@ -21,11 +21,12 @@ from trainmaster.providers.base import (
     NodeRequest,
     NodeState,
     ProviderPlace,
+    planned,
 )
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
 from trainmaster.providers.dead_man_switch import deadman_script
-from trainmaster.providers.examining import Finding, clock_finding, refused, unseen_drivers
+from trainmaster.providers.examining import Finding, clock_finding, found_by, unseen_drivers
 from trainmaster.providers.kept_answer import kept_answer
 from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, check_requests
 from trainmaster.providers.openstack import answers
@@ -37,7 +38,7 @@ from trainmaster.providers.openstack.project import OpenstackProject, base_name,
 from trainmaster.providers.openstack.settings import OPENSTACK, OpenstackSettings
 from trainmaster.providers.sent_settings import DRIVES_VARIABLE
 from trainmaster.spec.clocks import steady_s
-from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
+from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.transport.http_calls import Send, gone_is_fine
 
 __all__ = ["catalogue_of", "driver_login", "openstack_provider", "sent_settings"]
@@ -125,11 +126,7 @@ class OpenstackProvider(LedgerProvider):
 
     def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
         """See `Provider`: roles, flavors, images, networks and quotas."""
-        if (roles := self._client.roles()) and set(roles) <= {"reader"}:
-            raise UsageError(
-                f"OpenStack: {self._login.name} may only look (its role is `reader`)",
-                "Ask for the role `member` in the project.",
-            )
+        self._check_rights()
         self._unless_known(self._self_deletion.check)
         wanted = []
         check_requests(self.name, requests)
@@ -139,36 +136,38 @@ class OpenstackProvider(LedgerProvider):
             wanted.append((request, flavor))
         self._project.network()
         self._project.floating_network()
-        limits = self._client.get("compute", "/limits").get("limits", {}).get("absolute", {})
-        answers.check_limits(limits, wanted)
+        answers.check_limits(self._limits(), wanted)
         return []
+
+    def _limits(self) -> dict[str, Any]:
+        """What the project may have, and what it uses of that."""
+        limits = self._client.get("compute", "/limits").get("limits", {})
+        return dict(limits.get("absolute", {}))
+
+    def _check_rights(self) -> None:
+        if (roles := self._client.roles()) and set(roles) <= {"reader"}:
+            raise UsageError(
+                f"OpenStack: {self._login.name} may only look (its role is `reader`)",
+                "Ask for the role `member` in the project.",
+            )
 
     def examine(self, builds: Mapping[str, str]) -> list[Finding]:
         """See `Examined`. A security group of ours lets the machines of a cluster reach each other."""
-        limits = self._client.get("compute", "/limits").get("limits", {}).get("absolute", {})
-        roles = self._client.roles()
-        may = not roles or not set(roles) <= {"reader"}
-        advice = "" if may else "Ask for the role `member` in the project."
-        found = [
+        limits, roles = self._limits(), self._client.roles()
+        networks = (
+            found_by(look, "network", "") for look in (self._project.network, self._project.floating_network)
+        )
+        words = "delete themselves, each by a credential of its own"
+        end = found_by(self._self_deletion.check, "lost machines", words)
+        return [
             Finding("login", f"OpenStack takes {self._login.name}"),
-            Finding("rights", f"roles: {', '.join(roles) or 'not told'}", may, advice),
+            found_by(self._check_rights, "rights", f"roles: {', '.join(roles) or 'not told'}"),
             *answers.limit_findings(limits, self._login.name),
+            *(each for each in networks if not each.ok),
+            replace(end, ok=end.ok or self._settings.ends_only_from_here),  # what was known is no fault
+            clock_finding(-self._client.ahead_s, "OpenStack"),
+            *unseen_drivers(builds),
         ]
-        for look in (self._project.network, self._project.floating_network):
-            try:
-                look()
-            except TrainmasterError as error:
-                found.append(refused("network", error))
-        found += [self._end_finding(), clock_finding(-self._client.ahead_s, "OpenStack")]
-        return found + unseen_drivers(builds)
-
-    def _end_finding(self) -> Finding:
-        """Whether machines can delete themselves; what was known before is no fault."""
-        try:
-            self._self_deletion.check()
-        except UsageError as error:
-            return replace(refused("lost machines", error), ok=self._settings.ends_only_from_here)
-        return Finding("lost machines", "delete themselves, each by a credential of its own")
 
     def _unless_known(self, ask: Callable[[], T]) -> T | None:
         """What is found; None if machines cannot delete themselves, which the user has said is known.
@@ -223,7 +222,7 @@ class OpenstackProvider(LedgerProvider):
         shown = list[dict[str, Any]]()
 
         def show(service: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-            shown.append({"service": service, "operation": f"POST {path}", "parameters": body})
+            shown.append(planned(service, f"POST {path}", body))
             return {"security_group": {"id": "${group.Id}"}}
 
         own = self._settings.security_group
@@ -406,11 +405,8 @@ class OpenstackProvider(LedgerProvider):
         )
         return SeenMachine(state if address else NodeState.STARTING, reason), known
 
-    def _node(
-        self, known: KnownCluster, asked: AskedMachines, id: str, machine: KnownMachine, seen: SeenMachine
-    ) -> Node:
+    def _reached(self, node: Node, known: KnownCluster, asked: AskedMachines, machine: KnownMachine) -> Node:
         """See `LedgerProvider`."""
-        node = super()._node(known, asked, id, machine, seen)
         if self._drives:  # one of the same network, which the group lets in
             node = replace(node, address=node.private_address)
         return replace(node, user=self._settings.user, key=self._memory.directory / "id_ed25519")
@@ -493,13 +489,9 @@ class OpenstackProvider(LedgerProvider):
             over = {each.id: each for each in there if each.until < before}
             self._delete(over.values())
             for cluster in {each.cluster for each in over.values()}:
-                known = self._memory.of(cluster)
-                for asked, id, machine in known.left:
-                    if id in over:
-                        ended = machine.ended(self._clock(), "its lease was over, and it was deleted")
-                        known = known.with_machine(asked.token, id, ended)
-                if known.asked:
-                    self._memory.put(known)
+                if (known := self._memory.of(cluster)).asked:
+                    why = "its lease was over, and it was deleted"
+                    self._memory.put(known.with_ended(over, self._clock(), why))
             if len(over) == len(there):
                 self._until_gone(there)
                 self._project.tidy(base)

@@ -21,6 +21,7 @@ from trainmaster.providers.base import (
     NodeState,
     ProviderPlace,
     groups_of,
+    planned,
     root_on_nodes,
 )
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
@@ -161,11 +162,7 @@ class RayProvider(LedgerProvider):
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
         """See `Provider`: the placement groups."""
         return [
-            {
-                "service": "ray",
-                "operation": "placement_group",
-                "parameters": self._group([self._part(each) for each in group]),
-            }
+            planned(self.name, "placement_group", self._group([self._part(each) for each in group]))
             for group in groups_of(requests)
         ]
 
@@ -252,10 +249,8 @@ class RayProvider(LedgerProvider):
             seats, self._unfit[known.cluster] = [], ()
         known = self._updated(known, seats)
         seen = {seat["id"]: self._seen(seat) for seat in seats}
-        for asked, id, machine in known.left:
-            if id not in seen:
-                known = known.with_machine(asked.token, id, machine.ended(self._clock(), _LOST))
-        return known, seen
+        lost = [id for _, id, _ in known.left if id not in seen]
+        return known.with_ended(lost, self._clock(), _LOST), seen
 
     def _updated(self, known: KnownCluster, seats: Sequence[Mapping[str, Any]]) -> KnownCluster:
         now = self._clock()
@@ -282,14 +277,12 @@ class RayProvider(LedgerProvider):
             return SeenMachine(NodeState.LEAVING, "Ray takes its node back", self._clock() + leaves_s)
         return SeenMachine(state)
 
-    def _node(
-        self, known: KnownCluster, asked: AskedMachines, id: str, machine: KnownMachine, seen: SeenMachine
-    ) -> Node:
+    def _reached(self, node: Node, known: KnownCluster, asked: AskedMachines, machine: KnownMachine) -> Node:
         """See `LedgerProvider`."""
-        kind, switch = self._settings.machines.get(asked.machine), f"{self._settings.scratch}/{id}"
+        kind, switch = self._settings.machines.get(asked.machine), f"{self._settings.scratch}/{node.id}"
         return replace(
-            super()._node(known, asked, id, machine, seen),
-            address=id,
+            node,
+            address=node.id,
             user=str(machine.about.get("user", "ray")),
             gpus=kind.gpus if kind else 0,
             way=way_of(self._settings, self._place_root),

@@ -26,6 +26,7 @@ from trainmaster.providers.base import (
     NodeState,
     ProviderPlace,
     groups_of,
+    planned,
 )
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
@@ -212,16 +213,11 @@ class SlurmProvider(LedgerProvider):
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
         """See `Provider`: the scripts of the jobs."""
         placeholders = ("ssh-ed25519 ${key.Public}", "${key.Private}", "${lease.Until}")
-        return [
-            {
-                "service": "slurm",
-                "operation": "sbatch",
-                "parameters": {
-                    "script": self._script(cluster, self._parts(cluster, group), *placeholders).split("\n")
-                },
-            }
-            for group in groups_of(requests)
-        ]
+        shown = []
+        for group in groups_of(requests):
+            script = self._script(cluster, self._parts(cluster, group), *placeholders)
+            shown.append(planned(self.name, "sbatch", {"script": script.split("\n")}))
+        return shown
 
     def _partitions(self) -> dict[str, Partition]:
         return answers.parse_partitions(self._said(self._patiently(scripts.sinfo_script())))
@@ -410,14 +406,12 @@ class SlurmProvider(LedgerProvider):
             return SeenMachine(NodeState.LEAVING, f"the time limit of job {job.id} is near", ends_at)
         return SeenMachine(NodeState.READY)
 
-    def _node(
-        self, known: KnownCluster, asked: AskedMachines, id: str, machine: KnownMachine, seen: SeenMachine
-    ) -> Node:
+    def _reached(self, node: Node, known: KnownCluster, asked: AskedMachines, machine: KnownMachine) -> Node:
         """See `LedgerProvider`."""
         part, name = self._part(known, asked), machine.where
         directory = f"{self._settings.scratch}/{part.directory}-{name}" if name else ""
         return replace(
-            super()._node(known, asked, id, machine, seen),
+            node,
             port=part.port,
             user=self._settings.user or getpass.getuser(),
             key=self._memory.directory / "id_ed25519",
