@@ -29,12 +29,12 @@ from trainmaster.control.task.layout import Home
 from trainmaster.executors.base import GangStatus
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.providers.aws import provider as aws
-from trainmaster.providers.aws.client import ProviderClock
 from trainmaster.providers.aws.requests import AwsRequest, Renter
 from trainmaster.spec import processes
 from trainmaster.testing import failures, simulated_saving
 from trainmaster.testing.simulated_hazards import Hazard
 from trainmaster.testing.simulated_host import Process, working
+from trainmaster.transport.http_calls import ProviderClock
 from trainmaster.volumes.packed import releasing
 from trainmaster.volumes.packed.deletions import Deletions
 

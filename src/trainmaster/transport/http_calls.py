@@ -1,11 +1,13 @@
-"""Requests over HTTP to the API of a place: with Python's own library, and never led elsewhere."""
+"""Requests over HTTP to the API of a place: with Python's own library, and never led elsewhere.
+
+`ProviderClock`: how far a provider's clock is ahead of ours, as the dates of its answers tell.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
 import ssl
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -19,6 +21,8 @@ from trainmaster.spec.plain_json import parsed_json
 _MOST_BYTES: Final = 32 << 20
 #: Of what an error says, in characters.
 _MOST_WORDS: Final = 2000
+#: Dates name whole seconds, and a clock drifts: what differs by less is the same.
+_SAME_S: Final = 2.0
 #: Where answers have them, the best first.
 _WORDS: Final = ("message", "detail", "error_description", "error", "faultstring", "title")
 
@@ -108,20 +112,51 @@ def pause_before_retry_s(
         return min(2.0**attempt, most_s)
 
 
-def ahead_of(answer: HttpAnswer, began: float) -> float | None:
-    """How far our clock is ahead of that of what answered, in seconds; None if it does not say its time.
-
-    Dates name whole seconds: what clocks may differ by anyway is no difference.
+class ProviderClock:
+    """Translates times that a provider states into ours, and back. Threads may share it.
 
     Args:
-        answer: its.
-        began: when it was asked, Unix seconds by our clock.
+        clock: ours: gives Unix seconds; never set back.
+
+    Attributes:
+        ahead_s: how far the provider's is ahead; 0 until it has answered.
+
+    >>> clock = ProviderClock(lambda: 1767326645.5)
+    >>> clock.heard("Fri, 02 Jan 2026 03:04:05 GMT", asked_at=1767326645.0)
+    >>> clock.ahead_s, clock.now()
+    (-3599.75, 1767323045.75)
     """
-    try:
-        there = parsedate_to_datetime(answer.headers["date"]).timestamp()
-    except (KeyError, ValueError):
-        return None
-    return max(0.0, began - there - 1.0) + min(0.0, time.time() - there)
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.ahead_s = 0.0
+
+    def local_now(self) -> float:
+        """Unix seconds by our clock."""
+        return self._clock()
+
+    def now(self) -> float:
+        """Unix seconds by the provider's clock."""
+        return self._clock() + self.ahead_s
+
+    def heard(self, date: str, asked_at: float) -> None:
+        """Take in the date of an answer; what is known stays as long as it may be true.
+
+        Args:
+            date: as the header of that name has it; what is none is left out.
+            asked_at: when that was asked, Unix seconds by our clock.
+        """
+        try:
+            stated = parsedate_to_datetime(date).timestamp()
+        except (TypeError, ValueError):
+            return
+        # It was read at some time between the question and now.
+        least, most = stated - self._clock(), stated + 1.0 - asked_at
+        for known in (self.ahead_s, 0.0):
+            if least - _SAME_S <= known <= most + _SAME_S:
+                self.ahead_s = known
+                return
+        self.ahead_s = (least + most) / 2
 
 
 #: Sends a request: method, address, headers, body, seconds.
@@ -187,20 +222,22 @@ class BusyPlace:
         at: str,
         request: tuple[str, str, Mapping[str, str], bytes | None, float],
         sleep: Callable[[float], None],
-    ) -> tuple[HttpAnswer, float | None]:
-        """What it answers, and how far our clock is ahead of its.
+        clock: ProviderClock,
+    ) -> HttpAnswer:
+        """What it answers.
 
         Args:
             send: sends the request.
             at: where it is, for messages.
             request: see `Send`.
             sleep: waits, seconds.
+            clock: its; hears what the answer says.
 
         Raises:
             ProviderError: it does not answer; what was asked may have been done.
         """
         for attempt in range(self.tries):
-            began = time.time()
+            began = clock.local_now()
             try:
                 answer = send(*request)
             except (OSError, http.client.HTTPException) as error:
@@ -212,7 +249,8 @@ class BusyPlace:
             if waits_s is None or attempt == self.tries - 1:
                 break
             sleep(waits_s)
-        return answer, ahead_of(answer, began)
+        clock.heard(answer.headers.get("date", ""), began)
+        return answer
 
 
 #: Sends one to a service whose certificate the system's authorities vouch for; OSError: it does not answer.

@@ -6,7 +6,7 @@ from email.utils import formatdate
 
 import pytest
 
-from trainmaster.providers.aws.client import ProviderClock
+from trainmaster.transport.http_calls import ProviderClock
 
 NOW = 1_767_323_045.0
 

@@ -116,7 +116,7 @@ class KubernetesProvider(LedgerProvider):
         super().__init__(place, _HINT, clock)
         self._settings, self._sleep = settings, sleep
         namespace = settings.namespace or login.namespace or "default"
-        self._api = KubeApi(login, namespace, send, sleep)
+        self._api = KubeApi(login, namespace, send, sleep, clock)
         self._way = way_of(login.name, namespace, place.environ)
         self._place = f"{login.place} {namespace}"
 
@@ -162,7 +162,7 @@ class KubernetesProvider(LedgerProvider):
                 used = manifests.amount_of(str((status.get("used") or {}).get(what, "0")))
                 found.append(room_finding(what, used, manifests.amount_of(str(hard)), space))
         found += answers.network_findings(listed[_POLICIES], space)
-        found.append(clock_finding(-self._api.ahead_s, self._api.login.server))
+        found.append(clock_finding(self._api.clock.ahead_s, self._api.login.server))
         return found + answers.node_findings(listed["/api/v1/nodes"], builds)
 
     def _listed(self, path: str) -> list[dict[str, Any]] | None:
@@ -301,13 +301,12 @@ class KubernetesProvider(LedgerProvider):
         if cluster:
             selector += f",{manifests.CLUSTER}={short_digest(cluster)}"
         listed = self._api.all("pods", labelSelector=selector)
-        there = time.time() - self._api.ahead_s
-        return [answers.pod_of_answer(each, there) for each in listed]
+        return [answers.pod_of_answer(each, self._api.clock.now()) for each in listed]
 
     def _found(self, name: str) -> Pod | None:
         with gone_is_fine():
             told = self._api.call("GET", f"pods/{name}", has="metadata")
-            return answers.pod_of_answer(told, time.time() - self._api.ahead_s)
+            return answers.pod_of_answer(told, self._api.clock.now())
         return None
 
     def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, SeenMachine]]:
@@ -328,7 +327,7 @@ class KubernetesProvider(LedgerProvider):
         if self._settings.queue:  # it waits as long as Kueue says
             return {}
         found: dict[str, str] = {}
-        there = time.time() - self._api.ahead_s
+        there = self._api.clock.now()
         for asked in known.asked.values():
             for pod in (listed[name] for name in asked.machines if name in listed):
                 if not pod.is_placed and there - pod.created_at > max(self._settings.wait_s, _AT_ONCE_S):
@@ -346,21 +345,21 @@ class KubernetesProvider(LedgerProvider):
         self, name: str, known: KnownMachine, pod: Pod | None, given_up: str
     ) -> tuple[SeenMachine, KnownMachine]:
         """How far a machine is, and what is known of it from now on."""
-        ahead_s = self._api.ahead_s + self._clock() - time.time()
+        ahead_s = self._api.clock.ahead_s
         if pod is not None:
             known = replace(
                 known,
                 private_address=pod.address or known.private_address,
                 where=pod.node or known.where,
-                started_at=known.started_at or (pod.started_at + ahead_s if pod.started_at else 0.0),
+                started_at=known.started_at or (pod.started_at - ahead_s if pod.started_at else 0.0),
             )
         if pod is None or given_up or pod.state is NodeState.GONE:
             reason = given_up or (pod.reason if pod else known.reason or "somebody has deleted its pod")
-            ended_at = pod.ended_at + ahead_s if pod and pod.ended_at else self._clock()
+            ended_at = pod.ended_at - ahead_s if pod and pod.ended_at else self._clock()
             return SeenMachine(NodeState.GONE), known.ended(ended_at, reason)
         if pod.state is NodeState.LEAVING:
             reason = known.reason or self._why(name) or pod.reason
-            return SeenMachine(pod.state, reason, pod.leaves_at + ahead_s), replace(known, reason=reason)
+            return SeenMachine(pod.state, reason, pod.leaves_at - ahead_s), replace(known, reason=reason)
         is_queued = pod.state is NodeState.STARTING and bool(pod.reason) and not known.where
         return SeenMachine(pod.state, pod.reason, is_queued=is_queued), known
 

@@ -17,6 +17,7 @@ from trainmaster.transport.http_calls import (
     BusyPlace,
     HttpAnswer,
     HttpRefusedError,
+    ProviderClock,
     Send,
     said_of,
     sender,
@@ -55,13 +56,13 @@ class OpenstackClient:
 
     Attributes:
         login: as given.
-        ahead_s: how far our clock is ahead of that of what answered last.
+        clock: of what answers.
     """
 
     def __init__(
         self, login: OpenstackLogin, send: Send | None = None, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self.login, self._sleep, self.ahead_s = login, sleep, 0.0
+        self.login, self._sleep, self.clock = login, sleep, ProviderClock(time.time)
         try:
             self._send = send or sender(login.authorities)
         except OSError as error:
@@ -131,9 +132,7 @@ class OpenstackClient:
         """What one request is answered with; what was one too many is sent again when it may be."""
         headers = {"Accept": "application/json", "Content-Type": "application/json", **headers}
         at, request = address.partition("?")[0], (method, address, headers, data, _TIMEOUT_S)
-        answer, ahead_s = _BUSY.sent(self._send, at, request, self._sleep)
-        self.ahead_s = ahead_s or 0.0
-        return answer
+        return _BUSY.sent(self._send, at, request, self._sleep, self.clock)
 
     def _read(self, answer: HttpAnswer, what: str) -> dict[str, Any]:
         """What an answer says."""

@@ -165,7 +165,7 @@ class OpenstackProvider(LedgerProvider):
             *answers.limit_findings(limits, self._login.name),
             *(each for each in networks if not each.ok),
             replace(end, ok=end.ok or self._settings.ends_only_from_here),  # what was known is no fault
-            clock_finding(-self._client.ahead_s, "OpenStack"),
+            clock_finding(self._client.clock.ahead_s, "OpenStack"),
             *unseen_drivers(builds),
         ]
 

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.transport.http_calls import (
     BusyPlace,
     HttpAnswer,
     HttpRefusedError,
+    ProviderClock,
     Send,
     said_of,
     sender,
@@ -52,10 +54,11 @@ class KubeApi:
         namespace: about which.
         send: carries requests; None for HTTP.
         sleep: waits, seconds.
+        clock: gives Unix seconds; never set back.
 
     Attributes:
         login, namespace: as given.
-        ahead_s: how far our clock is ahead of the server's, by its last answer.
+        clock: the server's.
         is_exec_known: commands were taken once. One that has just started knows no rights for a while.
     """
 
@@ -65,8 +68,9 @@ class KubeApi:
         namespace: str,
         send: Send | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = steady_s,
     ) -> None:
-        self.login, self.namespace, self.ahead_s = login, namespace, 0.0
+        self.login, self.namespace, self.clock = login, namespace, ProviderClock(clock)
         self._is_known = self.is_exec_known = False
         self._credentials = KubeCredentials(login)
         self._given = self._send = send
@@ -178,8 +182,7 @@ class KubeApi:
                 headers["Content-Type"] = kind
             send = self._send = self._send or sender(context=self._encryption())
             request = (method, address, headers, data, timeout_s)
-            answer, ahead_s = _BUSY.sent(send, self.login.server, request, self._sleep)
-            self.ahead_s = self.ahead_s if ahead_s is None else ahead_s
+            answer = _BUSY.sent(send, self.login.server, request, self._sleep, self.clock)
             if answer.status != 401:
                 break
             self._forget_encryption()
