@@ -4,9 +4,8 @@
     unzip apache_libcloud-3.9.1-*.whl 'libcloud/data/*' 'libcloud/compute/constants/*' -d libcloud-3.9.1
     python scripts/make_catalogue.py libcloud-3.9.1/libcloud/data/pricing.json --version 3.9.1
 
-Its loader drops prices that are no prices (`trainmaster.providers.libcloud_json`) and adds what was checked
-by hand (`ec2_facts`, `machine_types`); this script only chooses: a thousand rows are enough to
-quote by, and the whole list would be 13 times as large.
+`libcloud_prices.py` drops prices that are no prices, and adds what was checked by hand. This script only
+chooses: a thousand rows are enough to quote by, and the whole list would be 13 times as large.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from trainmaster.providers import Offer, load_catalogue
+from libcloud_prices import GPUS, MachineType, _ec2_types, libcloud_catalogue
+
+from trainmaster.providers import Offer
 from trainmaster.providers.loading import _DATA
 from trainmaster.providers.own_csv import write_own_csv
 
@@ -75,9 +76,6 @@ def wanted(offer: Offer) -> bool:
 
 def confirmed_offers(pricing: Path, like: Offer) -> list[Offer]:
     """Offers of the single-size families whose price is what a person confirmed."""
-    from trainmaster.providers.aws import ec2_facts
-    from trainmaster.providers.libcloud_json import MachineType, _ec2_types
-
     listed = json.loads(pricing.read_text())["compute"]["ec2_linux"]
     types = _ec2_types(pricing)
     offers = []
@@ -86,7 +84,7 @@ def confirmed_offers(pricing: Path, like: Offer) -> list[Offer]:
             sys.stderr.write(f"left out: {name} in {region}: {price} was confirmed, the list has another\n")
             continue
         machine, _ = types[name]
-        assert name.partition(".")[0] in ec2_facts.GPUS
+        assert name.partition(".")[0] in GPUS
         facts = {attribute: getattr(machine, attribute) for attribute in MachineType.__slots__}
         facts |= {"cpu_credits": "", "cpu_baseline_share": None}
         offers.append(replace(like, region=region, price_usd_per_hour=price, **facts))
@@ -105,7 +103,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=_DATA / "builtin.csv")
     arguments = parser.parse_args()
 
-    offers = [offer for offer in load_catalogue(arguments.pricing) if wanted(offer)]
+    offers = [offer for offer in libcloud_catalogue(arguments.pricing) if wanted(offer)]
     example = next(offer for offer in offers if offer.provider == "aws")
     offers += confirmed_offers(arguments.pricing, example)
     offers.sort(

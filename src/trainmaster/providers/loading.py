@@ -31,9 +31,9 @@ def load_catalogue(name: str | Path | None = None, *, today: date | None = None)
     """Read a catalogue.
 
     Args:
-        name: one of `NAMED`, or a file: SkyPilot's CSV, Apache Libcloud's ``pricing.json``, or a CSV
-            with our own columns. None is the builtin one; any other is the user's choice, and so
-            exempt from the refusal of old prices. ``./builtin`` is a file.
+        name: one of `NAMED`, or a file: SkyPilot's CSV, or one with our own columns. None is the builtin one;
+            any other is the user's choice, and so exempt from the refusal of old prices. ``./builtin`` is a
+            file.
         today: the day; prices of the future are refused.
 
     Raises:
@@ -76,10 +76,6 @@ def _no_collecting() -> Iterator[None]:
 
 
 def _read_file(path: Path, file: str, file_date: date) -> LoadedFile:
-    if path.suffix.lower() == ".json":
-        from trainmaster.providers.libcloud_json import read_libcloud_json
-
-        return read_libcloud_json(path, file)
     rows = CsvRows(path, file)
     read: Callable[[CsvRows, date], LoadedFile]
     if is_skypilot(rows.header):

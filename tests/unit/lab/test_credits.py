@@ -7,14 +7,16 @@ from hypothesis import strategies as st
 
 from trainmaster.lab.credits import LAUNCH_S, CpuCredits
 from trainmaster.lab.instance_types import TYPES
-from trainmaster.providers.aws import ec2_facts
+from trainmaster.providers import load_catalogue
 
 
 def test_types_have_the_baselines_of_the_catalogue() -> None:
+    known = {each.instance_type: each for each in load_catalogue() if each.provider == "aws"}
     for name, kind in TYPES.items():
-        family, _, size = name.partition(".")
-        is_slowed = ec2_facts.CPU_CREDITS.get(family) == "standard"
-        assert kind.cpu_baseline == (ec2_facts.CPU_BASELINE_SHARES[family][size] if is_slowed else 1.0)
+        if name in known:
+            is_slowed = known[name].cpu_credits == "standard"
+            assert kind.cpu_baseline == (known[name].cpu_baseline_share if is_slowed else 1.0)
+    assert (TYPES["t2.nano"].cpu_baseline, TYPES["t2.micro"].cpu_baseline) == (0.05, 0.1)
 
 
 def test_a_busy_machine_is_fast_until_its_credits_are_used_up_and_then_has_what_it_earns() -> None:

@@ -1,15 +1,19 @@
 """Libcloud's price list: which of its EC2 prices are true, and Google's types as sums of their parts."""
 
 import json
+import runpy
 from datetime import date
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.providers import load_catalogue
-from trainmaster.providers.libcloud_json import judge_prices, normalization_factor
 from trainmaster.spec.errors import UsageError
+
+READER = runpy.run_path(str(Path(__file__).parents[3] / "scripts/libcloud_prices.py"))
+judge_prices, normalization_factor = READER["judge_prices"], READER["normalization_factor"]
+libcloud_catalogue = READER["libcloud_catalogue"]
 
 # As they stand in the list of 2025: m4.xlarge is that of dedicated hardware, m4.10xlarge none at all.
 SINGAPORE_M4 = {
@@ -33,7 +37,7 @@ def read(tmp_path):
     def read(content):
         path = tmp_path / "pricing.json"
         path.write_text(content if isinstance(content, str) else json.dumps(content))
-        return load_catalogue(path)
+        return libcloud_catalogue(path)
 
     return read
 
@@ -85,7 +89,7 @@ def test_the_types_of_the_same_libcloud_come_first(tmp_path):
     }
     ec2 = {name: {region: price} for name, price in prices.items()}
     pricing.write_text(json.dumps({"compute": {"ec2_linux": ec2}, "updated": STAMP}))
-    catalogue = load_catalogue(pricing)
+    catalogue = libcloud_catalogue(pricing)
     assert [offer.instance_type for offer in catalogue] == ["g5.xlarge", "g5.2xlarge"]
     offer = catalogue.offers[0]
     assert (offer.vcpus, offer.memory_bytes, offer.arch) == (4, 16 << 30, "x86_64")

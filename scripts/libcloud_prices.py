@@ -1,10 +1,10 @@
 """Apache Libcloud's ``pricing.json``: EC2 on demand, Azure on demand, Google by its parts.
 
-The file has prices only. What EC2's types are is read from the ``ec2_instance_types.py`` of the same Libcloud
-if it lies where Libcloud has it, else from the builtin catalogue. Prices that are no prices are refused:
-see `ec2_shared`.
+`make_catalogue.py` makes of it what ships with the package. The file has prices only. What EC2's types are is
+read from the ``ec2_instance_types.py`` of the same Libcloud if it lies where Libcloud has it, else from the
+builtin catalogue. Prices that are no prices are refused: see `judge_prices`.
 
-Machine types of Azure and Google, which their price lists do not describe; checked by hand.
+Machine types of Azure and Google, which their price lists do not describe, are checked by hand.
 
 Azure's sizes are from https://learn.microsoft.com/azure/virtual-machines/sizes; what is not here is unknown.
 Google's are its predefined types (https://cloud.google.com/compute/docs/machine-resource): a number of cores
@@ -24,13 +24,109 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.providers.aws import ec2_facts
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.csv_rows import GIB, CsvRows
-from trainmaster.providers.gathering import LoadedFile
+from trainmaster.providers.gathering import LoadedFile, gather
+from trainmaster.providers.loading import _DATA
 from trainmaster.providers.offer import Offer
 from trainmaster.providers.own_csv import read_own_csv
 from trainmaster.spec.errors import UsageError
+
+# What AWS publishes about EC2's instance types and no price list has, checked by hand. From
+# https://docs.aws.amazon.com/ec2/latest/instancetypes/ (network, accelerators, as of 2025) and
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/burstable-credits-baseline-concepts.html (credits).
+# What is not here is unknown, not zero.
+
+#: Model and memory (GiB) of one GPU, by family.
+GPUS: Final = {
+    "p2": ("K80", 12),
+    "p3": ("V100", 16),
+    "p3dn": ("V100-32GB", 32),
+    "p4d": ("A100", 40),
+    "p4de": ("A100-80GB", 80),
+    "p5": ("H100", 80),
+    "p5e": ("H200", 141),
+    "p5en": ("H200", 141),
+    "g3": ("M60", 8),
+    "g3s": ("M60", 8),
+    "g4dn": ("T4", 16),
+    "g5": ("A10G", 24),
+    "g5g": ("T4g", 16),
+    "g6": ("L4", 24),
+    "gr6": ("L4", 24),
+    "g6e": ("L40S", 48),
+}
+
+#: Families with accelerators that are no GPUs, which the price list does not count.
+OTHER_ACCELERATORS: Final = ("dl", "f1", "f2", "inf", "trn", "vt")
+
+_M5 = {"large": 0.75, "xlarge": 1.25, "2xlarge": 2.5, "4xlarge": 5.0}
+_M6I = {"large": 0.781, "xlarge": 1.562, "2xlarge": 3.125, "4xlarge": 6.25}
+_M6G = {"medium": 0.5, **_M5}
+_M7G = {"medium": 0.52, "large": 0.937, "xlarge": 1.876, "2xlarge": 3.75, "4xlarge": 7.5}
+_T3 = {
+    "nano": 0.032,
+    "micro": 0.064,
+    "small": 0.128,
+    "medium": 0.256,
+    "large": 0.512,
+    "xlarge": 1.024,
+    "2xlarge": 2.048,
+}
+#: Gbit/s that a card sustains where the price list only says "up to", by family and size.
+NIC_BASELINES: Final = {
+    "t3": _T3,
+    "t3a": _T3,
+    "t4g": _T3,
+    "m4": {"large": 0.45, "xlarge": 0.75, "2xlarge": 1.0, "4xlarge": 2.0},
+    "m5": _M5,
+    "c5": _M5,
+    "r5": _M5,
+    "m6i": _M6I,
+    "c6i": _M6I,
+    "r6i": _M6I,
+    "m7i": _M6I,
+    "c7i": _M6I,
+    "m6g": _M6G,
+    "c6g": _M6G,
+    "m7g": _M7G,
+    "p2": {"xlarge": 1.25},
+    "p3": {"2xlarge": 2.5},
+    "g3": {"4xlarge": 5.0},
+    "g4dn": {"xlarge": 5.0, "2xlarge": 10.0, "4xlarge": 20.0},
+    "g5": {"xlarge": 2.5, "2xlarge": 5.0, "4xlarge": 10.0},
+    "g6": {"xlarge": 2.5, "2xlarge": 5.0, "4xlarge": 10.0},
+}
+
+#: What AWS starts machines of these families with unless told otherwise.
+CPU_CREDITS: Final = {"t2": "standard", "t3": "unlimited", "t3a": "unlimited", "t4g": "unlimited"}
+
+_T3_SHARES = {
+    "nano": 0.05,
+    "micro": 0.1,
+    "small": 0.2,
+    "medium": 0.2,
+    "large": 0.3,
+    "xlarge": 0.4,
+    "2xlarge": 0.4,
+}
+#: Share of every vCPU that the credits sustain. For ``t2.2xlarge`` AWS prints 17 %; its 81.6 credits an hour
+#: are exactly that.
+CPU_BASELINE_SHARES: Final = {
+    "t2": {
+        "nano": 0.05,
+        "micro": 0.1,
+        "small": 0.2,
+        "medium": 0.2,
+        "large": 0.3,
+        "xlarge": 0.225,
+        "2xlarge": 0.17,
+    },
+    "t3": _T3_SHARES,
+    "t3a": _T3_SHARES,
+    "t4g": _T3_SHARES,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +320,17 @@ _OLD_TABLES: Final = {
 _NETWORK = re.compile(r"(up to )?([0-9.]+) (gigabit|megabit)", re.IGNORECASE)
 
 
+def libcloud_catalogue(path: Path) -> Catalogue:
+    """Offers of the whole file that may be trusted.
+
+    Raises:
+        UsageError: it is not Libcloud's.
+    """
+    reading = read_libcloud_json(path, str(path))
+    offers, refused = gather(reading, datetime.now(UTC).date())
+    return Catalogue(reading.file, offers, refused, tuple(reading.warnings), by_hand=True)
+
+
 def read_libcloud_json(path: Path, file: str) -> LoadedFile:
     """Read the whole file.
 
@@ -315,7 +422,7 @@ def _read_ec2(
         machine, _ = types.get(name, (None, None))
         if not reason and machine is None:
             reason = "its vCPUs and memory are unknown"
-        elif not reason and name.startswith(ec2_facts.OTHER_ACCELERATORS):
+        elif not reason and name.startswith(OTHER_ACCELERATORS):
             reason = "its accelerators are unknown"
         if reason or machine is None:
             reading.refuse(0, f"aws {region} {name}", reason)
@@ -349,13 +456,13 @@ def _ec2_type(name: str, row: Mapping[str, Any]) -> tuple[MachineType, float | N
     family, _, size = name.partition(".")
     extra = row["extra"]
     gpus = float(extra.get("gpu", 0))
-    model, gpu_memory_gib = ec2_facts.GPUS[family] if gpus else ("", None)
+    model, gpu_memory_gib = GPUS[family] if gpus else ("", None)
     nic_gbps, burst_gbps = None, None
     if found := _NETWORK.fullmatch(extra.get("networkPerformance", "").strip()):
         burst_gbps = float(found[2]) / (1000 if found[3].lower() == "megabit" else 1)
         nic_gbps = None if found[1] else burst_gbps
     if nic_gbps is None:
-        nic_gbps = ec2_facts.NIC_BASELINES.get(family, {}).get(size)
+        nic_gbps = NIC_BASELINES.get(family, {}).get(size)
     arm = "Graviton" in extra.get("physicalProcessor", "")
     factor = extra.get("normalizationSizeFactor", "NA")
     machine = MachineType(
@@ -367,15 +474,15 @@ def _ec2_type(name: str, row: Mapping[str, Any]) -> tuple[MachineType, float | N
         None if gpu_memory_gib is None else gpu_memory_gib * GIB,
         nic_gbps,
         burst_gbps,
-        ec2_facts.CPU_CREDITS.get(family, ""),
+        CPU_CREDITS.get(family, ""),
         "arm64" if arm else "x86_64",
-        ec2_facts.CPU_BASELINE_SHARES.get(family, {}).get(size),
+        CPU_BASELINE_SHARES.get(family, {}).get(size),
     )
     return machine, None if factor == "NA" else float(factor)
 
 
 def _builtin_types() -> dict[str, tuple[MachineType, float | None]]:
-    path = Path(__file__).parent / "data/builtin.csv"
+    path = _DATA / "builtin.csv"
     types: dict[str, tuple[MachineType, float | None]] = {}
     cheapest: dict[str, float] = {}
     for offer, _ in read_own_csv(CsvRows(path, path.name), date.min).rows:
