@@ -75,7 +75,7 @@ def found_by(check: Callable[[], object], what: str, fine: str) -> Finding:
     """What a check says that raises if something is wrong.
 
     Args:
-        check: of a place, as it is made before anything is asked for.
+        check: of a place, before anything is asked for.
         what: it looks at.
         fine: what to say if nothing is wrong.
     """
