@@ -28,7 +28,7 @@ SAMPLERS: Final = PluginRegistry(
         "pbt": "trainmaster.sweeps.pbt:PbtSampler",
     },
 )
-_PRUNERS: Final = PluginRegistry(
+PRUNERS: Final = PluginRegistry(
     "pruner",
     {
         "asha": "trainmaster.sweeps.halving:AshaPruner",
@@ -55,7 +55,7 @@ def pruner_class(name: str) -> type[Pruner] | None:
     """The pruner of a name; None for ``none``. Raises as `sampler_class` does."""
     if name == NO_PRUNER:
         return None
-    found: type[Pruner] = _PRUNERS.load(name)
+    found: type[Pruner] = PRUNERS.load(name)
     return found
 
 

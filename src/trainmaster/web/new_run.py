@@ -50,7 +50,7 @@ from trainmaster.spec.model_reference import ModelReference
 from trainmaster.spec.parts import parted
 from trainmaster.spec.recipe_source import own_configuration
 from trainmaster.spec.units import parse_dollars
-from trainmaster.sweeps.plugins import SAMPLERS
+from trainmaster.sweeps.plugins import PRUNERS, SAMPLERS
 from trainmaster.web.recipe_form import (
     RecipeForm,
     Typed,
@@ -447,6 +447,7 @@ def show_form(
         "strategies": STRATEGIES,
         "frameworks": FRAMEWORKS,
         "samplers": SAMPLERS.built_in,
+        "pruners": PRUNERS.built_in,
         **_takes(state, caller, form),
     }
     return page(request, "new.html", http, form=form, **choices, **_checked(mistake, caller, notes))

@@ -96,9 +96,11 @@ Typed = Annotated[str, AfterValidator(unix_lines), StringConstraints(strip_white
 _NAME: Final = "train"
 _MAIN: Final = "main.py"
 _EMPTY: Final = f"name: run\nexperiments:\n  {_NAME}:\n    command: python {_MAIN}\n"
+#: Keys of a search that have a field.
+_OF_SEARCH: Final = ("metric", "goal", "sampler", "pruner", "population", "generations")
 #: Where fields of an experiment stand in a recipe.
 _GROUPS: Final[dict[Path, dict[str, str]]] = {
-    ("search",): {"metric": "metric", "goal": "goal", "sampler": "sampler"},
+    ("search",): {each: each for each in _OF_SEARCH},
     ("distributed",): {
         "strategy": "strategy",
         "workers": "workers",
@@ -130,6 +132,7 @@ class RecipeForm(BaseModel):
         strategy: of a gang; empty for a single process. framework: by strategy if empty.
         batch, steps, epochs, examples: numbers. objective: what a quote chooses by.
         metric: that a search looks at. goal: max or min. sampler: that chooses. samples: how many tasks.
+        pruner: that ends hopeless tasks. population, generations: of samplers that have them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -169,6 +172,9 @@ class RecipeForm(BaseModel):
     goal: Typed = "min"
     sampler: Typed = ""
     samples: Typed = ""
+    pruner: Typed = ""
+    population: Typed = ""
+    generations: Typed = ""
 
     @classmethod
     def of(cls, text: str) -> RecipeForm | None:
@@ -230,8 +236,8 @@ class RecipeForm(BaseModel):
         of_experiment["setup",] = setup
         for name, value in self._parameters():
             of_experiment["parameters", name] = _parameter(value)
-        if self.metric:
-            search = {"metric": self.metric, "goal": self.goal, "sampler": self.sampler}
+        search = {key: getattr(self, key) for key in _OF_SEARCH}
+        if any(value for key, value in search.items() if key != "goal"):  # a goal is always filled in
             of_experiment |= {("search", key): value and _scalar(value) for key, value in search.items()}
         if self.data:
             kind = "url" if self.data == "url" else "volume"

@@ -43,6 +43,7 @@ def read(form, tmp_path):
             "metric": "loss",
             "sampler": "tpe",
             "samples": "30",
+            "pruner": "asha",
         },
         {"objective": "cheapest", "strategy": "allreduce", "workers": "4", "epochs": "3", "examples": "60"},
     ],
@@ -181,6 +182,14 @@ def test_a_mistake_is_told_at_its_field_without_a_line():
     assert found["batch"] == ["the text 'q'; write a whole number of at least 1"]
 
 
+def test_what_was_chosen_of_a_search_stays_and_what_it_lacks_is_told(tmp_path):
+    form = RecipeForm(parameters="lr: 1e-3-1 log", samples="8", sampler="tpe", pruner="asha")
+    with pytest.raises(RecipeError, match="no `metric`; name the metric to look at"):
+        read(form, tmp_path)
+    found = RecipeForm.of(form.text())
+    assert (found.sampler, found.pruner, found.metric) == ("tpe", "asha", "")
+
+
 def test_an_empty_form_is_a_recipe(tmp_path):
     found = read(RecipeForm(), tmp_path)
     assert found.experiments["train"].command == "python main.py"
@@ -214,8 +223,10 @@ def test_everything_that_is_filled_in_is_in_the_recipe(tmp_path):
             "budget": "20",
             "objective": "fastest",
             "metric": "loss",
-            "sampler": "qmc",
+            "sampler": "pbt",
             "samples": "8",
+            "population": "4",
+            "generations": "2",
             "unknown": "x",
         }
     )
@@ -229,7 +240,9 @@ def test_everything_that_is_filled_in_is_in_the_recipe(tmp_path):
     assert train.hardware.spot
     assert train.hardware.instance == ("g5.*",)
     assert train.data["data"].url == "https://example.com/data.zip?a=1&b={x}"
-    assert train.search.metric == "loss"
+    search = train.search
+    assert (search.metric, search.sampler) == ("loss", "pbt")
+    assert (search.population, search.generations) == (4, 2)
     assert set(train.parameters) == {"lr", "depth", "act"}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import http.server
+import json
 import threading
 from dataclasses import replace
 
@@ -39,6 +41,13 @@ class Replica(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         self.wfile.write(f"{self.path} <b>{body.decode()}</b>".encode())
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        inputs = [{"name": "x", "datatype": "INT64", "shape": [-1, 3]}, {"name": "of", "datatype": "BYTES"}]
+        inputs[1]["shape"] = [-1]
+        self.wfile.write(json.dumps({"inputs": inputs}).encode())
 
     def log_message(self, *_):
         pass
@@ -87,6 +96,14 @@ def test_pages_show_services_and_ask_them(served, monkeypatch):
     assert "<button" not in text.partition("<h1>")[2], "who only reads asks nothing"
     form = {"path": "/v2/models/digits/infer", "body": "{1}"}
     served.tokens["red-asks"] = served.state.access.create_token("asks", ["read", "infer"], "red")["token"]
+    text = html.unescape(served.ask("red-asks", "GET", "/services/red-digits").text)
+    example = json.loads(
+        text.partition('<textarea name="body"')[2].partition(">")[2].partition("</textarea>")[0]
+    )
+    assert [(each["name"], each["shape"], each["data"]) for each in example["inputs"]] == [
+        ("x", [1, 3], [0, 0, 0]),
+        ("of", [1], ["text"]),
+    ]
     answer = served.ask("red-asks", "POST", "/services/red-digits", data=form)
     assert (answer.status_code, "Status 200, by digits@1" in answer.text) == (200, True)
     assert "/v2/models/digits/infer &lt;b&gt;{1}&lt;/b&gt;" in answer.text
@@ -100,6 +117,15 @@ def test_pages_show_services_and_ask_them(served, monkeypatch):
     assert "Status 200" in served.ask("red-asks", "POST", "/services/red-digits", data=form).text
     assert served.ask("red-read", "POST", "/services/red-digits", data=form).status_code == 403
     assert served.ask("blue-read", "GET", "/services/red-digits").status_code == 404
+
+
+def test_the_page_of_a_service_is_renewed(served):
+    part = {"headers": {"hx-request": "true"}}
+    same = served.ask("red-read", "GET", "/services/red-digits?was=READY", **part)
+    assert ("hx-refresh" in same.headers, "<h1>" in same.text, ">ready<" in same.text) == (False, False, True)
+    assert 'hx-get="/services/red-digits?was=READY"' in same.text
+    came = served.ask("red-read", "GET", "/services/red-digits?was=STARTING", **part)
+    assert came.headers["hx-refresh"] == "true", "what can be asked now is told"
 
 
 def test_the_proxy_lets_in_who_may_infer_and_nobody_else(served):
@@ -163,6 +189,8 @@ def test_a_service_that_has_scaled_to_zero_is_asleep(served):
     assert (told()["state"], told()["asleep"]) == ("STARTING", True)
     assert ">asleep<" in served.ask("red-read", "GET", "/services").text
     assert ">asleep<" in served.ask("red-read", "GET", "/services/nap").text
+    link = '<a class="button main" href="/services/nap">Service nap: asleep</a>'
+    assert link in served.ask("red-user", "GET", "/runs/nap-1").text
     starts = ReplicaChange("main", 1, {"state": "STARTING"})
     database.write(lambda connection, _: write_replica(connection, "nap-1", starts, 4.0))
     assert (told()["state"], told()["asleep"]) == ("STARTING", False)
