@@ -10,7 +10,7 @@ from trainmaster.api.remote.remote import RemoteClient
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
     from trainmaster.api.protocol import ClientProtocol
     from trainmaster.api.remote.connection import RestConnection
@@ -108,8 +108,9 @@ class ServerToolContext:
 class _ClientOfTexts(RemoteClient):
     """Its recipes are bodies of requests: the server reads them, with the rights of their team."""
 
-    def _sent(self, recipe: Any) -> tuple[dict[str, Any], tuple[str, ...]]:  # noqa: ANN401 - a body
-        return recipe, ()
+    def _sent(self, recipe: Any) -> Generator[str, None, dict[str, Any]]:  # noqa: ANN401 - a body
+        yield from ()
+        return dict(recipe)
 
 
 def _one_of(other: str) -> UsageError:

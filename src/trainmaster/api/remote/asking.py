@@ -48,7 +48,7 @@ _LOOKS_S: Final = (0.1, 0.2, 0.3, 0.5)
 def asked(
     connection: RestConnection,
     route: str,
-    sent: Callable[[], tuple[dict[str, Any], tuple[str, ...]]],
+    sent: Callable[[], Generator[str, None, dict[str, Any]]],
     options: Mapping[str, Any],
     read: Callable[[Mapping[str, Any]], Any],
     shown_at: str = "",
@@ -59,7 +59,7 @@ def asked(
     Args:
         connection: to the server.
         route: such as ``/quotes`` or ``/plans``.
-        sent: sends the code; what stands for the recipe, and notes.
+        sent: sends the code, and tells how far it is; what stands for the recipe.
         options: what else is asked.
         read: makes of the answer what it is at home.
         shown_at: where it is looked at; ``route`` by default.
@@ -77,8 +77,7 @@ def asked(
             yield from answered()
 
     def answered() -> Generator[Any]:
-        body, notes = sent()
-        yield from (f"note: {note}" for note in notes)
+        body = yield from sent()
         asked_at = time.monotonic()
         found = connection.post(route, {**body, **options}, wait_s=_WAIT_S)
         names.append(f"{shown_at or route}/{quoted(found['id'])}")

@@ -109,21 +109,27 @@ class RemoteClient:
         sent = options_of(options)
         return asked(self._to, "/quotes", lambda: self._sent(recipe), sent, quote_of, recipe=recipe)
 
-    def _sent(self, recipe: Recipe) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """What stands for a recipe in requests, once its code is there; and notes."""
+    def _sent(self, recipe: Recipe) -> Generator[str, None, dict[str, Any]]:
+        """Sends the code, and tells how far it is, and notes; what stands for the recipe in requests."""
         from trainmaster.api.remote.directory_tar import pack
 
         with tempfile.TemporaryFile() as packed:
             digest, notes = pack(recipe, packed)
-            self.put_code(digest, packed)
-        return {**sent_text(recipe), "code": digest}, (*recipe.notes, *notes)
+            code = yield from self._put_code(digest, packed)
+        yield from (f"note: {note}" for note in (*recipe.notes, *notes))
+        return {**sent_text(recipe), "code": code}
 
-    def put_code(self, digest: str, packed: IO[bytes]) -> None:
-        """Send a tar that is named by its SHA-256, unless it is there."""
+    def _put_code(self, digest: str, packed: IO[bytes]) -> Generator[str, None, str]:
+        """Send a tar that is named by its SHA-256, unless it is there; what the server calls it."""
         try:
             self._to.ask("HEAD", f"/code/{digest}", {})
-        except TrainmasterError:  # not there, or refused: only the answer to PUT says why
+        except TrainmasterError:  # not there, or refused: only the answer to what is sent says why
+            from trainmaster.api.remote.uploads import CODE_PIECE_BYTES, send_code
+
+            if packed.seek(0, 2) > CODE_PIECE_BYTES:
+                return (yield from send_code(self._to, digest, packed))
             self._to.ask("PUT", f"/code/{digest}", {}, packed, kind="application/x-tar")
+        return digest
 
     def accept_run(
         self,
@@ -436,8 +442,13 @@ class RemoteClient:
         from trainmaster.spec import Recipe
 
         text = "experiments: {main: {command: 'true'}}"  # what is sent is its code
-        code = self._sent(Recipe.from_text(text, directory=directory))[0]["code"]
-        body = {"code": code, "script": script, "name": directory.absolute().name}
+        sent = self._sent(Recipe.from_text(text, directory=directory))
+        body: dict[str, Any] = {"script": script, "name": directory.absolute().name}
+        try:
+            while True:
+                next(sent)
+        except StopIteration as done:
+            body["code"] = done.value["code"]
         return dict(self._to.post("/recipes/init", body, repeats=True))
 
     def check(self, recipe: Recipe) -> list[str]:

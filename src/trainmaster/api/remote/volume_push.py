@@ -5,24 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 
-from trainmaster.api.remote.connection import RestConnection, ServerUnreachableError, quoted
+from trainmaster.api.remote.connection import RestConnection
 from trainmaster.api.remote.directory_tar import DirectoryTar
+from trainmaster.api.remote.uploads import Upload
 from trainmaster.api.remote.volumes import info_of
 from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES
 from trainmaster.objects.errors import explained
-from trainmaster.spec.errors import NotFoundError, PublishError, RunError, StoreError, UsageError
+from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.volumes.packed.addresses import is_short_name
 from trainmaster.volumes.packed.head import Head
 from trainmaster.volumes.packed.pushing import PushProgress
 
-T = TypeVar("T")
-_PIECE: Final = "application/offset+octet-stream"
 _PIECE_BYTES: Final = 8 << 20
-#: A server that does not answer is asked again after these pauses, in seconds; about ten minutes in all.
-_PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0, *([30.0] * 20))
-_FINISH_S: Final = 1.0
 
 
 class Pushed(NamedTuple):
@@ -105,9 +101,12 @@ def push(
         )
     files, suffix = _source_of(source)
     progress.total_bytes = files.size_bytes
-    upload = _Upload(connection, f"{volume}.{files.digest[:32]}{suffix}", files.size_bytes, say)
-    progress.sent_bytes = upload.send(files, progress)
-    version = upload.finish(volume, made_by)["version"]
+    upload = Upload(connection, f"{volume}.{files.digest[:32]}{suffix}", files.size_bytes, "volume", say)
+    before = None
+    for offset in upload.pieces(files.read, _PIECE_BYTES):
+        progress.sent_bytes += 0 if before is None else offset - before
+        progress.done_bytes = before = offset
+    version = upload.finish({"volume": volume} | ({"made_by": made_by} if made_by else {}))["version"]
     versions = info_of(upload.patiently(lambda: connection.get(f"/volumes/{volume}"))).versions
     head = next((each for each in versions if each.version == version), None)
     if head is None:
@@ -131,67 +130,3 @@ def _source_of(source: str) -> tuple[_Source, str]:
             f"Name a directory, or a file that ends with {', '.join(ARCHIVE_SUFFIXES)}.",
         )
     return _LocalArchive(place), suffix
-
-
-class _Upload:
-    """A file on its way to a server; what has arrived is asked of the server, whichever process sent it."""
-
-    def __init__(
-        self, connection: RestConnection, name: str, size_bytes: int, say: Callable[[str], None]
-    ) -> None:
-        self._to, self._say = connection, say
-        self._name, self._size_bytes = name, size_bytes
-        self._path = f"/uploads/{quoted(self.patiently(self._begun))}"
-
-    def _begun(self) -> str:
-        for each in self._to.get("/uploads", name=self._name)["uploads"]:
-            if (each["kind"], each["size_bytes"]) == ("volume", self._size_bytes):
-                return str(each["upload"])
-        body = {"name": self._name, "size_bytes": self._size_bytes, "kind": "volume"}
-        return str(self._to.post("/uploads", body)["upload"])
-
-    def send(self, files: _Source, progress: PushProgress) -> int:
-        """Send what the server does not have; how much that was."""
-        offset = self._offset()
-        sent_bytes = 0
-        while offset < files.size_bytes:
-            progress.done_bytes, progress.sent_bytes = offset, sent_bytes
-            data = files.read(offset, _PIECE_BYTES)
-            there = self.patiently(lambda at=offset, piece=data: self._add(at, piece))  # type: ignore[misc]
-            sent_bytes += there - offset
-            offset = there
-        progress.done_bytes = offset
-        return sent_bytes
-
-    def _offset(self) -> int:
-        return int(self.patiently(lambda: self._to.get(self._path))["offset"])
-
-    def _add(self, offset: int, data: bytes) -> int:
-        """Send a piece; where the server is then, which may be behind or before the end of it."""
-        try:
-            self._to.ask("PATCH", self._path, {}, data, kind=_PIECE, headers={"Upload-Offset": str(offset)})
-        except RunError:
-            # An answer was lost, a piece came in part, or somebody else pushes the same.
-            if (there := int(self._to.get(self._path)["offset"])) == offset:
-                raise
-            return there
-        return offset + len(data)
-
-    def finish(self, volume: str, made_by: str) -> dict[str, Any]:
-        """What the server has made of it."""
-        body = {"volume": volume} | ({"made_by": made_by} if made_by else {})
-        while True:
-            found = self.patiently(lambda: self._to.post(f"{self._path}/finish", body, repeats=True))
-            if found["state"] == "DONE":
-                return dict(found["result"])
-            self._to.sleep(_FINISH_S)
-
-    def patiently(self, ask: Callable[[], T]) -> T:
-        """Ask until the server answers, for some minutes."""
-        for pause_s in _PAUSES_S:
-            try:
-                return ask()
-            except (ServerUnreachableError, StoreError) as error:
-                self._say(f"{error.args[0]}; trying again in {pause_s:.0f} s")
-                self._to.sleep(pause_s)
-        return ask()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -332,8 +332,12 @@ def check_models(connection: RestConnection, runs: Sequence[str], *, deep: bool,
 
 
 def _answer(connection: RestConnection, kind: str, body: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    def sent() -> Generator[str, None, dict[str, Any]]:
+        yield from ()
+        return dict(body)
+
     found: dict[str, Any] = {}
-    for each in asked(connection, f"/operations/{kind}", lambda: (dict(body), ()), {}, dict, "/operations"):
+    for each in asked(connection, f"/operations/{kind}", sent, {}, dict, "/operations"):
         if isinstance(each, dict):
             found = each
         else:

@@ -160,6 +160,7 @@ async def finished(
         made.add_done_callback(lambda over: over.cancelled() or over.exception())
         await asyncio.wait([made], timeout=_PATIENCE_S)
         if made.done():
+            state.finishing.told(upload)
             made.result()
     return await run_in_threadpool(state.uploads.get, caller, upload)
 

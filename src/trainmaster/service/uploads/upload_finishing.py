@@ -63,6 +63,7 @@ class UploadFinishing:
         self._uploads = uploads
         self._quota_bytes = parse_bytes(environ.get(VOLUMES_VARIABLE) or _VOLUMES)
         self._pool = ThreadPoolExecutor(_AT_ONCE, "finishing an upload")
+        self._untold: dict[str, Future[None]] = {}
 
     def finish(
         self, caller: Caller, upload: str, volume: str = "", others: Sequence[str] = (), made_by: str = ""
@@ -77,7 +78,8 @@ class UploadFinishing:
             made_by: the run whose task made the files.
 
         Returns:
-            What can be waited for; None if it is done already, or somebody is at it.
+            What can be waited for, until `told` was called; None if it is done already, or another server is
+            at it.
 
         Raises:
             UploadConflictError: it is not whole.
@@ -94,10 +96,19 @@ class UploadFinishing:
                     f"Send them: PATCH /api/v1/uploads/{row['id']}.",
                 )
         make = self._maker(found, volume, made_by)
+        if (made := self._untold.get(upload)) is not None:  # else what takes long to fail would never be told
+            return made
         token = rows.claim(self._database, [row["id"] for row in found], self._database.clock_s())
         if token is None:
             return None
-        return self._pool.submit(self._make, [row["id"] for row in found], token, make)
+        made = self._pool.submit(self._make, [row["id"] for row in found], token, make)
+        if made is not None:
+            self._untold[upload] = made
+        return made
+
+    def told(self, upload: str) -> None:
+        """A request was answered with what has become of it: the next one begins again, if it failed."""
+        self._untold.pop(upload, None)
 
     def stop(self) -> None:
         """Begin no more; what is under way is given up, and begun again by the next request for it."""

@@ -84,10 +84,14 @@ def state(told=(), progress=None, answer=None, error=None):
             "state": "DONE" if is_over else "RUNNING"}  # fmt: skip
 
 
+def sent():
+    yield "note: left out: x"
+    return {"recipe": "r", "code": "c"}
+
+
 def quoted(*answers):
     connection = Answers(*answers)
-    sent = {"recipe": "r", "code": "c"}, ("left out: x",)
-    return connection, asked(connection, "/quotes", lambda: sent, {"policy": "quote"}, quote_of)
+    return connection, asked(connection, "/quotes", sent, {"policy": "quote"}, quote_of)
 
 
 def test_what_is_told_comes_once_and_the_answer_last():
@@ -157,8 +161,7 @@ def test_what_a_server_finds_wrong_is_told_of_the_file(lines, options, line, tmp
     told = {"line": mistake.line, "column": mistake.column, "key": key, "message": mistake.message}
     error = {"error": "RecipeError", "title": "x", "mistakes": [told]}
     connection = Answers(state(error=error))
-    sent = {"recipe": "r", "code": "c"}, ()
-    stream = asked(connection, "/plans", lambda: sent, {}, plan_of, recipe=recipe)
+    stream = asked(connection, "/plans", sent, {}, plan_of, recipe=recipe)
     with pytest.raises(RecipeError, match=rf"^job\.yaml:{line}: {key}: no value for KEY$"):
         list(stream)
 

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import tarfile
+import threading
 import time
 import warnings
 
@@ -269,6 +270,27 @@ def test_a_bad_archive_is_told_and_kept(server):
     assert (found["state"], "code.zip" in found["result"]["title"]) == ("FAILED", True)
     assert server.ask("DELETE", f"/{upload}").status_code == 204
     assert server.ask("GET", f"/{upload}").status_code == 404
+
+
+def test_what_takes_longer_than_a_request_to_fail_is_told_to_the_next_one(server, monkeypatch):
+    upload, goes_on = server.begin(b"no archive", "code.zip"), threading.Event()
+    server.send(upload, 0, b"no archive")
+    made, begun = server.state.finishing._made, []
+
+    def slowly(*given):
+        begun.append(given)
+        goes_on.wait(60)
+        return made(*given)
+
+    monkeypatch.setattr(server.state.finishing, "_made", slowly)
+    with monkeypatch.context() as patched:
+        patched.setattr("trainmaster.api.rest.uploads._PATIENCE_S", 0.01)
+        assert server.ask("POST", f"/{upload}/finish").status_code == 202
+    goes_on.set()
+    for count in (1, 2):
+        answer = server.ask("POST", f"/{upload}/finish")
+        assert (answer.status_code, "code.zip" in answer.json()["title"]) == (422, True)
+        assert len(begun) == count, "it is told before it is tried again"
 
 
 def test_clients_of_tus_are_understood(server):
