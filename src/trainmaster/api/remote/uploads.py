@@ -1,4 +1,4 @@
-"""`Upload`: a file on its way to a server, in pieces; what broke off goes on where the server is.
+"""`PieceUpload`: a file on its way to a server, in pieces; what broke off goes on where the server is.
 
 `send_code`: a large tar becomes code.
 """
@@ -25,7 +25,7 @@ _FIRST_TOLD_S: Final = 3.0
 _TOLD_EACH_S: Final = 10.0
 
 
-class Upload:
+class PieceUpload:
     """A file on its way to a server; what has arrived is asked of the server, whichever process sent it."""
 
     def __init__(
@@ -119,7 +119,7 @@ def _code_sent(connection: RestConnection, digest: str, packed: IO[bytes]) -> Ge
         packed.seek(offset)
         return packed.read(count)
 
-    upload = Upload(connection, f"{digest}.tar", size_bytes, "code", pauses_s=())
+    upload = PieceUpload(connection, f"{digest}.tar", size_bytes, "code", pauses_s=())
     began_s, first, due_s = time.monotonic(), -1, _FIRST_TOLD_S
     for offset in upload.pieces(read, CODE_PIECE_BYTES):
         took_s = time.monotonic() - began_s

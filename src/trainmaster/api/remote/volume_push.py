@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from trainmaster.api.remote.connection import RestConnection
 from trainmaster.api.remote.directory_tar import DirectoryTar
-from trainmaster.api.remote.uploads import Upload
+from trainmaster.api.remote.uploads import PieceUpload
 from trainmaster.api.remote.volumes import info_of
 from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES
 from trainmaster.objects.errors import explained
@@ -101,7 +101,7 @@ def push(
         )
     files, suffix = _source_of(source)
     progress.total_bytes = files.size_bytes
-    upload = Upload(connection, f"{volume}.{files.digest[:32]}{suffix}", files.size_bytes, "volume", say)
+    upload = PieceUpload(connection, f"{volume}.{files.digest[:32]}{suffix}", files.size_bytes, "volume", say)
     before = None
     for offset in upload.pieces(files.read, _PIECE_BYTES):
         progress.sent_bytes += 0 if before is None else offset - before
