@@ -20,8 +20,8 @@ from common import machine
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.testing.private_s3 import PrivateS3
 from trainmaster.volumes import Volume
+from trainmaster.volumes.packed.chunk_source import chunk_key
 from trainmaster.volumes.packed.pushing import push
-from trainmaster.volumes.packed.source import chunk_key
 from trainmaster.volumes.reading.slot_table import FREE
 
 __all__ = [

@@ -173,7 +173,7 @@ def test_no_two_classes_have_one_name() -> None:
 
 
 #: Where engines are joined to the rest: they may be named there.
-ENGINES_NAMED = {"spec/launcher_names.py", "spec/recipe.py"}
+ENGINES_NAMED = {"spec/frameworks.py", "spec/recipe.py"}
 #: What works with any engine. Elsewhere Ray is a framework, or a place of machines, too.
 ENGINELESS = ("artifacts", "cluster", "control", "db", "executors", "service/driving", "service/on_cluster")
 _ENGINE_MODULE = re.compile(r"\bexecutors[./](ray|ssh)\b")

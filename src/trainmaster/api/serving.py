@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from trainmaster.api.own_hosts import (
-    OwnHosts,
+from trainmaster.api.server_names import (
+    ServerNames,
     names_of_certificate,
     names_of_urls,
     origin_of,
@@ -111,7 +111,7 @@ class ServerAddress:
                 raise UsageError(f"{option} {url}: browsers come by https", f"Write {option} https://HOST.")
         return replace(self, urls=urls, apps_url=apps_url)
 
-    def hosts(self, bound: str) -> OwnHosts:
+    def hosts(self, bound: str) -> ServerNames:
         """The names under which it answers.
 
         Args:
@@ -120,7 +120,9 @@ class ServerAddress:
         names = {name_of(each) for each in (bound, self.host, socket.gethostname())}
         if self.tls_cert is not None:
             names |= names_of_certificate(Path(self.tls_cert))
-        return OwnHosts(frozenset(names - {""}) | names_of_urls((*self.urls, *filter(None, [self.apps_url]))))
+        return ServerNames(
+            frozenset(names - {""}) | names_of_urls((*self.urls, *filter(None, [self.apps_url])))
+        )
 
     def warnings(self) -> list[str]:
         """What those who start it should know."""

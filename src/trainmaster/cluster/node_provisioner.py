@@ -31,7 +31,7 @@ from trainmaster.providers.dead_man_switch import (
 )
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
-from trainmaster.spec.launcher_names import DEFAULT_ENGINE
+from trainmaster.spec.frameworks import DEFAULT_ENGINE
 from trainmaster.spec.periodic import periodically
 from trainmaster.spec.private_files import write_private
 from trainmaster.transport.pool import ConnectionPool

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainmaster.spec.launcher_names import LAUNCHERS
+from trainmaster.spec.frameworks import LAUNCHERS
 from trainmaster.spec.plugins import PluginRegistry
 
 #: (what the log shows, what it means and what to do). The first match counts: causes stand before

@@ -27,7 +27,7 @@ from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.spec.launcher_names import packages_of
+from trainmaster.spec.frameworks import packages_of
 from trainmaster.spec.parts import in_place, named_places
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from trainmaster.spec.distributed import Distributed as Distributed
     from trainmaster.spec.distributed import Strategy as Strategy
     from trainmaster.spec.experiment import Experiment as Experiment
-    from trainmaster.spec.habits import Checkpoint as Checkpoint
     from trainmaster.spec.hardware import Hardware as Hardware
     from trainmaster.spec.objective import Budget as Budget
     from trainmaster.spec.parameter import Parameter as Parameter
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from trainmaster.spec.recipe import Recipe as Recipe
     from trainmaster.spec.recipe import read_recipe as read_recipe
     from trainmaster.spec.search import Search as Search
+    from trainmaster.spec.sections import Checkpoint as Checkpoint
     from trainmaster.spec.states import EndReason as EndReason
     from trainmaster.spec.task_space import TaskSpace as TaskSpace
     from trainmaster.spec.units import parse_duration as parse_duration
@@ -35,7 +35,7 @@ __all__, _look_up = lazy_exports(
         "data_source": "DataSource",
         "distributed": "Distributed Strategy",
         "experiment": "Experiment",
-        "habits": "Checkpoint",
+        "sections": "Checkpoint",
         "hardware": "Hardware",
         "objective": "Budget",
         "parameter": "Parameter ParameterValue Sampling",

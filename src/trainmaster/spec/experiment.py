@@ -14,10 +14,9 @@ from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT,
 from trainmaster.spec.distributed import Distributed, Strategy
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.experiment_checks import check_experiment, lift_samples, read_framework
+from trainmaster.spec.frameworks import LAUNCHERS
 from trainmaster.spec.gate import Requirement
-from trainmaster.spec.habits import Checkpoint, Metrics, ProfilePlan
 from trainmaster.spec.hardware import Hardware
-from trainmaster.spec.launcher_names import LAUNCHERS
 from trainmaster.spec.model_reference import PROMOTION, PROMOTION_RIGHT
 from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.parameter import Parameter, ParameterValue, format_value, read_parameter
@@ -42,6 +41,7 @@ from trainmaster.spec.reading import (
 )
 from trainmaster.spec.roles import Roles
 from trainmaster.spec.search import Search
+from trainmaster.spec.sections import Checkpoint, Metrics, ProfilePlan
 from trainmaster.spec.serve import Serve, check_serve, lift_command
 from trainmaster.spec.task_space import MAX_TASKS, TaskSpace
 from trainmaster.spec.until import MetricTarget, Until, read_until

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from trainmaster.spec.launcher_names import LAUNCHERS
+from trainmaster.spec.frameworks import LAUNCHERS
 from trainmaster.spec.node import Kind, YamlNode, nearest, place
 from trainmaster.spec.reading import Path, Problems, pattern, takes
 from trainmaster.spec.search import Search

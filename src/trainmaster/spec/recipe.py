@@ -15,8 +15,7 @@ from pydantic import Field
 from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT, DataSource
 from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.experiment import Experiment, OwnMachineKeys, read_data, read_env, read_secrets
-from trainmaster.spec.habits import Code
-from trainmaster.spec.launcher_names import AUTO, DEFAULT_ENGINE, ENGINES, image_of_framework, image_variable
+from trainmaster.spec.frameworks import AUTO, DEFAULT_ENGINE, ENGINES, image_of_framework, image_variable
 from trainmaster.spec.node import (
     MAX_RECIPE_BYTES,
     Kind,
@@ -57,6 +56,7 @@ from trainmaster.spec.recipe_source import (
     text_of,
     too_large,
 )
+from trainmaster.spec.sections import Code
 from trainmaster.spec.sinks import Sinks
 from trainmaster.spec.topics import Subscription, read_notify
 from trainmaster.spec.trigger import CONCURRENCY, Trigger, read_triggers

@@ -137,7 +137,7 @@ def _measure(kind: str, *, may_be_zero: bool) -> dict[str, Any]:
 def descriptions_of(noun: type[Noun]) -> dict[str, str]:
     """What the docstring of a noun says of its fields.
 
-    >>> from trainmaster.spec.habits import Checkpoint
+    >>> from trainmaster.spec.sections import Checkpoint
     >>> descriptions_of(Checkpoint)["keep"]
     'the newest ones that stay.'
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trainmaster.executors.base import GangRequest, GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.rules import ALL, SERVERS, who_ends
+from trainmaster.executors.gangs.who_ends import ALL, SERVERS, who_ends
 from trainmaster.testing.simulated_world import World
 
 

@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AfterValidator, Field
 
 from trainmaster.advisor.papers.policy_quote import POLICIES
-from trainmaster.api.rest.places import TYPED
+from trainmaster.api.rest.hidden_places import TYPED
 from trainmaster.api.rest.registry import registry_of
 from trainmaster.api.rest.runs import planned
 from trainmaster.api.rest.state import Runs, ServerState, State, Submitter

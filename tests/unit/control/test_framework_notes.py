@@ -12,7 +12,7 @@ from trainmaster.control.checks import framework_notes as notes
 from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError
-from trainmaster.spec.launcher_names import PACKAGES, Packages
+from trainmaster.spec.frameworks import PACKAGES, Packages
 
 PYTORCH = PACKAGES["pytorch"].image
 HERE = {"PATH": "/usr/bin"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.control.task.attempt_words import last_error
+from trainmaster.control.task.attempt_end import last_error
 
 TRACEBACK = """\
 Traceback (most recent call last):

@@ -27,8 +27,8 @@ from trainmaster.control.task.job_context import NodeGoneError, RelayError, Task
 from trainmaster.control.task.layout import Home
 from trainmaster.spec import Distributed, Experiment, Recipe
 from trainmaster.spec.errors import PublishError, UsageError
-from trainmaster.spec.habits import Checkpoint
 from trainmaster.spec.search import Search
+from trainmaster.spec.sections import Checkpoint
 from trainmaster.spec.states import EndReason
 from trainmaster.transport.base import ConnectionLostError
 

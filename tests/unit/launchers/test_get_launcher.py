@@ -6,7 +6,7 @@ import pytest
 
 from trainmaster.launchers import Gang, Launcher, Member, PlainLauncher, TorchrunLauncher, get_launcher
 from trainmaster.spec.errors import MissingPartError, UsageError
-from trainmaster.spec.launcher_names import LAUNCHERS
+from trainmaster.spec.frameworks import LAUNCHERS
 
 
 @pytest.fixture

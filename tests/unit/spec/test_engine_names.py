@@ -7,7 +7,7 @@ import pytest
 from trainmaster.executors.gangs.recorded_cluster import cluster_kind
 from trainmaster.executors.ssh.cluster import SshCluster
 from trainmaster.spec.errors import RecipeError
-from trainmaster.spec.launcher_names import ENGINES
+from trainmaster.spec.frameworks import ENGINES
 from trainmaster.spec.recipe import read_recipe
 
 RECIPE = "name: r\nengine: {}\nexperiments: {{a: {{command: 'true'}}}}\n"

@@ -11,7 +11,6 @@ from typing import Final
 
 import h11
 
-from trainmaster.api.own_hosts import OwnHosts
 from trainmaster.api.proxy.admissions import RequestRefusedError
 from trainmaster.api.proxy.exchange import IDLE_S, READS, BrowserGoneError, ProxyExchange, send
 from trainmaster.api.proxy.grants import Grants
@@ -33,6 +32,7 @@ from trainmaster.api.proxy.headers import (
 )
 from trainmaster.api.proxy.services import Key, ServiceProxy
 from trainmaster.api.proxy.upstream import PIECE_BYTES, BrokenOffError, UpstreamUnreachableError, next_event
+from trainmaster.api.server_names import ServerNames
 from trainmaster.service.endpoints.endpoints import ReadyReplica as Replica
 
 #: A browser that was not let in yet may be silent for so long between two requests.
@@ -57,7 +57,7 @@ class BrowserConnection(ProxyExchange):
         self,
         grants: Grants | None,
         services: ServiceProxy | None,
-        hosts: OwnHosts,
+        hosts: ServerNames,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         answer_s: float,

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import h11
 
-from trainmaster.api.own_hosts import OwnHosts
 from trainmaster.api.proxy.connection import FIRST_S, BrowserConnection
 from trainmaster.api.proxy.grants import Grants
 from trainmaster.api.proxy.services import ServiceProxy
 from trainmaster.api.proxy.upstream import PIECE_BYTES
+from trainmaster.api.server_names import ServerNames
 
 if TYPE_CHECKING:
     import ssl
@@ -50,10 +50,10 @@ class AppProxy:
         services: ServiceProxy | None = None,
         *,
         answer_s: float = ANSWER_S,
-        hosts: OwnHosts | None = None,
+        hosts: ServerNames | None = None,
     ) -> None:
         self._grants, self._services, self._answer_s = grants, services, answer_s
-        self._hosts = hosts or OwnHosts()
+        self._hosts = hosts or ServerNames()
         self._connections: dict[asyncio.Task[None], BrowserConnection] = {}
         self._server: asyncio.Server | None = None
         self._watches: list[asyncio.Task[None]] = []

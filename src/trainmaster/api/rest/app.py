@@ -47,9 +47,9 @@ from trainmaster.api.rest import (
     workflows,
 )
 from trainmaster.api.rest.guards import Guards
+from trainmaster.api.rest.hidden_places import HiddenPlaces
 from trainmaster.api.rest.hubs import Hubs
 from trainmaster.api.rest.limits import MAX_STREAMS, MAX_TUNNELS, LoopLag, Streams
-from trainmaster.api.rest.places import HiddenPlaces
 from trainmaster.api.rest.state import Reader, Routes, ServerState, State, caller_of, problem, state_of, told
 from trainmaster.api.rest.versions import oldest_client
 from trainmaster.service import Service

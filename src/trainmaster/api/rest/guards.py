@@ -15,11 +15,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from trainmaster import __version__
-from trainmaster.api.own_hosts import OwnHosts
 from trainmaster.api.rest import versions
 from trainmaster.api.rest.limits import STRANGERS_BURST, STRANGERS_PER_S
 from trainmaster.api.rest.state import problem
 from trainmaster.api.rest.state import told as told_of
+from trainmaster.api.server_names import ServerNames
 from trainmaster.db import Database, audit
 from trainmaster.service.users.caller import Caller, TooOftenError
 from trainmaster.service.users.rates import Rates
@@ -113,7 +113,7 @@ class Guards:
         hosts: names of the server; what is asked of another one is refused.
     """
 
-    def __init__(self, app: ASGIApp, database: Database, hosts: OwnHosts) -> None:
+    def __init__(self, app: ASGIApp, database: Database, hosts: ServerNames) -> None:
         self._app, self._hosts = app, hosts
         self._audit = RequestAudit(database)
 

@@ -13,8 +13,8 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.bodies import Body, MetricCurve, NewRun, RunCurves, RunPage
+from trainmaster.api.rest.hidden_places import TYPED
 from trainmaster.api.rest.hubs import HEADERS
-from trainmaster.api.rest.places import TYPED
 from trainmaster.api.rest.state import (
     Following,
     Reader,

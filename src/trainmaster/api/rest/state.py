@@ -14,7 +14,6 @@ from fastapi.responses import JSONResponse
 from starlette.requests import HTTPConnection
 
 from trainmaster.api.mcp.at_server import Assistants, OwnAddress
-from trainmaster.api.own_hosts import OwnHosts
 from trainmaster.api.rest.limits import (
     LOGINS_BURST,
     STRANGERS_BURST,
@@ -28,6 +27,7 @@ from trainmaster.api.rest.limits import (
     Waits,
 )
 from trainmaster.api.rest.versions import ClientVersionError
+from trainmaster.api.server_names import ServerNames
 from trainmaster.db.registry_rows import AliasMovedError, ModelInUseError
 from trainmaster.db.workflow_starts import StartTakenError
 from trainmaster.objects.errors import FullStoreError
@@ -183,7 +183,7 @@ class ServerState:
     apps_port: int = 0
     apps_url: str = ""
     url: str = ""
-    hosts: OwnHosts = field(default_factory=lambda: OwnHosts(are_all=True))
+    hosts: ServerNames = field(default_factory=lambda: ServerNames(are_all=True))
     openings: MemberOpenings = field(default_factory=MemberOpenings)
     services: ServiceProxy | None = None
     own: OwnAddress = field(default_factory=OwnAddress)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from trainmaster.advisor.market import hourly_cost
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.launcher_names import DEFAULT_ENGINE
+from trainmaster.spec.frameworks import DEFAULT_ENGINE
 
 #: How rows that a disk may have damaged, or a later version has written, are read by Pydantic: exactly.
 EXACTLY: Final = {"extra": "forbid", "strict": True, "allow_inf_nan": False}

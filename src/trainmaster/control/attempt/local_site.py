@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster import library
 from trainmaster.control.decide.effects import EffectKind
-from trainmaster.control.task.attempt_words import is_small
+from trainmaster.control.task.attempt_end import is_small
 from trainmaster.control.task.gangs import gpus_of
 from trainmaster.spec.errors import UsageError
 

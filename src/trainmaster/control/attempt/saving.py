@@ -21,7 +21,7 @@ from trainmaster.control.attempt.unpublished_checkpoint import (
     was_fetched,
 )
 from trainmaster.control.decide.effects import Job
-from trainmaster.control.task.attempt_words import (
+from trainmaster.control.task.attempt_end import (
     TELLING,
     explain_failure,
     last_metrics,

@@ -16,7 +16,7 @@ from typing import Final
 from trainmaster.control.task.environment import base_environment
 from trainmaster.providers.capabilities import Installed, capabilities_of
 from trainmaster.spec import Experiment, Recipe
-from trainmaster.spec.launcher_names import image_of_framework, image_variable, packages_of
+from trainmaster.spec.frameworks import image_of_framework, image_variable, packages_of
 
 #: A Python that has not said by then what it has is not waited for.
 _ANSWER_S: Final = 10.0

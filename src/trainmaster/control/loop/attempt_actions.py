@@ -12,7 +12,7 @@ from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.decide.effects import Effect, EffectKind, Job
 from trainmaster.control.loop.jobs import Jobs
 from trainmaster.control.loop.run_state import ExperimentState, Task
-from trainmaster.control.task.attempt_words import saved_metrics
+from trainmaster.control.task.attempt_end import saved_metrics
 from trainmaster.control.task.environment import SERVED_MODEL, gang_environments
 from trainmaster.control.task.gangs import (
     gang_of,

@@ -15,7 +15,7 @@ from trainmaster.control.loop.run_state import Task
 from trainmaster.control.measure.measuring import MIN_BLOCKS, measurement_of, trace_of
 from trainmaster.control.measure.profile_progress import ProfilePhase, ProfileProgress
 from trainmaster.control.measure.progress import TaskProgress
-from trainmaster.control.task.attempt_words import FAILURE_TAIL_BYTES, explain_failure
+from trainmaster.control.task.attempt_end import FAILURE_TAIL_BYTES, explain_failure
 from trainmaster.control.task.gangs import helpers_of
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.executors.base import Capacity, Executor, GangStatus, Phase

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.control.task.attempt_words import metrics_of
+from trainmaster.control.task.attempt_end import metrics_of
 from trainmaster.control.task.gangs import member_names
 from trainmaster.control.task.job_context import TaskContext
 from trainmaster.control.task.layout import AttemptPlace

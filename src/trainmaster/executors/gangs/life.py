@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.rules import NONE_ENDS, SERVERS, has_served, who_ends
+from trainmaster.executors.gangs.who_ends import NONE_ENDS, SERVERS, has_served, who_ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from trainmaster.executors.gangs.engine import ClusterNode, Engine, Opener, Runner
 from trainmaster.executors.gangs.silence import SETTLE_S
 from trainmaster.spec.errors import ExecutorError
-from trainmaster.spec.launcher_names import ENGINES
+from trainmaster.spec.frameworks import ENGINES
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
 

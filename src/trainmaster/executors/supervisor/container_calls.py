@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from trainmaster.executors.supervisor.gangs import GangProcesses, MemberProcess
+    from trainmaster.executors.supervisor.gang_processes import GangProcesses, MemberProcess
     from trainmaster.executors.supervisor.members import Spawner
 
 #: An engine that takes longer will not answer any more.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 
-from trainmaster.executors.gangs.rules import ALL, SERVERS, who_ends
+from trainmaster.executors.gangs.who_ends import ALL, SERVERS, who_ends
 from trainmaster.executors.supervisor.container_calls import EngineCalls
-from trainmaster.executors.supervisor.gangs import (
+from trainmaster.executors.supervisor.gang_processes import (
     EXITED,
     GRANTED,
     QUEUED,

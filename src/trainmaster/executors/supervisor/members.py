@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from trainmaster.executors.supervisor.gangs import GangProcesses, MemberProcess
+    from trainmaster.executors.supervisor.gang_processes import GangProcesses, MemberProcess
     from trainmaster.executors.supervisor.outputs import Outputs
     from trainmaster.executors.telemetry.masking import SecretMask
 

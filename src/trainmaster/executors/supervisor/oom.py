@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trainmaster.executors.supervisor.enclosures import Enclosure
-    from trainmaster.executors.supervisor.gangs import MemberProcess
+    from trainmaster.executors.supervisor.gang_processes import MemberProcess
 
 #: At the start of a member, a count so old will do; a thousand starts a second read it five times.
 _AGE_S = 0.2

@@ -7,14 +7,14 @@ import os
 import signal
 
 from trainmaster.executors.supervisor import processes
-from trainmaster.executors.supervisor.gangs import RUNNING
+from trainmaster.executors.supervisor.gang_processes import RUNNING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from trainmaster.executors.supervisor.container_calls import EngineCalls
-    from trainmaster.executors.supervisor.gangs import GangProcesses
+    from trainmaster.executors.supervisor.gang_processes import GangProcesses
 
 _KILL_PAUSE_MAX_S = 1.0
 #: The attempt of processes that belong to none.

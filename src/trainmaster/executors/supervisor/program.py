@@ -21,7 +21,7 @@ import time
 
 from trainmaster.executors.supervisor.clients import Clients, DriverClient, Fences, leased
 from trainmaster.executors.supervisor.gang_manager import GangManager
-from trainmaster.executors.supervisor.gangs import QUEUED, UNKNOWN, GangProcesses
+from trainmaster.executors.supervisor.gang_processes import QUEUED, UNKNOWN, GangProcesses
 from trainmaster.executors.supervisor.journal import Journal
 from trainmaster.executors.supervisor.members import Spawner
 from trainmaster.executors.supervisor.outputs import Output, Outputs

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
     from typing import Any
 
-    from trainmaster.executors.supervisor.gangs import GangProcesses, MemberProcess
+    from trainmaster.executors.supervisor.gang_processes import GangProcesses, MemberProcess
     from trainmaster.executors.supervisor.gpus import Gpu
 
 

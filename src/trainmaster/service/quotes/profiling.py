@@ -40,9 +40,9 @@ from trainmaster.service.quotes.phase_records import phase_rows
 from trainmaster.service.service import Service
 from trainmaster.spec import Experiment, Hardware, ParameterValue, Recipe, TaskSpace
 from trainmaster.spec.errors import InterruptedByUser, UsageError
-from trainmaster.spec.habits import ProfilePlan
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
+from trainmaster.spec.sections import ProfilePlan
 
 #: Numbers of workers that are measured where the recipe leaves it open.
 MOST_SHAPES = 3

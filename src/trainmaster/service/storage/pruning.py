@@ -15,7 +15,7 @@ from trainmaster.db.queries import RunFilter
 from trainmaster.objects import ObjectStore
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
-from trainmaster.service.storage.places import DiskUse, in_use, last_used_s
+from trainmaster.service.storage.directories import DiskUse, in_use, last_used_s
 from trainmaster.service.storage.removal import JUST_TAKEN_S, RunRemoval, remove_environment
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason

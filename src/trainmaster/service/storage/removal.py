@@ -18,7 +18,7 @@ from trainmaster.objects import ObjectStore
 from trainmaster.service.driving.replicas import ACCESS, REPLICAS, TAKEN
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
-from trainmaster.service.storage.places import DiskUse, in_use, last_used_s, remove_tree
+from trainmaster.service.storage.directories import DiskUse, in_use, last_used_s, remove_tree
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 if TYPE_CHECKING:

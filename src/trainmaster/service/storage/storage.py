@@ -21,7 +21,7 @@ from trainmaster.db.queries import RunFilter
 from trainmaster.objects import ObjectStore
 from trainmaster.service.driving.replicas import REPLICAS, TAKEN
 from trainmaster.service.service import Service
-from trainmaster.service.storage.places import DiskUse
+from trainmaster.service.storage.directories import DiskUse
 from trainmaster.service.storage.pruning import KINDS, OF_RUNS, UNUSED_S, Pruning
 from trainmaster.service.storage.removal import REMOVED, RemovalOutcome, RunRemoval
 from trainmaster.service.teams.team_runs import TeamRuns

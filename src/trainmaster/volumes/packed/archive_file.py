@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from trainmaster.artifacts.unpacking import decompressed
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import PublishError, UsageError
-from trainmaster.volumes.packed.sources import changed
+from trainmaster.volumes.packed.push_source import changed
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _MAGIC_BYTES = 6

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.volumes.errors import DamagedChunkError, MissingChunkError
+from trainmaster.volumes.packed.chunk_source import chunk_buffer, chunk_key, chunk_name, is_whole
 from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, chunk_digest, file_digest
 from trainmaster.volumes.packed.journal import PushJournal, Remembered, plan_key
 from trainmaster.volumes.packed.packing import FilePart
-from trainmaster.volumes.packed.source import chunk_buffer, chunk_key, chunk_name, is_whole
-from trainmaster.volumes.packed.sources import PushSource
+from trainmaster.volumes.packed.push_source import PushSource
 
 # A file that was written a moment ago may be written again without its times telling.
 _RACY_NS = 100_000_000

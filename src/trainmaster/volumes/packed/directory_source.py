@@ -14,7 +14,7 @@ from trainmaster.objects.errors import explained
 from trainmaster.objects.names import link_stays_inside
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed.packing import FilePart, SourceFile
-from trainmaster.volumes.packed.sources import (
+from trainmaster.volumes.packed.push_source import (
     CHANGED_HINT,
     Folder,
     SourceExtras,

@@ -11,6 +11,7 @@ from pathlib import Path
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.volumes.errors import DamagedVolumeError
+from trainmaster.volumes.packed.chunk_source import chunk_key
 from trainmaster.volumes.packed.deletions import (
     MOST_NAMES,
     DeletionList,
@@ -24,7 +25,6 @@ from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES
 from trainmaster.volumes.packed.head import Head, alive_heads, head_numbers, take_number
 from trainmaster.volumes.packed.marks import DEAD_AFTER_S, REAL_CLOCKS, Clocks, Mark, living, marked, owner
 from trainmaster.volumes.packed.parquet import read_table
-from trainmaster.volumes.packed.source import chunk_key
 
 DEFAULT_GRACE_S = 24 * 3600.0
 _DELETED_AT_ONCE = 500

@@ -21,10 +21,10 @@ from trainmaster.objects.parallel import all_done
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.spec.processes import process_space
 from trainmaster.volumes.errors import DamagedChunkError, DamagedVolumeError, SourceChangedError
+from trainmaster.volumes.packed.chunk_source import chunk_buffer
 from trainmaster.volumes.packed.hashes import file_digest
 from trainmaster.volumes.packed.opening import OpenVolume
 from trainmaster.volumes.packed.selecting import NEAR_BYTES, FetchPlan, FileExtent, Selection
-from trainmaster.volumes.packed.source import chunk_buffer
 from trainmaster.volumes.packed.table import Extent, FileTable
 
 DEFAULT_JOBS = 4

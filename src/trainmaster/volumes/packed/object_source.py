@@ -11,7 +11,7 @@ from trainmaster.objects.object_store import ObjectChangedError, ObjectDetail, O
 from trainmaster.objects.parallel import all_done
 from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.volumes.packed.packing import FilePart, SourceFile
-from trainmaster.volumes.packed.sources import CHANGED_HINT, SourceExtras, Survey, changed
+from trainmaster.volumes.packed.push_source import CHANGED_HINT, SourceExtras, Survey, changed
 
 # Of one chunk; several chunks are loaded at the same time.
 _THREADS = 8

@@ -16,9 +16,9 @@ from trainmaster.spec.errors import PublishError
 from trainmaster.spec.private_files import make_private
 from trainmaster.volumes.errors import DamagedChunkError, DamagedVolumeError, SourceChangedError
 from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
+from trainmaster.volumes.packed.chunk_source import ChunkSource
 from trainmaster.volumes.packed.head import Head, read_head
 from trainmaster.volumes.packed.materialising import materialised
-from trainmaster.volumes.packed.source import ChunkSource
 from trainmaster.volumes.packed.table import FileTable
 from trainmaster.volumes.reading.place import cache_directory
 

@@ -28,8 +28,8 @@ from trainmaster.volumes.packed.materialising import tables_directory
 from trainmaster.volumes.packed.object_source import ObjectSource, single_object
 from trainmaster.volumes.packed.opening import usable_cache
 from trainmaster.volumes.packed.packing import FilePart, planned_chunks
+from trainmaster.volumes.packed.push_source import PushSource
 from trainmaster.volumes.packed.releasing import VersionRelease, check_creates, check_expected
-from trainmaster.volumes.packed.sources import PushSource
 from trainmaster.volumes.packed.table import VersionWriter
 from trainmaster.volumes.packed.tar_members import TarSource
 from trainmaster.volumes.packed.tar_stream import TarStream

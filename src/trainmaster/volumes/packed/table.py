@@ -18,8 +18,8 @@ from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES, FILE_HASH_BYTES,
 from trainmaster.volumes.packed.head import Head, new_nonce
 from trainmaster.volumes.packed.materialising import META_NAME
 from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, SYMLINK, TableName, TableWriter
+from trainmaster.volumes.packed.push_source import Folder
 from trainmaster.volumes.packed.releasing import stored_table
-from trainmaster.volumes.packed.sources import Folder
 
 _NO_HASH = bytes(FILE_HASH_BYTES)
 

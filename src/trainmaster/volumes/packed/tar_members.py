@@ -15,7 +15,14 @@ from trainmaster.objects.names import link_stays_inside, stays_inside
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed.hashes import path_hash
 from trainmaster.volumes.packed.packing import FilePart, SourceFile
-from trainmaster.volumes.packed.sources import Folder, SourceExtras, Survey, changed, load_pieces, stamp_of
+from trainmaster.volumes.packed.push_source import (
+    Folder,
+    SourceExtras,
+    Survey,
+    changed,
+    load_pieces,
+    stamp_of,
+)
 
 # Names are any bytes and files are many: os functions on plain text are exact, and four times as fast.
 

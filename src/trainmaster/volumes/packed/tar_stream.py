@@ -13,7 +13,7 @@ from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed.archive_file import ArchiveFile
 from trainmaster.volumes.packed.packing import FilePart, SourceFile
-from trainmaster.volumes.packed.sources import Survey, changed, stamp_of
+from trainmaster.volumes.packed.push_source import Survey, changed, stamp_of
 from trainmaster.volumes.packed.tar_members import TarContents, damaged, members, time_ns, understood
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.volumes.errors import DamagedVolumeError
+from trainmaster.volumes.packed.chunk_source import chunk_key, is_whole
 from trainmaster.volumes.packed.chunk_upload import stored_chunks
 from trainmaster.volumes.packed.fetching_tables import fetched_tables
 from trainmaster.volumes.packed.head import Head, head_key, head_numbers, head_of, read_head
 from trainmaster.volumes.packed.materialising import named_tables, write_columns
 from trainmaster.volumes.packed.opening import check_source
 from trainmaster.volumes.packed.releasing import confirm_tables
-from trainmaster.volumes.packed.source import chunk_key, is_whole
 from trainmaster.volumes.packed.table import FileTable
 
 _JOBS = 4

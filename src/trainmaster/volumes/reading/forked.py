@@ -22,9 +22,9 @@ from trainmaster.spec.errors import PublishError, TrainmasterError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmaster.volumes.packed.chunk_source import ChunkSource
     from trainmaster.volumes.packed.head import Head
     from trainmaster.volumes.packed.opening import OpenVolume
-    from trainmaster.volumes.packed.source import ChunkSource
     from trainmaster.volumes.packed.table import FileTable
 
 
@@ -90,8 +90,8 @@ class Helper:
         Raises:
             The same as :func:`~trainmaster.volumes.packed.opening.open_volume`.
         """
+        from trainmaster.volumes.packed.chunk_source import ChunkSource
         from trainmaster.volumes.packed.opening import OpenVolume
-        from trainmaster.volumes.packed.source import ChunkSource
         from trainmaster.volumes.packed.table import FileTable
 
         found: tuple[str, str, Head, FileTable] = self.ask(_open, uri, cache)

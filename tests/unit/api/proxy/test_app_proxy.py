@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("h11", reason="the extra `apps` is not installed")
 from evil_app import WAIT_S, Setting, read_answer
 
-from trainmaster.api.own_hosts import OwnHosts
 from trainmaster.api.proxy import connection, proxy
 from trainmaster.api.proxy.services import ServiceProxy
+from trainmaster.api.server_names import ServerNames
 from trainmaster.spec.errors import ProviderError
 
 APP = "/apps/evil-1/"
@@ -490,7 +490,7 @@ OWN = "evil-1.apps.example.org"
 OWN_HOSTS = {
     "is_secure": True,
     "domain": "apps.example.org",
-    "hosts": OwnHosts(frozenset({"*.apps.example.org"})),
+    "hosts": ServerNames(frozenset({"*.apps.example.org"})),
 }
 
 

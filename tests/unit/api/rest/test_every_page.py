@@ -15,7 +15,7 @@ from served_office import Office
 from test_routes import asked, filled
 from test_routes import routes as of_rest
 
-from trainmaster.api.rest.places import HiddenPlaces
+from trainmaster.api.rest.hidden_places import HiddenPlaces
 from trainmaster.control.task.layout import Home
 from trainmaster.db.events import event_row, insert_events
 from trainmaster.web.pages import _ROUTERS

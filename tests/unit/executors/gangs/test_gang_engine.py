@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trainmaster.executors.supervisor.gangs import GangProcesses
+from trainmaster.executors.supervisor.gang_processes import GangProcesses
 
 SAID = {"program": "/usr/bin/podman", "kind": "podman", "rootless": True, "settings": {"HOME": "/home/ann"}}
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hostile_bytes import changed_json
 from trainmaster.executors.supervisor import journal
-from trainmaster.executors.supervisor.gangs import EXITED, RUNNING, GangProcesses, MemberProcess
+from trainmaster.executors.supervisor.gang_processes import EXITED, RUNNING, GangProcesses, MemberProcess
 from trainmaster.executors.supervisor.journal import Journal, parse, worked_until
 from trainmaster.spec.processes import start_ticks
 

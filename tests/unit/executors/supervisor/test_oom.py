@@ -7,7 +7,7 @@ import time
 import pytest
 
 from trainmaster.executors.supervisor.enclosures import Enclosure
-from trainmaster.executors.supervisor.gangs import MemberProcess
+from trainmaster.executors.supervisor.gang_processes import MemberProcess
 from trainmaster.executors.supervisor.oom import OomWatch
 
 V1_MOUNTS = """\

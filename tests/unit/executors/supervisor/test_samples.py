@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from trainmaster.executors.supervisor import samples
-from trainmaster.executors.supervisor.gangs import GangProcesses, MemberProcess
+from trainmaster.executors.supervisor.gang_processes import GangProcesses, MemberProcess
 from trainmaster.executors.supervisor.gpus import Gpu
 from trainmaster.executors.supervisor.samples import MemberSampler
 

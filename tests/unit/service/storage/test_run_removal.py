@@ -17,7 +17,7 @@ from trainmaster.db.registry_rows import NewVersionRow, RunModel
 from trainmaster.objects import ObjectStore
 from trainmaster.service import Service
 from trainmaster.service.runs.run_names import owner_of
-from trainmaster.service.storage import places, removal
+from trainmaster.service.storage import directories, removal
 from trainmaster.service.storage.removal import KEPT, REMOVED, TRIMMED, RunRemoval
 from trainmaster.service.teams.spending import cost_report
 from trainmaster.spec.errors import NotFoundError
@@ -345,13 +345,13 @@ def test_what_a_script_left_unwritable_goes_and_what_is_mounted_stays(tmp_path, 
     (deep / "file").write_text("1")
     deep.chmod(0o555)
     (tmp_path / "link").symlink_to(deep)
-    places.remove_tree(tmp_path / "a")
+    directories.remove_tree(tmp_path / "a")
     assert not (tmp_path / "a").exists()
-    places.remove_tree(tmp_path / "a")
+    directories.remove_tree(tmp_path / "a")
     (tmp_path / "m").mkdir()
-    monkeypatch.setattr(places, "_mounted_below", lambda place: [f"{place}/x"])
+    monkeypatch.setattr(directories, "_mounted_below", lambda place: [f"{place}/x"])
     with pytest.raises(Exception, match="is mounted"):
-        places.remove_tree(tmp_path / "m")
+        directories.remove_tree(tmp_path / "m")
 
 
 def test_room_counts_what_has_two_names_once(tmp_path):
@@ -359,10 +359,10 @@ def test_room_counts_what_has_two_names_once(tmp_path):
     (tmp_path / "a" / "x").write_bytes(bytes(50_000))
     (tmp_path / "b").mkdir()
     os.link(tmp_path / "a" / "x", tmp_path / "b" / "x")
-    room = places.DiskUse()
+    room = directories.DiskUse()
     first = room.bytes_below(tmp_path / "a")
     assert first >= 50_000 > room.bytes_below(tmp_path / "b")
-    assert places.DiskUse().bytes_below(tmp_path, but=[tmp_path / "a", tmp_path / "b"]) < 50_000
+    assert directories.DiskUse().bytes_below(tmp_path, but=[tmp_path / "a", tmp_path / "b"]) < 50_000
 
 
 def test_the_owner_of_a_name_on_the_store(service):

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trainmaster.objects.object_store import ObjectStore
+from trainmaster.volumes.packed.chunk_source import chunk_key
 from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.hashes import chunk_digest, file_digest
 from trainmaster.volumes.packed.head import Head, new_nonce
 from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, SYMLINK, TableWriter
 from trainmaster.volumes.packed.releasing import create_head, stored_table, upload_tables
-from trainmaster.volumes.packed.source import chunk_key
 
 NO_HASH = bytes(16)
 

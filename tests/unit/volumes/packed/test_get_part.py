@@ -12,11 +12,11 @@ from trainmaster.objects.errors import UnreachableStoreError
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes.errors import DamagedChunkError
 from trainmaster.volumes.packed import getting
+from trainmaster.volumes.packed.chunk_source import ChunkSource
 from trainmaster.volumes.packed.getting import GetProgress, get
 from trainmaster.volumes.packed.indexing import index
 from trainmaster.volumes.packed.opening import open_volume
 from trainmaster.volumes.packed.pushing import push
-from trainmaster.volumes.packed.source import ChunkSource
 
 pytest_plugins = ["volumes_packed"]
 

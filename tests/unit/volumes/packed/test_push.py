@@ -14,7 +14,7 @@ from trainmaster.artifacts import UnstableDirectory
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.volumes.errors import DamagedChunkError, MissingChunkError, VersionConflictError
-from trainmaster.volumes.packed import chunk_upload, pushing, sources
+from trainmaster.volumes.packed import chunk_upload, push_source, pushing
 from trainmaster.volumes.packed.getting import file_blocks, get
 from trainmaster.volumes.packed.opening import open_volume
 from trainmaster.volumes.packed.pushing import push
@@ -42,7 +42,7 @@ def test_there_and_back(tree, packed_url, tmp_path):
 def test_the_same_again_sends_nothing(tree, packed_url, tmp_path, monkeypatch):
     first = push(tree, packed_url, cache=tmp_path / "cache", chunk_limit_bytes=LIMIT)
     read = []
-    original = sources.load_pieces
+    original = push_source.load_pieces
     monkeypatch.setattr(
         "trainmaster.volumes.packed.directory_source.load_pieces",
         lambda pieces, target: (read.append(pieces), original(pieces, target)),
@@ -112,7 +112,7 @@ def test_what_is_no_file(tree, tmp_path):
 @pytest.mark.parametrize("how", ["grow", "replace", "touch", "remove"])
 def test_a_file_that_changes_while_it_is_pushed(tree, tmp_path, monkeypatch, how):
     victim = tree / "large"
-    original = sources.load_pieces
+    original = push_source.load_pieces
     done = []
 
     def load(pieces, target):
@@ -140,7 +140,7 @@ def test_a_file_that_changes_while_it_is_pushed(tree, tmp_path, monkeypatch, how
 
 
 def test_a_file_that_comes_while_it_is_pushed(tree, tmp_path, monkeypatch):
-    original = sources.load_pieces
+    original = push_source.load_pieces
 
     def load(pieces, target):
         original(pieces, target)

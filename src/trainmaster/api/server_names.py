@@ -1,4 +1,4 @@
-"""`OwnHosts`: the names under which a server answers. Pure."""
+"""`ServerNames`: the names under which a server answers. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 
 
 @dataclass(frozen=True, slots=True)
-class OwnHosts:
+class ServerNames:
     """Names and addresses of a server: a page under any other name that leads here is not ours.
 
     Names of the loopback interface and the address at which a connection arrived are always ours: no name
@@ -37,7 +37,7 @@ class OwnHosts:
             host: the header; empty if a request has none.
             arrived_at: our end of the connection.
 
-        >>> hosts = OwnHosts(frozenset({"tm.example.org", "*.apps.example.org"}))
+        >>> hosts = ServerNames(frozenset({"tm.example.org", "*.apps.example.org"}))
         >>> [hosts.knows(host) for host in ("TM.example.org:8470", "x.apps.example.org", "[::1]:80", "")]
         [True, True, True, True]
         >>> [hosts.knows(host) for host in ("evil.org", "a.x.apps.example.org", "tm.example.org.evil.org")]

@@ -8,8 +8,9 @@ from unittest.mock import patch
 
 import pytest
 
-from trainmaster.executors.gangs import life, rules
+from trainmaster.executors.gangs import life
 from trainmaster.executors.gangs.life import ConductedGang
+from trainmaster.executors.gangs.who_ends import NONE_ENDS, has_served
 from trainmaster.testing.gang_schedules import simulate
 
 SCHEDULES = 300
@@ -20,7 +21,7 @@ from_record = ConductedGang.from_record.__func__
 
 
 def no_member_fails_its_gang(rows, dispensable, *, asked):
-    return who_ends(rows, dispensable, asked=asked) if rules.has_served(rows) else rules.NONE_ENDS
+    return who_ends(rows, dispensable, asked=asked) if has_served(rows) else NONE_ENDS
 
 
 def all_at_once(gang, grace_s, *, serving):

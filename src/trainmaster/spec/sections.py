@@ -1,4 +1,4 @@
-"""Small nouns of an experiment: what is saved, what is read from its output, what is measured."""
+"""The smaller sections of a recipe: `code`, `checkpoint`, `metrics`, `profile`."""
 
 from __future__ import annotations
 

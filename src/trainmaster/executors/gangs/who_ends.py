@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from trainmaster.executors.base import MemberStatus
-    from trainmaster.executors.supervisor.gangs import MemberProcess
+    from trainmaster.executors.supervisor.gang_processes import MemberProcess
 
     Member: TypeAlias = MemberProcess | MemberStatus
     #: Members, each with whether it is essential.
