@@ -8,7 +8,7 @@ import random
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from trainmaster.providers.aws.errors import PASSING, SETTLING, api_error, is_lack, is_of_keys
@@ -132,6 +132,14 @@ class AwsClient:
             return self.try_call(request, settle=settle)
         except AwsRefusedError as refused:
             raise refused.explained(zones) from None
+
+    def change(self, request: AwsRequest, done: Collection[str] = (), *, settle: bool = False) -> None:
+        """As `call`; a refusal with one of these codes means that it is done already."""
+        try:
+            self.try_call(request, settle=settle)
+        except AwsRefusedError as refused:
+            if refused.code not in done:
+                raise refused.explained() from None
 
     def try_call(self, request: AwsRequest, *, settle: bool = True) -> dict[str, Any]:
         """As `call`, with Amazon's own refusal.

@@ -113,11 +113,7 @@ class AwsImages:
     def _change(
         self, operation: str, parameters: Mapping[str, Any], region: str, done: Collection[str] = ()
     ) -> None:
-        try:
-            self._client.try_call(AwsRequest(operation, parameters, region), settle=False)
-        except AwsRefusedError as refused:
-            if refused.code not in done:
-                raise refused.explained() from None
+        self._client.change(AwsRequest(operation, parameters, region), done)
 
     def _find(self, region: str, filters: list[dict[str, Any]]) -> AwsRequest:
         mine = is_filter("tag-key", _BASE_TAG)

@@ -10,7 +10,7 @@ from trainmaster.providers.aws.client import AwsClient, AwsRefusedError
 from trainmaster.providers.aws.errors import QuotaError
 from trainmaster.providers.aws.facts import quota_code
 from trainmaster.providers.aws.nodes import cores_of, instances_of
-from trainmaster.providers.aws.requests import AwsRequest, Renter, resolved
+from trainmaster.providers.aws.requests import AwsRequest, Renter
 from trainmaster.providers.aws.site import AwsSite
 from trainmaster.providers.base import NodeRequest
 from trainmaster.providers.examining import Finding, refused
@@ -134,9 +134,8 @@ class AwsPreflight:
 
     def _check_permissions(self, request: NodeRequest, zone: str, answers: Mapping[str, str]) -> None:
         for call in self._renter.permission_checks(_CLUSTER, request, zone):
-            sent = AwsRequest(call.operation, resolved(call.parameters, answers), call.region)
             try:
-                self._client.try_call(sent)
+                self._client.try_call(call.resolved(answers))
             except AwsRefusedError as refused:
                 # Whatever is there already by that name is fine, too: we were let in.
                 if refused.code == _WOULD_WORK or refused.code.endswith(".Duplicate"):

@@ -45,7 +45,21 @@ def read_prices(client: AwsClient, region: str, known: Iterable[Offer], today: d
     facts = {offer.instance_type: offer for offer in known}
     usd = on_demand_prices(client.pages(list_request(region)), region)
     spot = spot_prices(page for request in spot_requests(region, facts) for page in client.pages(request))
-    return [*_on_demand(facts, region, usd, today), *_spot(facts, region, spot, today)]
+    named = [(name, "", price) for name, price in usd.items()]
+    named += [(name, zone, price) for (name, zone), price in spot.items()]
+    return [
+        replace(
+            facts[name],
+            region=region,
+            zone=zone,
+            price_usd_per_hour=price,
+            spot=bool(zone),
+            as_of=today,
+            source=SPOT_SOURCE if zone else ON_DEMAND_SOURCE,
+        )
+        for name, zone, price in named
+        if name in facts
+    ]
 
 
 def list_request(region: str) -> AwsRequest:
@@ -126,38 +140,6 @@ def _days(offers: Sequence[Offer]) -> dict[tuple[str, str], date]:
         place = offer.provider, offer.region
         found[place] = max(offer.as_of, found.get(place, date.min))
     return found
-
-
-def _on_demand(
-    facts: Mapping[str, Offer], region: str, usd: Mapping[str, float], today: date
-) -> Iterator[Offer]:
-    for name, price in usd.items():
-        if name in facts:
-            yield replace(
-                facts[name],
-                region=region,
-                zone="",
-                price_usd_per_hour=price,
-                spot=False,
-                as_of=today,
-                source=ON_DEMAND_SOURCE,
-            )
-
-
-def _spot(
-    facts: Mapping[str, Offer], region: str, usd: Mapping[tuple[str, str], float], today: date
-) -> Iterator[Offer]:
-    for (name, zone), price in usd.items():
-        if name in facts:
-            yield replace(
-                facts[name],
-                region=region,
-                zone=zone,
-                price_usd_per_hour=price,
-                spot=True,
-                as_of=today,
-                source=SPOT_SOURCE,
-            )
 
 
 def _hourly(product: Mapping[str, Any]) -> Iterator[float]:

@@ -37,7 +37,6 @@ from trainmaster.providers.aws.requests import (
     AwsRequest,
     Renter,
     host_key_answers,
-    resolved,
 )
 from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.aws.site import AwsSite
@@ -338,8 +337,7 @@ class AwsProvider:
             }
             self._memory.set_attempt(cluster, token, zone)
             try:
-                sent = AwsRequest(run.operation, resolved(run.parameters, answers), region)
-                return instances_of(self._client.try_call(sent))
+                return instances_of(self._client.try_call(run.resolved(answers)))
             except AwsRefusedError as refused:
                 if refused.code == "IdempotentParameterMismatch":
                     # An earlier call with this token did it, with an older image, say.

@@ -1,7 +1,7 @@
 """The exact requests to EC2's API. Pure: a dry run shows the same objects that are sent.
 
 What a request needs of an earlier answer stands in it as a *reference*, such as ``${group.GroupId}``, until
-it is known; `resolved` puts it in.
+it is known; `AwsRequest.resolved` puts it in.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import re
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,6 +76,10 @@ class AwsRequest:
     region: str = ""
     service: str = "ec2"
 
+    def resolved(self, answers: Mapping[str, str]) -> AwsRequest:
+        """The same with what earlier calls answered; see `resolved`."""
+        return replace(self, parameters=resolved(self.parameters, answers))
+
     def as_dict(self) -> dict[str, Any]:
         """What a dry run prints."""
         return {
@@ -99,6 +103,12 @@ def resolved(value: Any, answers: Mapping[str, str]) -> Any:  # noqa: ANN401 - p
     if isinstance(value, list | tuple):
         return [resolved(item, answers) for item in value]
     return value
+
+
+def _ssh_rule(block: str, **described: str) -> dict[str, Any]:
+    """Lets SSH in from a block of addresses."""
+    ranges, address = ("Ipv6Ranges", "CidrIpv6") if ":" in block else ("IpRanges", "CidrIp")
+    return {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, ranges: [{address: block, **described}]}
 
 
 def host_key_answers(private: str, public: str) -> dict[str, str]:
@@ -212,24 +222,15 @@ class Renter:
         self, region: str, block: str = "${here.Block}", group: str = "${group.GroupId}"
     ) -> AwsRequest:
         """SSH from here."""
-        described = {"Description": f"{_SSH_FROM} {self.driver}, since ${{here.Time}}"}
-        rule: dict[str, Any] = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
-        if ":" in block:
-            rule["Ipv6Ranges"] = [{"CidrIpv6": block, **described}]
-        else:
-            rule["IpRanges"] = [{"CidrIp": block, **described}]
+        rule = _ssh_rule(block, Description=f"{_SSH_FROM} {self.driver}, since ${{here.Time}}")
         return AwsRequest(
             "AuthorizeSecurityGroupIngress", {"GroupId": group, "IpPermissions": [rule]}, region
         )
 
     def close_ssh(self, region: str, block: str, group: str) -> AwsRequest:
         """No longer from there."""
-        rule: dict[str, Any] = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
-        if ":" in block:
-            rule["Ipv6Ranges"] = [{"CidrIpv6": block}]
-        else:
-            rule["IpRanges"] = [{"CidrIp": block}]
-        return AwsRequest("RevokeSecurityGroupIngress", {"GroupId": group, "IpPermissions": [rule]}, region)
+        whole = {"GroupId": group, "IpPermissions": [_ssh_rule(block)]}
+        return AwsRequest("RevokeSecurityGroupIngress", whole, region)
 
     def own_blocks(self, group: Mapping[str, Any]) -> list[str]:
         """From where this machine has had SSH let in, of a group as EC2 describes it."""

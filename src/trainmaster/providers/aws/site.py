@@ -12,7 +12,7 @@ from typing import Any, Final
 from trainmaster.providers.aws.client import AwsClient, AwsRefusedError
 from trainmaster.providers.aws.images import AwsImages
 from trainmaster.providers.aws.ledger import AwsLedger
-from trainmaster.providers.aws.requests import AwsRequest, Renter, resolved
+from trainmaster.providers.aws.requests import AwsRequest, Renter
 from trainmaster.providers.base import NodeRequest
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import UsageError
@@ -237,9 +237,8 @@ class AwsSite:
 
     def _group(self, cluster: str, region: str, answers: Mapping[str, str]) -> str:
         wanted = self._renter.create_group(cluster, region)
-        sent = AwsRequest(wanted.operation, resolved(wanted.parameters, answers), region)
         try:
-            return str(self._client.try_call(sent)["GroupId"])
+            return str(self._client.try_call(wanted.resolved(answers))["GroupId"])
         except AwsRefusedError as refused:
             if refused.code != "InvalidGroup.Duplicate":
                 raise refused.explained() from None
@@ -255,9 +254,8 @@ class AwsSite:
         return self.leftovers(region, "SecurityGroups", cluster)
 
     def _open_ssh(self, region: str, group: str) -> None:
-        request = self._renter.open_ssh(region, self.block(), group)
         today = {"here.Time": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime())}
-        self._make(AwsRequest(request.operation, resolved(request.parameters, today), region))
+        self._make(self._renter.open_ssh(region, self.block(), group).resolved(today))
 
     def _close_ssh(self, request: AwsRequest) -> None:
         try:
@@ -267,11 +265,7 @@ class AwsSite:
                 log.warning("an address that we have left is still let in: %s", refused)
 
     def _make(self, request: AwsRequest) -> None:
-        try:
-            self._client.try_call(request)
-        except AwsRefusedError as refused:
-            if refused.code not in _THERE_ALREADY:
-                raise refused.explained() from None
+        self._client.change(request, _THERE_ALREADY, settle=True)
 
     def _delete(self, request: AwsRequest) -> bool:
         try:
