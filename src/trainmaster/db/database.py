@@ -48,6 +48,8 @@ Admit = Callable[[Connection], None]
 
 #: How often a server is asked for its time; between that, our boot-time clock carries it on.
 _SERVER_TIME_EVERY_S = 60.0
+#: Its answer takes no longer on its way, both ways together.
+_ROUND_TRIP_S = 1.0
 _SERVER_TIME: sa.Select[Any] = sa.select(sa.extract("epoch", sa.func.clock_timestamp()).label("now"))
 
 
@@ -125,7 +127,8 @@ class Database:
         if not server_s or boot_s() - asked_at > most_age_s:
             begun = boot_s()
             server_s = float(self.read(_SERVER_TIME)[0]["now"])
-            asked_at = (begun + boot_s()) / 2  # it was asked for somewhere in between
+            # Somewhere in between; of one that was away meanwhile, at the end.
+            asked_at = max((begun + boot_s()) / 2, boot_s() - _ROUND_TRIP_S)
             self._server_time = (server_s, asked_at)
         return server_s + boot_s() - asked_at
 
@@ -159,12 +162,12 @@ class Database:
         """True if there is a run with this id, or was one that was removed: no name is given twice."""
         return bool(self.read(sa.select(t.run.c.id).where(t.run.c.id == run)))
 
-    def acquire(self, run: str, now: float, worked_until: float | None = None) -> Lease | None:
+    def acquire(self, run: str, now: float | None = None, worked_until: float | None = None) -> Lease | None:
         """Take the lease of a run; None if a living process holds it.
 
         Args:
             run: its id.
-            now: Unix seconds.
+            now: Unix seconds; those of `clock_s` by default.
             worked_until: Unix seconds; its tasks are known to have worked so long, if not driven.
 
         Raises:
@@ -172,9 +175,10 @@ class Database:
         """
         owner = this_process()
         lease_now = self.clock_s()
+        begins = lease_now if now is None else now
         return self._transactions.write(
             lambda connection, this: run_rows.take_lease(
-                connection, run, owner, now + this.waited_s, lease_now + this.waited_s, worked_until
+                connection, run, owner, begins + this.waited_s, lease_now + this.waited_s, worked_until
             )
         )
 
@@ -190,16 +194,19 @@ class Database:
         )
         return self.stop_wanted(lease.run)
 
-    def release(self, lease: Lease, now: float, *, patient: bool = False) -> None:
+    def release(self, lease: Lease, now: float | None = None, *, patient: bool = False) -> None:
         """Give a lease up (no effect if it is lost or given up already).
 
         Of a run that has ended meanwhile this is when everything was given back.
 
         Args:
             lease: ours.
-            now: Unix seconds.
+            now: Unix seconds; those of `clock_s` by default.
             patient: of a process that lives on, whose leases do not end with it; else tried only once.
         """
+        # What could write the lease knows the server's time: one that is away is not waited for.
+        lease_now = self.clock_s(math.inf)
+        ended = lease_now if now is None else now
         ended_now = (t.run.c.state == State.DONE) & (t.run.c.ended_at >= t.run.c.session_at)
         give_up = (
             t.run.update()
@@ -210,15 +217,14 @@ class Database:
             )
             .values(
                 lease_owner=None,
-                # What could write the lease knows the server's time: one that is away is not waited for.
-                lease_expires_at=self.clock_s(math.inf),
-                closed_at=sa.case((ended_now, now), else_=t.run.c.closed_at),
+                lease_expires_at=lease_now,
+                closed_at=sa.case((ended_now, ended), else_=t.run.c.closed_at),
             )
         )
 
         def write(connection: Connection, _: Try) -> None:
             if connection.execute(give_up).rowcount:
-                ledger.release(connection, lease.run, now)
+                ledger.release(connection, lease.run, ended)
 
         self._transactions.write(write, patient=patient)
 

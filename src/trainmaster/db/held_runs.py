@@ -131,21 +131,20 @@ class HeldRuns:
             lambda connection, this: run_rows.renew_leases(connection, leases, expires_at + this.waited_s)
         )
 
-    def release_all_but(self, driven: Container[str], now: float) -> None:
+    def release_all_but(self, driven: Container[str]) -> None:
         """Give up what was seen to be held and is driven no more: the database was away when that ended.
 
         As long as this process lives, no other could take it.
 
         Args:
             driven: ids of runs that this process drives.
-            now: Unix seconds.
 
         Raises:
             StoreError: the database cannot be used.
         """
         for run, seen in self._seen.items():
             if run not in driven:
-                self._database.release(Lease(run, seen.token, self._owner), now)
+                self._database.release(Lease(run, seen.token, self._owner))
 
     def renew(self, lease: Lease) -> bool:
         """Have a lease extended at the next `look`; False if it was not looked at of late.

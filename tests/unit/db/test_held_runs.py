@@ -127,11 +127,11 @@ def test_what_is_driven_no_more_is_given_up(store):
     driven = store.acquire("b", NOW)
     held = HeldRuns(store)
     held.look()
-    held.release_all_but({"b"}, NOW)
+    held.release_all_but({"b"})
     assert [store.run_row(run)["lease_owner"] for run in ("a", "b")] == [None, driven.owner]
     assert undriven(store, "h") == ["a"]
     newer = store.acquire("a", NOW)
-    held.release_all_but({"b"}, NOW)
+    held.release_all_but({"b"})
     assert store.run_row("a")["lease_owner"] == newer.owner, "seen before it was taken anew"
 
 

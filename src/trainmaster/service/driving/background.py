@@ -35,7 +35,7 @@ def drive_in_background(
         TrainmasterError: it ended at once.
     """
     run = session.run
-    service.database.release(session.lease, time.time())
+    service.database.release(session.lease)
     _start(service, run, environ, ["--on-cluster"] if on_cluster else [], lambda: service.is_taken(run))
 
 

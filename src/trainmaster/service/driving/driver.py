@@ -127,7 +127,7 @@ class Driver:
         """
         self._threads = {run: thread for run, thread in self._threads.items() if thread.is_alive()}
         self._held.look()
-        self._held.release_all_but(self._threads, time.time())
+        self._held.release_all_but(self._threads)
         room = min(self.most_runs - len(self._threads), _AT_ONCE)
         if room > 0:
             # More than there is room for: some of them cannot be driven now.
@@ -173,7 +173,7 @@ class Driver:
         finally:
             if session is not None:  # this process lives on, and so would the lease
                 with suppress(StoreError):
-                    database.release(session.lease, time.time(), patient=True)
+                    database.release(session.lease, patient=True)
             service.close()
 
     def _moved(self, run: str) -> None:

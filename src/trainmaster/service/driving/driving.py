@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -161,7 +161,7 @@ class Driving:
                     files.close(controllers[-1].run_state if is_over else None)
             if not is_left:
                 with suppress(StoreError):  # it expires by itself, and is broken when this process ends
-                    opened.database.release(session.lease, time.time())
+                    opened.database.release(session.lease)
             with suppress(StoreError):  # the run matters more; also of one that was interrupted
                 self._record_truth()
             # Last: neither a quote nor what waits for the run or resumes it waits for what is told.
@@ -260,6 +260,7 @@ class Driving:
             services=services,
             pace=self.pace,
             leaves=leaves,
+            wall=partial(database.clock_s, math.inf),  # rows of a run are of one clock
         )
         on_start(controller)
         database.patience.hurried = lambda: controller.interrupts > 1
@@ -326,7 +327,8 @@ class Driving:
 
             return other_jobs_s(opened.database, row["team"])
 
-        began = steady_s() - max(time.time() - (row["session_at"] or time.time()), 0.0)
+        began_at, now_s = row["session_at"], opened.database.clock_s()
+        began = steady_s() - max(now_s - (began_at or now_s), 0.0)
         return QuoteTracker(
             database=opened.database,
             recipe=session.recipe,

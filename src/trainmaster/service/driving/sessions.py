@@ -246,6 +246,8 @@ def resume(
             raise _not_over(run)
         return None
     with _released_on_error(opened, lease):
+        if total_usd is not None and opened.database.run_row(run)["state"] != State.DONE:
+            raise _not_over(run)  # another request of this process has it go on already
         requeue(opened.database, lease, row, recipe, wallet, total_usd)
         materialise(opened.replicas.code(row), opened.home_of(run).code_directory(run))
         return Session(run, lease, recipe, opened.secrets_of(recipe, environ), notes)
@@ -365,14 +367,16 @@ def _acquire(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Lease | 
     Raises:
         UsageError: it stays in a home that cannot be read from here.
     """
-    row, now, worked_until = opened.database.run_row(run), time.time(), None
+    row, worked_until = opened.database.run_row(run), None
     if not row["can_move"]:
         home = opened.home_of(run)
         if row["state"] in (State.RUNNING, State.STOPPING) and capabilities_of(row["provider"]).is_here:
             from trainmaster.executors.supervisor import journal  # its last driver may have been killed
 
-            worked_until = journal.worked_until(str(home.root.resolve()), run, now)
-    lease = opened.database.acquire(run, now, worked_until)
+            here, now = time.time(), opened.database.clock_s()
+            if (until := journal.worked_until(str(home.root.resolve()), run, here)) is not None:
+                worked_until = until + now - here
+    lease = opened.database.acquire(run, worked_until=worked_until)
     if lease is not None:
         with _released_on_error(opened, lease):
             opened.replicas.take_over(lease, environ)
@@ -386,5 +390,5 @@ def _released_on_error(opened: OpenHome, lease: Lease) -> Iterator[None]:
         yield
     except BaseException:
         with suppress(StoreError):
-            opened.database.release(lease, time.time())
+            opened.database.release(lease)
         raise

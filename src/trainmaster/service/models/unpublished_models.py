@@ -57,7 +57,7 @@ def save_kept(database: Database, home_of: Callable[[str], Home], run: str) -> l
         home=home, run=run, recipe=recipe, secrets={},
         find_models=lambda *_: [], slots=1, owner=owner_of(database.run_row(run), home),
     )  # fmt: skip
-    lease = database.acquire(run, time.time())
+    lease = database.acquire(run)
     if lease is None:
         raise UsageError(
             f"{run} is driven by another process",
@@ -80,7 +80,7 @@ def save_kept(database: Database, home_of: Callable[[str], Home], run: str) -> l
                     found.append(_saved(database, lease, context, json.loads(row["metrics"])))
                 rows = queries.kept_models(database, run)
     finally:
-        database.release(lease, time.time())
+        database.release(lease)
     return found
 
 

@@ -171,7 +171,7 @@ def deliver_left(database: Database, run: str, environ: Mapping[str, str]) -> st
     """
     if not database.messages(run, limit=1):
         return ""
-    lease = database.acquire(run, time.time())
+    lease = database.acquire(run)
     if lease is None:
         return ""
     try:
@@ -179,4 +179,4 @@ def deliver_left(database: Database, run: str, environ: Mapping[str, str]) -> st
         delivery.start()
         return delivery.finish()
     finally:
-        database.release(lease, time.time())
+        database.release(lease)

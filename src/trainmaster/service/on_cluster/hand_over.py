@@ -263,7 +263,7 @@ def drive_away(
             return
     finally:
         handing.close()
-    lease = service.database.acquire(session.run, time.time())
+    lease = service.database.acquire(session.run)
     if lease is not None:  # else another process of this home has taken it
         Driving(service, replace(session, lease=lease), environ, watcher, on_start).run()
 

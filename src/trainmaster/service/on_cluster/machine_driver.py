@@ -158,12 +158,12 @@ class MachineDriver:
 
             Driving(self._service, session, self._environ, files=publication).run()
         else:  # an earlier driver was killed at its end
-            lease = database.acquire(run, time.time())
+            lease = database.acquire(run)
             if lease is None:
                 raise LeaseLostError.of(run)
             publication = self._publication(lease)
             publication.begin()
-            database.release(lease, time.time())
+            database.release(lease)
         self._give_back(publication)
 
     # --- private ------------------------------------------------------------------------------------

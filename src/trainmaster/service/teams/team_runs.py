@@ -531,7 +531,7 @@ class TeamRuns:
         if row["submitted_by"] is None:
             drive_in_background(self._service, session, environ)
         else:  # a driver takes it
-            self._service.database.release(session.lease, time.time(), patient=True)
+            self._service.database.release(session.lease, patient=True)
         return list(session.notes)
 
 

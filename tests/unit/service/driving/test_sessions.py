@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,10 +12,13 @@ import pytest
 
 from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.control.loop.controller import Controller
-from trainmaster.db import RunChange
-from trainmaster.service.driving import sessions
+from trainmaster.db import Database, RunChange
+from trainmaster.service.driving import driving, sessions
+from trainmaster.service.driving.driving import Driving
+from trainmaster.service.driving.worlds import world_here
+from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import LeaseLostError, UsageError
 from trainmaster.spec.states import EndReason, State
 
 RECIPE = "name: job\nexperiments: {main: {command: 'true'}}\n"
@@ -92,3 +96,53 @@ def test_an_hour_by_which_the_clock_is_set_is_no_time_of_the_run(ended, monkeypa
     service.database.commit(session.lease, over, controller.wall())
     service.database.release(session.lease, controller.wall())
     assert service.brief(run)["seconds"] < 60
+
+
+@pytest.mark.parametrize("off_s", [300.0, -300.0])
+def test_a_clock_that_is_not_the_databases_is_no_time_of_the_run(ended, monkeypatch, off_s):
+    """The database is elsewhere: it judges leases by its own clock, and rows of a run are of that one."""
+    service, run, lease = ended
+    monkeypatch.setattr("trainmaster.db.database.this_process", lambda: lease.owner)
+    service.database.release(lease)
+    monkeypatch.setattr(Database, "clock_s", lambda *_: time.time() + off_s)
+
+    def end(controller):
+        over = [RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)]
+        controller.database.commit(controller.lease, over, controller.wall())
+        controller.run_state.state = State.DONE
+
+    monkeypatch.setattr(Controller, "run", end)
+    before = service.database.run_row(run)
+    monkeypatch.setattr(
+        driving,
+        "world_here",
+        lambda *given: replace(world_here(*given), executor=SimpleNamespace(open=lambda *_: None)),
+    )
+    Driving(service, service.resume(run, {}), {}).run()
+    row = service.database.run_row(run)
+    assert 0 <= row["ended_at"] - row["session_at"] < 60
+    assert row["closed_at"] is not None
+    assert row["earlier_s"] - before["earlier_s"] < 60
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_two_that_give_a_run_more_at_once_one_does(ended, monkeypatch, is_first):
+    """Both are threads of one server: to the database they are one process."""
+    service, run, lease = ended
+    monkeypatch.setattr("trainmaster.db.database.this_process", lambda: lease.owner)
+    service.database.release(lease)
+    acquire, others = sessions._acquire, [20.0]
+
+    def acquired(*given):
+        mine = None if is_first else acquire(*given)
+        if others:
+            other = service.resume(run, {}, None, others.pop())
+            service.database.release(other.lease)
+        return mine or acquire(*given)
+
+    monkeypatch.setattr(sessions, "_acquire", acquired)
+    with pytest.raises((UsageError, LeaseLostError)):
+        service.resume(run, {}, None, 40.0)
+    row = service.database.run_row(run)
+    assert stored_recipe(row).budget.total_usd == 20.0
+    assert (row["state"], row["lease_owner"]) == (State.WAITING, None), "a driver takes it"
