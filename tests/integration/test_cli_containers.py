@@ -260,6 +260,44 @@ def test_everything_of_ours_is_killed(tm, dock):
     tm.until(lambda: not dock.containers(), "its container is gone")
 
 
+def test_exec_and_ssh_are_inside_and_cp_on_the_machine(tm, engine):
+    """What is begun there ends with its caller, as elsewhere."""
+    tm.env["TOKEN"] = "battery staple"
+    recipe = task(
+        tm,
+        "touch up; while [[ ! -e go-$TRAINMASTER_INDEX ]]; do sleep 0.1; done",
+        distributed={"strategy": "allreduce", "workers": 2},
+        framework="plain",
+        env={"WORD": "a 'b\" $c\nd"},
+        secrets=["TOKEN"],
+    )
+    call = tm.start("run", recipe, "--json")
+    run = call.run_id()
+    code = tm.home / "runs" / run / "code"
+    tm.until(lambda: (code / "up").exists() and len(engine.containers()) == 2, "both are in containers")
+    line = 'printf "%s\\n" "$FROM_IMAGE" "$TRAINMASTER_INDEX" "$WORD" "$TOKEN" "$PWD" "$HOME"'
+    for verb, member in (("exec", "worker-1"), ("ssh", "worker-0")):
+        said = tm.call(verb, run, member, "--", line).out
+        assert said == f"yes\n{member[-1]}\na 'b\" $c\nd\nbattery staple\n{code}\n/tmp\n"
+    hears = tm.call("exec", run, "--", "cat; echo apart >&2; exit 2", code=2, prefix="exec <<<given;")
+    assert (hears.out, hears.err) == ("given\n", "apart\n")
+    assert tm.call("exec", run, "--", "python3", "-c", "import sys; print(sys.prefix)").out == "/usr/local\n"
+    staying = tm.start("exec", run, "worker-0", "--", "touch here; sleep 12345; true")
+    tm.until((code / "here").exists, "it has begun")
+    staying.send(signal.SIGTERM)
+    assert staying.process.wait(60) == 128 + signal.SIGTERM
+    tm.until(lambda: subprocess.run(["pgrep", "-f", "^sleep 12345$"]).returncode != 0, "it is gone")
+    (tm.root / "given").write_text("from here")
+    tm.call("cp", tm.root / "given", f"{run}:given")
+    assert (code / "given").read_text() == "from here"
+    for index in (0, 1):
+        (code / f"go-{index}").touch()
+    call.wait(0)
+    over = tm.call("exec", run, "--", "pwd")
+    assert over.out == f"{code}\n"
+    assert f"{run}: its container does not run, so this is its machine" in over.err
+
+
 def test_setup_is_made_with_the_python_of_the_image(tm, dock):
     """Once for two tasks, and not with the environment of the same `setup` without a container."""
     keys = {

@@ -74,7 +74,7 @@ _VERBS: Final = {
         "convert.convert",
         "Make a recipe of a file of another tool; what was dropped or is to be decided is a comment in it.",
     ),
-    "ssh": ("ssh.ssh", "Open a shell on the machine of a run's member, in the run's working directory."),
+    "ssh": ("ssh.ssh", "Open a shell where a run's member works, in the run's working directory."),
     "exec": (
         "execute.execute",
         "Run a command where a member works: its input, output, errors and exit code are this one's.",

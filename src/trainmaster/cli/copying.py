@@ -19,6 +19,7 @@ import typer
 
 from trainmaster.cli.output import say
 from trainmaster.spec.errors import ExecutorError, NotFoundError, UsageError
+from trainmaster.spec.processes import ON_MACHINE
 
 if TYPE_CHECKING:
     import tarfile
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 #: On the member: packs what is named, so that its own name is the first one in the archive. GNU's tar ends
 #: with 1 if a file has grown meanwhile, as logs do: what it was at first is there, and tar has said so.
-_PACK: Final = """\
+_PACK: Final = (
+    ON_MACHINE
+    + """\
 [ -e %(path)s ] || [ -L %(path)s ] || { echo %(path)s is not there >&2; exit 66; }
 cd "$(dirname -- %(path)s)" || exit
 tar -cf - -- "$(basename -- %(path)s)" && exit
@@ -35,8 +38,11 @@ code=$?
 case "$code $(tar --version 2>&1)" in "1 "*GNU*) exit 0;; esac
 exit "$code"
 """
+)
 #: On the member: into a directory, or in place of what is named.
-_UNPACK: Final = """\
+_UNPACK: Final = (
+    ON_MACHINE
+    + """\
 set -e
 to=%(path)s
 if [ -d "$to" ]; then exec tar -xf - -C "$to"; fi
@@ -47,6 +53,7 @@ trap 'rm -rf -- "$draft"' EXIT
 tar -xf - -C "$draft"
 mv -fT -- "$draft"/%(name)s "$to"
 """
+)
 _NOT_THERE: Final = 66
 #: What a command ends with that SIGPIPE has ended.
 _NOBODY_READS: Final = 141

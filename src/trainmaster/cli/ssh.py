@@ -21,7 +21,7 @@ def ssh(
         list[str] | None, typer.Argument(help="A command to run there instead of a shell, after `--`.")
     ] = None,
 ) -> None:
-    """Open a shell on the machine of a run's member, in the run's working directory."""
+    """Open a shell where a run's member works, in the run's working directory."""
     from trainmaster.cli.opening import open_client
 
     given = [word for word in (member, *(command or ())) if word is not None]

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.cluster.member_places import PLACES, read_places
 from trainmaster.control.task.layout import RunFiles
@@ -26,7 +26,7 @@ from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.service import Service
 from trainmaster.spec.errors import MissingPartError, NotFoundError, ProviderError, UsageError
 from trainmaster.spec.private_files import write_private
-from trainmaster.spec.processes import begun_by
+from trainmaster.spec.processes import ON_MACHINE, begun_by
 from trainmaster.transport.base import Target, openssh_options
 
 #: A node has the code after so long while its run is driven.
@@ -56,7 +56,7 @@ of_member() {
   done
   [ -z "$found" ] || grep -lz "^TRAINMASTER_ROLE=" $found 2>/dev/null
 }
-for one in $(of_member); do
+%(inside)sfor one in $(of_member); do
   { code=$(exec 3>&1 >&4; xargs -0 -a "$one" sh -c '
     line=$1; shift
     env -i TERM="${TERM:-}" SHELL="${SHELL:-/bin/sh}" "$@" sh -c "$line" 3>&- 4>&-
@@ -64,6 +64,62 @@ for one in $(of_member); do
   exit "${code:-255}"
 done
 exec sh -c "$line"
+"""
+
+# On a machine: what runs in a container is found by the engine's client, which has the attempt's name and the
+# engine's settings in its environment. What is begun there has a mark: no engine ends it with its client.
+_INSIDE: Final = """\
+inner=%(inner)s
+value() { tr '\\0' '\\n' <"$2" | sed -n "s/^$1=//p" | head -n 1; }
+ended() {
+  leader=
+  for one in $(ls -d /proc/[0-9]*/environ | sort -t/ -k3n | xargs grep -lzxF "TRAINMASTER_EXEC=$$")
+  do
+    session=$(sed 's/.*) //' "${one%%environ}stat" 2>/dev/null | cut -d' ' -f4)
+    pid=${one#/proc/}; : "${leader:=$session}"
+    [ "$session" != "$leader" ] || kill -s TERM "${pid%%/environ}"
+  done 2>/dev/null
+  exit 143
+}
+for one in $(of_member); do
+  [ "$(readlink "${one%%environ}ns/mnt")" != "$(readlink /proc/self/ns/mnt)" ] || continue
+  attempt=$(value TRAINMASTER_ATTEMPT_ID "$one")
+  member=$(value TRAINMASTER_ROLE "$one")-$(value TRAINMASTER_INDEX "$one")
+  for client in $(grep -lzxF "TRAINMASTER_ATTEMPT_ID=$attempt" /proc/[0-9]*/environ 2>/dev/null); do
+    words=$(tr '\\0' '\\n' 2>/dev/null <"${client%%environ}cmdline")
+    printf '%%s\\n' "$words" | grep -qxF "trainmaster.member=$member" || continue
+    name=$(printf '%%s\\n' "$words" | sed -n '/^--name$/{n;p;q}')
+    terminal=; [ ! -t 0 ] || terminal=-t
+    trap ended TERM HUP INT
+    { code=$(exec 3>&1 >&4; xargs -0 -a "$client" sh -c '
+      inner=$1 line=$2 attempt=$3 member=$4 name=$5 terminal=$6 mark=$7 program=$8; shift 8
+      env -i TERM="${TERM:-}" "$@" "$program" exec -i $terminal -e "TRAINMASTER_EXEC=$mark" -w "$PWD" \
+        "$name" bash -c "$inner" bash "$line" "$attempt" "$member" 3>&- 4>&-
+      echo $? >&3' sh "$inner" "$line" "$attempt" "$member" "$name" "$terminal" "$$" "${words%%%%
+*}"); } 4>&1
+    exit "${code:-255}"
+  done
+done
+%(outside)s
+"""
+# In a container, which may have nothing but a bash: the line, with what the first process of the member has.
+_INNER: Final = """\
+first=0
+for file in /proc/[0-9]*/environ; do
+  pid=${file//[!0-9]/} found=" " pairs=()
+  while IFS= read -rd '' pair; do pairs+=("$pair"); done 2>/dev/null <"$file"
+  for pair in "${pairs[@]}"; do
+    case $pair in
+      "TRAINMASTER_ATTEMPT_ID=$2") found+="attempt ";;
+      "TRAINMASTER_ROLE=${3%-*}") found+="role ";;
+      "TRAINMASTER_INDEX=${3##*-}") found+="index ";;
+    esac
+  done
+  [[ $found == *attempt* && $found == *role* && $found == *index* ]] || continue
+  ((first && pid > first)) || { first=$pid; given=("${pairs[@]}"); }
+done 2>/dev/null
+for pair in "${given[@]}"; do export -- "$pair"; done 2>/dev/null
+exec bash -c "$1"
 """
 
 if TYPE_CHECKING:
@@ -147,7 +203,7 @@ def find_shell(
     is_for_others: bool = False,
     nodes: KnownNodes | None = None,
 ) -> MemberShell:
-    """Where a member is, and by which command one gets there.
+    """Where a member is, and by which command one gets there: in its container, if it has one and that runs.
 
     Args:
         service: of the home.
@@ -173,23 +229,56 @@ def find_shell(
         code = service.home_of(run).code_directory(run)
         if not code.is_dir():
             raise NotFoundError(f"the working copy of {run} is gone: {code}", "It was removed by somebody.")
+        if inside := _inside(service, row, member, command):
+            there = _there(code, run, member, command, inside=inside, wait=1, late="")
+            return MemberShell(("sh", "-c", there), str(code), dict(environ))
         words = (shell, *(["-c", _line(command)] if command else []))
         return MemberShell(words, str(code), {**environ, **_environment_of(run, member)})
     way = find_way(service, run, member, environ, tell, patience_s, is_for_others=is_for_others, nodes=nodes)
 
     code_there = f"{root_on_nodes(way.home_id)}/runs/{run}/code"
-    inner = _line(command) if command else 'exec "${SHELL:-/bin/sh}" -l'
-    there = _THERE % {
-        "code": shlex.quote(code_there),
-        "marks": shlex.join(f"{name}={value}" for name, value in _marks(run, member).items()),
-        "line": shlex.quote(inner),
-        "wait": 5 * _CODE_S if is_driven(row, service.database.clock_s()) else 1,
-        "late": shlex.quote(f"{run}: its code is not on {way.machine} yet, or no longer"),
-    }
+    there = _there(
+        code_there,
+        run,
+        member,
+        command,
+        inside=_inside(service, row, member, command),
+        wait=5 * _CODE_S if is_driven(row, service.database.clock_s()) else 1,
+        late=f"{run}: its code is not on {way.machine} yet, or no longer",
+    )
     there = f"exec sh -c {shlex.quote(there)}"  # whatever shell the login has
     has_terminal = not command if is_terminal is None else is_terminal
     words = (*way.command, *(("-t",) if has_terminal else ()), way.address, there)
     return MemberShell(words, "", dict(environ))
+
+
+def _there(
+    code: object, run: str, member: str | None, command: Sequence[str], *, inside: str, wait: int, late: str
+) -> str:
+    """What a shell of the machine does."""
+    return _THERE % {
+        "code": shlex.quote(str(code)),
+        "marks": shlex.join(f"{name}={value}" for name, value in _marks(run, member).items()),
+        "line": shlex.quote(_line(command) if command else 'exec "${SHELL:-/bin/sh}" -l'),
+        "wait": wait,
+        "late": shlex.quote(late),
+        "inside": inside,
+    }
+
+
+def _inside(service: Service, row: Mapping[Any, Any], member: str | None, command: Sequence[str]) -> str:
+    """What goes into the container of a member; empty where none is in one, or the machine is meant."""
+    from trainmaster.service.runs.stored_recipe import stored_recipe
+
+    run, experiments = row["id"], stored_recipe(row).experiments.values()
+    if (command and command[0].startswith(ON_MACHINE)) or not any(each.container for each in experiments):
+        return ""
+    if member is not None and member not in members_of(service, run):  # the name of a machine
+        return ""
+    said = f"echo {shlex.quote(f'{run}: its container does not run, so this is its machine')} >&2"
+    is_always = all(each.container for each in experiments)
+    inside = _INSIDE % {"inner": shlex.quote(_INNER), "outside": said if is_always else ":"}
+    return inside if command else f"given=$line; line='exec bash'\n{inside}line=$given\n"
 
 
 @dataclass(frozen=True, slots=True)

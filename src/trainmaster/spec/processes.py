@@ -16,6 +16,8 @@ from typing import Final
 
 #: A process may fork while we look, or take a moment to die.
 _TRIES: Final = 200
+#: A line for a shell that begins so is for the machine, also where the member whose it is has a container.
+ON_MACHINE: Final = "# on the machine\n"
 
 
 def process_space() -> str:

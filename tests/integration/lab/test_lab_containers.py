@@ -53,6 +53,10 @@ def test_a_gang_in_containers_stops_saves_and_goes_on(renter: Renter, lab: Any) 
         first = renter.run(renter.recipe(RECIPE))
         logs = [lab.home / "runs" / first.run / f"tasks/train/0/1/worker-{index}.log" for index in (0, 1)]
         first.until(lambda: all("ready" in text_of(log) for log in logs), "both members work")
+        inside = renter.call("exec", first.run, "worker-1", "--", 'echo "$(command -v python3 || echo none)"')
+        assert inside.stdout == "none\n", "the image has none, the machine does"
+        machine = renter.call("exec", first.run, "node-1", "--", "command -v python3")
+        assert machine.stdout.endswith("/python3\n")
         first.interrupt()
         first.end(130)
         assert lab.alive() == before, "whoever interrupts it has everything given back"

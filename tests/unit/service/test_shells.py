@@ -19,9 +19,12 @@ from trainmaster.service import shells
 from trainmaster.service.runs.known_nodes import KnownNodes
 from trainmaster.service.runs.member_commands import Terminal
 from trainmaster.service.runs.member_connections import MemberConnections
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import MissingPartError, NotFoundError, ProviderError, UsageError
 from trainmaster.testing.waits import until
 from trainmaster.transport.base import Target, jump_target
+
+RECIPE = "name: job\nexperiments: {main: {command: 'true'}}\n"
 
 
 class Bench:
@@ -79,8 +82,11 @@ def rented(tmp_path, monkeypatch):
     monkeypatch.setattr(shells, "_node", lambda *_: (place, node))
     monkeypatch.setattr(shells, "is_driven", lambda *_: True)
     monkeypatch.setattr("trainmaster.providers.hosts_over_ssh.target_of", lambda _: target)
+    recipe = Recipe.from_text(RECIPE, directory=tmp_path)
     database = SimpleNamespace(
-        run_row=lambda _: {"provider": "aws"}, clock_s=lambda: 0.0, clusters_of=lambda _: []
+        run_row=lambda _: {"provider": "aws", "id": "run", "recipe": recipe.model_dump_json()},
+        clock_s=lambda: 0.0,
+        clusters_of=lambda _: [],
     )
     home = SimpleNamespace(root=tmp_path)
     return SimpleNamespace(

@@ -128,7 +128,7 @@ class Spawner:
         command = command_line.run_command(
             container,
             name=command_line.container_name(self._home_id, gang.attempt, member.name),
-            labels={"home": self._home_id, "attempt": gang.attempt},
+            labels={"home": self._home_id, "attempt": gang.attempt, "member": member.name},
             cwd=member.cwd,
             gpu_ids=member.gpu_ids if member.gpus else (),
             user=(os.getuid(), os.getgid()),
