@@ -20,6 +20,7 @@ from trainmaster.control.attempt.local_images import LocalImages, end_all, own_u
 from trainmaster.control.attempt.setup import Setup, end_setups
 from trainmaster.control.task.locking import locked
 from trainmaster.executors.containers.engines import ContainerEngine, Image, find_engine
+from trainmaster.objects.errors import FullStoreError
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import write_private
 
@@ -43,6 +44,8 @@ def bring_image(order: Order, output: OrderOutput) -> dict[str, Any]:
             return {"wants": image}
         images.try_out(order["image"], order["code"], gpus=order["gpus"])
         _write_engine(Path(order["engine_file"]), engine)
+    except FullStoreError as full:  # it would be so again
+        raise UsageError(full.args[0], full.hint) from None
     except EOFError:
         raise UsageError("the image did not arrive whole", "It is safe to try again.") from None
     except OSError as error:

@@ -92,6 +92,7 @@ class LocalImages:
 
         Raises:
             UsageError: it cannot be started, or has no bash.
+            FullStoreError: there is no room to start it.
         """
         container = replace(self.engine.container(name, (cwd,)), sandbox=sandbox)
         probe = command_line.container_name(self._owner, f"{name}/{os.getpid()}", "probe")
@@ -110,7 +111,7 @@ class LocalImages:
             raise UsageError(
                 f"the image {name} has no bash", "Add one to it: scripts run under `bash -euo pipefail`."
             )
-        raise UsageError(f"the image {name} cannot be started: {words}")
+        raise self.engine.refusal(f"the image {name} cannot be started", words)
 
     def set_up(self, setup: Setup, output: BinaryIO, marker: Mapping[str, str]) -> int:
         """Make a virtual environment with the image's Python and run a recipe's ``setup`` in it.

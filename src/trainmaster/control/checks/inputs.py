@@ -269,6 +269,7 @@ def _check_images(recipe: Recipe, environ: Mapping[str, str], *, here: bool) -> 
     if not wanted:
         return
     from trainmaster.executors.containers.engines import find_engine
+    from trainmaster.objects.errors import FullStoreError
 
     try:
         engine = find_engine(environ)
@@ -284,7 +285,7 @@ def _check_images(recipe: Recipe, environ: Mapping[str, str], *, here: bool) -> 
             if engine.ask("manifest", "inspect", image)[0]:  # says little; it may ask for a login
                 try:
                     engine.pull(image, set())
-                except UsageError as error:
+                except (UsageError, FullStoreError) as error:
                     raise UsageError(f"{where}: {error.args[0]}", error.hint) from error
             continue
         found = look_for_image(image)

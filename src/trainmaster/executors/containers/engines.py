@@ -16,7 +16,8 @@ from io import BufferedIOBase
 
 from trainmaster.executors.base import Container
 from trainmaster.executors.containers import command_line
-from trainmaster.spec.errors import UsageError
+from trainmaster.objects.errors import FullStoreError
+from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.plain_json import parsed_json
 
 ENGINE_VARIABLE = "TRAINMASTER_CONTAINER_ENGINE"
@@ -38,6 +39,7 @@ _ANSWER_S = 30.0
 CONNECT_S = 90.0
 _PIECE_BYTES = 1 << 20
 _LOADED = re.compile(r"^Loaded image(?:\(s\)| ID)?: (\S+)$", re.MULTILINE)
+_NO_ROOM = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 _UNDER_WAY = re.compile(r"Pulling from|Getting image source|Copying|\b[0-9a-f]{12}: |Digest: ", re.IGNORECASE)
 
 
@@ -108,12 +110,14 @@ class ContainerEngine:
 
         Raises:
             UsageError: it cannot be had.
+            FullStoreError: there is no room for it.
         """
         with self._client("pull", name, children=children) as process:
             said = _listen(process, CONNECT_S if connect_s is None else connect_s)
         if process.returncode:
-            raise UsageError(
-                f"the image {name} is not on this machine and cannot be pulled: {last_words(said)}",
+            raise self.refusal(
+                f"the image {name} is not on this machine and cannot be pulled",
+                said,
                 f"Check its name, build it (`{self.kind} build -t {name} .`), or `{self.kind} login`.",
             )
 
@@ -127,6 +131,7 @@ class ContainerEngine:
 
         Raises:
             UsageError: it is not taken.
+            FullStoreError: there is no room for it.
         """
         with self._client("load", children=children, stdin=subprocess.PIPE) as process:
             assert process.stdin is not None
@@ -137,7 +142,7 @@ class ContainerEngine:
                 said = process.stdout.read().decode("utf-8", "replace")
                 process.wait()
         if process.returncode:
-            raise UsageError(f"{self.kind} does not take the image {name}: {last_words(said)}")
+            raise self.refusal(f"{self.kind} does not take the image {name}", said)
         loaded = _LOADED.findall(said)
         if loaded and self.image(name) is None:
             self.ask("tag", loaded[-1], name)
@@ -167,6 +172,7 @@ class ContainerEngine:
 
         Raises:
             UsageError: it cannot be written.
+            FullStoreError: there is no room for it.
         """
         kind = ["--format", "docker-archive"] if self.kind == "podman" else []
         done = subprocess.run(
@@ -179,7 +185,14 @@ class ContainerEngine:
             check=False,
         )
         if done.returncode:
-            raise UsageError(f"{self.kind} cannot save the image {name}: {last_words(done.stderr)}")
+            raise self.refusal(f"{self.kind} cannot save the image {name}", done.stderr)
+
+    def refusal(self, what: str, said: str, hint: str = "") -> TrainmasterError:
+        """The error of what the engine did not do; ``hint`` helps unless there is no room."""
+        message = f"{what}: {last_words(said)}"
+        if _NO_ROOM.search(said):
+            return FullStoreError(message, f"Free some there: `{self.kind} system df` says what takes it.")
+        return UsageError(message, hint)
 
     def remove(self, name: str) -> None:
         """Kill and remove a container; no harm if there is none."""

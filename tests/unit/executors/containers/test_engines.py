@@ -10,6 +10,7 @@ import pytest
 
 from trainmaster.executors.containers import engines
 from trainmaster.executors.containers.engines import ContainerEngine, find_engine, last_words
+from trainmaster.objects.errors import FullStoreError
 from trainmaster.spec.errors import UsageError
 
 
@@ -93,8 +94,12 @@ def test_an_image_is_taken_under_its_name(programs, tmp_path):
     assert (tmp_path / "tag").read_text() == "localhost/a:1 a:1\n"
     assert not children
     programs(docker="echo 'no space left on device' >&2; exit 1")
-    with pytest.raises(UsageError, match="docker does not take the image a:1: no space left on device"):
+    with pytest.raises(FullStoreError, match="docker does not take the image a:1: no space left on device"):
         engine.load("a:1", io.BytesIO(b"layers" * 100_000), children)
+    with pytest.raises(FullStoreError, match="a:1 is not on this machine and cannot be pulled") as full:
+        engine.pull("a:1", children)
+    assert "docker system df" in full.value.hint
+    assert "login" not in full.value.hint
 
 
 def test_a_pull_may_take_long_once_the_registry_has_answered(programs, tmp_path, monkeypatch):
