@@ -181,6 +181,8 @@ def resume(
 
         AwayRuns(opened, environ).take_back(run)
         if (row := opened.database.run_row(run))["away"] is not None:
+            if total_usd is not None:
+                raise _not_over(run)
             return None
     if row["team"] != opened.team:
         return resume(opened.of_team(row["team"]), run, environ, wallet, total_usd)

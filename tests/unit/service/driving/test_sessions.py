@@ -12,10 +12,11 @@ import pytest
 
 from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.control.loop.controller import Controller
-from trainmaster.db import Database, RunChange
+from trainmaster.db import Database, RunChange, tables
 from trainmaster.service.driving import driving, sessions
 from trainmaster.service.driving.driving import Driving
 from trainmaster.service.driving.worlds import world_here
+from trainmaster.service.on_cluster.away import AwayRuns
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import LeaseLostError, UsageError
@@ -146,3 +147,12 @@ def test_of_two_that_give_a_run_more_at_once_one_does(ended, monkeypatch, is_fir
     row = service.database.run_row(run)
     assert stored_recipe(row).budget.total_usd == 20.0
     assert (row["state"], row["lease_owner"]) == (State.WAITING, None), "a driver takes it"
+
+
+def test_a_run_that_its_machine_drives_keeps_its_cap(ended, monkeypatch):
+    service, run, _ = ended
+    service.database.execute(tables.run.update().values(away="{}", state=State.RUNNING))
+    monkeypatch.setattr(AwayRuns, "take_back", lambda *_: None)
+    assert service.resume(run, {}) is None
+    with pytest.raises(UsageError, match="is not over: its budget.total stays until then"):
+        service.resume(run, {}, None, 40.0)
