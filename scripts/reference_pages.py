@@ -93,7 +93,7 @@ def _verbs(name: str, command: Any, depth: int) -> Iterator[tuple[str, str, list
             continue
         lines = []
         for each in verb.params:
-            if each.name == "help" or each.opts == ["--json"]:
+            if each.name == "help" or each.opts == ["--json"] or getattr(each, "hidden", False):
                 continue
             is_option = each.param_type_name == "option"
             names = ", ".join((*each.opts, *each.secondary_opts)) if is_option else each.name.upper()

@@ -27,6 +27,8 @@ def resume(
         str | None,
         typer.Option(metavar="USD", help="Its `budget.total` from now on, also for what it has cost."),
     ] = None,
+    provider: Annotated[str | None, typer.Option(hidden=True, help="Refused: it stays.")] = None,
+    changes: Annotated[list[str] | None, typer.Option("--set", hidden=True, help="Refused.")] = None,
     lend_keys: LendKeys = False,
     as_json: AsJson = False,
 ) -> None:
@@ -35,6 +37,13 @@ def resume(
     from trainmaster.cli.models import show_saved
     from trainmaster.cli.opening import open_client, refuse_on_server
 
+    if provider or changes:  # what `run` takes, and so is tried here
+        raise UsageError(
+            "a run stays where it was started, as its recipe was: `resume` takes no other place or key",
+            "Start the recipe with it as a new run, from a model of this one if there is one (`trainmaster "
+            "models register`). A run whose recipe lists places, as `provider: [hosts, aws]`, goes on in the "
+            "next one by itself; `--total` gives it more money.",
+        )
     if lend_keys:
         refuse_on_server("--lend-keys")
         from trainmaster.service import give_whole_keys

@@ -1,4 +1,7 @@
-"""`run --on-cluster` of what no machine can drive is refused before anything is planned or asked."""
+"""`run --on-cluster` of what no machine can drive is refused before anything is planned or asked.
+
+So is `resume` elsewhere.
+"""
 
 import pytest
 
@@ -15,6 +18,14 @@ def test_nobody_is_asked_to_send_keys_for_a_run_that_stays_here(tmp_path, monkey
     with pytest.raises(UsageError, match="--on-cluster: provider: local rents no machine") as refused:
         invoke("--local", "run", recipe, "--on-cluster")
     assert "Nothing was started" in refused.value.hint
+
+
+@pytest.mark.parametrize("words", [("--provider", "aws"), ("--set", "experiments.train.retries=2")])
+def test_a_run_is_not_resumed_in_another_place_or_with_other_keys(tmp_path, monkeypatch, words):
+    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "home"))
+    with pytest.raises(UsageError, match="a run stays where it was started") as refused:
+        invoke("--local", "resume", "latest", *words)
+    assert "provider: [hosts, aws]" in refused.value.hint
 
 
 def test_of_several_places_one_must_be_named(tmp_path, monkeypatch):
