@@ -485,3 +485,14 @@ def test_a_network_that_is_not_named_must_be_the_only_one(provider):
     assert "a, b" in caught.value.hint
     cloud = Cloud(HttpAnswer(200, json.dumps({"networks": networks[1:]})))
     assert provider(cloud=cloud)._project.network() == "2"
+
+
+def test_a_doctor_says_all_that_is_wrong_also_if_keystone_fails_at_one_thing(provider):
+    keystone = Keystone(roles=[{"name": "reader"}])
+    keystone.rules = 502
+    found = {each.what: each for each in provider(cloud=keystone).examine({})}
+    assert [what for what, each in found.items() if each.ok] == ["login", "clock"]
+    assert "its role is `reader`" in found["rights"].found
+    assert "no network" in found["network"].found
+    assert "no such thing" in found["lost machines"].found
+    assert keystone.asked == []
