@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from trainmaster.spec.errors import RecipeError, UsageError
-from trainmaster.spec.node import MAX_RECIPE_BYTES, Wording, YamlNode, compose
+from trainmaster.spec.node import Wording, YamlNode, compose, read_text
 from trainmaster.spec.reading import Noun, Problems, ReportedMistake, read_noun
 from trainmaster.spec.reading import Path as KeyPath
 
@@ -69,15 +69,14 @@ class SettingsKind(Generic[N]):
 
     def _text(self, file: Path, shown: str) -> str:
         try:
-            with file.open("rb") as stream:
-                return stream.read(MAX_RECIPE_BYTES).decode("utf-8-sig")
+            return read_text(file, shown, "settings", "write them without what they do not need")
         except FileNotFoundError:
             raise UsageError(
                 f"provider {self.provider}: there are no settings {shown}",
                 f"Write them, for instance:\n{self.example}",
             ) from None
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is not UTF-8"
+        except OSError as error:
+            why = error.strerror or type(error).__name__
             raise UsageError(f"{shown} cannot be read: {why}", f"Such as:\n{self.example}") from None
 
 

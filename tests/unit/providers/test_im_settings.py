@@ -64,6 +64,17 @@ def test_mistakes_have_a_place(tmp_path: Path, text: str, words: str) -> None:
     assert "im.yaml:" in str(caught.value)
 
 
+def test_settings_that_are_too_long_are_not_cut(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="more than 1 MiB"):
+        read_settings(settings(tmp_path, f"{GOOD}# {'x' * 2**20}\nclouds: {{}}\n"))
+
+
+def test_settings_in_another_encoding_are_refused_where_they_are(tmp_path: Path) -> None:
+    (file := tmp_path / "im.yaml").write_bytes(GOOD.encode() + "# J\xe9r\xf4me".encode("latin-1"))
+    with pytest.raises(RecipeError, match=r"im.yaml:6:4: the byte 0xe9 is not UTF-8"):
+        read_settings(file)
+
+
 def test_credentials_do_not_go_in_clear(tmp_path: Path) -> None:
     for url in ("http://127.0.0.1:8800", "http://localhost:8800"):
         read_settings(settings(tmp_path, GOOD.replace("https://im.example.org/im", url)))
