@@ -26,11 +26,13 @@ def main() -> None:
     """Run the command line and exit with its code."""
     # Until a verb catches it: a KeyboardInterrupt in the middle of an import shows as anything but itself.
     signal.signal(signal.SIGINT, _interrupted)
+    import atexit
     import gc
 
     # Imports make much and drop nothing: looked through so seldom, they are as fast as without collection.
     # It is never off: any verb may take long.
     gc.set_threshold(_COLLECTED_AFTER)
+    atexit.register(gc.freeze)  # Python looks through all of it at its end, though that frees nothing sooner
     _fill_closed_streams()
     from trainmaster.cli.app import app
     from trainmaster.spec.errors import TrainmasterError, UsageError

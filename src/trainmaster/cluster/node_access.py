@@ -96,7 +96,7 @@ class SshNodes:
         if result.code != 0:
             raise ExecutorError(
                 f"node {node.key}: {command[0]} ended with {result.code}: {result.last_words}",
-                f"Has {command[0]} there Trainmaster, and what this cluster's engine is made of?",
+                "Has it Trainmaster, and what this cluster's engine is made of?",
             )
         return result.out.encode()
 

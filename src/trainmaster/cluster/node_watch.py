@@ -75,7 +75,7 @@ class NodeWatch:
         now = self._clock()
         with self._lock:
             for machine in machines - self._next_at.keys():
-                self._next_at[machine] = now
+                self._next_at[machine] = now + PROBE_S  # it has just answered
                 self._leased_until[machine] = now + lease_s
             gone = self._next_at.keys() - machines
         for machine in gone:

@@ -289,7 +289,7 @@ class RunPlanner:
 
     def _plan_rental(self, recipe: Recipe, allow_stale: bool, can_agree: bool) -> PlannedRun:
         from trainmaster.control.checks.preflight import check_parts
-        from trainmaster.service.driving.run_clusters import check_provider, dial_meanwhile
+        from trainmaster.service.driving.dialling import check_provider, dial_meanwhile
 
         for part in parted(recipe):  # what follows takes a second to import
             dial_meanwhile(self._service.home, part.provider, self._environ)

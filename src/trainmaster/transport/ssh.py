@@ -10,8 +10,10 @@ import asyncio
 import concurrent.futures
 import contextlib
 import functools
+import os
 import shlex
 import socket
+import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -113,6 +115,9 @@ async def _bring_down(process: Any, theirs: socket.socket) -> None:  # noqa: ANN
 
 T = TypeVar("T")
 
+#: How `ctypes.util` asks them, where it does.
+_COMPILERS: Final = ("_findLib_gcc", "_findLib_ld")
+_loading: Final = threading.Lock()
 _CLOSE_S: Final = 2.0
 _STREAM_S: Final = 20.0
 #: More for a command that leads to a machine: a step of an allocation starts in seconds.
@@ -142,9 +147,29 @@ def load_asyncssh() -> Any:  # noqa: ANN401 - the module
     Raises:
         MissingPartError: it is not installed.
     """
-    with imports_of("hosts", "a host over SSH"):
+    with imports_of("hosts", "a host over SSH"), _loading:
+        if "asyncssh" not in sys.modules:
+            _load_without_compilers()
         import asyncssh
     return asyncssh
+
+
+def _load_without_compilers() -> None:
+    """It looks for libraries that it can do without.
+
+    `ctypes` has `gcc` and `ld` look for what the loader's cache does not know, a dozen processes in all: that
+    takes a small machine as long as the import.
+    """
+    import ctypes.util
+
+    known = {name: getattr(ctypes.util, name) for name in _COMPILERS if hasattr(ctypes.util, name)}
+    try:
+        for name in () if "LD_LIBRARY_PATH" in os.environ else known:
+            setattr(ctypes.util, name, lambda _: None)
+        import asyncssh  # noqa: F401 - for what comes with it
+    finally:
+        for name, function in known.items():
+            setattr(ctypes.util, name, function)
 
 
 class Ssh(Transport):

@@ -10,7 +10,7 @@ import pytest
 from cluster_bench import Bench, Clock, TimedTasks, assert_alive, let, record
 
 from trainmaster.cluster.decision import WaitLimits
-from trainmaster.cluster.node_watch import NodeWatch
+from trainmaster.cluster.node_watch import PROBE_S, NodeWatch
 from trainmaster.providers.base import Node, NodeState
 from trainmaster.spec.errors import ProviderError, UsageError
 
@@ -80,6 +80,8 @@ def test_those_that_have_waited_longest_are_asked_first() -> None:
     watch.only({"a", "b"}, 900.0)
     clock.now += 1
     watch.only({"a", "b", "0"}, 900.0)
+    assert not watch.due(clock.now), "they have just been reached"
+    clock.now += PROBE_S
     assert watch.due(clock.now) == ["a", "b", "0"]
     assert not watch.due(clock.now - 2)
 

@@ -16,7 +16,7 @@ from trainmaster.control.task.layout import Home
 from trainmaster.db import RunChange, ledger, tables
 from trainmaster.db.ledger import ALL
 from trainmaster.service import Service
-from trainmaster.service.driving import run_clusters, sessions
+from trainmaster.service.driving import dialling, sessions
 from trainmaster.service.driving.replicas import RunReplicas
 from trainmaster.service.driving.submissions import RunRequest, Submissions
 from trainmaster.service.on_cluster import hand_over
@@ -168,7 +168,7 @@ def ended_at_its_cap(home, monkeypatch):
     rental, now = Rental("m", usd_per_hour=3.6), time.time()
     plan = ClusterPlan("main", ("main",), "aws", (RolePlan("worker", 1, (rental,)),))
     monkeypatch.setattr(Offer, "plans", (plan,))
-    monkeypatch.setattr(run_clusters, "check_provider", lambda *_, **__: None)
+    monkeypatch.setattr(dialling, "check_provider", lambda *_, **__: None)
     session = home._service.start(
         Recipe.from_text(RECIPE + "budget: {total: $2}\n", directory=home.directory),
         home.directory / "r.yaml",

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -86,11 +87,17 @@ class NodeStaging:
                 image = self._images.prepare(node, context)
                 is_new(time.monotonic() - begun > _PULLED_S)
         self._set_up_on(node, context, image)
-        self.note_environment(node, context, image)
+        noting = partial(self._note_meanwhile, node, context, image)
+        threading.Thread(target=noting, name="environment", daemon=True).start()
 
     def note_environment(self, node: NodeAccess, context: TaskContext, image: Image | None = None) -> None:
         """Write down with what members work there, unless that is known."""
         note_found(context, lambda: self._environment(node, context, image))
+
+    def _note_meanwhile(self, node: NodeAccess, context: TaskContext, image: Image | None) -> None:
+        """No member waits for that; what is published does, see `RemoteSite`."""
+        with contextlib.suppress(RuntimeError):  # the run has just ended, and hung up
+            self.note_environment(node, context, image)
 
     def _environment(self, node: NodeAccess, context: TaskContext, image: Image | None) -> dict[str, Any]:
         """With what members work there."""

@@ -1,4 +1,4 @@
-"""Runs on a node, over SSH or as a plain process: starts and ends what we have there. It imports little.
+"""Runs on a node, over SSH or as a plain process: ends what we have there. It imports little.
 
 Reads one JSON object from standard input and prints one. An engine that starts processes of its own on nodes
 has further answers, in a module that the object names: `RecordedCluster.answers`.
@@ -17,7 +17,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from trainmaster.spec.private_files import write_private
 from trainmaster.spec.processes import start_ticks
 
 TYPE_CHECKING = False
@@ -35,21 +34,11 @@ KILL_PATIENCE_S = 5.0
 def main() -> None:
     """Do what standard input asks for."""
     request = json.loads(sys.stdin.buffer.read())
-    answers: dict[str, Answer] = {"prepare": prepare, "stop": stop}
+    answers: dict[str, Answer] = {"stop": stop}
     if module := request.get("answers"):
         answers |= import_module(module).ANSWERS
     answer = answers[request["do"]](Path(request["directory"]), request)
     sys.stdout.write(json.dumps(answer) + "\n")
-
-
-def prepare(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
-    """Make the directories of a node where nothing else is started, and files that other nodes call there."""
-    for place in (directory, Path(request["home"])):
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        place.chmod(0o700)
-    for name, text in request["files"].items():
-        write_private(directory / name, text.encode())
-    return {"ok": True}
 
 
 def stop(directory: Path, request: dict[str, Any]) -> dict[str, Any]:

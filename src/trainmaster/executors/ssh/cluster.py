@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainmaster.executors.gangs.engine import NODE_LABEL, ClusterNode, Engine, Opener, Runner, StreamAgent
 from trainmaster.executors.gangs.placement import LiveNode, OwnPlacement
@@ -30,12 +30,14 @@ class SshCluster(RecordedCluster):
 
     def add(self, nodes: Sequence[ClusterNode]) -> None:
         """See `RecordedCluster.add`."""
-        self._on_each(nodes, lambda node: self._ask(node, _order(node)))
+        self._on_each(nodes, lambda node: self._run(node, ("/bin/sh", "-c", _prepare(node)), b""))
         for key in {node.key for node in nodes} - {
             node.key for node in self.nodes
         }:  # others are as they were
             self.used[key] = [self.used.get(key, [0])[-1] + 1]
         self._enter(nodes)
+        if self._conductor is not None:  # gangs may wait for them
+            self._conductor.look()
 
     def remove(self, key: str, *, is_gone: bool = False) -> None:
         """See `RecordedCluster.remove`; its gangs are lost before anything is ended there.
@@ -121,7 +123,15 @@ def agent_command(node: ClusterNode) -> list[str]:
     return [node.python, "-m", AGENT_PROGRAM, json.dumps(about)]
 
 
-def _order(node: ClusterNode) -> dict[str, Any]:
-    """For the node's program; other nodes find by its name how they ask for statuses there."""
-    script = f"exec {shlex.join([*agent_command(node), STATUSES])}\n"
-    return {"do": "prepare", "home": node.home, "files": {STATUSES: script}}
+def _prepare(node: ClusterNode) -> str:
+    """For the shell of a node: directories, and the file by whose name others ask for statuses there.
+
+    A Python would take a tenth of a second for it; that there is one is seen.
+    """
+    file, script = f"{node.directory}/{STATUSES}", f"exec {shlex.join([*agent_command(node), STATUSES])}"
+    python, draft, file = map(shlex.quote, (node.python, f"{file}.new", file))
+    places = shlex.join([node.directory, node.home])
+    return (
+        f"set -e; umask 077; command -v {python} > /dev/null; mkdir -p {places}; chmod 700 {places}; "
+        f"printf '%s\\n' {shlex.quote(script)} > {draft}; mv {draft} {file}"
+    )

@@ -7,7 +7,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -78,54 +77,6 @@ def node_lease_s(environ: Mapping[str, str]) -> float:
         UsageError: it is no time.
     """
     return seconds_of(environ, "TRAINMASTER_NODE_LEASE", USUAL_LEASE_S)
-
-
-def check_provider(home: Home, provider: str, environ: Mapping[str, str], *, dials: bool = True) -> None:
-    """Refuse to go on with a run whose provider cannot be used from here, before anything is changed.
-
-    Args:
-        home: of the run.
-        provider: its name.
-        environ: of the caller.
-        dials: ask whether it answers, too.
-
-    Raises:
-        UsageError: no lab is up, no inventory, wrong settings, no credentials.
-    """
-    with closing(get_provider(provider, ProviderPlace(home.root, home.identity(), dict(environ)))) as found:
-        try:
-            found.check_settings()
-            if dials:
-                found.check_up()
-        except UsageError as error:
-            raise type(error)(f"provider: {provider}: {error.args[0]}", error.hint) from None
-
-
-def dial_meanwhile(home: Home, provider: str, environ: Mapping[str, str]) -> None:
-    """Have what takes long at first be done in threads: who needs it next waits for the rest.
-
-    The library of SSH is loaded (it starts programs and waits for them); a slow provider is asked.
-
-    Args:
-        home: of the run.
-        provider: its name.
-        environ: of the caller. What is wrong is told to who asks next.
-    """
-
-    def dial() -> None:
-        with suppress(TrainmasterError):
-            check_provider(home, provider, environ)
-
-    def load() -> None:
-        from trainmaster.transport.ssh import load_asyncssh
-
-        with suppress(TrainmasterError):
-            load_asyncssh()
-
-    able = capabilities_of(provider)
-    for needs, work in ((able.reach == "ssh", load), (able.dials_slowly, dial)):
-        if needs:
-            threading.Thread(target=work, name="dial", daemon=True).start()
 
 
 @dataclass(frozen=True, slots=True)

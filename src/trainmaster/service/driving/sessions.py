@@ -221,7 +221,7 @@ def resume(
             raise UsageError(error.args[0], hint) from error
         raise
     if not capabilities_of(recipe.provider).is_here and not is_driven(row, opened.database.clock_s()):
-        from trainmaster.service.driving.run_clusters import check_provider
+        from trainmaster.service.driving.dialling import check_provider
 
         for place in named_places(recipe):
             check_provider(home, place, environ)

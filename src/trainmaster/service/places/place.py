@@ -130,7 +130,7 @@ def _rented_place(service: OpenHome, recipe: Recipe, environ: Mapping[str, str])
     from trainmaster.cluster.renting.plan import words
     from trainmaster.providers import ProviderPlace, get_provider
     from trainmaster.providers.base import CountsFree, Queue
-    from trainmaster.service.driving.run_clusters import check_provider
+    from trainmaster.service.driving.dialling import check_provider
     from trainmaster.service.quotes.worker_counts import with_fewest
     from trainmaster.service.renting.cheapest import plans_of
     from trainmaster.service.renting.offer import offer_of

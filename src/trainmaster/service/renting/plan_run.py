@@ -20,7 +20,7 @@ from trainmaster.control.checks.preflight import (
 )
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.driving.run_clusters import check_provider
+from trainmaster.service.driving.dialling import check_provider
 from trainmaster.service.models.starting_models import with_versions
 from trainmaster.service.quotes.candidate_offers import CandidateOffers, candidate_offers_of
 from trainmaster.service.quotes.quote_options import QuoteOptions
@@ -97,14 +97,10 @@ def plan_run(
         recipe = with_clusters(recipe, chosen)
     settled = quoter.settle(recipe, environ)
     quote, why = None, ""
-    try:
+    if candidate_offers.costs:  # else it chooses no machines: it is told when it is known which are warm
         quote, why = quoter.estimate(settled, environ)
-    except UsageError as reason:
-        if candidate_offers.costs:
-            raise
-        why = one_line(reason)
     is_known = quote is not None and not quote.is_unknown
-    picks = _picks(quote) if quote is not None and is_known and candidate_offers.costs else {}
+    picks = _picks(quote) if quote is not None and is_known else {}
     picks |= _picks(chosen) if chosen is not None else {}
     available = replace(available_of(candidate_offers), memory=quoter.memory(settled, environ))
     plans = capped(settled, plan_clusters(settled, available, picks))
@@ -112,6 +108,11 @@ def plan_run(
     warm = {name for plan in warm_plans(service, plans, service.team) for name in plan.experiments}
     if quote is not None and warm:  # neither is what is there waited for, nor is its setup made again
         quote, why = quoter.estimate(with_clusters(settled, quote) if is_known else settled, environ, warm)
+    elif not candidate_offers.costs:
+        try:
+            quote, why = quoter.estimate(settled, environ, warm)
+        except UsageError as reason:
+            why = one_line(reason)
     unknown = quote.unknown if quote is not None else None
     offered = offer_of(pinned(settled, plans), plans, None if unknown else quote, why, notes)
     return replace(offered, unknown=unknown)
