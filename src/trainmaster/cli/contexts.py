@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ import typer
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.options import AsJson, run_ids
 from trainmaster.cli.output import print_json, say, show, table
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import TrainmasterError, UsageError
 
 if TYPE_CHECKING:
     from trainmaster.api.remote.connection import RestConnection
@@ -64,12 +65,22 @@ def login(
     who = connection.get("/info")["caller"]
     context = ServerContext(name or (urlsplit(url).hostname or ""), connection.url, secret, pin)
     contexts = Contexts()
+    before = next((each for each in contexts.all()[0] if each.name == context.name), context)
     contexts.add(context)
     team = f", team {who['team']}" if who["team"] else ""
     where = "" if contexts.home is None else f", for TRAINMASTER_HOME={contexts.home} only"
     say(
         f"logged in to {context.url} as {who['name']}{team}{where}; `trainmaster context use local` leaves it"
     )
+    if before != context:
+        with suppress(TrainmasterError):  # it is good no more: nothing is lost
+            was = RestConnection(before.url, before.token, before.fingerprint).get("/info")["caller"]
+            if (before.url, was["name"], was["team"]) != (context.url, who["name"], who["team"]):
+                of = f", team {was['team']}" if was["team"] else ""
+                say(
+                    f"the login as {was['name']}{of} at {before.url}, which was called {context.name}, is "
+                    "forgotten; `--name NAME` keeps both"
+                )
 
 
 def _agree_to(url: str, fingerprint: str) -> None:

@@ -212,9 +212,8 @@ def new(
             mistake = UsageError(error.args[0], "Send code with a serve.py, or write another command.")
     else:
         last = next((run["run"] for run in found.page(1)["runs"]), "")
-    return show_form(
-        request, state, caller, page_of(recipe, digest=digest or ""), mistake, sent=sent, last=last
-    )
+    form = page_of(recipe, digest=digest or "")
+    return show_form(request, state, caller, form, mistake, sent=sent, last=last, serves=bool(serve))
 
 
 def page_of(recipe: str, **more: str) -> NewRunPage:
@@ -428,14 +427,19 @@ def show_form(
     sent: str = "",
     notes: Sequence[str] = (),
     last: str = "",
+    serves: bool = False,
 ) -> Response:
-    """The page, with what is filled in, which code was ``sent``, and the ``last`` run to begin from."""
+    """The page, with what is filled in, which code was ``sent``, and the ``last`` run to begin from.
+
+    What ``serves`` a model has no end: it is not to be quoted first.
+    """
     if not form.was:
         form = form.model_copy(update={"was": form.fields().model_dump_json()})
     database = state.service.database
     budgets = Budgets(database.read, database.clock_s())
     choices: dict[str, Any] = {
         "last": last,
+        "serves": serves,
         "configured": configured_rows(own_configuration(state.environ)),
         "sent": sent or ("Code was sent." if form.digest else ""),
         "is_shared": state.submissions.is_shared(caller),

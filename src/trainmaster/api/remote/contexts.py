@@ -72,11 +72,14 @@ class Contexts:
     def of_url(self, url: str, token: str | None = None) -> ServerContext:
         """A server by its URL, with the token that is given, that of the variable, or that of the file.
 
+        Of several logins there, the one in use counts first.
+
         Raises:
             UsageError: there is no token.
         """
         found = self._read()
         same = [n for n, each in found["contexts"].items() if each["url"] == url.rstrip("/")]
+        same.sort(key=lambda name: name != found["current"])
         known = self._context(found, same[0]) if same else ServerContext("", url, "")
         given = token or self._environ.get("TRAINMASTER_TOKEN") or known.token
         if not given:

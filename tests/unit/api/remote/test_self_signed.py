@@ -27,14 +27,20 @@ from trainmaster.testing.waits import until
 
 
 @pytest.fixture
-def served(tmp_path, monkeypatch):
+def state(tmp_path):
+    root = tmp_path / "home"
+    root.mkdir()
+    service = Service(Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 't.db'}"))
+    yield make_state(service, {}, is_secure=True)
+    service.close()
+
+
+@pytest.fixture
+def served(state, tmp_path, monkeypatch):
     """URL, fingerprint and a token of a server with TLS; contexts are kept in a place of their own."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(opening, "_is_local", False)
     root = tmp_path / "home"
-    root.mkdir()
-    service = Service(Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 't.db'}"))
-    state = make_state(service, {}, is_secure=True)
     token = state.access.create_token("ann", ["read", "run"])["token"]
     pem, fingerprint = self_signed(root, "127.0.0.1")
     with warnings.catch_warnings():
@@ -49,7 +55,6 @@ def served(tmp_path, monkeypatch):
     yield f"https://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", fingerprint, token
     server.should_exit = True
     thread.join(60)
-    service.close()
 
 
 def test_a_certificate_is_made_once_and_for_its_owner_only(tmp_path):
@@ -74,6 +79,19 @@ def test_who_agrees_is_logged_in_and_talks_to_that_certificate_only(served):
     client = Client(url)
     assert client.runs() == []
     client.close()
+
+
+def test_a_login_that_takes_the_place_of_another_ones_says_so(served, state):
+    url, fingerprint, token = served
+    login = ("login", url, "--token", "-", "--fingerprint", fingerprint)
+    assert "forgotten" not in invoke(*login, typed=token).stderr
+    assert "forgotten" not in invoke(*login, typed=token).stderr, "she is the same"
+    other = state.access.create_token("bob", ["read"])["token"]
+    words = f"the login as ann at {url}, which was called 127.0.0.1, is forgotten; `--name NAME` keeps both"
+    assert words in invoke(*login, typed=other).stderr
+    assert "forgotten" not in invoke(*login, "--name", "mine", typed=token).stderr
+    assert [each.name for each in Contexts().all()[0]] == ["127.0.0.1", "mine"]
+    assert Contexts().of_url(url).token == token, "the one in use, of several there"
 
 
 def test_another_certificate_than_agreed_to_is_refused(served):

@@ -156,6 +156,8 @@ def test_a_model_is_deployed_by_a_recipe_that_its_page_writes(served):
         assert "python -m trainmaster.inference --port {{port}}" in text
         assert "it cannot be served" in text
         assert "Send code with a serve.py" in text
+        assert ">Run it<" in text
+        assert ">Quote it first<" not in text, "it has no end"
     assert served.ask("red-user", "GET", "/new?serve=job-blue/main/0").status_code == 404
 
 
