@@ -166,6 +166,16 @@ def dollars(usd: float) -> str:
     return f"${usd:,.2f}" if usd >= 0.0995 else f"${usd:.2g}"
 
 
+def enough_dollars(usd: float) -> str:
+    """As `dollars`, but never less: what is given for an amount that has to be reached.
+
+    >>> enough_dollars(0.0204), enough_dollars(0.07), enough_dollars(123.4511), enough_dollars(2.0)
+    ('$0.021', '$0.07', '$123.46', '$2.00')
+    """
+    step = 0.01 if usd >= 0.0995 or usd <= 0 else 10.0 ** (math.floor(math.log10(usd)) - 1)
+    return dollars(math.ceil(round(usd / step, 6)) * step)
+
+
 def format_bytes(count: float) -> str:
     """Bytes for people: two digits at least, halves upwards; `bytesOf` of the pages' page.js writes it alike.
 

@@ -464,7 +464,7 @@ def test_a_job_of_which_nothing_is_known_is_quoted_and_measured_by_a_button(stat
     types |= {"traffic": False}
     page = browser.get(quoted(state, browser, replace(made, to_measure={name: types}).as_dict())).text
     text = " ".join(re.sub("<.*?>", "", page).split())
-    assert "Starts in 36 s to 46 s Nothing is known of this job yet: how long it runs is not quoted;" in text
+    assert "Starts in 36 s to 46 s Nothing is known of this job yet: how long it runs is not known;" in text
     assert "budget.total ends it at $2.00, after 20 h at most." in text
     assert "machines</td>" in page
     assert "Measure first: m4.large: 1 min, $0.0033, at most $0.05" in text
@@ -576,10 +576,14 @@ def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tm
             assert answer.status_code == 200, answer.text
             return " ".join(re.sub("<.*?>", "", answer.text).split())
 
-        assert re.fullmatch("Nothing is known of this job yet: it starts in [\\d.]+ s to [\\d.]+ s.", said())
+        starts = "Nothing is known of this job yet: it starts in [\\d.]+ s to [\\d.]+ s"
+        assert re.fullmatch(f"{starts}; how long it runs is not known.", said())
         rented = RENTED.replace("auto", "1")
         assert "it starts in 42 s to 3 min 22 s" in said(recipe=rented)
         assert said(recipe=rented, budget="5").endswith("It ends at $5 in any case.")
+        capped = said(recipe=f"{rented}budget: {{total: $5}}\n", budget="5")
+        assert "how long it runs is not known; budget.total ends it at $5.00" in capped
+        assert "in any case" not in capped, "that is said once"
         places = rented.replace("aws", "[hosts, local]")
         assert "1 x vmnot knownnothing" in said(recipe=places), (
             "no hosts are listed, and this machine is free"

@@ -23,7 +23,7 @@ from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.objective import Objective
 from trainmaster.spec.parts import parted
-from trainmaster.spec.units import dollars
+from trainmaster.spec.units import dollars, enough_dollars
 
 #: This machine's processors as catalogues call them.
 _ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
@@ -154,7 +154,7 @@ def check_total(
         bills |= {name: min(usd, bills.get(name, usd)) for name in names}
     least = max(bills.values(), default=0.0)
     if total is not None and least > 0 and total <= spent_usd + least:
-        would_do = dollars(spent_usd + 1.1 * least)
+        would_do = enough_dollars(spent_usd + 1.1 * least)
         begins = f"{dollars(total)} is used up before anything has run: to start the machines"
         hint = f"Raise budget.total to {would_do}, or ask for fewer or smaller machines."
         if resumed:
