@@ -576,18 +576,16 @@ def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tm
             assert answer.status_code == 200, answer.text
             return " ".join(re.sub("<.*?>", "", answer.text).split())
 
-        starts = "Nothing is known of this job yet: it starts in [\\d.]+ s to [\\d.]+ s"
-        assert re.fullmatch(f"{starts}; how long it runs is not known.", said())
+        assert re.fullmatch(
+            "Nothing is known .*: it starts in [\\d.]+ s to [\\d.]+ s; how long .* known.", said()
+        )
         rented = RENTED.replace("auto", "1")
         assert "it starts in 42 s to 3 min 22 s" in said(recipe=rented)
         assert said(recipe=rented, budget="5").endswith("It ends at $5 in any case.")
         capped = said(recipe=f"{rented}budget: {{total: $5}}\n", budget="5")
-        assert "how long it runs is not known; budget.total ends it at $5.00" in capped
-        assert "in any case" not in capped, "that is said once"
+        assert ("known; budget.total ends it at $5" in capped, "in any case" in capped) == (True, False)
         places = rented.replace("aws", "[hosts, local]")
-        assert "1 x vmnot knownnothing" in said(recipe=places), (
-            "no hosts are listed, and this machine is free"
-        )
+        assert "1 x vmnot knownnothing" in said(recipe=places), "no hosts, and this machine is free"
         monkeypatch.setattr(Quoter, "quote", lambda *_: known)
         assert said() == (
             "About 2 min and $0.02; 9 of 10 such runs: 1 min to 4 min, $0.01 to $0.05. "
