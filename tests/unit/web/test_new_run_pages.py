@@ -572,8 +572,7 @@ def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tm
         me = TestClient(app, headers={"authorization": f"Bearer {token}"})
 
         def said(**form):
-            answer = me.post("/new/estimate", data={"recipe": HERE, **form})
-            assert answer.status_code == 200, answer.text
+            answer = me.post("/new/estimate", data={"recipe": HERE, **form}).raise_for_status()
             return " ".join(re.sub("<.*?>", "", answer.text).split())
 
         assert re.fullmatch(
@@ -595,7 +594,6 @@ def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tm
         assert said() == "No estimate: nothing is known of a part of it yet."
         refused = said(recipe=rented.replace("aws", "[hosts, lab]"))
         assert "No estimate: no place would give what this recipe asks for. hosts: no, there is no" in refused
-        assert "lab: no, no lab is up" in refused
         assert me.post("/new/estimate", data={"recipe": "name: x\nwrong: 1\n"}).status_code == 204
 
 
