@@ -66,12 +66,13 @@ class QuoteOptions:
         Raises:
             UsageError: there is no such policy, or an amount is none.
         """
-        from trainmaster.advisor.papers.policy_quote import POLICIES
+        if self.policy:
+            from trainmaster.advisor.papers.policy_quote import POLICIES
 
-        if self.policy and self.policy not in POLICIES:
-            raise UsageError(
-                f"--policy {self.policy}: there is no such policy", f"Take one of {', '.join(POLICIES)}."
-            )
+            if self.policy not in POLICIES:
+                raise UsageError(
+                    f"--policy {self.policy}: there is no such policy", f"Take one of {', '.join(POLICIES)}."
+                )
         p = recipe.objective.p if self.p is None else self.p
         if p is not None and not 0 < p <= 1:
             raise UsageError(f"p is {p:g}; more than 0 and at most 1 is needed", "Give such as 0.8.")
