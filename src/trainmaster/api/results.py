@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason, State
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.addresses import is_loopback, name_of
 from trainmaster.spec.errors import UsageError
 

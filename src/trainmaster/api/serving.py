@@ -12,7 +12,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +24,7 @@ from trainmaster.api.server_names import (
     names_of_urls,
     origin_of,
 )
+from trainmaster.dataclass import dataclass
 from trainmaster.executors.supervisor.processes import raise_limit
 from trainmaster.service.server_loops import is_passing
 from trainmaster.spec.addresses import is_loopback, name_of

@@ -8,11 +8,11 @@ import re
 import stat
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.objects.names import link_stays_inside
 from trainmaster.spec.errors import UsageError
 

@@ -6,7 +6,6 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,6 +20,7 @@ from trainmaster.artifacts.tree import (
     scan,
     settle,
 )
+from trainmaster.dataclass import dataclass, field
 from trainmaster.objects.errors import explained
 from trainmaster.objects.names import stays_inside
 from trainmaster.objects.object_store import ObjectStore

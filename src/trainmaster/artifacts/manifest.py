@@ -3,10 +3,10 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.objects.errors import DamagedObjectError
 from trainmaster.objects.names import link_stays_inside, stays_inside
 from trainmaster.spec.errors import PublishError

@@ -7,11 +7,11 @@ removed.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from trainmaster.artifacts.manifest import JSON, Manifest
+from trainmaster.dataclass import dataclass
 from trainmaster.objects.errors import UnreachableStoreError
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError

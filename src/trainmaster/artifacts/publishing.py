@@ -13,7 +13,6 @@ one counts is written in the database, by the driver that holds the run's lease.
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from trainmaster.artifacts.manifest import (
 )
 from trainmaster.artifacts.owner import Owner
 from trainmaster.artifacts.tree import Tree
+from trainmaster.dataclass import dataclass
 from trainmaster.objects.errors import explained
 from trainmaster.objects.names import object_key
 from trainmaster.objects.object_store import ObjectStore

@@ -11,11 +11,11 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from trainmaster.artifacts.code_tree import CodeFile, CodeTree, NotSent, scan_code
 from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
+from trainmaster.dataclass import dataclass
 from trainmaster.objects.errors import explained
 from trainmaster.spec.errors import UsageError
 

@@ -7,11 +7,11 @@ import os
 import stat
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from trainmaster.artifacts.manifest import Kind
+from trainmaster.dataclass import dataclass, field
 from trainmaster.objects.errors import explained
 from trainmaster.spec.errors import PublishError
 

@@ -11,13 +11,13 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from trainmaster.cli.output import say
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import ExecutorError, NotFoundError, UsageError
 from trainmaster.spec.processes import ON_MACHINE
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.task.contents import content_of
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.base import BakedImage, Baker, Provider
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Recipe

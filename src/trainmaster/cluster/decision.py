@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from trainmaster.cluster.record import ClusterRecord
 from trainmaster.cluster.renting.plan import Rental
+from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.gangs.silence import GIVEN_UP_S
 from trainmaster.providers.base import Node
 from trainmaster.providers.next_offer import COOL_DOWN_S

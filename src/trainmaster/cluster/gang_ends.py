@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.control.decide.outcome import failed_by_itself
+from trainmaster.dataclass import dataclass
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 
 #: A member reacts so late at most to the loss of another one's machine: frameworks wait for an answer first.

@@ -12,12 +12,12 @@ import json
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.task.job_context import NodeGoneError, TaskContext
 from trainmaster.control.task.layout import attempt_id
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.periodic import periodically
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.private_files import write_private

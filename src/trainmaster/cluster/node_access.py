@@ -6,9 +6,9 @@ import shlex
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import ExecutorError, TrainmasterError
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import math
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.errors import TrainmasterError
 

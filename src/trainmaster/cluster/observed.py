@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final, cast
 
 from trainmaster.cluster.decision import Refusal, Seen, Stage
@@ -18,6 +18,7 @@ from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_provisioner import key_of, words
 from trainmaster.cluster.provider_outage import Reminder
 from trainmaster.cluster.record import ClusterRecord, Machine
+from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
 from trainmaster.providers.base import NoCapacityError, Node, NodeState, ProviderGoneError
 from trainmaster.spec.errors import UsageError

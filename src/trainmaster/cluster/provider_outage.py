@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.units import format_duration
 
 #: A provider's shorter failures are not reported.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from trainmaster.cluster.renting.plan import EXACTLY, ClusterPlan, Rental, RolePlan
 from trainmaster.control.decide.budget import BOOTING_S, SWITCH_OFF_S, USUAL_LEASE_S
+from trainmaster.dataclass import dataclass
 from trainmaster.db import ClusterRow
 from trainmaster.spec.errors import StoreError, one_line
 from trainmaster.spec.plain_json import parsed_json, typed

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import tables as t
 from trainmaster.spec.gate import Gate, GateResult, Rival, as_number, judge
 from trainmaster.spec.model_reference import ModelReference

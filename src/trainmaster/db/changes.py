@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.gate import Gate
 from trainmaster.spec.states import EndReason, State
 

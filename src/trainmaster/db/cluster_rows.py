@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import ledger
 from trainmaster.db import tables as t
 from trainmaster.db.events import storable

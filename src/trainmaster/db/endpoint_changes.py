@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import tables as t
 from trainmaster.db.changes import EndpointChange, ReplicaChange
 from trainmaster.db.events import storable

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import admissions, run_rows
 from trainmaster.db import tables as t
 from trainmaster.db.changes import Change, ExperimentChange, RunChange

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec import processes
 
 LEASE_S = 30.0

@@ -11,13 +11,13 @@ A team is its name; the empty one is the owner of the home, and `ALL` stands for
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import tables as t
 from trainmaster.db.events import event_row, insert_events
 from trainmaster.spec import units

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import sqlalchemy as sa
+
+from trainmaster.dataclass import dataclass, field
 
 FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 2.0

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import RowMapping
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database
 from trainmaster.db.quote_rows import is_of_job

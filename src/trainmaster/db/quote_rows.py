@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import tables as t
 from trainmaster.db.events import storable
 from trainmaster.spec.states import EndReason, State

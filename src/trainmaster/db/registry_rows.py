@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import best_models
 from trainmaster.db import tables as t
 from trainmaster.db.changes import Note, Promotion

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import audit
 from trainmaster.db import tables as t
 from trainmaster.db.cluster_rows import ENDED

@@ -10,12 +10,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import ledger
 from trainmaster.db import tables as t
 from trainmaster.db.events import event_row, insert_events

@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db.engine import DAMAGED_ADVICE, first_line, reader_of
 from trainmaster.db.patience import Patience, Try, is_damaged, is_full, is_transient
 from trainmaster.spec.errors import FullDiskError, StoreError

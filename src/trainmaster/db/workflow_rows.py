@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database
 from trainmaster.db.outbox import insert_notice

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
+
+from trainmaster.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from trainmaster.executors.gangs.placement import LiveNode

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.processes import control_groups
 
 _NVIDIA_SMI_TIMEOUT_S = 10.0

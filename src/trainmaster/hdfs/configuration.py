@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import escape
+
+from trainmaster.dataclass import dataclass
 
 NAMENODE: Final = "namenode"
 DATANODE: Final = "datanode"

@@ -6,10 +6,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import UsageError
 
 _HINT: Final = (

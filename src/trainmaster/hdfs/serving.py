@@ -14,10 +14,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.hdfs.configuration import CLASSES, DATANODE, NAMENODE, Daemon
 from trainmaster.hdfs.hadoop import Hadoop, find_hadoop, heap_mib
 from trainmaster.hdfs.namesystem import ask_namenode, in_words

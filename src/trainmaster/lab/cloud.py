@@ -9,10 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.lab.addresses import PublicAddresses, mac_of
 from trainmaster.lab.cgroups import CgroupTree, remove_lab_groups
 from trainmaster.lab.errors import LabError

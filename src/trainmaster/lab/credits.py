@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from trainmaster.dataclass import dataclass
 
 #: A T2 starts with half an hour of each of its vCPUs, and keeps what it earns in a day.
 LAUNCH_S: Final = 1800.0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.lab.errors import LabError
 from trainmaster.lab.shell import call, inside
 

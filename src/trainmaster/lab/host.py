@@ -11,11 +11,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.lab.addresses import mac_of, port_of
 from trainmaster.lab.cgroups import CgroupTree, HostCgroup
 from trainmaster.lab.credits import CpuCredits

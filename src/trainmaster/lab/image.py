@@ -10,11 +10,11 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.lab.errors import LabError
 from trainmaster.lab.settings import USER
 from trainmaster.lab.shell import call

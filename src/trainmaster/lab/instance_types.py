@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import UsageError
 
 GIB: Final = 2**30

@@ -13,10 +13,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.lab import access, requirements
 from trainmaster.lab.addresses import free_block, used_networks
 from trainmaster.lab.client import LabClient

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.lab.instance_types import TYPES, find_type
 from trainmaster.spec.errors import UsageError
 

@@ -9,11 +9,11 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import trainmaster
+from trainmaster.dataclass import dataclass
 from trainmaster.lab.errors import LabError
 from trainmaster.lab.image import only_one
 from trainmaster.lab.shell import call

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from trainmaster.dataclass import dataclass
 from trainmaster.lab.instance_types import Scale
 
 #: The only region of a lab, unless told otherwise.

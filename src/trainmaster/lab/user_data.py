@@ -8,9 +8,9 @@ import gzip
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.plain_json import parsed_yaml
 
 _MODE = re.compile(r"0?[0-7]{3,4}")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.launchers.base import Gang, Member
 
 #: Scripts cut digits off its end to make a port of them.

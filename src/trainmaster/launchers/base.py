@@ -7,9 +7,9 @@ Each launcher is loaded when it is asked for. What the end of a log may say, and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.frameworks import LAUNCHERS
 from trainmaster.spec.plugins import PluginRegistry
 

@@ -12,11 +12,11 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.dataclass import dataclass
 from trainmaster.objects.errors import UnreachableStoreError
 from trainmaster.spec.errors import MissingPartError, UsageError
 

@@ -15,11 +15,11 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from trainmaster.dataclass import dataclass
 from trainmaster.objects.amazon import amazon_settings
 from trainmaster.objects.errors import UnreachableStoreError
 from trainmaster.objects.registry import split_url

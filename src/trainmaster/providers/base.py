@@ -9,11 +9,12 @@ client token and tagged, so a call that is repeated after a crash finds what the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.private_files import short_digest
 

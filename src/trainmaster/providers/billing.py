@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from trainmaster.dataclass import dataclass, field
 
 #: Of the shortest month, in which a disk costs most per hour.
 _HOURS_PER_MONTH: Final = 28 * 24.0

@@ -7,10 +7,11 @@ names of providers.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers import billing
 from trainmaster.providers.billing import Billing
 from trainmaster.spec.errors import TrainmasterError

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.filters import OfferFilter
 from trainmaster.providers.offer import Offer

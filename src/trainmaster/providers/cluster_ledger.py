@@ -11,10 +11,11 @@ import contextlib
 import fcntl
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.base import NodeRequest
 from trainmaster.spec.errors import ProviderError
 from trainmaster.spec.plain_json import parsed_json, typed

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.base import CLOCKS_DIFFER_S, Provider
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.units import format_duration

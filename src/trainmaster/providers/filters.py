@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.offer import Offer
 from trainmaster.spec.hardware import Hardware, Most, several
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import date, timedelta
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.catalogue import RefusedRow
 from trainmaster.providers.offer import Offer
 

@@ -15,9 +15,10 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Final, Protocol
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.base import NodeRequest
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec.errors import ProviderError, TrainmasterError

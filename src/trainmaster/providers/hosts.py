@@ -6,10 +6,11 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState
 from trainmaster.providers.examining import Finding, clock_finding, refused
 from trainmaster.providers.host_claims import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.base import Node, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine, MachineLedger

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.offer import Offer
 
 #: A zone without capacity rarely has some again sooner.

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.capabilities import capabilities_of
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import RecipeError, UsageError
 from trainmaster.spec.node import Wording, YamlNode, compose, read_text
 from trainmaster.spec.reading import Noun, Problems, ReportedMistake, read_noun

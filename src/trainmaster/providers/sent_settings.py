@@ -10,9 +10,9 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.finding import PROVIDERS
 from trainmaster.providers.own_settings import shown_variable
 from trainmaster.spec.errors import TrainmasterError, UsageError

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.advisor.market.phases import Waited, machines_belief
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.cluster.renting.plan import Rental
 from trainmaster.control.loop.recording import Where
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.capabilities import HOST, capabilities_of, measured_name
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, UsageError
 

@@ -10,10 +10,10 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.telemetry.log_formats import prints
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.metric_names import says_how_good

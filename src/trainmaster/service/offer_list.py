@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
 from trainmaster.control.task.layout import Home
+from trainmaster.dataclass import dataclass
 from trainmaster.providers import NAMED, Catalogue, Offer, OfferFilter, load_catalogue
 from trainmaster.providers.catalogue import RefusedRow
 from trainmaster.providers.offer import Extras

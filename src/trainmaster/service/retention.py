@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from trainmaster.artifacts.publishing import delete
 from trainmaster.control.task.layout import Home
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, registry
 from trainmaster.db import removals as rows
 from trainmaster.db.queries import ALL_RUNS

@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.cluster.member_places import PLACES, read_places
 from trainmaster.control.task.layout import RunFiles
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.base import Node, NodeState, ProviderPlace, root_on_nodes
 from trainmaster.providers.capabilities import TRANSPORTS, capabilities_of
 from trainmaster.service.runs.known_nodes import KnownNodes, answers

@@ -8,12 +8,12 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import Mistake, RecipeError, UsageError
 from trainmaster.spec.labels import read_labels
 from trainmaster.spec.node import Kind, YamlNode, below, compose

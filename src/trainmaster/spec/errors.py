@@ -25,10 +25,10 @@ Each message says what was wrong and where; ``hint`` says what to do next.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.redaction import redacted
 
 

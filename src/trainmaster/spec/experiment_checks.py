@@ -9,10 +9,10 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.frameworks import LAUNCHERS
 from trainmaster.spec.node import Kind, YamlNode, nearest, place
 from trainmaster.spec.reading import Path, Problems, pattern, takes

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.plugins import PluginRegistry
 
 #: By what people write as ``framework``; a launcher's own name is one, too.

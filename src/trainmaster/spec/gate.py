@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.model_reference import PROMOTION, PROMOTION_RIGHT
 from trainmaster.spec.node import YamlNode
 from trainmaster.spec.parameter import format_value

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import RecipeError, UsageError
 from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, YamlNode, compose, with_entry
 from trainmaster.spec.reading import Problems

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from trainmaster.dataclass import dataclass
 
 #: The quantile of the normal distribution that leaves 5 % above it.
 _Z95: Final = 1.645

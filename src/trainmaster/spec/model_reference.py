@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import UsageError
 
 #: What registered models and aliases may be called. An alias of digits only would be a version.

@@ -10,11 +10,12 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import Mistake, RecipeError, UsageError
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import MissingPartError, TrainmasterError, UsageError
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import Mistake
 from trainmaster.spec.node import Kind, YamlNode, nearest
 from trainmaster.spec.units import parse_bytes, parse_duration, parse_money

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
+
+from trainmaster.dataclass import dataclass, field
 
 _PLACEHOLDER = re.compile(r"\{\{[ \t]*([A-Za-z_][A-Za-z0-9_]*)[ \t]*\}\}")
 #: Looks as if a placeholder was meant. Braces with commas (``{{a,b},c}``) are bash's own.

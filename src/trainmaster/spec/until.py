@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.node import Kind, YamlNode, place
 from trainmaster.spec.parameter import format_value
 from trainmaster.spec.reading import Key, Noun, Path, Problems, ReportedMistake, number, takes, text

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NoReturn
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import nearest
 from trainmaster.spec.states import EndReason, State

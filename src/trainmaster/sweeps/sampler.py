@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec import ParameterValue
 from trainmaster.sweeps.space import SearchSpace
 from trainmaster.sweeps.trial import Goal, Trial

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec import Parameter, ParameterValue, TaskSpace
 from trainmaster.spec.parameter import Sampling
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
 from typing import Any
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec import ParameterValue
 
 #: A longer curve keeps half of its points: a script that reports each millisecond must not fill the memory.

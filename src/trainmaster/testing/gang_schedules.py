@@ -12,10 +12,10 @@ import argparse
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest, Phase
 from trainmaster.testing.simulated_gangs import Link, Place, SimulatedGangs
 from trainmaster.testing.simulated_node import Ending

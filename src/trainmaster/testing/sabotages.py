@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -26,6 +26,7 @@ from trainmaster.control.decide import task as decide_task
 from trainmaster.control.decide.budget import Meter
 from trainmaster.control.loop.controller import Controller
 from trainmaster.control.task.layout import Home
+from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.base import GangStatus
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.providers.aws import provider as aws

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from botocore.exceptions import ClientError, EndpointConnectionError
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.aws.nodes import NOTICE_S
 from trainmaster.providers.aws.provider import AwsProvider
 from trainmaster.providers.aws.requests import CLUSTER_TAG, HOME_TAG

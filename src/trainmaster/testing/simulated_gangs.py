@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.executors.base import GangRequest, GangStatus, MemberStatus, Phase
 from trainmaster.executors.gangs.life import (
     Command,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.decide.task import Policy
 from trainmaster.control.loop.loading import Shape
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.aws.settings import DISK_BYTES
 from trainmaster.testing.simulated_cloud import ON_DEMAND, REGION, TYPE, ZONES
 from trainmaster.testing.simulated_plan import SchedulePlan, SimulatedExperiment

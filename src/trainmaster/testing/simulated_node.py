@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.base import GangRequest, GangStatus, MemberStatus, Phase
 from trainmaster.executors.gangs.who_ends import ALL, SERVERS, who_ends
 from trainmaster.testing.simulated_world import World

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from trainmaster.control.decide.task import Policy
 from trainmaster.control.loop.loading import Shape
+from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.base import GangRequest
 from trainmaster.testing.simulated_node import Ending
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from trainmaster.cluster.node_provisioner import NodeProvisioner, key_of
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.dead_man_switch import end_command
 from trainmaster.spec.errors import ExecutorError, ProviderError
 from trainmaster.testing.simulated_ray import RayNode, SimulatedRay

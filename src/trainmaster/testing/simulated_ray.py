@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.gang_ends import REACTION_S
+from trainmaster.dataclass import dataclass
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, Phase
 from trainmaster.executors.gangs.placement import LiveNode
 from trainmaster.spec.errors import ExecutorError

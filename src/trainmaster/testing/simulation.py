@@ -14,13 +14,14 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 from typing import Final
 
 from trainmaster.control.decide.budget import Meter, SavingMoney
 from trainmaster.control.loop.controller import Controller
 from trainmaster.control.task.layout import attempt_id
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db.changes import Change, ExperimentChange
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity, GangRequest, Phase

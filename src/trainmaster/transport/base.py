@@ -27,11 +27,11 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 
 

@@ -14,9 +14,9 @@ import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import TrainmasterError, one_line
 from trainmaster.transport.process_connection import ProcessConnection, RemoteProcess
 

@@ -7,10 +7,10 @@ import fcntl
 import hashlib
 import os
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.private_files import write_private
 from trainmaster.transport.base import HostKeyError, Target
 

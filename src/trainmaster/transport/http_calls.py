@@ -11,10 +11,10 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import ProviderError
 from trainmaster.spec.plain_json import parsed_json
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import MissingPartError
 
 

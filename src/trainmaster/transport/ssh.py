@@ -17,10 +17,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import TrainmasterError, imports_of
 from trainmaster.transport.base import (
     ANSWER_BYTES,

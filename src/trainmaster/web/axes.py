@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from trainmaster.dataclass import dataclass
 
 #: What differs by more than this is drawn on a logarithmic axis.
 _WIDE: Final = 30.0

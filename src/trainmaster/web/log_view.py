@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup
 from pydantic import BaseModel, Field
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import UsageError
 from trainmaster.web.log_text import LEVELS, level_of, log_html
 

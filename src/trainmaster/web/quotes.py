@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Reader, ServerState, State, Submitter
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.loading import DEFAULT, NAMED
 from trainmaster.service import OfferFilter
 from trainmaster.service.offer_list import list_offers

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.service.runs.highlights import TaskLine
 from trainmaster.spec.states import EndReason
 from trainmaster.spec.units import QUOTE_RESOLUTION

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.service.runs.comparison import varied
 from trainmaster.service.runs.curves import goal_of
 from trainmaster.spec.metric_names import COUNTERS, in_order, says_how_good

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.pairs import Pairs
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.shapes import Floats, Frame
+from trainmaster.dataclass import dataclass
 
 #: Most nodes of one cluster that are considered, beside what the recipe itself asks for.
 MOST_NODES: Final = 256

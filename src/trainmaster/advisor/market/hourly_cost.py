@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import Final
@@ -20,6 +19,7 @@ from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.shapes import Floats
+from trainmaster.dataclass import dataclass
 from trainmaster.providers import Offer
 from trainmaster.providers.capabilities import capabilities_of
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from trainmaster.dataclass import dataclass
 
 #: Times grow with 1 + load / cores to a power like this, before any were seen: what computes follows the
 #: load, what waits does not.

@@ -7,13 +7,14 @@ does one that is dearer and nowhere better. What is left is what brute force cou
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainmaster.advisor.model.shapes import Floats, Frame
+from trainmaster.dataclass import dataclass
 from trainmaster.providers import OfferColumns
 from trainmaster.providers.capabilities import capabilities_of
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers import Offer
 from trainmaster.spec import Hardware
 

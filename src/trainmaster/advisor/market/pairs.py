@@ -7,13 +7,12 @@ dearer and nowhere better. Like `Machines.undominated` that leaves what brute fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from trainmaster.advisor.market.machines import Machines, codes, front, joined
 from trainmaster.advisor.model.shapes import Floats, Frame
+from trainmaster.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from trainmaster.advisor.market.load import LoadCorrection, mean_doubt, slope_within
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.capabilities import on_this_machine
 from trainmaster.spec.log_normal import LogNormal
 

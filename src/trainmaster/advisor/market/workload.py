@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trainmaster.advisor.market.phases import PhaseHistory
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec import Experiment, Strategy
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.hardware import Hardware

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from trainmaster.dataclass import dataclass
 
 #: Peak TFLOPS of one GPU as its vendor publishes them: in 32 bits, and of 16-bit matrix products (dense;
 #: without matrix units those of 32 bits, or of 16 bits where they are faster).

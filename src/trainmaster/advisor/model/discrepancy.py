@@ -9,12 +9,12 @@ learnt, and a part of fixed size over the batch alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from trainmaster.advisor.model.shapes import Floats, Shapes
+from trainmaster.dataclass import dataclass
 
 #: Distance of one doubling of workers, nodes, batch and servers, and of one e-fold of latency above 10 ms.
 DOUBLING_WORKERS: Final = 0.25

@@ -8,7 +8,7 @@ a number of jobs, so a few move it a little. The shipped numbers of `priors.py` 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.posterior import Measured, Posterior, heaviness, thinned
 from trainmaster.advisor.model.priors import Prior, priors_of, shipped, shortest_s, traits
 from trainmaster.advisor.model.shapes import Columns, Floats, MeasuredContext, Shapes
+from trainmaster.dataclass import dataclass, field
 
 #: Of more jobs of a home only the newest count.
 MOST_JOBS: Final = 12

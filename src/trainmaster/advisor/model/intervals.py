@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from trainmaster.dataclass import dataclass
 
 #: Twice as many are put together to so many. At two looks a second that is after half an hour.
 MOST = 2048

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from trainmaster.advisor.model.measurement import HELD, Measurement, Point, Seen
 from trainmaster.advisor.model.physics import own_time
 from trainmaster.advisor.model.shapes import Columns, Floats, Shapes
 from trainmaster.advisor.model.steptime import StepTimeModel
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec import Strategy
 from trainmaster.spec.log_normal import LogNormal
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trainmaster.dataclass import dataclass, field
 
 Floats = NDArray[np.float64]
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec import Strategy
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ integrated out in closed form; amplitude, noise and the one row that may be off 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -18,6 +18,7 @@ from trainmaster.advisor.model.discrepancy import AMPLITUDES, NOISES, Near
 from trainmaster.advisor.model.physics import log_time
 from trainmaster.advisor.model.priors import Prior, bounded
 from trainmaster.advisor.model.shapes import Bools, Floats, Shapes
+from trainmaster.dataclass import dataclass
 
 Singles = NDArray[np.float32]
 

@@ -8,13 +8,13 @@ numbers were learnt from published tables and simulated jobs by `experience.py`;
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from trainmaster.advisor.model.discrepancy import AMPLITUDES, NOISES
 from trainmaster.advisor.model.shapes import ASYNCHRONOUS, Bools, Columns, Floats, MeasuredContext
+from trainmaster.dataclass import dataclass
 
 #: The value of a term that is absent: of a logarithm (of an exponent it is 0).
 ABSENT: Final = -9.0

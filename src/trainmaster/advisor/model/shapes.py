@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainmaster.advisor.model.measurement import Point
+from trainmaster.dataclass import dataclass
 from trainmaster.spec import Strategy
 
 Floats = NDArray[np.float64]

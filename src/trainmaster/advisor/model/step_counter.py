@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import IntEnum
+
+from trainmaster.dataclass import dataclass
 
 
 class _By(IntEnum):

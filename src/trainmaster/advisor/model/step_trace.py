@@ -11,10 +11,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trainmaster.advisor.model.intervals import Intervals, StepInterval, median
 from trainmaster.advisor.model.step_counter import StepCounter
+from trainmaster.dataclass import dataclass
 
 #: A profiling attempt is not stopped before that, however steady it looks.
 MIN_STEPS = 20

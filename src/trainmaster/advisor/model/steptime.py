@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from statistics import NormalDist
 from typing import Final
@@ -25,6 +25,7 @@ from trainmaster.advisor.model.shapes import (
     MeasuredContext,
     Shapes,
 )
+from trainmaster.dataclass import dataclass
 
 _CHUNK: Final = 500
 #: Of many points one is unexplained if its residual exceeds so many robust standard deviations ...

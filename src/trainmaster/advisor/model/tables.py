@@ -11,7 +11,6 @@ import io
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +20,7 @@ from trainmaster.advisor.model.experience import Experience
 from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.shapes import KINDS, Columns, Floats, Shapes
 from trainmaster.advisor.model.steptime import NextPoint, StepTimeModel
+from trainmaster.dataclass import dataclass
 from trainmaster.spec import Strategy
 from trainmaster.spec.errors import UsageError
 

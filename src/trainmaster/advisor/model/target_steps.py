@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from trainmaster.advisor.model.learning_curve import FAR, forecast_curve
 from trainmaster.advisor.model.measurement import SeenCurve
 from trainmaster.advisor.model.posterior import DRAWS
 from trainmaster.advisor.model.shapes import Floats
+from trainmaster.dataclass import dataclass
 
 #: How much the steps of runs of one job differ (log), before any were compared; counts as so many of them.
 RUN_SPREAD: Final = 0.2

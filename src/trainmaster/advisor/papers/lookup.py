@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.measurement import Measurement, Point
@@ -12,6 +12,7 @@ from trainmaster.advisor.papers.measured_table import MeasuredTable, Row
 from trainmaster.advisor.papers.recommend import Wish, by_rule
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Rented
+from trainmaster.dataclass import dataclass
 from trainmaster.providers import Catalogue, Offer
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import NotFoundError, UsageError

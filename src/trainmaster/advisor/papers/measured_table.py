@@ -6,7 +6,6 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 from trainmaster.advisor.market.memory_floor import FULL
 from trainmaster.advisor.model.knowledge import memory_at, memory_seen
 from trainmaster.advisor.model.measurement import Measurement, Point
+from trainmaster.dataclass import dataclass
 from trainmaster.spec import Strategy
 from trainmaster.spec.errors import UsageError
 

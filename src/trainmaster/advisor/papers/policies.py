@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import MeasurementNeeded, UsageError
 
 #: Share of the server's bandwidth that the workers may use (section 8.2, footnote 11).

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from trainmaster.advisor.papers.policies import (
     time_opt,
 )
 from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Quote, Rented, Types
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers import Catalogue, Offer, OfferFilter
 from trainmaster.providers.offer import Extras
 from trainmaster.spec.errors import UsageError

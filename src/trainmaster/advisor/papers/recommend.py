@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from decimal import Decimal
 from functools import lru_cache
 from statistics import median
@@ -20,6 +20,7 @@ from typing import Any, Final
 from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.advisor.papers.measured_table import EPOCH_STEPS, MeasuredTable, Row, nearest
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import NotFoundError, UsageError, one_line
 
 #: Names of the rules, and what each looks at.

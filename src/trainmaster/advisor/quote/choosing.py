@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -24,6 +24,7 @@ from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.model.shapes import Bools, Floats, Frame
 from trainmaster.advisor.quote.equivalence import Equivalence
 from trainmaster.advisor.quote.quantiles import QuantileRanks
+from trainmaster.dataclass import dataclass, field
 
 #: Medians within so much of each other cannot be told apart.
 ALIKE: Final = 1.02

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
 
@@ -11,6 +10,7 @@ import numpy as np
 from trainmaster.advisor.model.shapes import Bools, Floats
 from trainmaster.advisor.quote.choosing import ALIKE, QuoteLimits
 from trainmaster.advisor.quote.quantiles import SURE
+from trainmaster.dataclass import dataclass
 
 #: What is measured to decide has at least this chance to change the decision.
 LEAST_CHANCE: Final = 0.05

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +9,7 @@ from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines, codes, joined
 from trainmaster.advisor.market.pairs import Cards
 from trainmaster.advisor.model.shapes import Floats
+from trainmaster.dataclass import dataclass
 
 Ints = NDArray[np.int_]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.joint import schedule, together
 from trainmaster.advisor.quote.quantiles import interval
 from trainmaster.advisor.quote.timing import DRAWS, Timing
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.log_normal import LogNormal
 

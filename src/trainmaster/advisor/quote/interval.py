@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.units import QUOTE_RESOLUTION
 
 #: From this p95 over p5 on an interval is too wide to plan by.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from graphlib import TopologicalSorter
 from typing import Final
@@ -14,6 +13,7 @@ from trainmaster.advisor.market.hourly_cost import ancestors, most_at_once
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.quantiles import SURE
+from trainmaster.dataclass import dataclass
 
 #: Prices per hour are as exact as floating point is.
 _ROUNDED: Final = 1 + 1e-9

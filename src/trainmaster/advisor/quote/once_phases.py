@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -15,6 +14,7 @@ from trainmaster.advisor.market.machines import Machines, codes, joined
 from trainmaster.advisor.market.phases import NOTHING, MachineCountEffect, Waited, machines_belief
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.shapes import Floats
+from trainmaster.dataclass import dataclass
 from trainmaster.providers import Offer
 from trainmaster.providers.capabilities import capabilities_of, measured_name
 from trainmaster.spec.log_normal import LogNormal

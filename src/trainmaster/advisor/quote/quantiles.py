@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.interval import Interval
+from trainmaster.dataclass import dataclass
 
 #: Deadline and budget must hold with this probability.
 SURE: Final = 0.9

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quoted_target import QuotedTarget
 from trainmaster.advisor.quote.unknown_time import UnknownTime
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers import Offer
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.redaction import redacted

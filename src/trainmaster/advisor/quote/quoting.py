@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -37,6 +37,7 @@ from trainmaster.advisor.quote.supply import (
 )
 from trainmaster.advisor.quote.timing import Timing
 from trainmaster.advisor.quote.timing_by_type import TimingByType, predicted_from
+from trainmaster.dataclass import dataclass
 
 #: Clusters this near to the front by typical figures are drawn, at most so many.
 _NEAR: Final = 1.02

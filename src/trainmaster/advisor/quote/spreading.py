@@ -5,8 +5,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from trainmaster.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from trainmaster.spec.objective import Objective

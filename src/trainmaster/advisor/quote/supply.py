@@ -6,7 +6,7 @@ The user's own machine as a cluster that is there already: nothing to choose but
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.timing import Timing
 from trainmaster.advisor.quote.timing_by_type import TimingByType
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers import Catalogue, OfferFilter
 from trainmaster.providers.offer import Extras, unknown_extras
 from trainmaster.spec.errors import UsageError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -27,6 +27,7 @@ from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.advisor.quote import beliefs
 from trainmaster.advisor.quote.equivalence import Equivalence, alike
 from trainmaster.advisor.quote.once_phases import AFTERWARDS, OncePhases
+from trainmaster.dataclass import dataclass
 from trainmaster.providers import Offer
 from trainmaster.spec import Strategy
 from trainmaster.spec.log_normal import LogNormal

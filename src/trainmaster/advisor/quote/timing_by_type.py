@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.equivalence import Equivalence, alike
 from trainmaster.advisor.quote.timing import Timing
+from trainmaster.dataclass import dataclass
 from trainmaster.providers import Offer
 
 

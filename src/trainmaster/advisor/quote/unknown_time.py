@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from trainmaster.advisor.quote.interval import Interval
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.units import format_duration
 
 

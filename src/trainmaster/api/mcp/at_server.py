@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
@@ -13,6 +12,7 @@ from starlette.requests import Request
 from trainmaster.api.mcp.door import make_server, need_sdk
 from trainmaster.api.mcp.tool_context import ServerToolContext
 from trainmaster.api.remote.connection import RestConnection
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import ProviderError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from trainmaster.api.rest.bodies import Body, NewAsk, NewRun, RunCurves
 from trainmaster.api.results import LogQuery
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import AccessError, NotFoundError, UsageError
 
 if TYPE_CHECKING:

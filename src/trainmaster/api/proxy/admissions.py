@@ -8,9 +8,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.service.users.caller import ForbiddenError, UnknownCallerError
 from trainmaster.spec.errors import NotFoundError, StoreError, TrainmasterError
 

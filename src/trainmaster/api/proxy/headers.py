@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
+
+from trainmaster.dataclass import dataclass, field
 
 Headers = Sequence[tuple[bytes, bytes]]
 

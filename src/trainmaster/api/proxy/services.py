@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -18,6 +17,7 @@ from trainmaster.api.proxy.admissions import Admissions, RequestRefusedError
 from trainmaster.api.proxy.grants import Openings
 from trainmaster.api.proxy.headers import CONNECT_S, SERVICES, UpstreamTarget
 from trainmaster.api.proxy.upstream import Upstream
+from trainmaster.dataclass import dataclass
 from trainmaster.service.endpoints.endpoints import REPORT_S, TARGETS_VALID_S
 from trainmaster.service.endpoints.endpoints import ReadyReplica as Replica
 from trainmaster.spec.errors import StoreError, TrainmasterError

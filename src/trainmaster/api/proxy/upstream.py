@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
 from typing import Final
 
 import h11
 
 from trainmaster.api.proxy.admissions import RequestRefusedError
 from trainmaster.api.proxy.headers import UpstreamTarget
+from trainmaster.dataclass import dataclass, field
 
 PIECE_BYTES: Final = 64 << 10
 #: Of a request or an answer, all headers together.

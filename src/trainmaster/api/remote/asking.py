@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import date
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from trainmaster.api.remote.connection import RestConnection, error_of, quoted
 from trainmaster.api.remote.protocol_parts import names_file_of
 from trainmaster.api.remote.streaming import Listening
 from trainmaster.api.results import RunPlan
+from trainmaster.dataclass import dataclass
 from trainmaster.providers import Offer
 from trainmaster.providers.catalogue import RefusedRow
 from trainmaster.providers.offer import Extras

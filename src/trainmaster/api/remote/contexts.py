@@ -10,11 +10,12 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 #: The home of who names none; its servers are kept with the user's configuration.

@@ -8,10 +8,10 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from trainmaster.api.remote.connection import PAUSES_S, RestConnection, is_untrusted, quoted
+from trainmaster.dataclass import dataclass
 
 
 class Listening(Iterator[Any]):

@@ -8,12 +8,12 @@ import os
 import secrets
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 
+from trainmaster.dataclass import dataclass
 from trainmaster.service import Service
 from trainmaster.service.driving.driver import SERVERS
 from trainmaster.service.driving.wake_pipes import SUFFIX, WakePipe

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Query, Request, Response
@@ -26,6 +26,7 @@ from trainmaster.api.rest.state import (
     Submitter,
     Transfer,
 )
+from trainmaster.dataclass import dataclass
 from trainmaster.service.quotes.quote_requests import PLAN, QUOTE, QuoteAsk
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import StoreError

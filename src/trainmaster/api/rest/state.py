@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 from urllib.parse import urlsplit
@@ -28,6 +27,7 @@ from trainmaster.api.rest.limits import (
 )
 from trainmaster.api.rest.versions import ClientVersionError
 from trainmaster.api.server_names import ServerNames
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db.registry_rows import AliasMovedError, ModelInUseError
 from trainmaster.db.workflow_starts import StartTakenError
 from trainmaster.objects.errors import FullStoreError

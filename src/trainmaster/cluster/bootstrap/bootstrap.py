@@ -12,7 +12,7 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +42,7 @@ from trainmaster.cluster.bootstrap.plan import (
     needs_internet,
 )
 from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage, pieces
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.transport.base import Connection, Target, Transport
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+from trainmaster.dataclass import dataclass
 
 #: Below the user's home on the host.
 DIRECTORY: Final = "~/.trainmaster-runtime"

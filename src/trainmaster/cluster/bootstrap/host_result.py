@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from importlib import resources
 from typing import Any, Final
 
 from trainmaster.cluster.bootstrap.facts import HostFacts
 from trainmaster.cluster.bootstrap.plan import BootstrapPlan
+from trainmaster.dataclass import dataclass
 from trainmaster.transport.base import Connection, Exchange, Result, Target
 
 #: A shell's exit code of what a signal has ended is this and the signal's number.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Any, Final
 
 from trainmaster.cluster.bootstrap.facts import HostFacts, PythonFacts
 from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage
+from trainmaster.dataclass import dataclass
 
 #: Trainmaster runs on this and newer ones.
 OLDEST_PYTHON: Final = (3, 11)

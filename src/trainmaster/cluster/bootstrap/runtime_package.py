@@ -27,12 +27,13 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 import trainmaster
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import MissingPartError, imports_of
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
@@ -149,7 +150,9 @@ _NOT_NEEDED_ON_NODES: Final = frozenset({"alembic", "rich", "sqlalchemy", "typer
 #: others that to send their bytecode takes longer than to compile the few that somebody may import.
 _COMPILED: Final = {
     "packages": ("",),
-    "runtimes": tuple(f"trainmaster/{start}" for start in ("__init__", "executors/", "lazy", "spec/")),
+    "runtimes": tuple(
+        f"trainmaster/{start}" for start in ("__init__", "dataclass", "executors/", "lazy", "spec/")
+    ),
 }
 _NOT_COMPILED: Final = ("numpy/", "pathspec/", "ruamel/")
 #: In the header of bytecode that is not compared with its source (PEP 552): a layer never changes.

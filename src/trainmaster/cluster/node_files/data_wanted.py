@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from trainmaster.control.task.job_context import RelayError, TaskContext
+from trainmaster.dataclass import dataclass, field
 from trainmaster.objects.delegated_credentials import DelegatedCredentials, store_environment, store_host
 from trainmaster.objects.narrowing import Grant
 from trainmaster.objects.registry import split_url

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ from trainmaster.cluster.node_files.merging import Tree, merge_trees
 from trainmaster.cluster.node_files.trees import FILE, LINK, TreeDraft, TreeEntry, TreeError, Unpacker
 from trainmaster.cluster.node_files.worker_client import NodeWorker, OrderError
 from trainmaster.control.task.job_context import NodeGoneError
+from trainmaster.dataclass import dataclass
 from trainmaster.objects.names import link_stays_inside
 from trainmaster.spec.errors import ProviderError, TrainmasterError
 from trainmaster.transport.base import CommandError

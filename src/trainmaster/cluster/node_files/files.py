@@ -12,7 +12,6 @@ import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -23,6 +22,7 @@ from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, TreeEntry, 
 from trainmaster.cluster.node_files.worker_client import NodeWorker
 from trainmaster.cluster.node_links import NodeLinks
 from trainmaster.control.task.layout import Home
+from trainmaster.dataclass import dataclass
 from trainmaster.library import library_of_nodes
 from trainmaster.transport.base import CommandError, Result
 

@@ -12,7 +12,6 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from trainmaster.cluster.node_access import NodeAccess
@@ -25,6 +24,7 @@ from trainmaster.cluster.node_files.files import (
     mounted_runs,
     mounted_runs_command,
 )
+from trainmaster.dataclass import dataclass
 from trainmaster.objects.delegated_credentials import EXPIRES_VARIABLE, DelegatedCredentials
 from trainmaster.spec.errors import TrainmasterError, one_line
 

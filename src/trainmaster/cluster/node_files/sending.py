@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from trainmaster.artifacts import FileEntry, UnstableDirectory, Upload
@@ -15,6 +14,7 @@ from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.fetching import NodePart, WorkerOf, carry, look
 from trainmaster.cluster.node_files.merging import Tree, merge_trees, moved
 from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, OUTWARD, TreeEntry
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import PublishError
 
 _DIGEST_CHARACTERS: Final = 16

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.renting.plan_clusters import DEARER
 from trainmaster.cluster.renting.requirements import SERVER, WORKER
+from trainmaster.dataclass import dataclass
 from trainmaster.executors.base import GangStatus
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from trainmaster.advisor.market.memory_floor import Memory, Shares, roomy
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers import Offer, OfferFilter
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.filters import same_gpu

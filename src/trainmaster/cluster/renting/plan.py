@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from trainmaster.advisor.market import hourly_cost
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.frameworks import DEFAULT_ENGINE

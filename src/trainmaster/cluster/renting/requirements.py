@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from trainmaster.control.task.gangs import slots_per_machine
+from trainmaster.dataclass import dataclass
 from trainmaster.spec import Experiment, Hardware, Recipe
 
 WORKER = "worker"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from trainmaster.dataclass import dataclass, field
 
 _BANNER: Final = re.compile(r"(?:TASK|RUNNING HANDLER) \[(.*?)\] \**$")
 _PLACE: Final = re.compile(r"task path: (.+)$")

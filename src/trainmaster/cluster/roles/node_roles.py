@@ -15,7 +15,6 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -37,6 +36,7 @@ from trainmaster.cluster.roles.role_sources import RoleSources
 from trainmaster.control.checks.ansible import CALL_VARIABLE, RUN_VARIABLE, call, find_program
 from trainmaster.control.checks.role_files import read_role
 from trainmaster.control.task.job_context import TaskContext
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.processes import end_marked
 from trainmaster.transport.base import CommandError, UnreachableError

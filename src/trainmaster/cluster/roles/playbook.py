@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.roles import secret_of
 from trainmaster.transport.base import Target
 

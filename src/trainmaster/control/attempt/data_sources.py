@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,6 +17,7 @@ from trainmaster.artifacts import fetch
 from trainmaster.control.attempt.data_urls import fetch_url, url_directory
 from trainmaster.control.decide.store_verdicts import NoticedAt, StoreVerdict, verdict
 from trainmaster.control.task.locking import locked
+from trainmaster.dataclass import dataclass
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import (
     trouble_of,

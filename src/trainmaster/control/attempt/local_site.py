@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from trainmaster import library
 from trainmaster.control.decide.effects import EffectKind
 from trainmaster.control.task.attempt_end import is_small
 from trainmaster.control.task.gangs import gpus_of
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from trainmaster.control.task.locking import locked
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.processes import end_marked
 

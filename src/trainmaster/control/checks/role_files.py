@@ -6,10 +6,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.plain_json import parsed_yaml
 from trainmaster.spec.roles import secret_of

@@ -7,10 +7,10 @@ checkpoint, the steps since then, and two machines for one seat meanwhile.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.units import dollars, format_duration
 
 #: An experiment changes its machines so often at most.

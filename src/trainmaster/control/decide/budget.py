@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
 from trainmaster.control.loop.run_state import Task
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec import Budget
 from trainmaster.spec.states import State
 from trainmaster.spec.units import dollars

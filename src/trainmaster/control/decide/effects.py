@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db.changes import Note, Progress, TaskChange
 from trainmaster.executors.base import GangStatus
 from trainmaster.spec.states import EndReason

@@ -9,9 +9,10 @@ import json
 import signal
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.executors.base import GangStatus, MemberStatus
 from trainmaster.spec.states import EndReason
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db.changes import Change, Note, QueueChange
 from trainmaster.executors.base import QueuePlace
 from trainmaster.spec.facts import AwaitedApproval, QueuedMachines

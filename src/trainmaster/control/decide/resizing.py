@@ -7,10 +7,11 @@ the newest checkpoint, and the machines that are paid for meanwhile.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from trainmaster.control.decide.adapting import MOST_CHANGES, REST_S, WORTH, Moment, when
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.units import dollars, format_duration
 
 #: Less than this share of what is left is not worth a change.

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from trainmaster.control.decide.outcome import MAX_BACKOFF_S, backoff_s
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db.changes import Change, EndpointChange, Note, ReplicaChange
 from trainmaster.db.endpoint_changes import ReplicaState
 from trainmaster.spec.serve import Serve

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from trainmaster.control.task.gangs import (
 )
 from trainmaster.control.task.job_context import Site, TaskContext
 from trainmaster.control.task.layout import Home, attempt_id
+from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
 from trainmaster.launchers import Launcher, get_launcher
 from trainmaster.spec import DataSource, Experiment, ParameterValue, Recipe, TaskSpace

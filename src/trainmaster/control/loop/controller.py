@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.control.decide.budget import Meter, SavingMoney
@@ -27,6 +26,7 @@ from trainmaster.control.loop.surroundings import (
 )
 from trainmaster.control.notes.task_notes import JobNotes, SilenceNotes, UntilNotes
 from trainmaster.control.task.layout import attempt_id
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import Change, Lease, Note, Progress
 from trainmaster.db.leases import RENEW_S
 from trainmaster.executors.base import Executor, GangStatus, Phase

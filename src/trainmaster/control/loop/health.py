@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import TrainmasterError, one_line
 from trainmaster.spec.serve import HealthCheck
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from trainmaster.control.decide.queue_wait import QueueWait
 from trainmaster.control.decide.task import Policy
 from trainmaster.control.loop.run_state import RECORDED, ExperimentState, FirstBad, RunState, Task
 from trainmaster.control.task.gangs import checkpoints_of, helpers_of
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, queries
 from trainmaster.db.changes import Promotion
 from trainmaster.db.task_rows import JSON_COLUMNS

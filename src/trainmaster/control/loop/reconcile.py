@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from trainmaster.control.decide.run import Plan, decide_run, stop_reason
 from trainmaster.control.decide.task import Effect, EffectKind, ObservedTask, Policy, decide_task
 from trainmaster.control.loop.run_state import RunState, Task
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db.changes import Change
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import EndReason, State

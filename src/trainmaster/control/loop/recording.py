@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.control.task.gangs import sized
 from trainmaster.control.task.layout import attempt_id
+from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.spec.facts import RunFacts
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster.control.decide.queue_wait import QueueWait
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db.changes import (
     Change,
     EndpointChange,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from trainmaster.control.decide.service import (
@@ -21,6 +20,7 @@ from trainmaster.control.decide.service import (
 from trainmaster.control.loop.health import HealthChecks, Heard
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.task.layout import attempt_id
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db.changes import Change, EndpointChange, ExperimentChange, Note
 from trainmaster.db.endpoint_changes import ReplicaState
 from trainmaster.executors.base import GangStatus, Phase

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.task.layout import AttemptPlace
+from trainmaster.dataclass import dataclass
 from trainmaster.executors.telemetry.usage import Usage, node_samples, read_usage
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private

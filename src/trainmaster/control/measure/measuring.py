@@ -6,12 +6,12 @@ import itertools
 import math
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.advisor.model.measurement import Measurement, Point, SeenCurve, TimeShares, held_doubt
 from trainmaster.control.task.gangs import member_names
+from trainmaster.dataclass import dataclass
 from trainmaster.executors.telemetry.usage import Usage, read_usage
 from trainmaster.spec import Experiment, Strategy
 

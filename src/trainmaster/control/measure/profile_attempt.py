@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.step_trace import MIN_SECONDS
@@ -18,6 +18,7 @@ from trainmaster.control.measure.progress import TaskProgress
 from trainmaster.control.task.attempt_end import FAILURE_TAIL_BYTES, explain_failure
 from trainmaster.control.task.gangs import helpers_of
 from trainmaster.control.task.layout import attempt_id
+from trainmaster.dataclass import dataclass
 from trainmaster.executors.base import Capacity, Executor, GangStatus, Phase
 from trainmaster.executors.telemetry.logs import read_tail
 from trainmaster.spec import Experiment, ParameterValue

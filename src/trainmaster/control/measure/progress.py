@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from trainmaster.control.task.attempt_end import metrics_of
 from trainmaster.control.task.gangs import member_names
 from trainmaster.control.task.job_context import TaskContext
 from trainmaster.control.task.layout import AttemptPlace
+from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.telemetry.member_metrics import MemberMetrics
 from trainmaster.executors.telemetry.metrics import StepRate, json_safe
 from trainmaster.executors.telemetry.usage import SilenceMeter

@@ -6,8 +6,10 @@ Pure: it is told what is seen, and when. Waiting for others is no phase, and nev
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
+
+from trainmaster.dataclass import dataclass, field
 
 #: Seconds: p5, p50, p95.
 Span = tuple[float, float, float]

@@ -12,9 +12,10 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final, Protocol
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.plugins import PluginRegistry
 

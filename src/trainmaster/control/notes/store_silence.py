@@ -6,10 +6,10 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from trainmaster.control.loop.run_state import RunState
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Note
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.states import State

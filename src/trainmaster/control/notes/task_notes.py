@@ -6,13 +6,13 @@ import math
 import re
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.decide.budget import SavingMoney
 from trainmaster.control.decide.effects import EffectKind, Job, Policy
 from trainmaster.control.loop.run_state import RunState, Task
 from trainmaster.control.task.layout import attempt_id
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Note
 from trainmaster.spec.states import State
 from trainmaster.spec.units import dollars, format_duration

@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ from trainmaster.control.decide.effects import Policy
 from trainmaster.control.task.environment import UNBUFFERED
 from trainmaster.control.task.gangs import slots_per_member
 from trainmaster.control.task.job_context import TaskContext
+from trainmaster.dataclass import dataclass
 from trainmaster.executors.base import UNIX_USER, Container, Sandbox
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.spec import Recipe

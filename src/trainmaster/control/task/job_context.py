@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from trainmaster.control.decide.effects import EffectKind, PhaseDuration
 from trainmaster.control.task.layout import AttemptPlace, Home
+from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.base import Container, GangRequest
 from trainmaster.launchers import Launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe

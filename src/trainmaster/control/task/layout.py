@@ -8,10 +8,11 @@ import re
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import create_private, make_private
 from trainmaster.spec.units import parse_duration

@@ -11,9 +11,9 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from io import BufferedIOBase
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.base import Container
 from trainmaster.executors.containers import command_line
 from trainmaster.objects.errors import FullStoreError

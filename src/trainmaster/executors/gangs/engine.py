@@ -11,9 +11,10 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.wire import Splitter, WireError, encode
 from trainmaster.spec.errors import ExecutorError, LeaseLostError
 

@@ -6,10 +6,11 @@ the others are stopped, and those that only serve the others last; what was on a
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.dataclass import dataclass
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.executors.gangs.who_ends import NONE_ENDS, SERVERS, has_served, who_ends
 

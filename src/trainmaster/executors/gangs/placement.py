@@ -6,8 +6,10 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from trainmaster.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import imports_of
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Literal
 
+from trainmaster.dataclass import dataclass
 from trainmaster.executors.telemetry.metrics import Metrics
 from trainmaster.spec.metric_names import RESULTS
 

@@ -10,9 +10,11 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+from trainmaster.dataclass import dataclass
 
 SAMPLES_FILE = "samples.jsonl"
 #: What the operating system of a node saw, in an attempt's file, has the node's name behind this.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from trainmaster.dataclass import dataclass
 
 _TYPE: Final = re.compile(
     r"(?P<letters>[a-z]+(?:-[0-9]+tb)?)(?P<generation>[0-9]*)(?P<rest>[a-z0-9-]*)\.[a-z0-9-]+"

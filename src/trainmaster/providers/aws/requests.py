@@ -11,10 +11,11 @@ import hashlib
 import re
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.aws.facts import MachineImage, architecture, can_cluster, default_image
 from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.base import NodeRequest

@@ -7,11 +7,11 @@ import ipaddress
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.base import ProviderGoneError
 from trainmaster.providers.offer import Extras
 from trainmaster.spec.addresses import is_link_local, is_loopback

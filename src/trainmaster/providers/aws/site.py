@@ -6,9 +6,9 @@ import ipaddress
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.aws.client import AwsClient, AwsRefusedError
 from trainmaster.providers.aws.images import AwsImages
 from trainmaster.providers.aws.ledger import AwsLedger

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.im.credentials import ImCredentials
 from trainmaster.spec.errors import ProviderError
 from trainmaster.spec.plain_json import parsed_json, typed

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import require_private

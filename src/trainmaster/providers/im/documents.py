@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.base import Node, NodeRequest, NodeState
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.dead_man_switch import deadman_script

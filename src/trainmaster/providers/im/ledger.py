@@ -7,9 +7,9 @@ infrastructure by the mark in its description. This is where both, and what only
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.cluster_ledger import ClusterLedger
 from trainmaster.spec.private_files import short_digest, write_private
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from textwrap import indent
 from typing import Final
+
+from trainmaster.dataclass import dataclass, field
 
 PUBLIC: Final = "pub"
 PRIVATE: Final = "priv"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.base import NodeState
 from trainmaster.providers.examining import Finding, driver_finding, unseen_drivers
 from trainmaster.providers.kubernetes.manifests import ENDS, HOME, OF, TOKEN, UNTIL, amount_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.base import NodeRequest, NodeState
 from trainmaster.providers.examining import Finding, check_room, room_finding
 from trainmaster.providers.offer import Offer, site_offer

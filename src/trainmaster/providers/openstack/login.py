@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.plain_json import yaml_mapping
 

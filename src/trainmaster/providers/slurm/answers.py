@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
+
+from trainmaster.dataclass import dataclass, field
 
 _FIELD: Final = re.compile(r"(?:^| )([A-Z][A-Za-z/:]*)=")
 _LIMIT: Final = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.slurm.answers import fields, names_of
 from trainmaster.providers.slurm.settings import SlurmMachine, SlurmSettings
 from trainmaster.spec.errors import UsageError

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.examining import Finding
 from trainmaster.providers.slurm.answers import limit_seconds, names_of
 from trainmaster.providers.slurm.settings import SlurmMachine

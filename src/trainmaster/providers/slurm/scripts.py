@@ -13,10 +13,10 @@ import hashlib
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.base import CLOCKS_DIFFER_S, NodeRequest
 from trainmaster.providers.dead_man_switch import LEASE_FUNCTIONS
 from trainmaster.providers.slurm.answers import SlurmJob

@@ -7,10 +7,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import apps
 from trainmaster.db.leases import is_alive
 from trainmaster.executors.supervisor.processes import give_back

@@ -12,13 +12,13 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster import library
 from trainmaster.control.task.environment import base_environment, with_library
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import queries
 from trainmaster.executors.supervisor.processes import kept_environment
 from trainmaster.service.apps.app_host import AppKind

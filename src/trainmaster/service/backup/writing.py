@@ -15,7 +15,6 @@ import stat
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -24,6 +23,7 @@ import sqlalchemy as sa
 from trainmaster import __version__
 from trainmaster.artifacts.scratch import scratch_directory
 from trainmaster.control.task.layout import Home
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import Database, copies
 from trainmaster.db import tables as t
 from trainmaster.db.engine import SCHEMA_REVISION

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.service.conversion.compose import read_compose
 from trainmaster.service.conversion.description import ClusterDescription, MachineGroup
 from trainmaster.service.conversion.draft import Draft, ExperimentDraft

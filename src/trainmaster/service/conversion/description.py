@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Final
+
+from trainmaster.dataclass import dataclass, field
 
 #: Characters that were hidden: how many is private, too.
 _HIDDEN: Final = re.compile(r"\*{2,}")

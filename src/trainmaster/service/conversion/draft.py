@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.service.conversion.secrets import without_secrets
 from trainmaster.spec.node import resolve
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.service.conversion.draft import Draft, ExperimentDraft
 from trainmaster.service.conversion.launch import LAUNCHERS, Launch, launch_of
 from trainmaster.service.conversion.secrets import without_secrets

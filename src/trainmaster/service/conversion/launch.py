@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.service.conversion.shell import Command, Word
 from trainmaster.spec.node import Kind, Wording, compose
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.service.conversion.description import ClusterDescription, MachineGroup, RoleUse, size_of
 from trainmaster.service.conversion.secrets import without_secrets
 from trainmaster.spec.errors import UsageError

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from trainmaster.dataclass import dataclass, field
 
 #: Words before which and after which a command begins.
 _RESERVED: Final = frozenset(

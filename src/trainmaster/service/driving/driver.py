@@ -16,11 +16,11 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from trainmaster.control.loop.controller import Controller, LoopIntervals
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import Patience
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, add_note, undriven
 from trainmaster.executors.supervisor.processes import forbid_core_dumps, raise_limit

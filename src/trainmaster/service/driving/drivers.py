@@ -7,9 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db.held_runs import count_open, undriven
 from trainmaster.executors.supervisor.processes import give_back
 from trainmaster.service.driving.driver import DRIVERS, is_taken

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,6 +18,7 @@ from trainmaster.control.loop.run_state import RunState
 from trainmaster.control.loop.surroundings import Forecaster
 from trainmaster.control.notes.store_silence import StoreSilence
 from trainmaster.control.task.gangs import may_resize
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, Lease, queries
 from trainmaster.db.run_facts import facts_of, put_fact
 from trainmaster.executors.supervisor.processes import forbid_core_dumps

@@ -12,10 +12,10 @@ import hashlib
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.service.full_disks import FULL
 from trainmaster.spec.errors import TrainmasterError, UsageError, imports_of
 from trainmaster.spec.private_files import create_private, make_private, require_private, write_private

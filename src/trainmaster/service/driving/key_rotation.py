@@ -14,10 +14,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.task.locking import locked
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, sealed
 from trainmaster.service.driving.encryption import (
     HEAD_BYTES,

@@ -7,12 +7,13 @@ import pwd
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from trainmaster.control.task.isolation import MOST_PROCESSES, Isolation
+from trainmaster.dataclass import dataclass
 from trainmaster.executors.containers import sandbox
 from trainmaster.executors.supervisor.enclosures import Enclosure
 from trainmaster.executors.supervisor.processes import attempt_group

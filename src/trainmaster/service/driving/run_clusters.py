@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,7 @@ from trainmaster.cluster.record import ClusterRecord, ClusterState, fits, readab
 from trainmaster.control.attempt.system_log import system_log_command
 from trainmaster.control.decide.budget import USUAL_LEASE_S
 from trainmaster.control.task.layout import Home, seconds_of
+from trainmaster.dataclass import dataclass
 from trainmaster.db import queries
 from trainmaster.db.leases import is_alive
 from trainmaster.providers.base import BringsSelfDeletion, Provider, ProviderPlace, root_on_nodes

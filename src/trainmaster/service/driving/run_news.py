@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db.changes import Note
 from trainmaster.spec.states import EndReason, State
 

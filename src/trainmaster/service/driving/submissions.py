@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.task.gangs import slots_of
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Submission, access
 from trainmaster.db.ledger import ALL
 from trainmaster.db.run_rows import existing

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +17,7 @@ from trainmaster.control.loop.surroundings import Clusters, OwnMachine
 from trainmaster.control.task.environment import base_environment
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.control.task.job_context import Site
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import Database, Lease
 from trainmaster.executors.base import Capacity, Executor
 from trainmaster.executors.capacity import NodeCapacity, detect_capacity

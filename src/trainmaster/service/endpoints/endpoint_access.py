@@ -10,9 +10,9 @@ import secrets
 import socket
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.service.endpoints.endpoints import Endpoints, ReadyReplica
 from trainmaster.service.users.caller import SCOPES, Caller, TooOftenError, caller
 from trainmaster.spec.errors import ProviderError, UsageError

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import endpoint_rows as rows
 from trainmaster.db.endpoint_changes import ReplicaState
 from trainmaster.providers.capabilities import capabilities_of

@@ -6,11 +6,11 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 from trainmaster.control.task.job_context import TaskContext
 from trainmaster.control.task.layout import Home
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, Lease, queries
 from trainmaster.db.leases import RENEW_S
 from trainmaster.service.runs.run_names import owner_of

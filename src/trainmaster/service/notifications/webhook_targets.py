@@ -10,9 +10,9 @@ import ssl
 import threading
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.addresses import Network, address_of, is_metadata, is_public
 from trainmaster.spec.errors import UsageError
 

@@ -18,10 +18,10 @@ import threading
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from email.message import EmailMessage
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import outbox, webhook_rows
 from trainmaster.db.rows import columns
 from trainmaster.service.driving.encryption import SealingKey

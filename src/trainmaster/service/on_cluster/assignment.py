@@ -7,9 +7,10 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db.run_files import private_place
 from trainmaster.db.run_transfer import RunGrowth, RunRows
 from trainmaster.service.driving.encryption import SealingKey

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trainmaster.cluster.record import ClusterState
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import run_facts, run_transfer
 from trainmaster.db.leases import LEASE_S
 from trainmaster.objects import ObjectStore

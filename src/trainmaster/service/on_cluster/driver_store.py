@@ -14,9 +14,10 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db.run_transfer import RunGrowth, RunRows
 from trainmaster.objects import ObjectStore
 from trainmaster.spec.errors import PublishError

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.places import IN_TIME_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from trainmaster.advisor.market.hourly_cost import ancestors, most_at_once
@@ -13,6 +13,7 @@ from trainmaster.advisor.quote.quote import ExperimentQuote, PlaceRow, Quote
 from trainmaster.advisor.quote.spreading import Room, tasks_by_place
 from trainmaster.advisor.quote.unknown_time import UnknownTime
 from trainmaster.cluster.renting.plan import ClusterPlan
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.places.place import Ask, Place, asked_place, wait_words
 from trainmaster.service.places.table import PlaceTable

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trainmaster.advisor.quote.quote import Quote
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.places.place import (
     Ask,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quote import Quote
 from trainmaster.advisor.quote.spreading import Room, Spread, spread
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.quote_record import run_end_s
 from trainmaster.service.quotes.worker_counts import with_workers

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.quote.quote import PlaceRow, Quote
+from trainmaster.dataclass import dataclass
 from trainmaster.service.places.place import (
     Place,
     chosen,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers import Catalogue
 from trainmaster.providers.capabilities import HOST, OfferSource, capabilities_of, measured_name
 from trainmaster.providers.offer import Extras, site_offer

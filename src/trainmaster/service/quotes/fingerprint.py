@@ -11,10 +11,10 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.capacity import NodeCapacity
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -14,6 +14,7 @@ from trainmaster.advisor.model.devices import Device, speed_ratio
 from trainmaster.advisor.model.measurement import Measurement, SeenCurve
 from trainmaster.cluster.renting.requirements import Needs
 from trainmaster.control.task.gangs import slots_of
+from trainmaster.dataclass import dataclass, field
 from trainmaster.service.quotes.steadiness import share_done
 from trainmaster.service.quotes.worker_counts import workload_of
 from trainmaster.spec import Experiment, Recipe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import exp, hypot, log, sqrt
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from trainmaster.artifacts import take_snapshot
 from trainmaster.control.decide.task import Policy
 from trainmaster.control.loop.recording import Recorded, RecordedPhase, Recorder, Where
 from trainmaster.control.task.layout import Home
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import Database, NewMeasurement
 from trainmaster.executors.capacity import NodeCapacity, detect_capacity
 from trainmaster.service.quotes.fingerprint import (

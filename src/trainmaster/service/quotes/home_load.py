@@ -6,11 +6,11 @@ import json
 import os
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.capabilities import HOST, measured_name, on_this_machine
 
 if TYPE_CHECKING:

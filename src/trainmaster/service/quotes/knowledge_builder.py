@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainmaster.advisor.model.devices import Device
+from trainmaster.dataclass import dataclass
 from trainmaster.spec import Experiment
 
 if TYPE_CHECKING:

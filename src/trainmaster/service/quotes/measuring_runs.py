@@ -6,10 +6,10 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S
+from trainmaster.dataclass import dataclass
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.units import dollars, price

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.quote.beliefs import STARTUP_UNSEEN_S
 from trainmaster.control.task.gangs import workers_per_node
+from trainmaster.dataclass import dataclass
 from trainmaster.providers import Catalogue
 from trainmaster.service.quotes.candidate_offers import catalogue_is_own
 from trainmaster.spec import Experiment, Recipe, Strategy

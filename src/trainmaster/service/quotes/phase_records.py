@@ -10,10 +10,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.task.contents import content_of, of_nodes, part_hash, setup_hash
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, NewMeasurement
 from trainmaster.db.quote_rows import phase_of
 from trainmaster.providers.capabilities import HOST, capabilities_of, measured_name

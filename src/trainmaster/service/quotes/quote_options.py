@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.control.decide.budget import end_reserve_s
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import Database, Truth
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.units import QUOTE_RESOLUTION, dollars, format_duration

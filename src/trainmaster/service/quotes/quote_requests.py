@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import quote_requests as rows
 from trainmaster.db.rows import columns
 from trainmaster.service.driving.submissions import RunRequest, Submissions

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.decide.adapting import SEEN_S, Moment
 from trainmaster.control.decide.resizing import Outlook, Sizing, best_size, moment_for
 from trainmaster.control.task.gangs import checkpoints_of, may_resize, resized, sized, sized_recipe
 from trainmaster.control.task.layout import attempt_id
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Note
 from trainmaster.service.quotes.quote_record import run_end_s
 from trainmaster.service.quotes.told_reasons import ToldReasons

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Database
 from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.spec.states import EndReason

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:

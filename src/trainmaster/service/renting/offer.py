@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainmaster.cluster.renting.plan import ClusterPlan, dearest_usd_per_hour, most_at_once, words
 from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S, saving_limit_usd
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, NewQuoteRow
 from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told_in_full
 from trainmaster.spec import Recipe

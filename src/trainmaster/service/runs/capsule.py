@@ -14,11 +14,11 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from trainmaster.control.attempt.recorded_environment import environment_at
+from trainmaster.dataclass import dataclass
 from trainmaster.db import queries
 from trainmaster.service.runs.lineage import lineage
 from trainmaster.spec.errors import PublishError, UsageError

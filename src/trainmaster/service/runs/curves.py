@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import Database, queries
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.metric_names import in_order

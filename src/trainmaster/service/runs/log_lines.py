@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.task.layout import SYSTEM
+from trainmaster.dataclass import dataclass
 from trainmaster.db import queries
 from trainmaster.executors.telemetry.logs import READ_BYTES, read_log
 from trainmaster.service.runs.curves import tasks_of

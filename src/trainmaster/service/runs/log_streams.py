@@ -6,11 +6,11 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from trainmaster.control.task.gangs import member_names
 from trainmaster.control.task.layout import SYSTEM
+from trainmaster.dataclass import dataclass
 from trainmaster.db import queries
 from trainmaster.executors.telemetry.logs import READ_BYTES, line_start, log_end, read_noted
 from trainmaster.executors.telemetry.usage import logged_bytes

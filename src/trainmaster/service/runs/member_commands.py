@@ -13,9 +13,9 @@ import struct
 import subprocess
 import termios
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.executors.supervisor.processes import give_back
 from trainmaster.spec.errors import MissingPartError, UsageError
 

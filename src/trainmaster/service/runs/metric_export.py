@@ -7,9 +7,10 @@ import math
 import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TextIO
+
+from trainmaster.dataclass import dataclass, field
 
 #: How names of event files end that are written here.
 OWN: Final = ".trainmaster"

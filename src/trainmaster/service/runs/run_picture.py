@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.service.runs.curves import ExperimentCurves, TaskCurves
 from trainmaster.service.runs.search_results import SearchResults
 from trainmaster.service.runs.task_reports import thinned

@@ -7,12 +7,13 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.task.gangs import member_names
 from trainmaster.control.task.layout import SYSTEM
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import queries
 from trainmaster.executors.telemetry.logs import line_start, log_end, read_log
 from trainmaster.executors.telemetry.member_metrics import MemberMetrics

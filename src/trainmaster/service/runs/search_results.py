@@ -6,12 +6,12 @@ import heapq
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.control.task.layout import RunFiles
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, queries
 from trainmaster.spec.states import WHOLE, EndReason, State
 from trainmaster.sweeps import Curve, Goal, SearchSpace, Trial, TrialState

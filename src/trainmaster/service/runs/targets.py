@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, queries
 from trainmaster.service.runs.task_reports import reports_of
 from trainmaster.spec.gate import as_number

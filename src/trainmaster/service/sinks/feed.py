@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar, cast
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import queries, sinks
 from trainmaster.db.leases import LEASE_S
 from trainmaster.db.sinks import Attempt, Cursor

@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.task.environment import read_secrets
+from trainmaster.dataclass import dataclass
 from trainmaster.db import sinks
 from trainmaster.db.leases import LEASE_S, is_alive, this_process
 from trainmaster.service.notifications.delivery import pause_s

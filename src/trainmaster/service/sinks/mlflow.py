@@ -11,9 +11,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.service.notifications.webhook_targets import ReceiverResponse
 from trainmaster.service.sinks.feed import SinkError
 from trainmaster.spec.states import EndReason

@@ -14,11 +14,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.service.sinks.feed import SinkError
 from trainmaster.spec.errors import MissingPartError
 

@@ -9,10 +9,11 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import queries
 from trainmaster.service.runs.curves import attempt_reports
 from trainmaster.service.runs.metric_export import scalars, step_of, when_of

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.artifacts.checkpoints import CheckpointSeries
 from trainmaster.artifacts.publishing import delete
 from trainmaster.control.task.gangs import checkpoints_of, kept_after
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import removals
 from trainmaster.db.queries import RunFilter
 from trainmaster.objects import ObjectStore

@@ -6,12 +6,12 @@ import json
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.artifacts.owner import claimed_by, give_up_claim
 from trainmaster.artifacts.publishing import delete
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import removals
 from trainmaster.db.removals import Needed, Reason
 from trainmaster.objects import ObjectStore

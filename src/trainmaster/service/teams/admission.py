@@ -10,10 +10,10 @@ import heapq
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, admissions, ledger
 from trainmaster.db.ledger import ALL
 from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget, set_aside

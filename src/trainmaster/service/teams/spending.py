@@ -10,10 +10,11 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import Database, ledger, queries
 from trainmaster.db.queries import RunFilter
 from trainmaster.providers.capabilities import capabilities_of

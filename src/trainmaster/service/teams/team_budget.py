@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.decide.budget import BOOTING_S, SOON_S, SWITCH_OFF_S, USUAL_LEASE_S, Meter
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, ledger
 from trainmaster.db.ledger import ALL, Balance
 from trainmaster.db.rows import columns

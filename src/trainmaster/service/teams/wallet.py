@@ -8,9 +8,10 @@ the ledger's rows and `run.wallet`, so no kill at any line loses or counts anyth
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import ledger
 from trainmaster.service.teams.team_budget import OverBudgetError, Read
 from trainmaster.spec.errors import UsageError

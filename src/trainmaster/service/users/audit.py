@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, audit
 from trainmaster.service.users.caller import Caller
 

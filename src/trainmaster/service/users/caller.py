@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import AccessError, NotFoundError, TrainmasterError
 
 if TYPE_CHECKING:

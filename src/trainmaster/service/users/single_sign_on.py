@@ -13,12 +13,12 @@ import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import httpx2
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.db import Database, access
 from trainmaster.db import accounts as db
 from trainmaster.service.users.access import digest_of

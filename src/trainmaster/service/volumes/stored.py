@@ -6,9 +6,9 @@ What ``--json`` and REST say of versions.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from trainmaster.dataclass import dataclass
 from trainmaster.objects import ObjectStore
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes.packed.addresses import volume_address

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
+
+from trainmaster.dataclass import dataclass
 
 if TYPE_CHECKING:
     from trainmaster.spec.trigger import Trigger

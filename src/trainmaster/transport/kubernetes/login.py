@@ -11,11 +11,11 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.addresses import is_loopback
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.plain_json import parsed_json, yaml_mapping

@@ -21,11 +21,11 @@ block begins with twelve bytes per name (inode, where the name begins, kind), th
 
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from trainmaster.dataclass import dataclass
 from trainmaster.volumes.errors import NoImageError
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ Why no version can lose anything by it is said in :mod:`trainmaster.volumes.pack
 
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from trainmaster.dataclass import dataclass
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.volumes.errors import DamagedVolumeError

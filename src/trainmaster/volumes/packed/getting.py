@@ -12,10 +12,10 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from trainmaster.artifacts.scratch import is_occupied, move_into_place
+from trainmaster.dataclass import dataclass
 from trainmaster.objects.errors import error_of, explained, trouble_of, url_of
 from trainmaster.objects.parallel import all_done
 from trainmaster.spec.errors import PublishError, UsageError

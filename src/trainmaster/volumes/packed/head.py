@@ -5,11 +5,12 @@ import re
 import secrets
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Literal, TypeAlias
 
+from trainmaster.dataclass import dataclass
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.volumes.errors import DamagedVolumeError

@@ -4,11 +4,11 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from trainmaster.dataclass import dataclass
 from trainmaster.objects.errors import explained
 from trainmaster.objects.names import stays_inside
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore

@@ -8,9 +8,9 @@ import tempfile
 import time
 import warnings
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
 
+from trainmaster.dataclass import dataclass
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.spec.private_files import make_private

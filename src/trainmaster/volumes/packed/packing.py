@@ -16,9 +16,10 @@ file, 0.25 % at 100 KB. Smaller ones have no room between them.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
+
+from trainmaster.dataclass import dataclass
 
 # Small files count more than their bytes, so that a chunk has no more files than this.
 _MOST_FILES = 1 << 16

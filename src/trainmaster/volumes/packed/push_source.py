@@ -4,10 +4,10 @@
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from trainmaster.artifacts.tree import UnstableDirectory
+from trainmaster.dataclass import dataclass, field
 from trainmaster.objects.errors import explained
 from trainmaster.volumes.packed.packing import FilePart, SourceFile
 

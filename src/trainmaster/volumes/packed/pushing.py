@@ -9,10 +9,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from trainmaster.artifacts.scratch import scratch_directory
+from trainmaster.dataclass import dataclass, field
 from trainmaster.objects.errors import explained
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.registry import split_url

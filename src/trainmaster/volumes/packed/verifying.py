@@ -3,10 +3,10 @@
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from trainmaster.dataclass import dataclass
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.volumes.errors import DamagedVolumeError

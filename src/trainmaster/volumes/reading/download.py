@@ -5,9 +5,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Protocol
 
+from trainmaster.dataclass import dataclass
 from trainmaster.objects.parallel import all_done
 from trainmaster.volumes.reading.forked import SharedSource, helper, write_all
 from trainmaster.volumes.reading.prefetch import Line

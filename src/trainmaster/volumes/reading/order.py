@@ -7,11 +7,12 @@ promises not to change, and any part of the order can be had without the rest.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Philox, SeedSequence
 from numpy.typing import ArrayLike, NDArray
+
+from trainmaster.dataclass import dataclass
 
 Rows = NDArray[np.int64]
 _WINDOWS_KEPT = 4

@@ -5,11 +5,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.ma  # `np.unique` would import it in the middle of an epoch
 from numpy.typing import NDArray
+
+from trainmaster.dataclass import dataclass
 
 RANGE_BYTES = 8 << 20
 # A new connection is slow: it sends some KB in its first round trip, and twice as many in each that follows.

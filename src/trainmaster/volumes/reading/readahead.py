@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.download import DOWNLOADER, Chunk

@@ -6,12 +6,12 @@ phases so far is all that has to be remembered.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import UsageError
 
 Padding = Literal["pad", "drop", "uneven"]
