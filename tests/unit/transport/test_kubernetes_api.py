@@ -43,6 +43,10 @@ def test_the_first_file_holds_and_a_context_may_be_named(tmp_path: Path) -> None
     assert KubeCredentials(found).headers() == {"Authorization": "Bearer t"}
     alone = read_login("b", {"KUBECONFIG": f"{tmp_path}/b"})
     assert KubeCredentials(alone).headers() == {"Authorization": "Bearer renewed"}
+    (tmp_path / "its-token").unlink()
+    with pytest.raises(UsageError, match=r"context 'b': its token cannot be read: .*its-token") as caught:
+        KubeCredentials(alone).headers()
+    assert caught.value.hint
 
 
 def sent(tmp_path: Path, told: KubeLogin, *, is_its_own: bool) -> KubeLogin:

@@ -223,7 +223,12 @@ class KubeCredentials:
             return {"Authorization": f"Basic {base64.b64encode(said).decode()}"}
         token = str(user.get("token") or "")
         if user.get("tokenFile"):
-            token = self._path(str(user["tokenFile"]), user).read_text().strip()  # it is renewed there
+            try:
+                token = self._path(str(user["tokenFile"]), user).read_text().strip()  # it is renewed there
+            except OSError as error:
+                raise UsageError(
+                    f"context {self._login.name!r}: its token cannot be read: {error}", _HINT
+                ) from None
         elif user.get("exec"):
             with self._lock:
                 if self._told is None or is_refused:
