@@ -60,6 +60,17 @@ def needs_tensorflow():
 
 
 @pytest.mark.tensorflow
+def test_parameter_server_example(tm):
+    """One worker: a process of TensorFlow takes six seconds of a core to begin."""
+    shutil.copytree(EXAMPLE, tm.work, dirs_exist_ok=True, ignore=shutil.ignore_patterns("output"))
+    fewer = ("--set", "experiments.train.steps=600", "--set", "experiments.train.distributed.workers=1")
+    run = tm.run("recipe.yaml", *fewer, timeout_s=120)["run"]
+    check_it_learned(tm.logs(run, "--member", "chief-0"), first=1.0, last=0.6)
+    tm.until_quiet()
+
+
+@pytest.mark.tensorflow
+@pytest.mark.crossings  # others of several processes are cancelled and go on
 def test_parameter_server_example_is_cancelled_and_goes_on(tm):
     """The chief saves on SIGTERM what the parameter server holds, which must still be there."""
     shutil.copytree(EXAMPLE, tm.work, dirs_exist_ok=True, ignore=shutil.ignore_patterns("output"))

@@ -118,6 +118,7 @@ def store(owner: Any, renter: Renter, s3: Any, monkeypatch: pytest.MonkeyPatch) 
         yield line
 
 
+@pytest.mark.crossings  # of nodes without a lab in `test_data_on_nodes.py`
 def test_data_do_not_go_through_the_driver(
     renter: Renter, owner: Any, store: CountingProxy, tmp_path: Path
 ) -> None:

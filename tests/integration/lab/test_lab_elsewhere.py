@@ -87,10 +87,7 @@ STEPS = {"1": "1.0", "2": "0.5", "3": "0.33"}
 #: by another server than the one that is asked, mostly for a team; by this one, which has taken it over.
 PLACES = ("home", "cluster", "back", "other server", "taken over")
 #: They run with all tests; a run that another server takes over is in `test_lab_two_servers.py`, too.
-COVER = (
-    ("cluster", "volume secret gate"),
-    ("other server", "sweep secret"),
-)
+COVER = (("cluster", "volume secret gate"),)
 ALL = (*itertools.product(PLACES, PARTS), ("taken over", "volume secret gate"))
 CROSSINGS = [*COVER, *(pytest.param(*each, marks=pytest.mark.crossings) for each in ALL)]
 

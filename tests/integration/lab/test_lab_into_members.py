@@ -82,6 +82,7 @@ def fetch(url: str) -> str:
         return hashlib.sha256(answer.read()).hexdigest()
 
 
+@pytest.mark.crossings  # `test_lab_ssh.py` comes into a member, too
 def test_members_are_worked_on_from_afar(lab: Any, renter: Renter, lab_servers: Any, tmp_path: Path) -> None:
     server = lab_servers("a")
     server.start()

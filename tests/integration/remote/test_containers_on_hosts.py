@@ -82,6 +82,7 @@ def user(
     shutil.rmtree(root, ignore_errors=True)
 
 
+@pytest.mark.crossings  # `test_lab_containers.py` has a gang whose image goes there
 def test_the_image_goes_there_and_a_task_finds_the_same_inside(user: Containers) -> None:
     tm = user.tm
     tm.write("data/numbers", "1 2 3\n")

@@ -149,6 +149,7 @@ def test_what_a_driver_that_was_killed_has_left_is_ended_before_roles_run_again(
         cluster.close()
 
 
+@pytest.mark.crossings  # it is the example that is tested, no way of its own
 def test_the_example_installs_what_suits_a_machine(
     tmp_path: Path, new_host: Callable[..., SshHost], ssh: Ssh
 ) -> None:
