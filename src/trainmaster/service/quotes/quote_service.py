@@ -75,6 +75,9 @@ class Quoter:
         show: shows how far a measurement is.
         candidate_offers: what there is to be had; None is all that the recipe's provider has.
         measures: False: what is not known is not measured on this machine.
+
+    Attributes:
+        asks_queue: a provider with a queue is asked how long machines wait in it, which takes it a while.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Quoter:
         self._tell = tell
         self._jobs = JobKnowledge(service, tell, show, measures=measures)
         self._candidate_offers = candidate_offers
+        self.asks_queue = True
 
     def interrupt(self) -> bool:
         """Ctrl-C: a measurement ends in order; False if none is under way. Signal-safe."""
@@ -388,7 +392,9 @@ class Quoter:
         self, recipe: Recipe, quote: Quote, market: Market, environ: Mapping[str, str]
     ) -> QuotedQueue | None:
         """How long its machines wait in a queue of their provider; None if it has none."""
-        if self._candidate_offers is None or not capabilities_of(recipe.provider).queues:
+        if self._candidate_offers is None or not self.asks_queue:
+            return None
+        if not capabilities_of(recipe.provider).queues:
             return None
         from trainmaster.providers import get_provider
 

@@ -96,23 +96,26 @@ def plan_run(
         notes += tuple(f"{by}: {name}: {one.cluster.words()}" for name, one in chosen.experiments.items())
         recipe = with_clusters(recipe, chosen)
     settled = quoter.settle(recipe, environ)
+    # No queue is waited in for what is there; if another choice is made, it is asked below.
+    is_kept = len(warm_plans(service, plans, service.team)) == len(plans)
     quote, why = None, ""
-    if candidate_offers.costs:  # else it chooses no machines: it is told when it is known which are warm
+    try:
+        quoter.asks_queue = not is_kept
         quote, why = quoter.estimate(settled, environ)
+    except UsageError as reason:
+        if candidate_offers.costs:
+            raise
+        why = one_line(reason)
+    quoter.asks_queue = True
     is_known = quote is not None and not quote.is_unknown
-    picks = _picks(quote) if quote is not None and is_known else {}
+    picks = _picks(quote) if quote is not None and is_known and candidate_offers.costs else {}
     picks |= _picks(chosen) if chosen is not None else {}
     available = replace(available_of(candidate_offers), memory=quoter.memory(settled, environ))
     plans = capped(settled, plan_clusters(settled, available, picks))
     check_total(settled, plans)
     warm = {name for plan in warm_plans(service, plans, service.team) for name in plan.experiments}
-    if quote is not None and warm:  # neither is what is there waited for, nor is its setup made again
+    if quote is not None and (warm or is_kept):  # what is there is not waited for, its setup not made again
         quote, why = quoter.estimate(with_clusters(settled, quote) if is_known else settled, environ, warm)
-    elif not candidate_offers.costs:
-        try:
-            quote, why = quoter.estimate(settled, environ, warm)
-        except UsageError as reason:
-            why = one_line(reason)
     unknown = quote.unknown if quote is not None else None
     offered = offer_of(pinned(settled, plans), plans, None if unknown else quote, why, notes)
     return replace(offered, unknown=unknown)

@@ -111,6 +111,7 @@ class World:
     def estimate(self, recipe, _environ, warm=()):
         self.asked.append("estimate")
         self.estimated = recipe, set(warm)
+        self.asked_queue = [*getattr(self, "asked_queue", ()), self.asks_queue]
         if isinstance(self.quote, Exception):
             raise self.quote
         is_known = self.quote is not None and not self.quote.is_unknown
@@ -287,6 +288,22 @@ def test_machines_that_are_warm_are_estimated_as_they_are_there(world):
     world.quote = None
     world.plan(recipe)
     assert world.estimated[1] == set(), "nothing is known, not even when it starts"
+
+
+def test_no_queue_is_asked_about_the_only_machines_that_there_may_be_if_they_are_warm(world):
+    world.prices()
+    world.quote = quoted()
+    recipe = world.recipe({"main": {"distributed": {"workers": 2}, "hardware": {"instance": "large"}}})
+    (plan,) = world.plan(recipe).plans
+    assert world.asked_queue == [True]
+    role, soon = plan.roles[0], datetime.now(UTC).timestamp() + 300
+    machines = tuple(
+        Machine(f"worker-{n}", "worker", "t", role.rentals[0], f"i-{n}", started_at=1.0)
+        for n in range(role.count)
+    )
+    world.kept = [ClusterRecord("c", "aws", "home", plan, ClusterState.KEPT, machines, kept_until=soon)]
+    world.plan(recipe)
+    assert (world.asked_queue, world.estimated[1]) == ([True, False, True], {"main"})
 
 
 def test_an_estimate_of_a_part_is_shown_but_not_judged(world):
