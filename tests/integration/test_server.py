@@ -212,6 +212,9 @@ def test_an_upload_from_a_phone_outlives_the_server(server, tm, browser, tmp_pat
     assert pieces.count(0) == 1, "nothing that was there is sent again"
     check_page(page, "/volumes/pets", width)
     page.get_by_role("button", name="Remove version 1").click()
+    question = page.locator("dialog")
+    assert "Remove version 1 of pets? Recipes that name it do not run any more" in question.inner_text()
+    question.get_by_role("button", name="Yes: remove version 1").click()
     page.get_by_text("No volumes yet").wait_for()
 
 

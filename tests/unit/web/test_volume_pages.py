@@ -50,6 +50,7 @@ def test_a_plain_form_makes_a_version(site):
     shown = site("GET", "/volumes/pets")
     assert (shown.status_code, "<strong>2</strong> rows" in shown.text) == (200, True)
     assert "&lt;i&gt;train.csv" in shown.text
+    assert '<button class="danger" aria-label="Remove version 1" data-ask="Remove version 1 of' in shown.text
     assert "&lt;b&gt;x" in shown.text
     for name in ("<b>x", "<i>train", "<script>", " style="):
         assert name not in shown.text

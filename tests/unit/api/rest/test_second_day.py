@@ -129,8 +129,9 @@ PAGES = [
     ("/cost?by=label:paper", "draft", "(none)"),
     ("/cost?by=run", RUN, "job-blue"),
     ("/team", "$100.00 left of $100.00", "Budget"),
-    ("/storage", "See what nothing needs any more", "See what nothing needs any more"),
-    ("/storage/prune", "nothing needs", "Nothing is left that nothing needs"),
+    ("/storage", "See what is unused, and delete that", "See what is unused, and delete that"),
+    ("/storage/prune", "Unused data", "All data are in use: there is nothing to delete"),
+    (f"/runs/{RUN}/again", "If you have mended the code, send it with this recipe", 404),
     (f"/remove?run={RUN}", "Delete it for good", 404),
     ("/new", "this server takes provider: aws, region: eu-west-1", "Show what it would do"),
 ]
