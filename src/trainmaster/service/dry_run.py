@@ -20,6 +20,7 @@ from trainmaster.service.service import Service
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.parts import named_places, parted
+from trainmaster.sweeps import first_parameters
 
 #: What is known only when it runs stands as requests have it.
 _RUN: Final = "${run.Id}"
@@ -75,7 +76,7 @@ def _rows(settled: Recipe, seen: PlaceTable) -> tuple[PlaceRow, ...]:
 
 def _processes(experiment: Experiment, seed: int) -> list[dict[str, Any]]:
     """The members of its first task."""
-    parameters = experiment.tasks(seed).parameters(0) or {}
+    parameters = first_parameters(experiment, seed)
     launcher, count = get_launcher(experiment.launcher), experiment.summary()["tasks"]
     ports: dict[str, tuple[int, ...]] = {
         f"{role}-{index}": tuple(_FIRST_PORT + port for port in range(launcher.ports_per_member(role)))

@@ -11,6 +11,7 @@ from trainmaster.lazy import lazy_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from trainmaster.sweeps.plugins import first_parameters as first_parameters
     from trainmaster.sweeps.plugins import make_pruner as make_pruner
     from trainmaster.sweeps.plugins import make_sampler as make_sampler
     from trainmaster.sweeps.plugins import pruner_class as pruner_class
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "plugins": "make_pruner make_sampler pruner_class sampler_class wrong_options",
+        "plugins": "first_parameters make_pruner make_sampler pruner_class sampler_class wrong_options",
         "pruner": "Pruner",
         "sampler": "Sampler Suggestion",
         "space": "Axis AxisKind SearchSpace",

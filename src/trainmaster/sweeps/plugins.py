@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from trainmaster.spec import Experiment, Search
+from trainmaster.spec import Experiment, ParameterValue, Search, TaskSpace
 from trainmaster.spec.errors import MissingPartError, UsageError
 from trainmaster.spec.node import nearest
 from trainmaster.spec.plugins import PluginRegistry
@@ -77,6 +77,17 @@ def make_sampler(experiment: Experiment, seed: int) -> Sampler:
         raise error
     space = SearchSpace(experiment.parameters, len(experiment.tasks(seed)), seed)
     return sampler_class(search.sampler)(space, Goal(search.goal), search.all_options)
+
+
+def first_parameters(experiment: Experiment, seed: int) -> Mapping[str, ParameterValue]:
+    """Of task 0; where a sampler chooses, its first suggestion. Raises as `make_sampler` does."""
+    found = experiment.tasks(seed).parameters(0)
+    if found is not None:
+        return found
+    suggestion = make_sampler(experiment, seed).ask([], 0)
+    if suggestion is not None:
+        return suggestion.parameters
+    return TaskSpace(experiment.parameters, 1, seed).parameters(0) or {}
 
 
 def make_pruner(search: Search) -> Pruner | None:

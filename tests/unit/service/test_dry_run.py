@@ -108,3 +108,17 @@ def test_processes_of_this_machine_and_no_value_of_a_secret(tmp_path: Path, fram
     assert first["variables"] | {"PIN": "***", "A": "b", "TRAINMASTER_PARAM_LR": "0.1"} == first["variables"]
     assert "1234567" not in str(plan)
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("sampler", ["qmc", "pbt, population: 2, generations: 2"])
+def test_a_search_whose_parameters_are_chosen_later_shows_the_first_that_would_be(sampler, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        "experiments:\n  train:\n    command: echo {{lr}}\n    parameters: {lr: {range: 0.1-0.3}}\n"
+        f"    samples: 4\n    search: {{metric: loss, goal: min, sampler: {sampler}}}\n"
+    )
+    home = Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path}/t.db")
+    (first,) = dry_run(SimpleNamespace(home=home), read_recipe(path), {})["processes"]
+    assert first["command"].startswith("echo 0.")
+    assert 0.1 <= float(first["variables"]["TRAINMASTER_PARAM_LR"]) <= 0.3
+    assert first["of"] == 4

@@ -325,7 +325,10 @@ def missing_script_notes(recipe: Recipe, nothing_sent: Path | None = None) -> It
     lacks, hint = "in the code", "A path begins at the code's top."
     if recipe.directory == nothing_sent:
         lacks = "as no code was sent with the recipe"
-        hint = 'Send it (PUT /api/v1/code/SHA256) as `code`, or quote without: `"measure": false`.'
+        hint = (
+            "Send the code, too: on the page New run in the tab Code, by REST with PUT /api/v1/code/SHA256. "
+            'A quote does without it where it measures nothing (`"measure": false`).'
+        )
     for name, script, is_sure in missing_scripts(recipe):
         key = ("experiments", name, "command")
         what = f"there is no {script} {lacks}"

@@ -38,11 +38,12 @@ from trainmaster.service.quotes.history import new_row
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.phase_records import phase_rows
 from trainmaster.service.service import Service
-from trainmaster.spec import Experiment, Hardware, ParameterValue, Recipe, TaskSpace
+from trainmaster.spec import Experiment, Hardware, Recipe
 from trainmaster.spec.errors import InterruptedByUser, UsageError
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
 from trainmaster.spec.sections import ProfilePlan
+from trainmaster.sweeps import first_parameters
 
 #: Numbers of workers that are measured where the recipe leaves it open.
 MOST_SHAPES = 3
@@ -222,7 +223,7 @@ class _Session:
             executor=executor,
             run=run,
             experiment=experiment,
-            parameters=self._parameters(experiment),
+            parameters=first_parameters(experiment, self._recipe.seed),
             window=Window(_plan(experiment).duration_s),
             cores=self._machine.cores,
             interrupts=lambda: self._profiler.interrupts,
@@ -302,18 +303,6 @@ class _Session:
             return experiment
         needs = Hardware(gpus=experiment.hardware.gpu_count or None)
         return experiment.model_copy(update={"hardware": needs})
-
-    def _parameters(self, experiment: Experiment) -> Mapping[str, ParameterValue]:
-        """Of task 0; where a sampler chooses, its first suggestion."""
-        found = experiment.tasks(self._recipe.seed).parameters(0)
-        if found is not None:
-            return found
-        from trainmaster.sweeps import make_sampler
-
-        suggestion = make_sampler(experiment, self._recipe.seed).ask([], 0)
-        if suggestion is not None:
-            return suggestion.parameters
-        return TaskSpace(experiment.parameters, 1, self._recipe.seed).parameters(0) or {}
 
     def _find_models(self, experiment: Experiment) -> FindModels:
         """Where the models of other experiments are that this one needs.
