@@ -112,8 +112,13 @@ class PrivateKubernetes(PrivateServer):
 
     def prepare(self) -> None:
         """See `PrivateServer`."""
-        self._held = Path("/run/lock/tm-k8s").open("w")  # noqa: SIM115 - held until the end
-        fcntl.flock(self._held, fcntl.LOCK_EX)  # another one has the network
+        held = Path("/run/lock/tm-k8s").open("w")  # noqa: SIM115 - held until the end
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)  # another one has the network
+        except BaseException:
+            held.close()  # and keeps it: what there is to sweep is the other's
+            raise
+        self._held = held
         self._sweep()
         _run("ip", "link", "add", "tmk8s", "type", "bridge")
         for address in (f"{ADDRESS}/24", f"{_SERVER}/32"):
