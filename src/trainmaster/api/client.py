@@ -157,7 +157,7 @@ class Client:
         keep_s, notes = _seconds(keep), list[str]()
         agrees = yes or max_usd is not None
         found, path = self._read(recipe, overrides, provider, directory)
-        plan = self._planned(found, path, notes, max_usd, agrees=agrees, allow_stale=allow_stale)
+        plan = self._planned(found, path, notes, max_usd, keep_s, agrees=agrees, allow_stale=allow_stale)
         accepted = self._home.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour, keep_s=keep_s)
         return Run(self._home, accepted.run, [*notes, *leave(self._home, accepted)])
 
@@ -308,7 +308,7 @@ class Client:
             raise UsageError(f"{found.name} has no `on`: nothing would start it", "`start` runs it once.")
         if isinstance(self._home, EmbeddedClient):
             raise needs_server(found.on[0].key)
-        plan = self._planned(found, path, [], max_usd, agrees=agrees, allow_stale=allow_stale)
+        plan = self._planned(found, path, [], max_usd, keep_s, agrees=agrees, allow_stale=allow_stale)
         return self._home.workflows.register(plan.id, starts_now=now, keep_s=keep_s)
 
     def _planned(
@@ -317,6 +317,7 @@ class Client:
         path: Path,
         notes: list[str],
         max_usd: float | None,
+        keep_s: float,
         *,
         agrees: bool,
         allow_stale: bool,
@@ -326,7 +327,10 @@ class Client:
             from trainmaster.service.run_planning import capped
 
             recipe = capped(recipe, max_usd)
-        plan = _last(self._home.plan_run(recipe, str(path), allow_stale=allow_stale, can_agree=agrees), notes)
+        stream = self._home.plan_run(
+            recipe, str(path), allow_stale=allow_stale, can_agree=agrees, keep_s=keep_s
+        )
+        plan = _last(stream, notes)
         assert isinstance(plan, RunPlan)
         if not agrees:
             _refuse_costs(plan)

@@ -143,6 +143,7 @@ class EmbeddedClient:
         allow_stale: bool = False,
         can_agree: bool = True,
         measure_first: bool = False,
+        keep_s: float = 0.0,
     ) -> Stream[str | ProfileProgress | Quote | RunPlan]:
         def plan(planner: RunPlanner) -> RunPlan:
             found = planner.plan(
@@ -150,6 +151,7 @@ class EmbeddedClient:
                 allow_stale=allow_stale,
                 can_agree=can_agree,
                 measure_first=measure_first,
+                keep_s=keep_s,
             )
             name = secrets.token_hex(8) if found.is_settled else ""
             if name:

@@ -105,6 +105,7 @@ class ClientProtocol(Protocol):
         allow_stale: bool = False,
         can_agree: bool = True,
         measure_first: bool = False,
+        keep_s: float = 0.0,
     ) -> Stream[str | ProfileProgress | Quote | RunPlan]:
         """What a run would rent and cost; nothing is rented, but its job may be measured for a minute.
 
@@ -114,6 +115,7 @@ class ClientProtocol(Protocol):
             allow_stale: old prices will do.
             can_agree: somebody has agreed to costs, or can be asked: else nothing is measured in vain.
             measure_first: measure it and quote, whatever is known.
+            keep_s: see `accept_run`.
 
         Returns:
             Lines for the user, how far a measurement is, the quote of ``measure_first``; at last the plan.

@@ -123,6 +123,7 @@ def run(
             allow_stale=allow_stale,
             can_agree=yes or can_ask(),
             measure_first=measure_first,
+            keep_s=keep_s,
         )
     )
     agree(client, plan, yes=yes)

@@ -34,6 +34,7 @@ class ClusterFacts:
         billed: how each of its machines is billed, and since when; None of one that is not there yet.
         is_over: it is given back.
         was_there: an earlier run had kept it. stays: this one will.
+        contents: hashes of what that run has brought there; None: unknown.
     """
 
     experiments: tuple[str, ...]
@@ -52,6 +53,7 @@ class ClusterFacts:
     is_over: bool = False
     was_there: bool = False
     stays: bool = False
+    contents: frozenset[str] | None = None
 
     def paid_s(self, now: float) -> float:
         """Seconds from now on that are paid already, or will be at least: by the prices of its machines."""
@@ -65,6 +67,11 @@ class ClusterFacts:
         return ahead / usd
 
     @property
+    def most_usd_per_hour(self) -> float:
+        """Of its machines, if spot ones become as dear as they may."""
+        return sum(rental.at_most.usd_per_hour for rental, _ in self.billed)
+
+    @property
     def quantum_s(self) -> float:
         """The pieces of time in which its machines are billed: the longest of them."""
         return max((rental.quantum_s for rental, _ in self.billed), default=0.0)
@@ -73,7 +80,10 @@ class ClusterFacts:
         """What is no training there, by experiment."""
         mine = {name: self.phases[name] for name in self.experiments if name in self.phases}
         there = (self.provider, self.region, self.instance)
-        return {name: one.beside(*there, is_warm=self.was_there) for name, one in mine.items()}
+        return {
+            name: (one.on_warm(self.contents) if self.was_there else one).beside(*there)
+            for name, one in mine.items()
+        }
 
 
 class ClusterCosts(Protocol):
@@ -116,6 +126,8 @@ class RecordedClusterCosts:
         waited: how long earlier runs waited.
         phases: what comes beside the training, by experiment.
         gave_back_s: what giving machines back took, by provider.
+        contents: hashes of what was there, by the ids of clusters that were taken over warm.
+        spent: dollars until a moment, with clusters of earlier sessions; None: of the records.
     """
 
     def __init__(
@@ -125,8 +137,12 @@ class RecordedClusterCosts:
         waited: Sequence[Waited] = (),
         phases: Mapping[str, ExperimentPhases] | None = None,
         gave_back_s: Mapping[str, Sequence[float]] | None = None,
+        contents: Mapping[str, frozenset[str]] | None = None,
+        spent: Callable[[float], float] | None = None,
     ) -> None:
         self.provider = provider
+        self._spent = spent
+        self._contents = contents or {}
         self.gave_back_s = gave_back_s or {}
         self._phases = phases or {}
         self.waited = waited
@@ -144,11 +160,13 @@ class RecordedClusterCosts:
 
     def spent_usd(self, now: float) -> float:
         """See `ClusterCosts`."""
+        if self._spent is not None:
+            return self._spent(now)
         return sum(record.spent_usd(now) for record in self._records())
 
     def clusters(self) -> Sequence[ClusterFacts]:
         """See `ClusterCosts`."""
-        return [_facts(record, self._phases) for record in self._records()]
+        return [_facts(each, self._phases, self._contents.get(each.id)) for each in self._records()]
 
     def expected(self, cluster: ClusterFacts) -> Sequence[tuple[str, tuple[float, float, float]]]:
         """See `ClusterCosts`."""
@@ -200,7 +218,11 @@ def _where(cluster: ClusterFacts) -> Where:
     return Where(cluster.machine, max(cluster.slots // cluster.nodes, 1))
 
 
-def _facts(record: ClusterRecord, phases: Mapping[str, ExperimentPhases]) -> ClusterFacts:
+def _facts(
+    record: ClusterRecord,
+    phases: Mapping[str, ExperimentPhases],
+    contents: frozenset[str] | None = None,
+) -> ClusterFacts:
     plan = record.plan
     workers = [machine.rental for machine in record.rented if machine.role == plan.roles[0].role]
     rental = workers[0] if workers else plan.roles[0].rentals[0]
@@ -222,6 +244,7 @@ def _facts(record: ClusterRecord, phases: Mapping[str, ExperimentPhases]) -> Clu
         record.state in (ClusterState.ENDING, ClusterState.ENDED),
         record.paid_from > 0,
         record.keepable_s > 0,
+        contents,
     )
 
 

@@ -255,7 +255,13 @@ class RunPlanner:
         return self._settled_again(recipe, settled, made, options, tell)
 
     def plan(
-        self, recipe: Recipe, *, allow_stale: bool, can_agree: bool, measure_first: bool = False
+        self,
+        recipe: Recipe,
+        *,
+        allow_stale: bool,
+        can_agree: bool,
+        measure_first: bool = False,
+        keep_s: float = 0.0,
     ) -> PlannedRun:
         """What a run would be; see `ClientProtocol.plan_run`. What is measured first is told."""
         if measure_first:
@@ -263,7 +269,7 @@ class RunPlanner:
         recipe = self._settled(self._with_versions(recipe))
         check_services_and_sinks(self._service, recipe, self._environ)
         if not capabilities_of(recipe.provider).is_here:
-            return self._plan_rental(recipe, allow_stale, can_agree)
+            return self._plan_rental(recipe, allow_stale, can_agree, keep_s)
         for note in self._service.check_inputs(recipe, self._environ):
             self._tell(f"note: {note}")
         if any(e.distributed and e.distributed.is_flexible for e in recipe.experiments.values()):
@@ -288,7 +294,7 @@ class RunPlanner:
 
         return settled_place(self._service, recipe, self._environ, tell or self._tell, seen)
 
-    def _plan_rental(self, recipe: Recipe, allow_stale: bool, can_agree: bool) -> PlannedRun:
+    def _plan_rental(self, recipe: Recipe, allow_stale: bool, can_agree: bool, keep_s: float) -> PlannedRun:
         from trainmaster.control.checks.preflight import check_parts
         from trainmaster.service.driving.dialling import check_provider, dial_meanwhile
 
@@ -314,7 +320,7 @@ class RunPlanner:
         try:
             offer = plan_run(
                 self._service, recipe, self._environ, self._make_quoter,
-                allow_stale=allow_stale, before_measuring=look,
+                allow_stale=allow_stale, before_measuring=look, keep_s=keep_s,
             )  # fmt: skip
         except _UnagreedError as error:
             return PlannedRun(error.offer.recipe, error.offer, is_settled=False)

@@ -224,7 +224,7 @@ class SimulatedClusters(RunClusters):
         self._renters = {self._provider.name: renter}
         self._earlier_usd = (0.0, 0.0)
         self.lease_s = failures.plan.lease_s
-        self._taken = set()
+        self.taken = {}
         self._reaping = None
 
     def begin(self) -> None:
@@ -245,7 +245,7 @@ class SimulatedClusters(RunClusters):
                 wake=driver.wake,
             )
             driver.loops.append(loop)
-            if record.id in self._taken:
+            if record.id in self.taken:
                 loop.recall()
             loops.update(dict.fromkeys(record.plan.experiments, loop))
         self.executor = ClusterExecutor(

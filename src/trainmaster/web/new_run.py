@@ -37,7 +37,8 @@ from trainmaster.service.models.starting_models import with_versions
 from trainmaster.service.places.quote import quote_in_places
 from trainmaster.service.places.settling import settled_place
 from trainmaster.service.places.table import PlaceTable
-from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
+from trainmaster.service.quotes.quote_ask import QuoteAsk
+from trainmaster.service.quotes.quote_requests import QUOTE
 from trainmaster.service.teams.team_budget import OWNER, Budgets
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_volumes import TeamVolumes

@@ -174,7 +174,14 @@ def test_a_binding_quote_says_that_its_end_counts():
         market(offer("p3.2xlarge", 3.06)),
         QuoteLimits(),
     ).cost_usd
-    assert cap_words(recipe_of(quoted.p95 + 1.0), quoted, 3.06) == ""
-    assert "of which it keeps for its end, may end it" in cap_words(recipe_of(quoted.p95 + 0.1), quoted, 3.06)
-    assert "of which it keeps for its end, will end it" in cap_words(recipe_of(quoted.p95 + 0.1), quoted, 9.0)
-    assert "keeps" not in cap_words(recipe_of(quoted.p95 - 0.01), quoted, 3.06)
+    assert cap_words(recipe_of(quoted.p95 + 1.0), quoted, 3.06, 3.06) == ""
+    assert "of which it keeps for its end, may end it" in cap_words(
+        recipe_of(quoted.p95 + 0.1), quoted, 3.06, 3.06
+    )
+    assert "of which it keeps for its end, will end it" in cap_words(
+        recipe_of(quoted.p95 + 0.1), quoted, 9.0, 9.0
+    )
+    dear = cap_words(recipe_of(quoted.p95 + 0.2), quoted, 3.06, 2 * 3.06)
+    assert "end it before" in dear, "its cap counts spot machines at their highest price"
+    assert cap_words(recipe_of(quoted.p95 + 0.2), quoted, 3.06, 3.06) == ""
+    assert "keeps" not in cap_words(recipe_of(quoted.p95 - 0.01), quoted, 3.06, 3.06)

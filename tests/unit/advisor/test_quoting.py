@@ -21,7 +21,7 @@ from quote_world import (
 
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines
-from trainmaster.advisor.market.phases import PhaseHistory, PhaseSample
+from trainmaster.advisor.market.phases import PhaseHistory, PhaseSample, Waited
 from trainmaster.advisor.market.workload import Length
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, choose, pareto, pick
@@ -258,6 +258,20 @@ def test_machines_that_are_warm_are_not_waited_for():
     short = training(most=1, is_warm=True, epochs=1, examples=2560)
     cost_usd = make_quote([short], market(V100), QuoteLimits()).main.cost_usd
     assert cost_usd.p50 < 0.5 * 3.06 / 60, "the minute that is billed at least was paid by who kept it"
+
+
+def test_a_machine_in_the_place_of_a_warm_one_that_was_lost_is_waited_for():
+    """As for one of a cluster that was not there before."""
+    place = replace(market(offer("spot", 0.9, gpu="V100", spot=True)), waited=(Waited(9000.0),) * 9)
+    keys = {"most": 1, "epochs": 400, "checkpoint_every_s": 600.0, "hardware": Hardware(gpus=1, spot=True)}
+    cold, warm = (
+        {each.name: each.time_s.p95 for each in make_quote([job], place, QuoteLimits()).main.phases}
+        for job in (training(is_warm=is_warm, **keys) for is_warm in (False, True))
+    )
+    assert cold["machines"] > 4000
+    assert "machines" not in warm
+    assert warm["interruptions"] == pytest.approx(cold["interruptions"], rel=0.01)
+    assert warm["interruptions"] > 4000
 
 
 def test_a_setup_that_was_made_on_such_machines_is_there_while_these_are_warm():

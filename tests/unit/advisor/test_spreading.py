@@ -23,6 +23,7 @@ AWS = Room("aws", 8, 30.0, 0.1)
         ([HOSTS, AWS], CHEAPEST, {"deadline_s": 100.0}, {"hosts": 2, "aws": 4}),
         ([HOSTS, AWS], FASTEST, {"budget_usd": 0.45}, {"hosts": 2, "aws": 4}),
         ([HOSTS, AWS], FASTEST, {"budget_usd": 0.05}, {"hosts": 2}),
+        ([HOSTS, replace(AWS, end_usd=0.1)], FASTEST, {"budget_usd": 0.45}, {"hosts": 2}),  # kept for its end
         ([HOSTS, AWS], CHEAPEST, {"deadline_s": 1.0}, {"hosts": 2}),  # nothing keeps it
         ([AWS, Room("lab", 8, 90.0, 0.05)], Objective(time=0.001, cost=1.0), {}, {"lab": 6}),
         ([AWS, Room("lab", 8, 90.0, 0.05)], Objective(time=0.1, cost=1.0), {}, {"aws": 6}),

@@ -57,12 +57,14 @@ def test_what_is_there_costs_what_it_was_had_for():
 
 
 def test_what_setup_takes_is_still_to_come_where_no_image_saves_it():
-    def seconds_left(images, paid_from=0.0, **how):
+    def seconds_left(images, paid_from=0.0, contents=None, **how):
         seen = tuple(PhaseSample(300.0, "lab:large", "a") for _ in range(30))
         histories = (PhaseHistory("setup", "a", seen), PhaseHistory("saving", "", seen[:0]))
         phases = {"main": ExperimentPhases("main", histories, images)}
         records = [record(paid_from=paid_from)]
-        (one,) = RecordedClusterCosts("lab", lambda: records, phases=phases).clusters()
+        there = {} if contents is None else {record().id: frozenset(contents)}
+        costs = RecordedClusterCosts("lab", lambda: records, phases=phases, contents=there)
+        (one,) = costs.clusters()
         return float(np.median(replace(one.beside()["main"], **how).left_s(0)))
 
     assert seconds_left({}) == pytest.approx(300, rel=0.05)
@@ -70,7 +72,9 @@ def test_what_setup_takes_is_still_to_come_where_no_image_saves_it():
     assert 0 < seconds_left({}, is_over=True) < 2, "saving is still to come"
     region = record().plan.roles[0].rentals[0].region
     assert seconds_left({("lab", region): "ami-1"}) < 2
-    assert seconds_left({}, paid_from=READY + 500) < 2, "it was made on these machines before"
+    assert seconds_left({}, paid_from=READY + 500) < 2, "it was made on such machines before"
+    assert seconds_left({}, paid_from=READY + 500, contents={"a"}) < 2
+    assert seconds_left({}, paid_from=READY + 500, contents={"b"}) == pytest.approx(300, rel=0.05)
 
 
 def test_nothing_is_ready_before_a_cluster_was_up_and_a_warm_one_is_at_once():

@@ -154,7 +154,7 @@ def test_a_quote_counts_the_setup_unless_an_image_saves_it(
     there, elsewhere = (found().beside("aws", region, "m4.large").before for region in ("r", "elsewhere"))
     assert sum(each.median for _, each in there) < 4
     assert sum(each.median for _, each in elsewhere) == pytest.approx(76, abs=2)
-    warm = found().beside("aws", "elsewhere", "m4.large", is_warm=True).before
+    warm = found().on_warm(None).beside("aws", "elsewhere", "m4.large").before
     assert sum(each.median for _, each in warm) < 4, "machines that an earlier run has kept"
     assert "counts" in found().words(replace(rented, region="elsewhere"))
     baker.kept[-1] = replace(baker.kept[-1], content=content_of([train], path.parent, "blue"))

@@ -62,7 +62,7 @@ class Workload:
         plays: by play of that pruner, the share of each task in the order in which they begin, of at most 32;
             empty where the pruner cannot be played.
         prepared_in: provider and region of images from which machines start with ``setup`` and ``container``.
-        is_warm: its machines are there, an earlier run has kept them.
+        is_warm: its machines are there, an earlier run has kept them. stays: they are kept afterwards.
         adapts: another machine may take the place of one that becomes slow.
         until: what ends its tasks early. target: what is believed of when; None where nothing is known.
     """
@@ -88,6 +88,7 @@ class Workload:
     plays: tuple[tuple[float, ...], ...] = ()
     prepared_in: frozenset[tuple[str, str]] = frozenset()
     is_warm: bool = False
+    stays: bool = False
     adapts: bool = False
     until: Until | None = None
     target: TargetBelief | None = None

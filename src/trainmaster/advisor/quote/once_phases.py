@@ -89,7 +89,8 @@ class OncePhases:
                 saved = each.name in _SAVED and (provider, region) in self.workload.prepared_in
                 stays = not can.rents or (self.workload.is_warm and each.name in _SAVED)
                 mine.append(NOTHING if saved else each.belief(name, stays=stays))
-            mine.append(NOTHING if can.is_here else can.giving_back_s.learnt(self.gave_back_s))
+            goes = not can.is_here and not (can.rents and self.workload.stays)
+            mine.append(can.giving_back_s.learnt(self.gave_back_s) if goes else NOTHING)
             by_kind.append(mine)
         found = []
         names = ("machines", *(each.name for each in self.workload.once), _GIVING_BACK)

@@ -260,6 +260,7 @@ class ExperimentQuote:
         more_measuring: what a minute on one machine would buy; None if next to nothing.
         target: when it is reached; None without one.
         attempt_s: of one attempt at a task, from the start of its members; None if unknown.
+        end_usd: what its run keeps of ``budget.total`` for its end beside its cost, at the highest prices.
     """
 
     name: str
@@ -282,6 +283,7 @@ class ExperimentQuote:
     more_measuring: MoreMeasuring | None = None
     target: QuotedTarget | None = None
     attempt_s: Interval | None = None
+    end_usd: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -367,6 +369,7 @@ class Quote:
         places: all places of a recipe that names several, with what each would take; else empty.
         unknown: what can be said where nothing is known of its jobs, in place of time and cost.
         end_usd: what its run keeps of ``budget.total`` beside its cost, for its end: with less it is ended.
+        warm: experiments that are quoted on machines which an earlier run has kept.
     """
 
     experiments: Mapping[str, ExperimentQuote]
@@ -382,6 +385,7 @@ class Quote:
     places: tuple[PlaceRow, ...] = ()
     unknown: UnknownTime | None = None
     end_usd: float = 0.0
+    warm: tuple[str, ...] = ()
 
     @property
     def is_unknown(self) -> bool:
@@ -417,6 +421,7 @@ class Quote:
             **({"queue": self.queue.as_dict()} if self.queue else {}),
             **({"places": [each.as_dict() for each in self.places]} if self.places else {}),
             **({"unknown": self.unknown.as_dict()} if self.unknown else {}),
+            **({"warm": list(self.warm)} if self.warm else {}),
             "warnings": list(self.notes),
         }
 

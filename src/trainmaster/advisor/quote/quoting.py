@@ -216,7 +216,14 @@ class _Asked:
             more_measuring=bought(timing, one),
             target=_target(timing, one),
             attempt_s=interval(timing.task_s(one)[:, 0]),
+            end_usd=self.end_usd(drawn, row),
         )
+
+    def end_usd(self, drawn: Drawn, row: int) -> float:
+        """What a run keeps of its budget for the end of one drawn candidate, beside its cost."""
+        one = drawn[np.array([row])]
+        needed_usd = float(self.drawing.needed_usd(one.time_s[:, 2], one.candidates)[0])
+        return max(needed_usd - float(one.cost_usd[0, 2]), 0.0)
 
     def _rivals(self, drawn: Drawn, row: int, limits: QuoteLimits | None) -> Candidates:
         """The best of those that were drawn beside one."""
@@ -237,11 +244,8 @@ def _single(asked: _Asked, limits: QuoteLimits, market: Market) -> Quote:
     choice = choose(asked.candidates, asked.drawing, limits)
     if choice.best is None:
         raise _infeasible(asked, choice, limits)
-    drawn = choice.drawn[np.array([choice.best])]
-    needed_usd = float(asked.drawing.needed_usd(drawn.time_s[:, 2], drawn.candidates)[0])
     quote = asked.quote(choice.drawn, choice.best, choice.considered, limits)
-    end_usd = max(needed_usd - float(drawn.cost_usd[0, 2]), 0.0)
-    return _whole({quote.name: quote}, quote.time_s, quote.cost_usd, end_usd, market)
+    return _whole({quote.name: quote}, quote.time_s, quote.cost_usd, quote.end_usd, market)
 
 
 def _several(asked: Sequence[_Asked], limits: QuoteLimits, market: Market) -> Quote:

@@ -26,6 +26,7 @@ class Room:
         nodes: machines that one task fills.
         keeps: its quote keeps the limits with all tasks there.
         usd_per_hour: of the machines that one task fills.
+        end_usd: what is kept of the budget for the end of these, at the highest price, as it was quoted.
     """
 
     place: str
@@ -36,6 +37,7 @@ class Room:
     nodes: int = 1
     keeps: bool = True
     usd_per_hour: float = 0.0
+    end_usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Spread:
     Attributes:
         nodes: machines in each place, those first that are filled first.
         time_s: until all tasks have ended. cost_usd: of all of them.
-        at_once: tasks that run at the same time. usd_per_hour: of all machines.
+        at_once: tasks that run at the same time. usd_per_hour: of all machines. end_usd: see `Room`.
         misses: how many limits it exceeds.
     """
 
@@ -54,6 +56,7 @@ class Spread:
     cost_usd: float
     at_once: int = field(default=0, repr=False)
     usd_per_hour: float = field(default=0.0, repr=False)
+    end_usd: float = field(default=0.0, repr=False)
     misses: int = field(default=0, repr=False)
 
 
@@ -95,7 +98,7 @@ def spread(
     late = {room.place for room in rooms if not room.keeps}
 
     def judged(each: Spread) -> Spread:
-        needed_usd = each.cost_usd + each.usd_per_hour * end_s(each.at_once) / 3600
+        needed_usd = each.cost_usd + max(each.usd_per_hour * end_s(each.at_once) / 3600, each.end_usd)
         misses = (needed_usd > budget_usd) + (each.time_s > deadline_s)
         is_alone = len(each.nodes) == 1 and each.nodes.keys() <= late
         return replace(each, misses=max(misses, int(is_alone)))
@@ -139,7 +142,8 @@ def _played(rooms: Sequence[Room], filled: Mapping[str, int], tasks: int) -> Spr
     counts = [sum(each == number for each, _ in used) * room.nodes for number, room in enumerate(rooms)]
     nodes = {room.place: count for room, count in zip(rooms, counts, strict=True) if count}
     usd_per_hour = sum(rooms[number].usd_per_hour for number, _ in used)
-    return Spread(nodes, end_s, cost_usd, len(used), usd_per_hour)
+    end_usd = sum(rooms[number].end_usd for number, _ in used)
+    return Spread(nodes, end_s, cost_usd, len(used), usd_per_hour, end_usd)
 
 
 def tasks_by_place(rooms: Sequence[Room], tasks: int, machines: Mapping[str, int]) -> dict[str, int]:

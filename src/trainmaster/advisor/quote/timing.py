@@ -196,7 +196,7 @@ class Timing:
         found = {name: each for name, each in once.items() if name not in AFTERWARDS}
         found |= {"first step": start, "steps": work - start - pauses - tail, "pauses": pauses}
         found["end of the tasks"] = tail + overhead
-        found["interruptions"] = self._lost_s(work + overhead, one, wait)
+        found["interruptions"] = self._lost_s(work + overhead, one, self._anew_s(one, wait))
         found |= {name: each for name, each in once.items() if name in AFTERWARDS}
         return {
             name: np.broadcast_to(each, (self.draws, 1))[:, 0] for name, each in found.items() if each.any()
@@ -319,7 +319,19 @@ class Timing:
         once = self.once_s(some[first])
         after = sum((once.pop(name) for name in AFTERWARDS if name in once), np.zeros((1, len(first))))
         wait = sum(once.values(), np.zeros((1, len(first))))
-        return work + self._lost_s(work, some, wait[:, back]) + (wait + after)[:, back]
+        lost = self._lost_s(work, some, self._anew_s(some, wait[:, back]))
+        return work + lost + (wait + after)[:, back]
+
+    def _anew_s(self, some: Candidates, wait: Floats) -> Floats:
+        """(S, m) seconds until a machine in the place of a lost one can work; ``wait``: until the first ones.
+
+        Where these are warm, it has to be waited for all the same.
+        """
+        if not self.workload.is_warm:
+            return wait
+        phases = replace(self.once, workload=replace(self.workload, is_warm=False)).seconds(some, self._world)
+        new: list[Floats] = [each for name, each in phases.items() if name not in AFTERWARDS]
+        return np.asarray(sum(new, np.zeros((1, len(some)))))
 
     def _late(self, some: Candidates) -> Floats:
         """(m,) by how much, relatively, the last of tasks side by side ends after the usual one."""

@@ -171,6 +171,7 @@ def quote_of(found: Mapping[str, Any]) -> Quote:
         tuple(PlaceRow.of(each) for each in found.get("places") or ()),
         UnknownTime.of(found["unknown"]) if found.get("unknown") else None,
         found["total"].get("end_usd", 0.0),
+        tuple(found.get("warm", ())),
         json=found,
     )
 

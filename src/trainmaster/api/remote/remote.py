@@ -91,10 +91,16 @@ class RemoteClient:
         allow_stale: bool = False,
         can_agree: bool = True,
         measure_first: bool = False,
+        keep_s: float = 0.0,
     ) -> Stream[str | ProfileProgress | Quote | RunPlan]:
         from trainmaster.api.remote.asking import asked, plan_of
 
-        options = {"allow_stale": allow_stale, "can_agree": can_agree, "measure_first": measure_first}
+        options = {
+            "allow_stale": allow_stale,
+            "can_agree": can_agree,
+            "measure_first": measure_first,
+            **({"keep_s": keep_s} if keep_s else {}),  # a server of before does not know it
+        }
 
         def read(found: Mapping[str, Any]) -> RunPlan:
             plan = plan_of(found)

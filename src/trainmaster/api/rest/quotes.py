@@ -27,7 +27,8 @@ from trainmaster.api.rest.state import (
     Transfer,
 )
 from trainmaster.dataclass import dataclass
-from trainmaster.service.quotes.quote_requests import PLAN, QUOTE, QuoteAsk
+from trainmaster.service.quotes.quote_ask import QuoteAsk
+from trainmaster.service.quotes.quote_requests import PLAN, QUOTE
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import StoreError
 
@@ -67,6 +68,7 @@ class NewPlan(NewAsk):
 
     can_agree: bool = Field(True, description="somebody is there who can agree to costs")
     measure_first: bool = Field(False, description="measure it and quote, whatever is known")
+    keep_s: float = Field(0.0, ge=0, le=86400, description="as of a run: its estimate knows it")
 
 
 class MeasuringAgreement(Body):

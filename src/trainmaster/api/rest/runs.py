@@ -109,7 +109,7 @@ def request_of(body: NewRun, state: ServerState, caller: Caller) -> RunRequest:
     """
     if body.plan is not None and body.recipe is None and body.code is None and body.provider is None:
         planned = state.quotes.accept(caller, body.plan, body.max_usd)
-        return replace(planned, wait=body.wait, keep_s=body.keep_s)
+        return replace(planned, wait=body.wait, keep_s=body.keep_s or planned.keep_s)
     if body.plan is not None or body.recipe is None:
         raise UsageError(
             "a run needs a recipe or a plan", "A plan has its recipe, code and provider: leave them out."

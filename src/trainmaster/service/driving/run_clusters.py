@@ -27,6 +27,7 @@ from trainmaster.db.leases import is_alive
 from trainmaster.providers.base import BringsSelfDeletion, Provider, ProviderPlace, root_on_nodes
 from trainmaster.providers.capabilities import capabilities_of, get_transport
 from trainmaster.providers.finding import get_provider
+from trainmaster.service.renting.kept_clusters import KeptCluster
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.private_files import write_private
 from trainmaster.spec.states import State
@@ -120,6 +121,7 @@ class RunClusters:
         clusters: the executor of all its clusters.
         site: brings files to nodes and back.
         lease_s: how long machines live when their lease is not renewed.
+        taken: clusters that it has taken over warm, as they were kept, by their ids.
 
     Raises:
         UsageError: the provider cannot be used from here.
@@ -157,7 +159,7 @@ class RunClusters:
         patience = replace(machines_patience(environ, wait_s), elsewhere_s=elsewhere_s, was_asked=was_asked)
         self._earlier_usd = (0.0, 0.0)
         loops: dict[str, list[ClusterLoop]] = {}
-        self._taken: set[str] = set()
+        self.taken: dict[str, KeptCluster] = {}
         self._unmarked: set[str] = set()
         for record in self._records():
             content = self._baking.wanted(record.plan)
@@ -166,7 +168,7 @@ class RunClusters:
             loop = ClusterLoop(
                 record, renter.provider, renter.provisioner, self._write, patience, content=content
             )
-            if record.id in self._taken:
+            if record.id in self.taken:
                 loop.recall()
             for name in record.plan.experiments:
                 loops.setdefault(name, []).append(loop)
@@ -205,7 +207,7 @@ class RunClusters:
             return
         # The provider need not be asked for anything yet; and machines that are there must be looked after at
         # once, though their provider may not answer, or refuse credentials that have expired.
-        if self._taken or any(record.rented for record in self.executor.records()):
+        if self.taken or any(record.rented for record in self.executor.records()):
             self._reaping = threading.Timer(_REAP_LATER_S, self._reap_later, [identity])
             self._reaping.daemon = True
             self._reaping.start()
@@ -294,7 +296,8 @@ class RunClusters:
             if not self._database.take_kept_cluster(self._lease, taken.as_row(), now, kept.idle_usd(now)):
                 continue  # somebody else was quicker, or it is too late
             self._tell(f"{planned.plan.name}: {kept.id} is still warm and used again")
-            self._taken.add(taken.id)
+            run = next(row["run_id"] for row in rows if row["id"] == kept.id)
+            self.taken[taken.id] = KeptCluster(kept, run)
             return taken
         return None
 

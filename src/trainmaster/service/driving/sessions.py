@@ -211,7 +211,7 @@ def resume(
             raise _not_over(run)
         recipe = with_total(recipe, total_usd)
     if row["state"] == State.DONE and recipe.budget is not None and recipe.budget.total_usd is not None:
-        _check_left(opened.database, run, recipe)
+        _check_left(opened, run, recipe)
     environ = opened.replicas.with_secrets(row, environ)
     try:
         notes = opened.check(recipe, environ)
@@ -343,7 +343,7 @@ def _not_over(run: str) -> UsageError:
     )
 
 
-def _check_left(database: Database, run: str, recipe: Recipe) -> None:
+def _check_left(opened: OpenHome, run: str, recipe: Recipe) -> None:
     """Refuse to go on with a run that would end at once, as its ``budget.total`` is used up.
 
     Raises:
@@ -351,7 +351,9 @@ def _check_left(database: Database, run: str, recipe: Recipe) -> None:
     """
     from trainmaster.cluster.record import ClusterRecord, resumed
     from trainmaster.service.renting.cheapest import check_total
+    from trainmaster.service.renting.kept_clusters import warm_clusters
 
+    database = opened.database
     records = [ClusterRecord.of_row(each) for each in database.clusters_of(run)]
     # What only has its gate asked again needs no machines.
     done = Counter[str]()
@@ -360,7 +362,11 @@ def _check_left(database: Database, run: str, recipe: Recipe) -> None:
     rows = database.experiment_rows(run)
     left = {e["name"] for e in rows if e["reason"] not in FINISHED and done[e["name"]] < e["tasks_total"]}
     plans, now = [each.plan for each in resumed(records)], time.time()
-    check_total(recipe, plans, run, sum(each.most_usd(now, now) for each in records), left)
+    spent_usd, warm = (
+        sum(each.most_usd(now, now) for each in records),
+        warm_clusters(opened, plans, opened.team),
+    )
+    check_total(recipe, plans, run, spent_usd, left, warm)
 
 
 def _acquire(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Lease | None:

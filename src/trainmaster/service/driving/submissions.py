@@ -411,7 +411,9 @@ class Submissions:
             raise UsageError(
                 "keep_s: machines that stay warm are in no wallet", "Leave it out: they are given back."
             )
-        plan = planner.plan(recipe, allow_stale=request.allow_stale, can_agree=can_agree)
+        plan = planner.plan(
+            recipe, allow_stale=request.allow_stale, can_agree=can_agree, keep_s=request.keep_s
+        )
         if plan.offer is not None:
             if agreed_usd_per_hour is not None and plan.offer.most_usd_per_hour > agreed_usd_per_hour:
                 raise UsageError(

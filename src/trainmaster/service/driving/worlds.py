@@ -202,7 +202,16 @@ def world_of_machines(
         phases = phases_of(opened.of_team(row["team"]), recipe, environ, code)
         waited = [each for name in named_places(recipe) for each in waited_for(database, name)]
         gave_back_s = {name: database.gave_back_s(name) for name in named_places(recipe)}
-        costs = RecordedClusterCosts(recipe.provider, executor.records, waited, phases, gave_back_s)
+        contents = {name: kept.contents(opened) for name, kept in machines.taken.items()}
+        costs = RecordedClusterCosts(
+            recipe.provider,
+            executor.records,
+            waited,
+            phases,
+            gave_back_s,
+            contents,
+            executor.costs.spent_usd,
+        )
         yield World(
             executor=executor,
             machine=machine,

@@ -134,15 +134,16 @@ def _rented_place(service: OpenHome, recipe: Recipe, environ: Mapping[str, str])
     from trainmaster.service.driving.dialling import check_provider
     from trainmaster.service.quotes.worker_counts import with_fewest
     from trainmaster.service.renting.cheapest import plans_of
+    from trainmaster.service.renting.kept_clusters import warm_clusters
     from trainmaster.service.renting.offer import offer_of
-    from trainmaster.service.renting.provider_check import check_with_provider, requests_of, warm_plans
+    from trainmaster.service.renting.provider_check import check_with_provider, requests_of
 
     check_provider(service.home, recipe.provider, environ)
     probe = with_fewest(recipe)
     plans = plans_of(service, probe, environ)
     check_with_provider(service, plans, environ, service.team)
-    warm = warm_plans(service, plans, service.team)
-    cold = [each for each in plans if each not in warm]
+    warm = warm_clusters(service, plans, service.team)
+    cold = [each for each in plans if each.name not in warm]
     home_place = ProviderPlace(service.home.root, service.home.identity(), environ)
     wait_s: float | None = 0.0
     with closing(get_provider(recipe.provider, home_place)) as provider:

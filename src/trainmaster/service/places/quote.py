@@ -19,7 +19,7 @@ from trainmaster.service.places.place import Ask, Place, asked_place, wait_words
 from trainmaster.service.places.table import PlaceTable
 from trainmaster.service.quotes.job_knowledge import NO_END
 from trainmaster.service.quotes.quote_options import QuoteOptions, TaskShare
-from trainmaster.service.quotes.quote_record import limit_notes, run_end_s
+from trainmaster.service.quotes.quote_record import limit_notes
 from trainmaster.service.quotes.worker_counts import with_fewest
 from trainmaster.service.renting.cheapest import plans_of
 from trainmaster.service.service import Service
@@ -105,7 +105,11 @@ def quote_in_places(
 
 
 def estimate_in_places(
-    service: Service, settled: Recipe, environ: Mapping[str, str], plans: Sequence[ClusterPlan]
+    service: Service,
+    settled: Recipe,
+    environ: Mapping[str, str],
+    plans: Sequence[ClusterPlan],
+    options: QuoteOptions | None = None,
 ) -> dict[str, Any]:
     """The quote by what is known now, or why there is none: what a `RentalOffer` says of it."""
 
@@ -113,7 +117,8 @@ def estimate_in_places(
         return Place(part.provider)
 
     try:
-        made = quote_in_places(settled, PlaceTable(service, settled, environ), begins, plans=plans)
+        seen = PlaceTable(service, settled, environ, options)
+        made = quote_in_places(settled, seen, begins, plans=plans, options=options)
     except TrainmasterError as reason:
         return {"no_quote": one_line(reason)}
     if made.is_unknown:
@@ -185,12 +190,14 @@ def _row(part: _QuotedPart) -> PlaceRow:
 def _together(recipe: Recipe, parts: Sequence[_QuotedPart], rows: tuple[PlaceRow, ...]) -> Quote:
     """One quote of all parts: the critical path, and the sum; each quantile by those of the parts."""
     found, spans = dict[str, "ExperimentQuote"](), dict[str, Interval | None]()
+    warm = list[str]()
     for name in recipe.order():
         own = [part for part in parts if name in part.quote.experiments]
         each = {part.place: part.quote.experiments[name] for part in own}
-        for place, one in each.items():
-            label = f"{name} at {place}" if len(each) > 1 else name
-            found[label] = replace(one, name=label)
+        for part in own:
+            label = f"{name} at {part.place}" if len(each) > 1 else name
+            found[label] = replace(each[part.place], name=label)
+            warm += [label] * (name in part.quote.warm)
         before = [spans[other] for other in recipe.experiments[name].depends_on if other in spans]
         own_s = _latest([one.time_s for one in each.values()])
         spans[name] = _sum([_latest(before), own_s]) if before else own_s
@@ -220,6 +227,7 @@ def _together(recipe: Recipe, parts: Sequence[_QuotedPart], rows: tuple[PlaceRow
         places=rows,
         unknown=_unknown(recipe, [part.quote for part in parts], prices),
         end_usd=end_usd,
+        warm=tuple(warm),
     )
 
 
@@ -227,11 +235,10 @@ def _end_usd(recipe: Recipe, parts: Sequence[_QuotedPart]) -> float:
     """What the run keeps of its budget for its end: of the machines of all places that are there at once."""
     before = ancestors({name: each.depends_on for name, each in recipe.experiments.items()})
     usd, serves = dict[str, float](), dict[str, list[str]]()
-    end_s = run_end_s(recipe)
     for part in parts:
         for name, one in part.quote.experiments.items():
             at = f"{name} {part.place}"
-            usd[at], serves[at] = one.cluster.usd_per_hour * end_s(one.cluster.at_once) / 3600, [name]
+            usd[at], serves[at] = one.end_usd, [name]
     return most_at_once(usd, serves, before)
 
 

@@ -138,7 +138,8 @@ def _room(place: str, quoted: Quote, name: str, part: Recipe, wait_s: float, kee
     nodes, on_node = max(cluster.worker.count // at_once, 1), max(at_once // max(cluster.worker.count, 1), 1)
     task_s = one.time_s.p50 / math.ceil(tasks / at_once) / on_node
     usd, usd_per_hour = one.cost_usd.p50 / tasks, cluster.usd_per_hour / max(cluster.worker.count, 1) * nodes
-    return Room(place, (each.workers or 1) // nodes, task_s, usd, wait_s, nodes, keeps, usd_per_hour)
+    end_usd = one.end_usd / max(cluster.worker.count, 1) * nodes
+    return Room(place, (each.workers or 1) // nodes, task_s, usd, wait_s, nodes, keeps, usd_per_hour, end_usd)
 
 
 def _pick(made: Quote, name: str, place: str) -> str:

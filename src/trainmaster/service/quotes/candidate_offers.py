@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 #: The kernel and sshd of a lab's host do not fit into less, whatever the scale.
 _LAB_MEMORY_BYTES: Final = 512 * 2**20
+_ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,11 @@ def extras_of(environ: Mapping[str, str]) -> Extras:
 
     settings = AwsSettings.from_environment(environ)
     return Extras(settings.disk_bytes, settings.public_addresses)
+
+
+def own_arch() -> str:
+    """This machine's processors as catalogues call them: what was measured here is known to run on such."""
+    return _ARCHES.get(platform.machine().lower(), "")
 
 
 def catalogue_is_own(catalogue: Catalogue) -> bool:

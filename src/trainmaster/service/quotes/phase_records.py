@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -49,25 +49,41 @@ class ExperimentPhases:
         name: of the experiment.
         histories: of its phases, in their order.
         images: ids of images with all that ``setup`` and ``container`` bring, by provider and region.
+        is_warm: its machines are there, an earlier run has kept them.
     """
 
     name: str
     histories: tuple[PhaseHistory, ...]
     images: Mapping[tuple[str, str], str]
+    is_warm: bool = False
 
-    def counted(self, workload: Workload, *, is_warm: bool = False) -> Workload:
-        """The experiment as quotes see it, with that; see `Workload.is_warm`."""
+    def on_warm(self, contents: Collection[str] | None) -> ExperimentPhases:
+        """The same on machines that an earlier run has kept.
+
+        Args:
+            contents: hashes of what is there; None: unknown, so what was seen on such machines is.
+        """
+        if contents is None:
+            return replace(self, is_warm=True)
+        histories = tuple(
+            replace(each, is_there=each.content in contents) if each.name in _IN_IMAGE else each
+            for each in self.histories
+        )
+        return replace(self, histories=histories, is_warm=True)
+
+    def counted(self, workload: Workload) -> Workload:
+        """The experiment as quotes see it, with that."""
         images = frozenset(self.images)
-        return replace(workload, once=self.histories, prepared_in=images, is_warm=is_warm)
+        return replace(workload, once=self.histories, prepared_in=images, is_warm=self.is_warm)
 
-    def beside(self, provider: str, region: str, instance: str, *, is_warm: bool = False) -> Overhead:
-        """What is no training on a machine there, a new one unless it is warm; see `Workload.is_warm`."""
+    def beside(self, provider: str, region: str, instance: str) -> Overhead:
+        """What is no training on a machine there."""
         from trainmaster.advisor.quote.forecast import Overhead
 
         stays, offer = not capabilities_of(provider).rents, measured_name(provider, instance)
         saved = _IN_IMAGE if (provider, region) in self.images else ()
         beliefs = {
-            (each.name, n): each.belief(offer, stays=stays or (is_warm and each.name in _IN_IMAGE))
+            (each.name, n): each.belief(offer, stays=stays or (self.is_warm and each.name in _IN_IMAGE))
             for n, each in enumerate(self.histories)
             if each.name not in saved
         }
@@ -79,7 +95,7 @@ class ExperimentPhases:
         """What of ``setup`` and ``container`` is in a quote; empty if there is nothing to say."""
         can, offer = capabilities_of(rented.provider), measured_name(rented.provider, rented.instance)
         brought = [each for each in self.histories if each.name in _IN_IMAGE]
-        took_s = sum(each.belief(offer, stays=not can.rents).median for each in brought)
+        took_s = sum(each.belief(offer, stays=self.is_warm or not can.rents).median for each in brought)
         if not brought or not took_s:
             return ""
         took = format_duration(took_s)
@@ -217,6 +233,16 @@ def _at_load(
         for (each, _), shift in zip(past, shifts, strict=True)
     )
     return seen, busy
+
+
+def brought_by(service: OpenHome, run: str, experiments: Iterable[str]) -> frozenset[str]:
+    """Hashes of what ``setup`` and ``container`` of a run's experiments have brought to its machines."""
+    with suppress(TrainmasterError):
+        row = service.database.run_row(run)
+        recipe, code = service.replicas.recipe(row), service.replicas.code(row)
+        own = [recipe.experiments[name] for name in experiments if name in recipe.experiments]
+        return frozenset(content_of(own, code))
+    return frozenset()
 
 
 def brought_seconds(database: Database, contents: Iterable[str]) -> float:

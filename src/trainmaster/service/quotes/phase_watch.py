@@ -117,7 +117,7 @@ class PhaseWatch:
         has_moved = False
         for name, experiment in run_state.experiments.items():
             before = self.courses.get(name, PhaseProgress())
-            phase = self._sight(run_state, experiment, progress).phase
+            phase = self._sight(run_state, experiment, progress, now).phase
             if not phase:
                 self._waited[name] = self._elapsed(now)
             if phase != before.now:
@@ -143,6 +143,7 @@ class PhaseWatch:
         run_state: RunState,
         experiment: ExperimentState,
         progress: Mapping[tuple[str, int], TaskProgress],
+        now: float,
     ) -> ObservedExperiment:
         name, tasks = experiment.name, list(experiment.live.values())
         found = [progress[task.key] for task in tasks if task.key in progress]
@@ -162,7 +163,7 @@ class PhaseWatch:
             # No step tells when one that shows none is where it was: it is as soon as it runs.
             is_again=not has_ended
             and not (is_stepless and any(task.state is State.RUNNING for task in tasks))
-            and begins_again(tasks, progress),
+            and begins_again(tasks, progress, now),
             is_saving=is_saving(experiment),
             is_over=experiment.state is State.DONE,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +43,8 @@ class QuoteOptions:
         measures: False: what is known at once; nothing is measured.
         p: of Scala-Opt. usd_per_hour: of all machines. Both instead of the recipe's.
         shares: of experiments that are quoted in one of several places, by name.
+        warm: experiments whose machines an earlier run has kept, with hashes of what it has brought there.
+        keeps: machines that are rented stay warm afterwards.
     """
 
     policy: str = ""
@@ -60,6 +62,8 @@ class QuoteOptions:
     latency_ms: float | None = None
     measures: bool = True
     shares: Mapping[str, TaskShare] = field(default_factory=dict)
+    warm: Mapping[str, Collection[str]] = field(default_factory=dict)
+    keeps: bool = False
 
     def for_recipe(self, recipe: Recipe) -> QuoteOptions:
         """With what the recipe says where nothing is said here.

@@ -178,18 +178,20 @@ def run_end_s(recipe: Recipe, most_bytes: float = 0.0) -> Callable[[int], float]
     return lambda tasks: end_reserve_s([grace_s], most_bytes, math.ceil(tasks / THREADS))
 
 
-def cap_words(recipe: Recipe, cost_usd: Interval, usd_per_hour: float) -> str:
+def cap_words(recipe: Recipe, cost_usd: Interval, usd_per_hour: float, most_usd_per_hour: float) -> str:
     """What the cap of a run does to what is quoted for it; empty if it is kept.
 
     Args:
         recipe: of the run.
         cost_usd: that is quoted.
         usd_per_hour: of the machines that are there.
+        most_usd_per_hour: the same at the highest price, which the cap counts.
     """
     cap_usd = recipe.budget.total_usd if recipe.budget else None
     if cap_usd is None:
         return ""
-    end_usd = usd_per_hour * run_end_s(recipe)(1) / 3600
+    rise = most_usd_per_hour / usd_per_hour if usd_per_hour else 1.0
+    end_usd = (rise - 1) * cost_usd.p95 + most_usd_per_hour * run_end_s(recipe)(1) / 3600
     if cost_usd.p95 + end_usd <= cap_usd:
         return ""
     will = "will" if cost_usd.p50 + end_usd > cap_usd else "may"

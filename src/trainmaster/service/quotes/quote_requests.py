@@ -10,24 +10,21 @@ import json
 import logging
 import re
 import secrets
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.dataclass import dataclass
 from trainmaster.db import quote_requests as rows
 from trainmaster.db.rows import columns
 from trainmaster.service.driving.submissions import RunRequest, Submissions
 from trainmaster.service.listeners import Listeners
 from trainmaster.service.offer_list import check_named
 from trainmaster.service.quotes.measuring_runs import MeasuringRun, measuring_runs, types_to_measure
-from trainmaster.service.quotes.quote_options import QuoteOptions
+from trainmaster.service.quotes.quote_ask import QuoteAsk
 from trainmaster.service.server_loops import Turns, is_passing
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import Caller, Maker
@@ -77,71 +74,6 @@ _log = logging.getLogger(__name__)
 
 class TooManyError(RunError):
     """A team has as many under way as it may (HTTP 429)."""
-
-
-@dataclass(frozen=True, slots=True)
-class QuoteAsk:
-    """What is asked, in the words of `RunRequest`, `QuoteOptions` and `ClientProtocol.plan_run`.
-
-    Attributes:
-        recipe: its YAML. code, provider: as for a run.
-        policy, catalogue, parameter_server, worker_types, max_workers, usd_per_hour, p, fresh: of a quote.
-        latency_ms: of a quote: between machines, one way.
-        measure: of a quote: False: what is known at once.
-        bandwidth, measurements: of a quote: the text of such a file.
-        allow_stale: old prices will do.
-        can_agree, measure_first: of a plan.
-    """
-
-    recipe: str
-    code: str | None = None
-    provider: str | None = None
-    policy: str = ""
-    catalogue: str | None = None
-    parameter_server: str | None = None
-    max_workers: int | None = None
-    fresh: bool = False
-    bandwidth: str | None = None
-    measurements: str | None = None
-    allow_stale: bool = False
-    can_agree: bool = True
-    measure_first: bool = False
-    measure: bool = True
-    worker_types: str | None = None
-    usd_per_hour: float | None = None
-    p: float | None = None
-    latency_ms: float | None = None
-
-    @property
-    def run_request(self) -> RunRequest:
-        """What of it is the same for a run."""
-        return RunRequest(self.recipe, self.code, self.provider)
-
-    @contextmanager
-    def options(self) -> Iterator[QuoteOptions]:
-        """Those of `Quoter`, with files where it wants files."""
-        with tempfile.TemporaryDirectory(prefix="trainmaster-quote-") as directory:
-            paths: dict[str, Path | None] = {}
-            for name in ("bandwidth", "measurements"):
-                text = getattr(self, name)
-                paths[name] = None if text is None else Path(directory) / f"{name}.csv"
-                if text is not None:
-                    (Path(directory) / f"{name}.csv").write_text(text, encoding="utf-8")
-            yield QuoteOptions(
-                self.policy,
-                self.catalogue,
-                paths["bandwidth"],
-                self.parameter_server,
-                self.max_workers,
-                self.fresh,
-                self.allow_stale,
-                measurements=paths["measurements"],
-                worker_types=self.worker_types,
-                usd_per_hour=self.usd_per_hour,
-                p=self.p,
-                latency_ms=self.latency_ms,
-                measures=self.measure,
-            )
 
 
 class _LostError(BaseException):
@@ -280,6 +212,7 @@ class QuoteRequests:
             max_usd=max_usd,
             agreed_usd_per_hour=answer["most_usd_per_hour"],
             allow_stale=ask.allow_stale,
+            keep_s=ask.keep_s,
         )
 
     def measuring_runs(self, caller: Caller, name: str) -> list[MeasuringRun]:
@@ -530,6 +463,7 @@ class QuoteRequests:
             allow_stale=ask.allow_stale,
             can_agree=ask.can_agree,
             measure_first=ask.measure_first,
+            keep_s=ask.keep_s,
         )
         found: dict[str, Any] = {
             "id": row["id"] if plan.is_settled else "",

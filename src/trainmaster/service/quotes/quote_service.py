@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import platform
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -20,13 +19,12 @@ from trainmaster.executors.capacity import detect_capacity
 from trainmaster.providers import STALE_DAYS, Catalogue, NodeRequest, Offer, ProviderPlace
 from trainmaster.providers.base import Queue, RanksJobs
 from trainmaster.providers.capabilities import capabilities_of, measured_name
-from trainmaster.providers.offer import Extras
 from trainmaster.service.apps.rented_notebook import is_notebook
 from trainmaster.service.quotes.candidate_offers import (
     CandidateOffers,
     candidate_offers_of,
     catalogue_is_own,
-    measured_for,
+    own_arch,
 )
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.job_knowledge import (
@@ -40,11 +38,12 @@ from trainmaster.service.quotes.job_knowledge import (
 )
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.quotes.other_jobs import other_jobs_s, others_words
-from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
-from trainmaster.service.quotes.phase_records import phases_of, waited_for
+from trainmaster.service.quotes.phase_records import ExperimentPhases, phases_of, waited_for
+from trainmaster.service.quotes.policy_quotes import by_policy
 from trainmaster.service.quotes.prices import Prices
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
 from trainmaster.service.quotes.quote_record import limit_notes, run_end_s
+from trainmaster.service.quotes.warm_machines import Quoting, WarmMachines
 from trainmaster.service.quotes.worker_counts import allowed_workers, quoted_workload, with_workers
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec import Experiment, Recipe
@@ -57,8 +56,6 @@ if TYPE_CHECKING:
     from trainmaster.control.measure.profile_progress import ProfileProgress
     from trainmaster.service.service import Service
 
-#: This machine's processors as catalogues call them: what was measured here is known to run on such.
-_ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
 #: Those that are still going are among them.
 _LATEST_RUNS: Final = 100
 
@@ -129,7 +126,8 @@ class Quoter:
         options = options.for_recipe(recipe)
         catalogue = self._catalogue(recipe, environ, options)
         if options.policy != "quote":
-            return self._by_policy(recipe, catalogue, options)
+            made = by_policy(self._service, recipe, catalogue, options, self._candidate_offers)
+            return replace(made, notes=(*made.notes, *self._stale(catalogue, options)))
         if all(each.serve is not None for each in recipe.experiments.values()):
             raise UsageError(
                 f"{recipe.name} is a service: it has no end, so there is no time and no cost to quote",
@@ -140,7 +138,7 @@ class Quoter:
         costs = self._candidate_offers is not None and self._candidate_offers.costs
         found, missing = self._jobs.gather(recipe, environ, builder, options, costs=costs)
         if found:
-            made = self.put_together(recipe, catalogue, options, found, missing, environ)
+            made = self._known(recipe, catalogue, options, found, missing, environ)
         elif options.only is not None:
             name, why = next(iter(missing.items()))
             raise UsageError(
@@ -148,8 +146,43 @@ class Quoter:
                 "Run the recipe once: a run is a measurement.",
             )
         else:
-            made = self._of_unknown(recipe, catalogue, options, missing, environ)
+            made = self._unknown(recipe, catalogue, options, missing, environ)
         return replace(made, to_measure=self._to_measure(recipe, catalogue, options, missing, made))
+
+    def _known(
+        self,
+        recipe: Recipe,
+        catalogue: Catalogue,
+        options: QuoteOptions,
+        known: Mapping[str, Knowledge],
+        missing: Mapping[str, str],
+        environ: Mapping[str, str],
+    ) -> Quote:
+        def quoting(recipe: Recipe, options: QuoteOptions) -> Quote:
+            return self.put_together(recipe, catalogue, options, known, missing, environ)
+
+        return self._on_warm(recipe, options, environ, quoting)
+
+    def _unknown(
+        self,
+        recipe: Recipe,
+        catalogue: Catalogue,
+        options: QuoteOptions,
+        missing: Mapping[str, str],
+        environ: Mapping[str, str],
+    ) -> Quote:
+        def quoting(recipe: Recipe, options: QuoteOptions) -> Quote:
+            return self._of_unknown(recipe, catalogue, options, missing, environ)
+
+        return self._on_warm(recipe, options, environ, quoting)
+
+    def _on_warm(
+        self, recipe: Recipe, options: QuoteOptions, environ: Mapping[str, str], quoting: Quoting
+    ) -> Quote:
+        if (offers := self._candidate_offers) is None:
+            return quoting(recipe, options)
+        machines = WarmMachines(self._service, offers, lambda settled: self.memory(settled, environ))
+        return machines.quote(recipe, options, quoting)
 
     def _of_unknown(
         self,
@@ -158,7 +191,6 @@ class Quoter:
         options: QuoteOptions,
         missing: Mapping[str, str],
         environ: Mapping[str, str],
-        warm: Collection[str] = (),
     ) -> Quote:
         """When it starts on the cheapest machines that can do it."""
         from trainmaster.advisor.market.phases import NOTHING, machines_belief
@@ -166,7 +198,7 @@ class Quoter:
 
         market, clusters, before = self._market(recipe, catalogue, options), {}, {}
         load = HomeLoad.now().of(offer.provider for offer in catalogue)
-        phases = phases_of(self._service, recipe, environ, load=load)
+        phases = self._phases(recipe, environ, load, options)
         for name in (name for name in missing if recipe.experiments[name].serve is None):
             experiment = recipe.experiments[name]
             workload, workers = quoted_workload(recipe, experiment, options), allowed_workers(experiment)[0]
@@ -185,17 +217,16 @@ class Quoter:
                 best.vcpus,
                 count,
             )
-            is_warm = name in warm
             before[name] = [
-                ("machines", NOTHING if is_warm else wait),
-                *phases[name].beside(place, best.region, instance, is_warm=is_warm).before,
+                ("machines", NOTHING if name in options.warm else wait),
+                *phases[name].beside(place, best.region, instance).before,
             ]
         past_s = other_jobs_s(self._service.database, self._service.team)
         others = (f"{others_words(past_s)}: that says nothing of this one",) if past_s else ()
         notes = (*others, *self._stale(catalogue, options))
         made = quote_of_unknown(recipe, clusters, before, missing, notes)
         as_of = catalogue.as_of.isoformat() if catalogue.as_of else ""
-        queue = None if {*clusters} <= {*warm} else self._queue(recipe, made, market, environ)
+        queue = None if {*clusters} <= {*options.warm} else self._queue(recipe, made, market, environ)
         unknown = made.unknown and replace(made.unknown, queue=queue.words if queue else "")
         return replace(made, catalogue=catalogue.name, as_of=as_of, queue=queue, unknown=unknown)
 
@@ -242,7 +273,7 @@ class Quoter:
         return wanted
 
     def estimate(
-        self, recipe: Recipe, environ: Mapping[str, str], warm: Collection[str] = ()
+        self, recipe: Recipe, environ: Mapping[str, str], options: QuoteOptions | None = None
     ) -> tuple[Quote | None, str]:
         """A quote from what earlier runs and measurements showed, at once; or why there is none.
 
@@ -251,12 +282,12 @@ class Quoter:
         Args:
             recipe: of any provider.
             environ: of the caller.
-            warm: experiments whose machines are there, as an earlier run has kept them.
+            options: what is known of the machines; see `QuoteOptions`.
 
         Raises:
             NoFeasibleQuote: no cluster keeps the limits.
         """
-        options = QuoteOptions()
+        options = options or QuoteOptions()
         catalogue = self._catalogue(recipe, environ, options)
         builder = self._builder(recipe, catalogue)
         known = self._jobs.known(recipe, recipe.experiments, builder)
@@ -275,9 +306,9 @@ class Quoter:
             if is_notebook(recipe):
                 why = OF_A_PERSON
             with suppress(UsageError):  # then it has no machine, which planning tells better
-                return self._of_unknown(recipe, catalogue, options, missing, environ, warm), why
+                return self._unknown(recipe, catalogue, options, missing, environ), why
             return None, why
-        return self.put_together(recipe, catalogue, options, known, missing, environ, warm), ""
+        return self._known(recipe, catalogue, options, known, missing, environ), ""
 
     def memory(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, Memory]:
         """What a process of each experiment was measured to need, where the very same has been measured.
@@ -343,7 +374,6 @@ class Quoter:
         known: Mapping[str, Knowledge],
         missing: Mapping[str, str],
         environ: Mapping[str, str],
-        warm: Collection[str] = (),
     ) -> Quote:
         """The quote of what is known."""
         from trainmaster.advisor.quote.choosing import QuoteLimits
@@ -351,11 +381,9 @@ class Quoter:
 
         subjects = [self._subject(recipe, name, found, options) for name, found in known.items()]
         load = HomeLoad.now().of(offer.provider for offer in catalogue)
-        phases = phases_of(self._service, recipe, environ, load=load)
-        counted = {n: each.counted for n, each in phases.items()}
+        phases = self._phases(recipe, environ, load, options)
         subjects = [
-            replace(s, workload=counted[n := s.workload.name](s.workload, is_warm=n in warm))
-            for s in subjects
+            replace(each, workload=phases[each.workload.name].counted(each.workload)) for each in subjects
         ]
         budget = recipe.budget
         limits = QuoteLimits(
@@ -370,7 +398,9 @@ class Quoter:
         )
         market = self._market(recipe, catalogue, options)
         quote = make_quote(subjects, market, limits, recipe.seed)
-        queue = None if {*quote.experiments} <= {*warm} else self._queue(recipe, quote, market, environ)
+        queue = None
+        if not {*quote.experiments} <= {*options.warm}:
+            queue = self._queue(recipe, quote, market, environ)
         notes = [
             *([f"waits before that {queue.words}; neither time nor cost have it"] if queue else []),
             *limit_notes(recipe, quote.time_s, quote.cost_usd, quote.end_usd, quote.experiments),
@@ -416,6 +446,13 @@ class Quoter:
 
     # --- parts -----------------------------------------------------------------------------------
 
+    def _phases(
+        self, recipe: Recipe, environ: Mapping[str, str], load: HomeLoad, options: QuoteOptions
+    ) -> dict[str, ExperimentPhases]:
+        """What is no training, on the machines that it would have."""
+        found = phases_of(self._service, recipe, environ, load=load)
+        return {n: one.on_warm(options.warm[n]) if n in options.warm else one for n, one in found.items()}
+
     def _builder(self, recipe: Recipe, catalogue: Catalogue) -> KnowledgeBuilder:
         shares = self._candidate_offers.shares if self._candidate_offers else None
         return KnowledgeBuilder(catalogue, shares, recipe.seed)
@@ -440,7 +477,7 @@ class Quoter:
         slots = None
         if own:
             slots = max([detect_capacity().cores, *(slots_of(e) for e in recipe.experiments.values())])
-        arch = _ARCHES.get(platform.machine().lower(), "")
+        arch = own_arch()
         local_store = self._service.home.store_url.startswith("file:")
         candidate_offers = self._candidate_offers if options.catalogue is None else None
         database = self._service.database
@@ -476,44 +513,6 @@ class Quoter:
         if self._candidate_offers is None:
             self._candidate_offers = candidate_offers_of(recipe, self._service.home, environ, today)
         return self._candidate_offers.catalogue
-
-    def _by_policy(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Quote:
-        from trainmaster.advisor.papers.policies import HEADROOM
-        from trainmaster.advisor.papers.policy_quote import PolicyInput, policy_quote, read_bandwidth
-
-        offers = self._candidate_offers if options.catalogue is None else None
-        if offers and offers.shares:  # traffic was measured between cards that carry less than is published
-            cards = replace(offers.shares, cpu=1.0, memory=1.0, runtime_cores=0.0)
-            catalogue = catalogue.with_offers(map(cards.of, catalogue))
-        given = PolicyInput(
-            catalogue=catalogue,
-            bandwidth_mbps=read_bandwidth(options.bandwidth) if options.bandwidth else {},
-            servers=types_in(options.parameter_server),
-            workers=types_in(options.worker_types),
-            max_workers=options.max_workers,
-            usd_per_hour=options.usd_per_hour,
-            p=HEADROOM if options.p is None else options.p,
-            extras=offers.extras if offers else Extras(),
-            arch=_ARCHES.get(platform.machine().lower(), "") if offers else "",
-            provider=recipe.provider,
-            usd=recipe.budget.total_usd if recipe.budget else None,
-            # The paper's own weights, 1 and 0, unless the recipe has its own.
-            time_weight=recipe.objective.time or 1.0,
-            cost_weight=recipe.objective.cost if recipe.objective.time else 0.0,
-        )
-        workloads = [quoted_workload(recipe, e, options) for e in recipe.experiments.values()]
-        history = {}
-        if options.policy == "lookup" and options.measurements is not None:
-            own = OwnPoints.read(options.measurements, recipe, with_shipped(catalogue), may_fail=True)
-            history = dict(own.measurements)
-        elif options.policy == "lookup" or options.policy.startswith("scala-opt"):
-            # without the code Scala-Opt has what a file says
-            with suppress(UsageError) if options.policy != "lookup" else nullcontext():
-                load = HomeLoad.now().of(offer.provider for offer in catalogue)
-                known = self._service.measurements(recipe, load)
-                history = {name: measured_for(each.same, catalogue) for name, each in known.items()}
-        made = policy_quote(options.policy, workloads, given, history)
-        return replace(made, notes=(*made.notes, *self._stale(catalogue, options)))
 
     def _stale(self, catalogue: Catalogue, options: QuoteOptions) -> list[str]:
         today = datetime.now(UTC).date()

@@ -199,7 +199,7 @@ class QuoteTracker:
         self._measure(run_state, progress, now)
         lines += self._unknown(run_state, now)
         lines += self._warn(run_state, progress, now)
-        upset = is_upset(run_state, progress)
+        upset = is_upset(run_state, progress, now, self._lengthless | self._endless)
         begun_at = min((task.started_at or now for task in run_state.live_tasks()), default=now)
         look_s = _LOOK_SOON_S if now - begun_at < _YOUNG_S else _LOOK_EVERY_S
         self._next_at = now + (look_s if upset else self._pause_s(look_s))
@@ -588,7 +588,9 @@ class QuoteTracker:
         if self._database.was_cancelled(self._run):
             then = "the run was ended by hand before, so it is not judged"
         clusters = () if self._costs is None else self._costs.clusters()
-        then += cap_words(self._recipe, found.cost_usd, sum(c.usd_per_hour for c in clusters if c.is_there))
+        there = [each for each in clusters if each.is_there]
+        usd_per_hour, most = sum(c.usd_per_hour for c in there), sum(c.most_usd_per_hour for c in there)
+        then += cap_words(self._recipe, found.cost_usd, usd_per_hour, most)
         return [Note(f"quote: {words}; {then}{score}", topic=QUOTE_BOUND)]
 
 

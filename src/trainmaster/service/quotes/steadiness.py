@@ -81,14 +81,32 @@ def are_steady(places: Collection[Sequence[Trained]]) -> bool:
     )
 
 
-def is_upset(run_state: RunState, progress: Progresses) -> bool:
-    """Whether something has to begin again, and does not train steadily yet: a machine was lost, say."""
-    return any(_begins_again(task, progress) for task in run_state.live_tasks())
+def is_upset(run_state: RunState, progress: Progresses, now: float, stepless: Collection[str]) -> bool:
+    """Whether something has to begin again, and does not train steadily yet: a machine was lost, say.
+
+    A task that only waits for its turn beside others of its sweep upsets nothing.
+
+    Args:
+        run_state: of the run.
+        progress: of its tasks.
+        now: Unix seconds.
+        stepless: experiments that need not show steps: they are where they were as soon as one of them runs.
+    """
+    for name, experiment in run_state.experiments.items():
+        tasks = experiment.live.values()
+        running = [task for task in tasks if task.state is State.RUNNING]
+        if name in stepless and running:
+            continue
+        goes_on = any(not _begins_again(task, progress, now) for task in running)
+        under_way = [task for task in tasks if not (goes_on and task.state is State.WAITING)]
+        if any(_begins_again(task, progress, now) for task in under_way):
+            return True
+    return False
 
 
-def begins_again(tasks: Sequence[Task], progress: Progresses) -> bool:
+def begins_again(tasks: Sequence[Task], progress: Progresses, now: float) -> bool:
     """Whether all that is under way of an experiment has to begin again."""
-    return bool(tasks) and all(_begins_again(task, progress) for task in tasks)
+    return bool(tasks) and all(_begins_again(task, progress, now) for task in tasks)
 
 
 def is_saving(experiment: ExperimentState) -> bool:
@@ -163,14 +181,15 @@ def share_done(found: TaskProgress) -> float | None:
     return None if seen is None or not found.total_steps else max(seen, 0.0) / found.total_steps
 
 
-def _begins_again(task: Task, progress: Progresses) -> bool:
+def _begins_again(task: Task, progress: Progresses, now: float) -> bool:
     if task.state is State.RECOVERING:
         return True
     if task.attempt < 2:  # the first one begins as it was quoted
         return False
     if task.state is State.RUNNING:
-        found = progress.get(task.key)
-        return found is None or found.trace is None or found.trace.steady() is None
+        found, since = progress.get(task.key), now if task.started_at is None else task.started_at
+        shows_none = found is None or found.trace is None or found.trace.steady() is None
+        return shows_none and now - since < SHOWN_AFTER_S
     return task.state in _BEGUN_AGAIN
 
 

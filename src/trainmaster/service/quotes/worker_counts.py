@@ -13,7 +13,7 @@ from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.objective import Objective
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.quote.quote import Quote
+    from trainmaster.advisor.quote.quote import Quote, Rented
     from trainmaster.service.quotes.quote_options import QuoteOptions
 
 #: How much the share of a sweep that a pruner lets train differs from what is expected (log): early values do
@@ -83,6 +83,7 @@ def quoted_workload(
         tasks = found.tasks if share.tasks is None else share.tasks
         plays = found.plays if tasks == found.tasks else ()
         found = replace(found, machines=share.machines, tasks=tasks, plays=plays)
+    found = replace(found, stays=options.keeps)
     return found if options.latency_ms is None else replace(found, latency_ms=options.latency_ms)
 
 
@@ -116,20 +117,33 @@ def with_clusters(recipe: Recipe, quote: Quote) -> Recipe:
     """
     experiments = dict(recipe.experiments)
     for name, one in quote.experiments.items():
-        each, worker, server = experiments[name], one.cluster.worker, one.cluster.server
-        region = worker.region or each.hardware.region
-        changes = {"instance": (worker.instance,), "spot": worker.spot, "region": region}
-        distributed = each.distributed
-        if distributed is not None:
-            roles = {role: hardware for role, hardware in distributed.hardware.items() if role != "ps"}
-            if server is not None:
-                own = distributed.hardware.get("ps") or Hardware()
-                roles["ps"] = own.model_copy(update={"instance": (server.instance,), "spot": server.spot})
-            sized = distributed.sized(one.cluster.workers, distributed.parameter_servers)
-            distributed = sized.model_copy(update={"hardware": roles})
-        hardware = each.hardware.model_copy(update=changes)
-        experiments[name] = each.model_copy(update={"hardware": hardware, "distributed": distributed})
+        each, cluster = experiments[name], one.cluster
+        if (shaped := each.distributed) is not None:
+            sized = shaped.sized(cluster.workers, shaped.parameter_servers)
+            each = each.model_copy(update={"distributed": sized})
+        experiments[name] = on_machines(each, cluster.worker, cluster.server)
     return recipe.model_copy(update={"experiments": experiments, "objective": Objective()})
+
+
+def on_machines(experiment: Experiment, worker: Rented, server: Rented | None) -> Experiment:
+    """The experiment that can only take machines of these kinds.
+
+    Args:
+        experiment: any.
+        worker: of its workers.
+        server: of parameter servers that have machines of their own.
+    """
+    region = worker.region or experiment.hardware.region
+    changes = {"instance": (worker.instance,), "spot": worker.spot, "region": region}
+    distributed = experiment.distributed
+    if distributed is not None:
+        roles = {role: hardware for role, hardware in distributed.hardware.items() if role != "ps"}
+        if server is not None:
+            own = distributed.hardware.get("ps") or Hardware()
+            roles["ps"] = own.model_copy(update={"instance": (server.instance,), "spot": server.spot})
+        distributed = distributed.model_copy(update={"hardware": roles})
+    hardware = experiment.hardware.model_copy(update=changes)
+    return experiment.model_copy(update={"hardware": hardware, "distributed": distributed})
 
 
 def with_fewest(recipe: Recipe) -> Recipe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -15,18 +14,16 @@ from trainmaster.control.decide.budget import BOOTING_S, end_reserve_s
 from trainmaster.providers import StalePrices
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.open_home import OpenHome
-from trainmaster.service.quotes.candidate_offers import CandidateOffers, candidate_offers_of
+from trainmaster.service.quotes.candidate_offers import CandidateOffers, candidate_offers_of, own_arch
 from trainmaster.service.quotes.prices import CATALOGUE
 from trainmaster.service.quotes.worker_counts import with_fewest
+from trainmaster.service.renting.kept_clusters import KeptCluster, warm_clusters
 from trainmaster.service.renting.offer import RentalOffer, offer_of
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.objective import Objective
 from trainmaster.spec.parts import parted
 from trainmaster.spec.units import dollars, enough_dollars
-
-#: This machine's processors as catalogues call them.
-_ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
 
 _ONE_PLACE: Final = "it is chosen by only for runs in one place; these machines are the cheapest of each"
 
@@ -59,7 +56,7 @@ def offer_of_parts(
         plans += _named_apart(found, {plan.name for plan in plans}, recipe.experiments)
         placed, notes = pinned(placed, found), notes + offers.notes
     every = capped(recipe, plans)
-    check_total(recipe, every)
+    check_total(recipe, every, warm=warm_clusters(service, every, service.team))
     return offer_of(placed, every, notes=notes)
 
 
@@ -132,6 +129,7 @@ def check_total(
     resumed: str = "",
     spent_usd: float = 0.0,
     left: Container[str] | None = None,
+    warm: Mapping[str, KeptCluster] | None = None,
 ) -> None:
     """Refuse a cap that is used up by beginning and ending, unless that may be on what costs less.
 
@@ -141,15 +139,18 @@ def check_total(
         resumed: id of a run that is to go on.
         spent_usd: by that, at most.
         left: experiments that are not over; None: all.
+        warm: what is there already, by the plans' names: that neither boots nor costs more than it does.
 
     Raises:
         UsageError: naming the least that would do.
     """
     total = recipe.budget.total_usd if recipe.budget else None
-    reserved_s = BOOTING_S + end_reserve_s(each.grace_s for each in recipe.experiments.values())
+    ending_s = end_reserve_s(each.grace_s for each in recipe.experiments.values())
     bills = dict[str, float]()
     for plan in plans:
+        kept, reserved_s = (warm or {}).get(plan.name), BOOTING_S + ending_s
         usd = sum(role.count * role.rentals[0].at_most.billed_usd(reserved_s) for role in plan.roles)
+        usd = usd if kept is None else kept.billed_usd(ending_s)
         names = [name for name in plan.experiments if left is None or name in left]
         bills |= {name: min(usd, bills.get(name, usd)) for name in names}
     least = max(bills.values(), default=0.0)
@@ -169,4 +170,4 @@ def check_total(
 
 def available_of(candidate_offers: CandidateOffers) -> AvailableOffers:
     """Those for this machine's kind of processors."""
-    return candidate_offers.available(_ARCHES.get(platform.machine().lower(), ""))
+    return candidate_offers.available(own_arch())

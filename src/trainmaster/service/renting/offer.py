@@ -30,6 +30,7 @@ class RentalOffer:
         quote: what is to be expected; None where nothing is known. no_quote: why.
         unknown: then, when it starts: it is told, and neither chooses nor promises anything.
         notes: what was decided for the user, and wishes that mean nothing.
+        keep_s: how long machines stay warm afterwards.
     """
 
     recipe: Recipe
@@ -40,6 +41,7 @@ class RentalOffer:
     no_quote: str = ""
     unknown: UnknownTime | None = None
     notes: tuple[str, ...] = ()
+    keep_s: float = 0.0
 
     @property
     def costs(self) -> bool:
@@ -82,15 +84,16 @@ class RentalOffer:
             found.append(
                 f"if a model cannot be saved, machines wait for it for at most {dollars(usd)} (budget.saving)"
             )
-        if self.quote is not None and self.quote.time_s is not None and self.quote.cost_usd is not None:
+        if self.costs and self.keep_s:
+            most = sum(dearest_usd_per_hour(plan) for plan in self.plans) * self.keep_s / 3600
+            is_capped = self.recipe.budget is not None and self.recipe.budget.total_usd is not None
+            kept = f"afterwards machines are kept warm for {format_duration(self.keep_s)}"
             found.append(
-                f"estimate: {told_in_full(self.quote.time_s, self.quote.cost_usd)}, "
-                + (
-                    "on machines that are still warm"
-                    if _is_warm(self.quote)
-                    else "with the wait for the machines"
-                )
+                f"{kept}, which costs up to {dollars(most)} more{', within budget.total' * is_capped}"
             )
+        if self.quote is not None and self.quote.time_s is not None and self.quote.cost_usd is not None:
+            took = told_in_full(self.quote.time_s, self.quote.cost_usd)
+            found.append(f"estimate: {took}, {self._with_wait}")
             if self.quote.queue is not None:
                 found.append(f"before that {self.quote.queue.words}, not in the estimate")
             limits = {name: one.bottleneck for name, one in self.quote.experiments.items() if one.bottleneck}
@@ -103,6 +106,14 @@ class RentalOffer:
         elif self.no_quote:
             found.append(f"no estimate: {self.no_quote}")
         return found
+
+    @property
+    def _with_wait(self) -> str:
+        if self.quote is None or not (warm := self.quote.warm):
+            return "with the wait for the machines"
+        if {*self.quote.experiments} <= {*warm}:
+            return "on machines that are still warm"
+        return f"{', '.join(warm)} on machines that are still warm, with the wait for the others"
 
     def _what_prices_hold(self) -> str:
         rentals = [role.rentals[0] for plan in self.plans for role in plan.roles]
@@ -171,9 +182,3 @@ def _line(plan: ClusterPlan) -> str:
     where = f" in {best.region}" if best.region else ""
     price = f" at ${plan.usd_per_hour:.4g} per hour" if plan.usd_per_hour else ""
     return f"{', '.join(plan.experiments)}: {words(plan)}{where}{price}"
-
-
-def _is_warm(quote: Quote) -> bool:
-    """Whether it waits for no machines."""
-    phases = [phase.name for one in quote.experiments.values() for phase in one.phases]
-    return bool(phases) and "machines" not in phases

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from trainmaster.cluster.renting.plan import capped
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
-from trainmaster.cluster.renting.requirements import Pick
 from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.control.checks.preflight import (
     check_all,
@@ -24,6 +23,7 @@ from trainmaster.service.driving.dialling import check_provider
 from trainmaster.service.models.starting_models import with_versions
 from trainmaster.service.quotes.candidate_offers import CandidateOffers, candidate_offers_of
 from trainmaster.service.quotes.quote_options import QuoteOptions
+from trainmaster.service.quotes.warm_machines import picks_of
 from trainmaster.service.quotes.worker_counts import with_clusters, with_fewest
 from trainmaster.service.renting.cheapest import (
     available_of,
@@ -32,14 +32,13 @@ from trainmaster.service.renting.cheapest import (
     not_stale,
     offer_of_parts,
 )
+from trainmaster.service.renting.kept_clusters import warm_clusters
 from trainmaster.service.renting.offer import RentalOffer, offer_of
-from trainmaster.service.renting.provider_check import warm_plans
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError, one_line
 from trainmaster.spec.parts import parted
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.quote.quote import Quote
     from trainmaster.service.quotes.quote_service import Quoter
     from trainmaster.service.service import Service
 
@@ -55,6 +54,7 @@ def plan_run(
     *,
     allow_stale: bool = False,
     before_measuring: Callable[[RentalOffer], None] | None = None,
+    keep_s: float = 0.0,
 ) -> RentalOffer:
     """Choose the machines of a run on any provider but `local`. Nothing is rented, and there is no question.
 
@@ -67,25 +67,26 @@ def plan_run(
         make_quoter: makes what quotes.
         allow_stale: take prices however old they are.
         before_measuring: is shown the cheapest that could do it; may refuse by raising.
+        keep_s: how long machines are to stay warm afterwards.
 
     Raises:
         UsageError: nothing has what is asked for, ``budget`` allows nothing, or prices are too old.
         NoFeasibleQuote: what is known of the job says that no cluster keeps deadline and budget.
         InterruptedByUser: while measuring.
     """
-    today = datetime.now(UTC).date()
+    today, options = datetime.now(UTC).date(), QuoteOptions(keeps=keep_s > 0)
     if len(parted(recipe)) > 1:
         from trainmaster.service.places.quote import estimate_in_places
 
         offer = offer_of_parts(service, with_fewest(recipe), environ, today, allow_stale=allow_stale)
-        known = estimate_in_places(service, recipe, environ, offer.plans)
-        return replace(offer, notes=(*left_out_of_parts(recipe), *offer.notes), **known)
+        known = estimate_in_places(service, recipe, environ, offer.plans, options)
+        return replace(offer, notes=(*left_out_of_parts(recipe), *offer.notes), keep_s=keep_s, **known)
     candidate_offers = candidate_offers_of(recipe, service.home, environ, today)
     probe = with_fewest(recipe)  # what is wrong anyway is said before anything is measured
     if candidate_offers.costs and not allow_stale:
         candidate_offers = not_stale(probe, candidate_offers, today)
     plans = capped(probe, plan_clusters(probe, available_of(candidate_offers)))
-    check_total(probe, plans)
+    check_total(probe, plans, warm=warm_clusters(service, plans, service.team))
     if probe is not recipe and before_measuring is not None:
         before_measuring(offer_of(probe, plans))
     quoter = make_quoter(candidate_offers)
@@ -96,29 +97,22 @@ def plan_run(
         notes += tuple(f"{by}: {name}: {one.cluster.words()}" for name, one in chosen.experiments.items())
         recipe = with_clusters(recipe, chosen)
     settled = quoter.settle(recipe, environ)
-    # No queue is waited in for what is there; if another choice is made, it is asked below.
-    is_kept = len(warm_plans(service, plans, service.team)) == len(plans)
     quote, why = None, ""
     try:
-        quoter.asks_queue = not is_kept
-        quote, why = quoter.estimate(settled, environ)
+        quote, why = quoter.estimate(settled, environ, options)
     except UsageError as reason:
         if candidate_offers.costs:
             raise
         why = one_line(reason)
-    quoter.asks_queue = True
     is_known = quote is not None and not quote.is_unknown
-    picks = _picks(quote) if quote is not None and is_known and candidate_offers.costs else {}
-    picks |= _picks(chosen) if chosen is not None else {}
+    picks = picks_of(quote) if quote is not None and is_known and candidate_offers.costs else {}
+    picks |= picks_of(chosen) if chosen is not None else {}
     available = replace(available_of(candidate_offers), memory=quoter.memory(settled, environ))
     plans = capped(settled, plan_clusters(settled, available, picks))
-    check_total(settled, plans)
-    warm = {name for plan in warm_plans(service, plans, service.team) for name in plan.experiments}
-    if quote is not None and (warm or is_kept):  # what is there is not waited for, its setup not made again
-        quote, why = quoter.estimate(with_clusters(settled, quote) if is_known else settled, environ, warm)
+    check_total(settled, plans, warm=warm_clusters(service, plans, service.team))
     unknown = quote.unknown if quote is not None else None
     offered = offer_of(pinned(settled, plans), plans, None if unknown else quote, why, notes)
-    return replace(offered, unknown=unknown)
+    return replace(offered, unknown=unknown, keep_s=keep_s)
 
 
 def check_run(
@@ -165,18 +159,3 @@ def check_run(
     for part in parted(probe):
         check_provider(service.home, part.provider, environ, dials=False)
     return [*notes, *recipe_notes(probe), *left_out_of_parts(recipe), *offer.notes]
-
-
-def _picks(quote: Quote) -> dict[str, Pick]:
-    found = {}
-    for name, one in quote.experiments.items():
-        worker, server = one.cluster.worker, one.cluster.server
-        found[name] = Pick(
-            instance=worker.instance,
-            region=worker.region,
-            spot=worker.spot,
-            nodes=worker.count,
-            server=server.instance if server else "",
-            servers=server.count if server else 0,
-        )
-    return found

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
-from trainmaster.cluster.record import ClusterState, fits, readable
 from trainmaster.cluster.renting.plan import ClusterPlan
 from trainmaster.providers import NodeRequest, ProviderPlace
 from trainmaster.service.open_home import OpenHome
 from trainmaster.service.quotes.worker_counts import with_fewest
 from trainmaster.service.renting.cheapest import left_out_of_parts, plans_of
+from trainmaster.service.renting.kept_clusters import warm_clusters
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 
@@ -55,8 +54,8 @@ def check_with_provider(
     from trainmaster.providers import get_provider
 
     notes: list[str] = []
-    warm = warm_plans(service, plans, team)
-    plans = tuple(plan for plan in plans if plan not in warm)
+    warm = warm_clusters(service, plans, team)
+    plans = tuple(plan for plan in plans if plan.name not in warm)
     for name in dict.fromkeys(plan.provider for plan in plans):
         place = ProviderPlace(service.home.root, service.home.identity(), environ)
         mine = (plan for plan in plans if plan.provider == name)
@@ -91,21 +90,3 @@ def requests_of(plan: ClusterPlan) -> list[NodeRequest]:
     return [
         replace(each, beside=tuple(other for other in requests if other is not each)) for each in requests
     ]
-
-
-def warm_plans(service: OpenHome, plans: Iterable[ClusterPlan], team: str | None) -> list[ClusterPlan]:
-    """The plans for which an earlier run has kept machines, each for one of them.
-
-    Somebody else may still be quicker.
-    """
-    now, found, taken = datetime.now(UTC).timestamp(), list[ClusterPlan](), set[str]()
-    for plan in plans:
-        rows = service.database.living_clusters(plan.provider, service.home.identity())
-        kept = [row for row in rows if row["state"] == ClusterState.KEPT and row["team"] == team]
-        for record in readable(kept, lambda _: None):
-            is_free = record.id not in taken and (record.kept_until or 0.0) > now
-            if is_free and fits(record, plan):
-                taken.add(record.id)
-                found.append(plan)
-                break
-    return found

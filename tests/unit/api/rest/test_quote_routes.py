@@ -13,7 +13,7 @@ from trainmaster import __version__
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.db import NewMeasurement, quote_requests, tables
 from trainmaster.service.models.model_files import ModelFiles
-from trainmaster.service.quotes.quote_requests import QuoteAsk
+from trainmaster.service.quotes.quote_ask import QuoteAsk
 from trainmaster.service.users.caller import caller
 from trainmaster.spec import Strategy
 from trainmaster.testing.waits import until

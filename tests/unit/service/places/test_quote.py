@@ -30,6 +30,7 @@ from trainmaster.service.places.table import PlaceTable
 from trainmaster.service.quotes.history import new_row
 from trainmaster.service.quotes.profiling import Profiler
 from trainmaster.service.quotes.quote_options import QuoteOptions, TaskShare
+from trainmaster.service.quotes.quote_record import run_end_s
 from trainmaster.service.renting import cheapest
 from trainmaster.service.renting.plan_run import plan_run
 from trainmaster.service.run_planning import RunPlanner
@@ -50,6 +51,7 @@ class Quoting:
     def __init__(self, seconds: dict[str, float], usd_per_hour: float = 0.5) -> None:
         self.seconds, self.usd_per_hour = seconds, usd_per_hour
         self.measurements = 1
+        self.rise = 1.0
         self.unknown_at: tuple[str, ...] = ()
         self.asked: list[tuple[str, TaskShare]] = []
 
@@ -68,6 +70,7 @@ class Quoting:
             measurements=self.measurements,
             phases=(ExplainedPhase("machines", Interval(10, 10, 10), 0.0),),
             notes=(),
+            end_usd=self.rise * usd * share.machines * run_end_s(part)(share.machines) / 3600,
         )
         unknown = None
         if not self.measurements or part.provider in self.unknown_at:
@@ -169,6 +172,16 @@ def test_what_a_run_keeps_of_its_budget_for_its_end_counts(
     assert all(
         note.endswith("of budget.total ($0.15) is kept for its end: it may be ended before") for note in told
     )
+
+
+def test_it_counts_at_the_highest_price_of_each_place(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quoting = Quoting({"hosts": 60.0, "slurm": 100.0})
+    cheap = quoted(service, monkeypatch, quoting)
+    quoting.rise = 2.0
+    assert quoted(service, monkeypatch, quoting).end_usd == pytest.approx(2 * cheap.end_usd)
+    assert cheap.end_usd > 0.03
 
 
 def test_what_is_not_known_of_one_place_leaves_all_of_it_without_an_interval_and_is_said(

@@ -20,7 +20,7 @@ from trainmaster.service.places.place import Place, chosen
 from trainmaster.service.places.settling import settled_place
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_service import Quoter
-from trainmaster.service.renting import cheapest, provider_check
+from trainmaster.service.renting import cheapest, kept_clusters
 from trainmaster.service.run_planning import RunPlanner
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
@@ -217,7 +217,9 @@ def test_a_list_of_which_no_place_has_all_is_checked_for_each_experiment(
 def test_machines_that_a_team_has_kept_are_its_own(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the owner are not there for it."""
     teams: list[str | None] = []
-    monkeypatch.setattr(provider_check, "warm_plans", lambda _service, _plans, team: teams.append(team) or [])
+    monkeypatch.setattr(
+        kept_clusters, "kept_clusters", lambda _service, _provider, team: teams.append(team) or iter(())
+    )
     have_places(monkeypatch, {"slurm": 0.0})
     recipe = Recipe.from_text(RECIPE.format(places="slurm, local"))
     assert settled_place(service.of_team("red"), recipe, {}, lambda _: None).provider == "slurm"

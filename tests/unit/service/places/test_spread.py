@@ -61,6 +61,7 @@ def have_quotes(monkeypatch: pytest.MonkeyPatch, known: dict[str, tuple[float, f
             cluster=SimpleNamespace(worker=worker, workers=workers, at_once=at_once, usd_per_hour=0.0),
             time_s=SimpleNamespace(p50=time_s),
             cost_usd=SimpleNamespace(p50=cost_usd),
+            end_usd=0.0,
         )
         return SimpleNamespace(is_unknown=False, experiments={name: one}, cost_usd=one.cost_usd)
 

@@ -28,8 +28,9 @@ from trainmaster.service.quotes.candidate_offers import (
 )
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.measuring_runs import measuring_runs
+from trainmaster.service.quotes.quote_ask import QuoteAsk
 from trainmaster.service.quotes.quote_options import QuoteOptions
-from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk, QuoteRequests
+from trainmaster.service.quotes.quote_requests import QUOTE, QuoteRequests
 from trainmaster.service.quotes.quote_service import Quoter
 from trainmaster.service.renting.plan_run import plan_run
 from trainmaster.service.renting.provider_check import requests_of

@@ -20,7 +20,7 @@ from trainmaster.service.quotes.fingerprint import Fingerprint
 from trainmaster.service.quotes.history import History, MeasuredNow
 from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_truth
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
-from trainmaster.service.quotes.steadiness import share_done
+from trainmaster.service.quotes.steadiness import is_upset, share_done
 from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.states import EndReason, State
@@ -436,6 +436,29 @@ def test_after_a_loss_the_quote_is_looked_at_again_once_it_is_steady(tmp_path):
     task.state, task.attempt = State.RUNNING, 2
     (line,) = world.look(180, step_s=0.5)
     assert line.startswith("still within the quote: ")
+
+
+@pytest.mark.parametrize("keys", [{}, {"steps": 4000}], ids=["stepless", "silent"])
+def test_what_shows_no_steps_and_has_begun_again_is_quoted(tmp_path, keys):
+    """No step tells when it is where it was: as soon as it runs, or after a minute of silence."""
+    took = [Measurement(None, duration_s=600.0 + n, startup_s=1.0, measured_at=1.0) for n in range(5)]
+    world = World(tmp_path, histories=history(*took), **keys)
+    world.run_state.experiments["main"].live[0].attempt = 2
+    world.look(120)
+    assert [row["kind"] for row in world.database.rows][-1] == "binding"
+
+
+def test_a_trial_that_waits_for_its_turn_again_upsets_nothing(tmp_path):
+    world = World(tmp_path, steps=400)
+    experiment = world.run_state.experiments["main"]
+    experiment.live[1] = Task("main", 1, State.WAITING, attempt=2)
+    world.look(30, step_s=0.5)
+    now = BEGAN + 30
+    assert not is_upset(world.run_state, world.progress, now, ())
+    experiment.live[1].state = State.STAGING
+    assert is_upset(world.run_state, world.progress, now, ())
+    experiment.live[1].state, experiment.live[0].state = State.WAITING, State.RECOVERING
+    assert is_upset(world.run_state, world.progress, now, ())
 
 
 def test_a_target_makes_the_quote_end_where_the_curve_says(tmp_path):

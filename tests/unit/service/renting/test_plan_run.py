@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -15,7 +15,6 @@ from trainmaster.advisor.quote.infeasible import no_feasible
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quote import Alternative, ClusterShape, ExperimentQuote, Quote, Rented
 from trainmaster.advisor.quote.unknown_time import UnknownTime
-from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home
 from trainmaster.providers import StalePrices
@@ -53,7 +52,6 @@ class World:
         self.quote = None
         self.measured = {}
         self.asked = []
-        self.kept = []
 
     def recipe(self, experiments=None, provider="aws", **top):
         path = self.directory / "recipe.yaml"
@@ -106,12 +104,10 @@ class World:
         return self.measured
 
     def living_clusters(self, _provider, _home):
-        return [{**asdict(each.as_row()), "team": None} for each in self.kept]
+        return []
 
-    def estimate(self, recipe, _environ, warm=()):
+    def estimate(self, _recipe, _environ, _options):
         self.asked.append("estimate")
-        self.estimated = recipe, set(warm)
-        self.asked_queue = [*getattr(self, "asked_queue", ()), self.asks_queue]
         if isinstance(self.quote, Exception):
             raise self.quote
         is_known = self.quote is not None and not self.quote.is_unknown
@@ -258,52 +254,6 @@ def test_the_quote_decides_and_its_estimate_is_shown_and_kept(world):
     assert (promise.kind, promise.made_at, promise.measurements) == ("estimate", 7.0, 3)
     assert (promise.time_s, promise.cost_usd) == (Interval(50, 60, 75), Interval(0.5, 0.6, 0.75))
     assert promise.other == "4 x huge (20 s, $5.00)"
-
-
-def test_machines_that_are_warm_are_estimated_as_they_are_there(world):
-    """Only those that were chosen: which are best is asked as if all had to be waited for."""
-    world.prices()
-    world.quote = quoted()
-    recipe = world.recipe({"main": {"distributed": {"workers": 2}}})
-    found = world.plan(recipe)
-    assert (world.asked.count("estimate"), world.estimated[1]) == (1, set())
-    (plan,) = found.plans
-    rental = plan.roles[0].rentals[0]
-    machines = tuple(
-        Machine(f"worker-{n}", "worker", "t", rental, f"i-{n}", started_at=1.0) for n in range(2)
-    )
-    soon = datetime.now(UTC).timestamp() + 300
-    kept = ClusterRecord("c", "aws", "home", plan, ClusterState.KEPT, machines, kept_until=soon)
-    world.kept = [kept]
-    world.plan(recipe)
-    assert (world.asked.count("estimate"), world.estimated[1]) == (3, {"main"})
-    assert world.estimated[0].experiments["main"].hardware.instance == ("large",)
-    world.kept = [replace(kept, machines=machines[:1])]
-    world.plan(recipe)
-    assert (world.asked.count("estimate"), world.estimated[1]) == (4, set())
-    world.kept = [kept]
-    one = {"distributed": {"workers": 2}}
-    world.plan(world.recipe({"main": one, "other": one}))
-    assert len(world.estimated[1]) == 1, "one cluster is taken over once"
-    world.quote = None
-    world.plan(recipe)
-    assert world.estimated[1] == set(), "nothing is known, not even when it starts"
-
-
-def test_no_queue_is_asked_about_the_only_machines_that_there_may_be_if_they_are_warm(world):
-    world.prices()
-    world.quote = quoted()
-    recipe = world.recipe({"main": {"distributed": {"workers": 2}, "hardware": {"instance": "large"}}})
-    (plan,) = world.plan(recipe).plans
-    assert world.asked_queue == [True]
-    role, soon = plan.roles[0], datetime.now(UTC).timestamp() + 300
-    machines = tuple(
-        Machine(f"worker-{n}", "worker", "t", role.rentals[0], f"i-{n}", started_at=1.0)
-        for n in range(role.count)
-    )
-    world.kept = [ClusterRecord("c", "aws", "home", plan, ClusterState.KEPT, machines, kept_until=soon)]
-    world.plan(recipe)
-    assert (world.asked_queue, world.estimated[1]) == ([True, False, True], {"main"})
 
 
 def test_an_estimate_of_a_part_is_shown_but_not_judged(world):

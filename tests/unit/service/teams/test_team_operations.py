@@ -10,7 +10,8 @@ from trainmaster.control.task.layout import Home
 from trainmaster.db import quote_requests as rows
 from trainmaster.service import Service
 from trainmaster.service.driving.submissions import Submissions
-from trainmaster.service.quotes.quote_requests import PLAN, QuoteAsk, QuoteRequests
+from trainmaster.service.quotes.quote_ask import QuoteAsk
+from trainmaster.service.quotes.quote_requests import PLAN, QuoteRequests
 from trainmaster.service.teams.team_operations import KINDS, Operations, operations
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import ForbiddenError, caller

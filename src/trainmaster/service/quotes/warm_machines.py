@@ -1,0 +1,149 @@
+"""`WarmMachines`: quotes a recipe on machines that earlier runs have kept, where it would take such."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trainmaster.dataclass import dataclass
+from trainmaster.service.quotes.quote_options import QuoteOptions, TaskShare
+from trainmaster.service.quotes.worker_counts import on_machines, with_clusters, with_fewest, with_workers
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.market.memory_floor import Memory
+    from trainmaster.advisor.quote.quote import Quote
+    from trainmaster.cluster.renting.plan import ClusterPlan
+    from trainmaster.cluster.renting.requirements import Pick
+    from trainmaster.service.quotes.candidate_offers import CandidateOffers
+    from trainmaster.service.renting.kept_clusters import KeptCluster
+    from trainmaster.service.service import Service
+
+Quoting = Callable[[Recipe, QuoteOptions], "Quote"]
+
+
+@dataclass(frozen=True)
+class WarmMachines:
+    """Of one provider.
+
+    Attributes:
+        service: of the user's home. offers: what there is to be had.
+        memory: what a process of each experiment was measured to need; see `Quoter.memory`.
+    """
+
+    service: Service
+    offers: CandidateOffers
+    memory: Callable[[Recipe], Mapping[str, Memory]]
+
+    def quote(self, recipe: Recipe, options: QuoteOptions, quoting: Quoting) -> Quote:
+        """The best as if all had to be waited for; of what is there of it, neither wait nor setup counts.
+
+        Where no new machines keep the limits, those that are there may: they are there sooner.
+
+        Raises:
+            NoFeasibleQuote: nothing keeps the limits.
+        """
+        from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
+        from trainmaster.service.renting.kept_clusters import kept_clusters
+
+        if options.catalogue is not None:
+            return quoting(recipe, options)
+        kept = list(kept_clusters(self.service, self.offers.provider, self.service.team))
+        try:
+            cold = quoting(recipe, options)
+        except NoFeasibleQuote:
+            for each in kept:
+                with suppress(UsageError):  # such machines are not allowed, or keep no limits either
+                    if (found := self._on(each, recipe, options, quoting)) is not None:
+                        return found
+            raise
+        return self._warmed(recipe, cold, options, quoting) if kept else cold
+
+    def _warmed(self, recipe: Recipe, cold: Quote, options: QuoteOptions, quoting: Quoting) -> Quote:
+        """The quote of what was chosen, with what is there of it."""
+        try:
+            known = self._on_warm(self._plans(recipe, cold), options)
+        except UsageError:  # no machines can be planned for all of it, which planning tells better
+            return cold
+        if not known.warm:
+            return cold
+        taken = with_clusters(recipe, cold) if self._chooses(cold) else recipe
+        return _told(quoting(taken, known), known)
+
+    def _on(self, kept: KeptCluster, recipe: Recipe, options: QuoteOptions, quoting: Quoting) -> Quote | None:
+        """All of it on such machines; None if what would be planned then is not there."""
+        worker, server = kept.machines
+        names, there = list(recipe.experiments), kept.contents(self.service)
+        shares = {name: TaskShare(worker.count) for name in names} | dict(options.shares)
+        pinned = {name: on_machines(each, worker, server) for name, each in recipe.experiments.items()}
+        taken = recipe.model_copy(update={"experiments": pinned})
+        guess = replace(options, warm=dict.fromkeys(names, there), shares=shares)
+        found = quoting(taken, guess)
+        known = self._on_warm(self._plans(recipe, found), options)
+        if not known.warm:
+            return None
+        if known.warm != guess.warm:
+            found = quoting(taken, known)
+        return _told(found, known)
+
+    def _plans(self, recipe: Recipe, made: Quote) -> tuple[ClusterPlan, ...]:
+        """The machines that a run takes by a quote.
+
+        Raises:
+            UsageError: it could not have them.
+        """
+        from trainmaster.cluster.renting.plan import capped
+        from trainmaster.cluster.renting.plan_clusters import plan_clusters
+        from trainmaster.service.renting.cheapest import available_of
+
+        gangs = {
+            name: one.cluster.workers
+            for name, one in made.experiments.items()
+            if recipe.experiments[name].distributed and not made.is_unknown
+        }
+        settled = with_fewest(with_workers(recipe, gangs))
+        available = replace(available_of(self.offers), memory=self.memory(settled))
+        picks = picks_of(made) if self._chooses(made) else {}
+        return capped(settled, plan_clusters(settled, available, picks))
+
+    def _chooses(self, made: Quote) -> bool:
+        """Whether a run takes the machines that a quote names: not where they cost nothing."""
+        return self.offers.costs and not made.is_unknown
+
+    def _on_warm(self, plans: tuple[ClusterPlan, ...], options: QuoteOptions) -> QuoteOptions:
+        """With what is there of the machines that are planned: just these are taken."""
+        from trainmaster.service.renting.kept_clusters import warm_clusters
+
+        found = warm_clusters(self.service, plans, self.service.team)
+        warm, shares = dict[str, frozenset[str]](), dict[str, TaskShare]()
+        for plan in (plan for plan in plans if plan.name in found):
+            warm |= dict.fromkeys(plan.experiments, found[plan.name].contents(self.service))
+            shares |= dict.fromkeys(plan.experiments, TaskShare(plan.roles[0].count))
+        return replace(options, warm=warm, shares=shares | dict(options.shares))
+
+
+def _told(made: Quote, known: QuoteOptions) -> Quote:
+    names = [name for name in made.experiments if name in known.warm]
+    note = f"{', '.join(names)}: an earlier run keeps such machines warm: they are not waited for"
+    return replace(made, warm=tuple(names), notes=(note, *made.notes) if names else made.notes)
+
+
+def picks_of(made: Quote) -> dict[str, Pick]:
+    """The clusters of a quote as plans take them, by experiment."""
+    from trainmaster.cluster.renting.requirements import Pick
+
+    found = {}
+    for name, one in made.experiments.items():
+        worker, server = one.cluster.worker, one.cluster.server
+        found[name] = Pick(
+            instance=worker.instance,
+            region=worker.region,
+            spot=worker.spot,
+            nodes=worker.count,
+            server=server.instance if server else "",
+            servers=server.count if server else 0,
+        )
+    return found

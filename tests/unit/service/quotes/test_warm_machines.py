@@ -1,0 +1,187 @@
+"""Quotes on machines that an earlier run has kept, for `run` and for `quote`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
+from trainmaster.advisor.quote.quote import Quote
+from trainmaster.cluster.record import ClusterState, Machine, new_record
+from trainmaster.control.decide.effects import PhaseDuration
+from trainmaster.control.loop.recording import RecordedPhase
+from trainmaster.control.task.contents import content_of
+from trainmaster.db import AcceptedRun
+from trainmaster.service.quotes.history import new_row
+from trainmaster.service.quotes.phase_records import phase_rows
+from trainmaster.service.quotes.quote_options import QuoteOptions
+from trainmaster.service.quotes.quote_service import Quoter
+from trainmaster.service.renting.kept_clusters import warm_clusters
+from trainmaster.service.renting.offer import RentalOffer
+from trainmaster.service.renting.plan_run import plan_run
+from trainmaster.service.service import Service
+from trainmaster.spec import Recipe, read_recipe
+from trainmaster.spec.errors import UsageError
+
+PRICES = "provider,region,instance_type,vcpus,memory_gib,price_usd_per_hour,spot,as_of\n"
+ROWS = "aws,r1,small,2,8,0.10,,{day}\naws,r1,large,2,8,0.11,,{day}\n"
+
+
+class World:
+    """A home with a job that takes a minute, a price list, and machines that runs have kept."""
+
+    def __init__(self, service: Service, directory: Path) -> None:
+        self.service, self.directory = service, directory
+        prices = directory / "prices.csv"
+        prices.write_text(PRICES + ROWS.format(day=datetime.now(UTC).date()))
+        self.environ = {"TRAINMASTER_CATALOGUE": str(prices)}
+
+    def recipe(self, more: str = "", main: str = "") -> Recipe:
+        path = self.directory / "recipe.yaml"
+        path.write_text(
+            f"name: job\nprovider: aws\n{more}\nexperiments:\n  main:\n    command: python train.py\n{main}"
+        )
+        recipe = read_recipe(path)
+        key = self.service.measurements(recipe)["main"].fingerprint
+        seen = Measurement(None, duration_s=60.0, startup_s=1.0, measured_at=1.0)
+        rows = [new_row(f"profile-{number}", key, "main", None, seen) for number in range(3)]
+        self.service.database.add_measurement(*rows)
+        return recipe
+
+    def quoter(self, offers: Any = None) -> Quoter:
+        return Quoter(self.service, lambda _: None, None, offers, measures=False)
+
+    def plan(self, recipe: Recipe, **how: Any) -> RentalOffer:
+        return plan_run(self.service, recipe, self.environ, self.quoter, **how)
+
+    def quote(self, recipe: Recipe) -> Quote:
+        return self.quoter().quote(recipe, self.environ, QuoteOptions())
+
+    def keep(self, recipe: Recipe, run: str = "before") -> None:
+        """An earlier run of a recipe has kept the machines that it would rent."""
+        limitless = recipe.model_copy(update={"budget": None})
+        (plan,) = self.plan(limitless).plans
+        rental = plan.roles[0].rentals[0]
+        machines = tuple(
+            Machine(f"worker-{n}", "worker", "t", rental, f"i-{n}", started_at=time.time() - 600)
+            for n in range(plan.roles[0].count)
+        )
+        home = self.service.home.identity()
+        record = replace(
+            new_record(run, plan, home, 600.0),
+            state=ClusterState.KEPT,
+            machines=machines,
+            kept_until=time.time() + 300,
+        )
+        database = self.service.database
+        new = AcceptedRun(
+            run, "n", recipe.model_dump_json(), "/r", "aws", str(self.directory), "file:///s", [("main", 1)],
+            clusters=[record.as_row()],
+        )  # fmt: skip
+        database.release(database.create_run(new, time.time()), time.time())
+        with database.engine.begin() as connection:
+            connection.execute(text("UPDATE run SET state = 'DONE' WHERE id = :run"), {"run": run})
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    environ = {"TRAINMASTER_HOME": str(tmp_path / "home"), "TRAINMASTER_CACHE": str(tmp_path / "cache")}
+    with closing(Service.from_environment(environ)) as service:
+        yield World(service, tmp_path)
+
+
+def phases(made: Quote | None) -> dict[str, float]:
+    assert made is not None
+    return {each.name: each.time_s.p50 for each in made.main.phases}
+
+
+def test_every_door_quotes_them_without_a_wait_and_says_so(world: World) -> None:
+    recipe = world.recipe()
+    cold, first = world.quote(recipe), world.plan(recipe)
+    assert (cold.warm, "machines" in phases(cold)) == ((), True)
+    assert any(line.endswith("with the wait for the machines") for line in first.lines)
+    world.keep(recipe)
+    warm, then = world.quote(recipe), world.plan(recipe)
+    assert then.quote is not None
+    for made in (warm, then.quote):
+        assert (made.warm, "machines" in phases(made)) == (("main",), False)
+    assert warm.as_dict()["warm"] == ["main"]
+    assert warm.notes[0] == "main: an earlier run keeps such machines warm: they are not waited for"
+    assert any(line.endswith("on machines that are still warm") for line in then.lines)
+
+
+@pytest.mark.parametrize("limit", ["deadline: 180s", "total: $0.012"])
+def test_a_limit_that_only_they_keep_is_kept(world: World, limit: str) -> None:
+    """With the wait for new ones, or what that costs, it is refused."""
+    recipe = world.recipe(f"budget: {{{limit}}}")
+    with pytest.raises(NoFeasibleQuote):
+        world.plan(recipe)
+    world.keep(recipe)
+    made = world.plan(recipe)
+    assert made.quote is not None
+    assert made.quote.warm == ("main",)
+    other = "    hardware: {instance: large}\n"
+    with pytest.raises(NoFeasibleQuote):
+        world.plan(world.recipe(f"budget: {{{limit}}}", other))
+
+
+def test_a_cap_need_not_pay_for_the_boot_of_what_is_there(world: World) -> None:
+    """Also where nothing is known of the job: by the price of these machines, and not of the cheapest."""
+    path = world.directory / "other.yaml"
+    path.write_text(
+        "name: job\nprovider: aws\nbudget: {total: $0.0075}\nexperiments: {main: {command: python new.py}}\n"
+    )
+    recipe = read_recipe(path)
+    with pytest.raises(UsageError, match="used up before anything has run"):
+        world.plan(recipe)
+    world.keep(recipe)
+    made = world.plan(recipe)
+    assert made.quote is None
+    assert made.unknown is not None
+    assert made.unknown.starts_s.p95 < 10, made.unknown
+
+
+def test_only_a_setup_that_the_last_run_has_made_there_is_there(world: World) -> None:
+    """Not one that was seen on such a machine at some time."""
+    recipe = world.recipe(main="    setup: pip install x\n")
+    other = world.recipe(main="    setup: pip install y\n")
+    code = recipe.directory / recipe.code
+    for each in (recipe, other):
+        (content,) = content_of(each.experiments.values(), code)
+        took = RecordedPhase("r/main/0/1", "main", PhaseDuration("setup", content, 60.0), "small", 1.0)
+        world.service.database.add_measurement(*phase_rows("r", [took]))
+    assert phases(world.plan(recipe).quote)["setup"] == pytest.approx(60, rel=0.1)
+    world.keep(recipe)
+    made = world.plan(recipe).quote
+    assert "setup" not in phases(made)
+    assert made is not None
+    assert not any("setup" in note for note in made.notes), made.notes
+    assert phases(world.plan(other).quote)["setup"] == pytest.approx(60, rel=0.1)
+
+
+def test_what_is_kept_afterwards_is_not_given_back_and_says_what_it_costs(world: World) -> None:
+    recipe = world.recipe()
+    given_back, kept = world.plan(recipe), world.plan(recipe, keep_s=1800.0)
+    assert "giving back" in phases(given_back.quote)
+    assert "giving back" not in phases(kept.quote)
+    (said,) = set(kept.lines) - set(given_back.lines) - {kept.lines[-2]}
+    assert said == "afterwards machines are kept warm for 30 min, which costs up to $0.065 more"
+
+
+def test_a_cluster_is_there_for_one_plan_of_its_team(world: World) -> None:
+    recipe = world.recipe()
+    world.keep(recipe)
+    (plan,) = world.plan(recipe).plans
+    both = (plan, replace(plan, name="other"))
+    assert warm_clusters(world.service, both, None).keys() == {"main"}
+    assert not warm_clusters(world.service, both, "red")
+    assert not warm_clusters(world.service, [replace(plan, roles=(replace(plan.roles[0], count=2),))], None)
