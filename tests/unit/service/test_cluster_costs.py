@@ -235,6 +235,7 @@ class World:
                 metrics={},
             )
         }
+        self.rental = LARGE
         self.record = record(up=False)
         self.tracker = QuoteTracker(
             self.database,
@@ -251,7 +252,7 @@ class World:
         lines = []
         for now in np.arange(BEGAN, BEGAN + until_s, 1.0).tolist():
             if now >= BEGAN + ready_s and self.task.started_at is None:
-                self.record = record()
+                self.record = record(rental=self.rental)
                 self.task.started_at = now
             if self.task.started_at is not None:
                 step = int((now - self.task.started_at) / step_s) + 1
@@ -278,6 +279,24 @@ def test_a_binding_quote_names_dollars_and_counts_the_wait(tmp_path):
     assert promise.holds(280.0, 0.28)
     assert not promise.holds(280.0, 0.5)
     assert not promise.holds(500.0, 0.28)
+
+
+def test_a_binding_quote_counts_that_spot_machines_may_be_taken_back(tmp_path):
+    """A long run most likely loses one of them; of a short one that is next to nothing."""
+    spans = {}
+    for steps in (400, 200_000):
+        for spot in (False, True):
+            (place := tmp_path / f"{steps}-{spot}").mkdir()
+            world = World(place, steps=steps)
+            world.rental = replace(LARGE, spot=spot)
+            world.look(170, step_s=0.5)
+            spans[steps, spot] = QuoteRecord.of_row(world.database.rows[0]).time_s
+    assert spans[400, True].p95 == pytest.approx(spans[400, False].p95, rel=0.02)
+    lost = [
+        getattr(spans[200_000, True], mark) - getattr(spans[200_000, False], mark) for mark in ("p50", "p95")
+    ]
+    assert lost[0] > 100, "its checkpoints, and a machine: 56 node-hours"
+    assert lost[1] > 900
 
 
 def test_what_was_measured_on_other_machines_is_none_of_this(tmp_path):

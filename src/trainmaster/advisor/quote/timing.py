@@ -340,25 +340,41 @@ class Timing:
         return np.asarray(self.knowledge.task_spread * late, dtype=float)
 
     def _lost_s(self, work: Floats, some: Candidates, wait: Floats) -> Floats:
-        """Preemptions: each costs what was done since the last checkpoint, and a restart. And `change_s`.
-
-        The interval is the recipe's, or Young's and Daly's ``sqrt(2 delta / rate)`` (Young, CACM 1974; Daly,
-        FGCS 2006).
-        """
+        """`interrupted_s` of spot machines with the checkpoints that these need, and `change_s`."""
         at_risk = np.where(self.machines.spot[some.machine], some.machines, 0.0)
         if len(self.servers):
             at_risk = at_risk + np.where(self.servers.spot[some.server], some.servers, 0.0)
         if not at_risk.any():
             return self.change_s()[:, None]
+        rate, delta, every = self._checkpoints(work, at_risk)
+        saving = np.where(rate > 0, work * np.minimum(delta / np.maximum(every, 1e-3), 1.0), 0.0)
+        lost = self.interrupted_s(work, at_risk, wait)
+        return np.asarray(lost + saving + self.change_s()[:, None])
+
+    def interrupted_s(self, work: Floats, at_risk: Floats, wait: Floats) -> Floats:
+        """(S, m) seconds by preemptions: each costs what was done since the last checkpoint, and a restart.
+
+        Args:
+            work: (S, m) seconds to do.
+            at_risk: (m,) spot machines.
+            wait: (S, m) seconds until a machine in the place of a lost one can work.
+        """
+        rate, _, every = self._checkpoints(work, at_risk)
+        restart = _draw(beliefs.RESTART_S, self._world(4)) + wait
+        since = 0.5 if self.central else np.random.default_rng((self.seed, 21)).uniform(size=(DRAWS, 1))
+        count = rate * work if self.central else _preemptions(rate * work, self.seed)
+        return np.asarray(count * (every * since + restart))
+
+    def _checkpoints(self, work: Floats, at_risk: Floats) -> tuple[Floats, Floats, Floats]:
+        """(S, m) preemptions per second, seconds that a checkpoint takes, and seconds between two.
+
+        The interval is the recipe's, or Young's and Daly's ``sqrt(2 delta / rate)`` (Young, CACM 1974; Daly,
+        FGCS 2006).
+        """
         rate = _draw(beliefs.PREEMPTIONS_PER_HOUR, self._world(2)) / 3600 * at_risk
         delta = _draw(beliefs.CHECKPOINT_S, self._world(3))
         every = self.workload.checkpoint_every_s or np.sqrt(2 * delta / np.maximum(rate, 1e-9))
-        every = np.minimum(every, work)
-        restart = _draw(beliefs.RESTART_S, self._world(4)) + wait
-        since = 0.5 if self.central else np.random.default_rng((self.seed, 21)).uniform(size=(DRAWS, 1))
-        saving = np.where(rate > 0, work * np.minimum(delta / np.maximum(every, 1e-3), 1.0), 0.0)
-        count = rate * work if self.central else _preemptions(rate * work, self.seed)
-        return np.asarray(count * (every * since + restart) + saving + self.change_s()[:, None])
+        return rate, delta, np.minimum(every, work)
 
     def change_s(self) -> Floats:
         """(DRAWS,) what going on with another machine costs, where one that is slow may be replaced.

@@ -103,6 +103,32 @@ class RentedNow:
         """That of an experiment; the first of several."""
         return next(iter(self._left(experiment)), None)
 
+    def spot_machines(self, experiment: str) -> Floats | None:
+        """(1,) how many of an experiment's machines may be taken back; None without any."""
+        import numpy as np
+
+        count = sum(each.spot_machines for each in self._left(experiment))
+        return np.array([float(count)]) if count else None
+
+    def anew_s(self, experiment: str, seed: int) -> Floats:
+        """(DRAWS, 1) seconds until a machine in the place of one that was taken back can work."""
+        import numpy as np
+
+        from trainmaster.advisor.quote.timing import DRAWS
+        from trainmaster.providers.capabilities import capabilities_of
+
+        one = next(each for each in self._left(experiment) if each.spot_machines)
+        provider = one.provider or self.provider
+        beliefs = [
+            machines_belief(capabilities_of(provider).provisioning_s, self.waited, provider, one.machine)
+        ]
+        if experiment in one.phases:
+            new = one.phases[experiment].beside(provider, one.region, one.instance)
+            beliefs += [belief for _, belief in new.before]
+        normal = np.random.default_rng((11, seed)).standard_normal((len(beliefs), DRAWS, 1))
+        drawn = (b.median * np.exp(b.spread * each) for b, each in zip(beliefs, normal, strict=True))
+        return np.asarray(sum(drawn, np.zeros((DRAWS, 1))))
+
     def _left(self, experiment: str) -> list[ClusterFacts]:
         from trainmaster.service.cluster_costs import clusters_left
 
@@ -259,6 +285,10 @@ def forecast_inputs(
             left[name] = left[name] + timing.change_s()
         left_s[name] = span(left[name])
         training[name] = {phase: span(drawn) for phase, drawn in timing.phases_s(one).items()}
+        if rented is not None and (at_risk := rented.spot_machines(name)) is not None:
+            lost_s = timing.interrupted_s(left[name][:, None], at_risk, rented.anew_s(name, number))[:, 0]
+            training[name]["interruptions"] = span(lost_s)
+            left[name] = left[name] + lost_s
         if beside is not None and name in beside:
             left[name] = left[name] + beside[name].left_s(number)
         load[name] = float(own_load(workload, one, room)[0])
