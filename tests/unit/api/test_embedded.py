@@ -27,7 +27,7 @@ def client(tmp_path):
 
 
 def planned(client, monkeypatch, **found):
-    def plan(self, recipe, *, allow_stale, can_agree, measure_first):
+    def plan(self, recipe, *, allow_stale, can_agree, measure_first, keep_s):
         self._tell("note: one")
         return PlannedRun(recipe, OFFER, **found)
 
