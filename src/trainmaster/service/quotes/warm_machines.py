@@ -52,6 +52,8 @@ class WarmMachines:
         if options.catalogue is not None:
             return quoting(recipe, options)
         kept = list(kept_clusters(self.service, self.offers.provider, self.service.team))
+        if kept and not self.offers.costs:  # no quote chooses these, and no queue is asked for what is there
+            return self._warmed(recipe, None, options, quoting)
         try:
             cold = quoting(recipe, options)
         except NoFeasibleQuote:
@@ -62,16 +64,15 @@ class WarmMachines:
             raise
         return self._warmed(recipe, cold, options, quoting) if kept else cold
 
-    def _warmed(self, recipe: Recipe, cold: Quote, options: QuoteOptions, quoting: Quoting) -> Quote:
-        """The quote of what was chosen, with what is there of it."""
-        try:
+    def _warmed(self, recipe: Recipe, cold: Quote | None, options: QuoteOptions, quoting: Quoting) -> Quote:
+        """The quote of what was chosen, if anything was, with what is there of it."""
+        known = options
+        with suppress(UsageError):  # no machines can be planned for all of it, which planning tells better
             known = self._on_warm(self._plans(recipe, cold), options)
-        except UsageError:  # no machines can be planned for all of it, which planning tells better
-            return cold
-        if not known.warm:
-            return cold
-        taken = with_clusters(recipe, cold) if self._chooses(cold) else recipe
-        return _told(quoting(taken, known), known)
+        if cold is None or known.warm:
+            taken = recipe if cold is None or cold.is_unknown else with_clusters(recipe, cold)
+            return _told(quoting(taken, known), known)
+        return cold
 
     def _on(self, kept: KeptCluster, recipe: Recipe, options: QuoteOptions, quoting: Quoting) -> Quote | None:
         """All of it on such machines; None if what would be planned then is not there."""
@@ -89,7 +90,7 @@ class WarmMachines:
             found = quoting(taken, known)
         return _told(found, known)
 
-    def _plans(self, recipe: Recipe, made: Quote) -> tuple[ClusterPlan, ...]:
+    def _plans(self, recipe: Recipe, made: Quote | None) -> tuple[ClusterPlan, ...]:
         """The machines that a run takes by a quote.
 
         Raises:
@@ -99,19 +100,12 @@ class WarmMachines:
         from trainmaster.cluster.renting.plan_clusters import plan_clusters
         from trainmaster.service.renting.cheapest import available_of
 
-        gangs = {
-            name: one.cluster.workers
-            for name, one in made.experiments.items()
-            if recipe.experiments[name].distributed and not made.is_unknown
-        }
+        chosen = {} if made is None or made.is_unknown else made.experiments
+        gangs = {n: one.cluster.workers for n, one in chosen.items() if recipe.experiments[n].distributed}
         settled = with_fewest(with_workers(recipe, gangs))
         available = replace(available_of(self.offers), memory=self.memory(settled))
-        picks = picks_of(made) if self._chooses(made) else {}
+        picks = {} if made is None or made.is_unknown else picks_of(made)
         return capped(settled, plan_clusters(settled, available, picks))
-
-    def _chooses(self, made: Quote) -> bool:
-        """Whether a run takes the machines that a quote names: not where they cost nothing."""
-        return self.offers.costs and not made.is_unknown
 
     def _on_warm(self, plans: tuple[ClusterPlan, ...], options: QuoteOptions) -> QuoteOptions:
         """With what is there of the machines that are planned: just these are taken."""
