@@ -45,6 +45,7 @@ class QuoteOptions:
         shares: of experiments that are quoted in one of several places, by name.
         warm: experiments whose machines an earlier run has kept, with hashes of what it has brought there.
         keeps: machines that are rented stay warm afterwards.
+        asks_queue: a provider with a queue is asked how long machines wait in it, which takes it a while.
     """
 
     policy: str = ""
@@ -64,6 +65,7 @@ class QuoteOptions:
     shares: Mapping[str, TaskShare] = field(default_factory=dict)
     warm: Mapping[str, Collection[str]] = field(default_factory=dict)
     keeps: bool = False
+    asks_queue: bool = True
 
     def for_recipe(self, recipe: Recipe) -> QuoteOptions:
         """With what the recipe says where nothing is said here.

@@ -72,9 +72,6 @@ class Quoter:
         show: shows how far a measurement is.
         candidate_offers: what there is to be had; None is all that the recipe's provider has.
         measures: False: what is not known is not measured on this machine.
-
-    Attributes:
-        asks_queue: a provider with a queue is asked how long machines wait in it, which takes it a while.
     """
 
     def __init__(
@@ -90,7 +87,6 @@ class Quoter:
         self._tell = tell
         self._jobs = JobKnowledge(service, tell, show, measures=measures)
         self._candidate_offers = candidate_offers
-        self.asks_queue = True
 
     def interrupt(self) -> bool:
         """Ctrl-C: a measurement ends in order; False if none is under way. Signal-safe."""
@@ -226,7 +222,9 @@ class Quoter:
         notes = (*others, *self._stale(catalogue, options))
         made = quote_of_unknown(recipe, clusters, before, missing, notes)
         as_of = catalogue.as_of.isoformat() if catalogue.as_of else ""
-        queue = None if {*clusters} <= {*options.warm} else self._queue(recipe, made, market, environ)
+        queue = None
+        if options.asks_queue and not {*clusters} <= {*options.warm}:
+            queue = self._queue(recipe, made, market, environ)
         unknown = made.unknown and replace(made.unknown, queue=queue.words if queue else "")
         return replace(made, catalogue=catalogue.name, as_of=as_of, queue=queue, unknown=unknown)
 
@@ -399,7 +397,7 @@ class Quoter:
         market = self._market(recipe, catalogue, options)
         quote = make_quote(subjects, market, limits, recipe.seed)
         queue = None
-        if not {*quote.experiments} <= {*options.warm}:
+        if options.asks_queue and not {*quote.experiments} <= {*options.warm}:
             queue = self._queue(recipe, quote, market, environ)
         notes = [
             *([f"waits before that {queue.words}; neither time nor cost have it"] if queue else []),
@@ -422,9 +420,7 @@ class Quoter:
         self, recipe: Recipe, quote: Quote, market: Market, environ: Mapping[str, str]
     ) -> QuotedQueue | None:
         """How long its machines wait in a queue of their provider; None if it has none."""
-        if self._candidate_offers is None or not self.asks_queue:
-            return None
-        if not capabilities_of(recipe.provider).queues:
+        if self._candidate_offers is None or not capabilities_of(recipe.provider).queues:
             return None
         from trainmaster.providers import get_provider
 

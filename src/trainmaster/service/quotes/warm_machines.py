@@ -54,15 +54,27 @@ class WarmMachines:
         kept = list(kept_clusters(self.service, self.offers.provider, self.service.team))
         if kept and not self.offers.costs:  # no quote chooses these, and no queue is asked for what is there
             return self._warmed(recipe, None, options, quoting)
+        # No queue is waited in for what is there; if another choice is made, it is asked for that.
+        asks_later = bool(kept) and self._are_all_there(recipe)
         try:
-            cold = quoting(recipe, options)
+            cold = quoting(recipe, replace(options, asks_queue=not asks_later))
         except NoFeasibleQuote:
             for each in kept:
                 with suppress(UsageError):  # such machines are not allowed, or keep no limits either
                     if (found := self._on(each, recipe, options, quoting)) is not None:
                         return found
             raise
-        return self._warmed(recipe, cold, options, quoting) if kept else cold
+        found = self._warmed(recipe, cold, options, quoting) if kept else cold
+        return quoting(recipe, options) if found is cold and asks_later else found
+
+    def _are_all_there(self, recipe: Recipe) -> bool:
+        """Whether the cheapest machines for all of it are warm."""
+        from trainmaster.service.renting.kept_clusters import warm_clusters
+
+        with suppress(UsageError):
+            plans = self._plans(recipe, None)
+            return len(warm_clusters(self.service, plans, self.service.team)) == len(plans)
+        return False
 
     def _warmed(self, recipe: Recipe, cold: Quote | None, options: QuoteOptions, quoting: Quoting) -> Quote:
         """The quote of what was chosen, if anything was, with what is there of it."""

@@ -177,6 +177,25 @@ def test_what_is_kept_afterwards_is_not_given_back_and_says_what_it_costs(world:
     assert said == "afterwards machines are kept warm for 30 min, which costs up to $0.065 more"
 
 
+def test_no_queue_is_asked_about_the_only_machines_that_there_may_be_if_they_are_warm(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, asked = world.recipe(), list[bool]()
+    put_together = Quoter.put_together
+
+    def quoting(self: Quoter, *given: Any) -> Quote:
+        asked.append(given[2].asks_queue and not given[2].warm)
+        return put_together(self, *given)
+
+    monkeypatch.setattr(Quoter, "put_together", quoting)
+    world.plan(recipe)
+    assert asked == [True]
+    world.keep(recipe)
+    asked.clear()
+    world.plan(recipe)
+    assert asked == [False, False]
+
+
 def test_a_cluster_is_there_for_one_plan_of_its_team(world: World) -> None:
     recipe = world.recipe()
     world.keep(recipe)
