@@ -17,7 +17,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports, kill_group
+from trainmaster.testing.private_server import (
+    START_TIMEOUT_S,
+    PrivateServer,
+    ending_with_us,
+    free_ports,
+    kill_group,
+)
 
 VERSION: Final = "2.0.0"
 #: Below the cache of the user; another version is another directory.
@@ -100,7 +106,7 @@ class PrivateIm(PrivateServer):
         told = json.dumps({"config": config, "types": self._types})
         with (self._directory / "out.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [str(self._python), "-c", _PROGRAM, told],
+                ending_with_us([str(self._python), "-c", _PROGRAM, told]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

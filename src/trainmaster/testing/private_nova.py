@@ -19,7 +19,13 @@ from typing import Any, Final
 
 from trainmaster.providers.openstack.client import OpenstackClient
 from trainmaster.providers.openstack.login import read_login
-from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports, kill_group
+from trainmaster.testing.private_server import (
+    START_TIMEOUT_S,
+    PrivateServer,
+    ending_with_us,
+    free_ports,
+    kill_group,
+)
 
 #: Below the cache of the user; another version is another directory.
 DIRECTORY: Final = "nova-34"
@@ -88,7 +94,7 @@ class PrivateNova(PrivateServer):
         with (directory / "log").open("ab") as log:
             self._processes.append(
                 subprocess.Popen(
-                    [str(self._python), "-W", "ignore", str(program), *arguments],
+                    ending_with_us([str(self._python), "-W", "ignore", str(program), *arguments]),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

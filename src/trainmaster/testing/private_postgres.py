@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer
+from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, ending_with_us
 
 _SETTINGS = {
     "listen_addresses": "",
@@ -177,12 +177,9 @@ class PrivatePostgres(PrivateServer):
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _popen(self, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        # It refuses to be root. And it must not outlive us, even if we are killed.
-        if shutil.which("setpriv"):
-            command = ["setpriv", "--pdeathsig", "QUIT", *command]
         user = self._user
         return subprocess.Popen(
-            command,
+            ending_with_us(command, "QUIT"),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -23,7 +23,7 @@ from typing import Final
 
 from trainmaster.executors.ray.tls import Authority, variables
 from trainmaster.testing.private_network import NoNetworkError, PrivateNetwork
-from trainmaster.testing.private_server import PrivateServer, kill_group
+from trainmaster.testing.private_server import PrivateServer, ending_with_us, kill_group
 
 _START_S: Final = 400.0
 _PROGRAMS: Final = ("ip", "unshare")
@@ -262,8 +262,8 @@ class PrivateRay(PrivateServer):
         command = [*self._entering(name), sys.executable, "-c", _START, *words]
         with (self._place / f"{name}.log").open("ab") as log:
             self._started[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
-                env=self._environ(name),
+                ending_with_us(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                start_new_session=True, env=self._environ(name),
             )  # fmt: skip
 
     def _until(self, done: Callable[[], bool]) -> None:

@@ -14,7 +14,13 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports, kill_group
+from trainmaster.testing.private_server import (
+    START_TIMEOUT_S,
+    PrivateServer,
+    ending_with_us,
+    free_ports,
+    kill_group,
+)
 
 _KEY, _SECRET = "private-s3", "private-s3-secret"
 
@@ -137,9 +143,10 @@ class PrivateS3(PrivateServer):
         if self._certificate is not None:
             pair = {"s3.cert.file": self._certificate, "s3.key.file": self._certificate}
             options |= {"s3.port.https": self._tls_port, **pair}
+        words = [str(self._weed), "server", "-s3", *(f"-{name}={value}" for name, value in options.items())]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [self._weed, "server", "-s3", *(f"-{name}={value}" for name, value in options.items())],
+                ending_with_us(words),
                 stdout=output,
                 stderr=output,
                 stdin=subprocess.DEVNULL,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -45,6 +47,12 @@ class PrivateServer(ABC):
     @abstractmethod
     def close(self) -> None:
         """Ends it and removes everything; also if it was only half started."""
+
+
+def ending_with_us(words: Sequence[str], number: str = "KILL") -> list[str]:
+    """A command that gets a signal when this process ends, even if it is killed, where `setpriv` is there."""
+    setpriv = shutil.which("setpriv")
+    return [*words] if setpriv is None else [setpriv, "--pdeathsig", number, *words]
 
 
 def kill_group(process: subprocess.Popen[bytes] | None) -> None:

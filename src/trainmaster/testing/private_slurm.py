@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.testing.private_network import NoNetworkError, PrivateNetwork, run
-from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports
+from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, ending_with_us, free_ports
 
 _PROGRAMS: Final = ("slurmctld", "slurmd", "munged", "sbatch", "ip", "unshare", "sshd")
 _ACCOUNTING: Final = ("slurmdbd", "mariadbd", "mariadb-install-db", "my_print_defaults")
@@ -263,8 +263,8 @@ class PrivateSlurm(PrivateServer):
         }
         with (self._place / f"{name}.log").open("ab") as log:
             self._started[name] = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
-                env=kept | self.environ,
+                ending_with_us(words), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                start_new_session=True, env=kept | self.environ,
             )  # fmt: skip
 
     def _end(self, name: str) -> None:
