@@ -23,6 +23,7 @@ def throttling(renter: Renter) -> Iterator[Renter]:
     renter.lab.do("fault", clear=True)
 
 
+@pytest.mark.crossings  # decided as in `test_cluster_leases.py`, where a provider is away for hours
 def test_an_api_that_throttles_for_longer_than_a_lease_ends_no_machine(throttling: Renter) -> None:
     """Nor when the driver is killed meanwhile, and another one goes on."""
     renter, env = throttling, {"TRAINMASTER_NODE_LEASE": f"{LEASE_S}s"}

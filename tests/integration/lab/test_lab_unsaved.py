@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(900)]
 STEPS = 240
 
 
+@pytest.mark.crossings  # without rented machines in `test_cli_unsaved.py`
 def test_when_the_money_for_waiting_is_used_the_model_is_fetched_and_named(
     renter: Renter, store: CountingProxy, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_role_comes_to_each_host_once_and_what_fails_is_named(
         cluster.close()
 
 
+@pytest.mark.crossings  # when one comes again is decided in `test_role_state.py`
 def test_a_role_has_its_variables_and_comes_again_when_they_change(
     tmp_path: Path, new_host: Callable[..., SshHost], ssh: Ssh
 ) -> None:
