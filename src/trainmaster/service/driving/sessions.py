@@ -362,11 +362,8 @@ def _check_left(opened: OpenHome, run: str, recipe: Recipe) -> None:
     rows = database.experiment_rows(run)
     left = {e["name"] for e in rows if e["reason"] not in FINISHED and done[e["name"]] < e["tasks_total"]}
     plans, now = [each.plan for each in resumed(records)], time.time()
-    spent_usd, warm = (
-        sum(each.most_usd(now, now) for each in records),
-        warm_clusters(opened, plans, opened.team),
-    )
-    check_total(recipe, plans, run, spent_usd, left, warm)
+    spent_usd = sum(each.most_usd(now, now) for each in records)
+    check_total(recipe, plans, run, spent_usd, left, lambda: warm_clusters(opened, plans, opened.team))
 
 
 def _acquire(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Lease | None:

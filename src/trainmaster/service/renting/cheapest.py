@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Final
@@ -56,7 +56,7 @@ def offer_of_parts(
         plans += _named_apart(found, {plan.name for plan in plans}, recipe.experiments)
         placed, notes = pinned(placed, found), notes + offers.notes
     every = capped(recipe, plans)
-    check_total(recipe, every, warm=warm_clusters(service, every, service.team))
+    check_total(recipe, every, warm=lambda: warm_clusters(service, every, service.team))
     return offer_of(placed, every, notes=notes)
 
 
@@ -129,7 +129,7 @@ def check_total(
     resumed: str = "",
     spent_usd: float = 0.0,
     left: Container[str] | None = None,
-    warm: Mapping[str, KeptCluster] | None = None,
+    warm: Callable[[], Mapping[str, KeptCluster]] = dict,
 ) -> None:
     """Refuse a cap that is used up by beginning and ending, unless that may be on what costs less.
 
@@ -139,22 +139,26 @@ def check_total(
         resumed: id of a run that is to go on.
         spent_usd: by that, at most.
         left: experiments that are not over; None: all.
-        warm: what is there already, by the plans' names: that neither boots nor costs more than it does.
+        warm: gives what is there already, by the plans' names, which neither boots nor costs more than it
+            does. It is asked with a cap alone.
 
     Raises:
         UsageError: naming the least that would do.
     """
     total = recipe.budget.total_usd if recipe.budget else None
+    if total is None:
+        return
+    there = warm()
     ending_s = end_reserve_s(each.grace_s for each in recipe.experiments.values())
     bills = dict[str, float]()
     for plan in plans:
-        kept, reserved_s = (warm or {}).get(plan.name), BOOTING_S + ending_s
+        kept, reserved_s = there.get(plan.name), BOOTING_S + ending_s
         usd = sum(role.count * role.rentals[0].at_most.billed_usd(reserved_s) for role in plan.roles)
         usd = usd if kept is None else kept.billed_usd(ending_s)
         names = [name for name in plan.experiments if left is None or name in left]
         bills |= {name: min(usd, bills.get(name, usd)) for name in names}
     least = max(bills.values(), default=0.0)
-    if total is not None and least > 0 and total <= spent_usd + least:
+    if least > 0 and total <= spent_usd + least:
         would_do = enough_dollars(spent_usd + 1.1 * least)
         begins = f"{dollars(total)} is used up before anything has run: to start the machines"
         hint = f"Raise budget.total to {would_do}, or ask for fewer or smaller machines."

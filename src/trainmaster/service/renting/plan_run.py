@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trainmaster.cluster.renting.plan import capped
@@ -86,7 +87,7 @@ def plan_run(
     if candidate_offers.costs and not allow_stale:
         candidate_offers = not_stale(probe, candidate_offers, today)
     plans = capped(probe, plan_clusters(probe, available_of(candidate_offers)))
-    check_total(probe, plans, warm=warm_clusters(service, plans, service.team))
+    check_total(probe, plans, warm=partial(warm_clusters, service, plans, service.team))
     if probe is not recipe and before_measuring is not None:
         before_measuring(offer_of(probe, plans))
     quoter = make_quoter(candidate_offers)
@@ -109,7 +110,7 @@ def plan_run(
     picks |= picks_of(chosen) if chosen is not None else {}
     available = replace(available_of(candidate_offers), memory=quoter.memory(settled, environ))
     plans = capped(settled, plan_clusters(settled, available, picks))
-    check_total(settled, plans, warm=warm_clusters(service, plans, service.team))
+    check_total(settled, plans, warm=partial(warm_clusters, service, plans, service.team))
     unknown = quote.unknown if quote is not None else None
     offered = offer_of(pinned(settled, plans), plans, None if unknown else quote, why, notes)
     return replace(offered, unknown=unknown, keep_s=keep_s)
