@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.market.memory_floor import Memory
@@ -43,7 +44,7 @@ from trainmaster.service.quotes.policy_quotes import by_policy
 from trainmaster.service.quotes.prices import Prices
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
 from trainmaster.service.quotes.quote_record import limit_notes, run_end_s
-from trainmaster.service.quotes.warm_machines import Quoting, WarmMachines
+from trainmaster.service.quotes.warm_machines import WarmMachines
 from trainmaster.service.quotes.worker_counts import allowed_workers, quoted_workload, with_workers
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec import Experiment, Recipe
@@ -133,19 +134,16 @@ class Quoter:
         self._check(recipe, builder, options)
         costs = self._candidate_offers is not None and self._candidate_offers.costs
         found, missing = self._jobs.gather(recipe, environ, builder, options, costs=costs)
-        if found:
-            made = self._known(recipe, catalogue, options, found, missing, environ)
-        elif options.only is not None:
+        if not found and options.only is not None:
             name, why = next(iter(missing.items()))
             raise UsageError(
                 f"experiments.{name}: cannot be measured: {why}",
                 "Run the recipe once: a run is a measurement.",
             )
-        else:
-            made = self._unknown(recipe, catalogue, options, missing, environ)
+        made = self._quoted(recipe, catalogue, options, found, missing, environ)
         return replace(made, to_measure=self._to_measure(recipe, catalogue, options, missing, made))
 
-    def _known(
+    def _quoted(
         self,
         recipe: Recipe,
         catalogue: Catalogue,
@@ -154,27 +152,9 @@ class Quoter:
         missing: Mapping[str, str],
         environ: Mapping[str, str],
     ) -> Quote:
-        def quoting(recipe: Recipe, options: QuoteOptions) -> Quote:
-            return self.put_together(recipe, catalogue, options, known, missing, environ)
-
-        return self._on_warm(recipe, options, environ, quoting)
-
-    def _unknown(
-        self,
-        recipe: Recipe,
-        catalogue: Catalogue,
-        options: QuoteOptions,
-        missing: Mapping[str, str],
-        environ: Mapping[str, str],
-    ) -> Quote:
-        def quoting(recipe: Recipe, options: QuoteOptions) -> Quote:
-            return self._of_unknown(recipe, catalogue, options, missing, environ)
-
-        return self._on_warm(recipe, options, environ, quoting)
-
-    def _on_warm(
-        self, recipe: Recipe, options: QuoteOptions, environ: Mapping[str, str], quoting: Quoting
-    ) -> Quote:
+        """What is known of a recipe, or that nothing is; on warm machines where they are there."""
+        of = partial(self._of_known, known=known) if known else self._of_unknown
+        quoting = partial(of, catalogue=catalogue, missing=missing, environ=environ)
         if (offers := self._candidate_offers) is None:
             return quoting(recipe, options)
         machines = WarmMachines(self._service, offers, lambda settled: self.memory(settled, environ))
@@ -183,8 +163,9 @@ class Quoter:
     def _of_unknown(
         self,
         recipe: Recipe,
-        catalogue: Catalogue,
         options: QuoteOptions,
+        *,
+        catalogue: Catalogue,
         missing: Mapping[str, str],
         environ: Mapping[str, str],
     ) -> Quote:
@@ -304,9 +285,9 @@ class Quoter:
             if is_notebook(recipe):
                 why = OF_A_PERSON
             with suppress(UsageError):  # then it has no machine, which planning tells better
-                return self._unknown(recipe, catalogue, options, missing, environ), why
+                return self._quoted(recipe, catalogue, options, {}, missing, environ), why
             return None, why
-        return self._known(recipe, catalogue, options, known, missing, environ), ""
+        return self._quoted(recipe, catalogue, options, known, missing, environ), ""
 
     def memory(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, Memory]:
         """What a process of each experiment was measured to need, where the very same has been measured.
@@ -364,11 +345,12 @@ class Quoter:
             return allowed[0]
         return max([n for n in allowed if n <= detect_capacity().cores] or allowed[:1])
 
-    def put_together(
+    def _of_known(
         self,
         recipe: Recipe,
-        catalogue: Catalogue,
         options: QuoteOptions,
+        *,
+        catalogue: Catalogue,
         known: Mapping[str, Knowledge],
         missing: Mapping[str, str],
         environ: Mapping[str, str],

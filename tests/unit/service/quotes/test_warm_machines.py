@@ -181,13 +181,13 @@ def test_no_queue_is_asked_about_the_only_machines_that_there_may_be_if_they_are
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe, asked = world.recipe(), list[bool]()
-    put_together = Quoter.put_together
+    of_known = Quoter._of_known
 
-    def quoting(self: Quoter, *given: Any) -> Quote:
-        asked.append(given[2].asks_queue and not given[2].warm)
-        return put_together(self, *given)
+    def quoting(self: Quoter, recipe: Recipe, options: QuoteOptions, **given: Any) -> Quote:
+        asked.append(options.asks_queue and not options.warm)
+        return of_known(self, recipe, options, **given)
 
-    monkeypatch.setattr(Quoter, "put_together", quoting)
+    monkeypatch.setattr(Quoter, "_of_known", quoting)
     world.plan(recipe)
     assert asked == [True]
     world.keep(recipe)
