@@ -98,9 +98,11 @@ async def converse(
     """
     process: Any = None
     out, err = _Output(limit_bytes, talk.expects), _Output(limit_bytes, _PID)
-    making: asyncio.Future[Any] = asyncio.ensure_future(
-        connection.create_process(_wrapped(talk.command), encoding=None)
-    )
+
+    async def begin() -> Any:  # noqa: ANN401 - what is cancelled before it has begun has no call under way
+        return await connection.create_process(_wrapped(talk.command), encoding=None)
+
+    making: asyncio.Future[Any] = asyncio.ensure_future(begin())
     try:
         async with asyncio.timeout(timeout_s):
             process = await asyncio.shield(making)  # else what the other end has begun would be unknown

@@ -119,6 +119,8 @@ T = TypeVar("T")
 _COMPILERS: Final = ("_findLib_gcc", "_findLib_ld")
 _loading: Final = threading.Lock()
 _CLOSE_S: Final = 2.0
+#: Of the loop: an aborted connection ends its session in the next one, its socket in the one after, or two.
+_LAST_ROUNDS: Final = 5
 _STREAM_S: Final = 20.0
 #: More for a command that leads to a machine: a step of an allocation starts in seconds.
 _WAY_S: Final = 20.0
@@ -187,6 +189,7 @@ class Ssh(Transport):
         self._loop = asyncio.new_event_loop()
         self._open: weakref.WeakSet[SshConnection] = weakref.WeakSet()
         self._is_closed = False
+        self._gate = threading.Lock()
         self._idle: IdleLogins[SshConnection] = IdleLogins()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="ssh")
         self._thread.start()
@@ -249,9 +252,10 @@ class Ssh(Transport):
 
     def close(self) -> None:
         """End the thread, and with it every connection."""
-        if self._is_closed:
-            return
-        self._is_closed = True  # nothing begins any more: it would wait for a loop that has ended
+        with self._gate:
+            if self._is_closed:
+                return
+            self._is_closed = True  # nothing begins any more: it would wait for a loop that has ended
         self._idle.close()
         with contextlib.suppress(TrainmasterError, TimeoutError, concurrent.futures.CancelledError):
             asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(_CLOSE_S + 1)
@@ -262,10 +266,11 @@ class Ssh(Transport):
 
     def wait(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Have the loop do something, and wait for it."""
-        if self._is_closed:
-            work.close()
-            raise UnreachableError("the connection was closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._gate:
+            if self._is_closed:
+                work.close()
+                raise UnreachableError("the connection was closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_s)
         except concurrent.futures.CancelledError:
@@ -287,6 +292,8 @@ class Ssh(Transport):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_S)
+        for _ in range(_LAST_ROUNDS):
+            await asyncio.sleep(0)
 
     async def _connect(
         self, target: Target, through: Connection | None, line: socket.socket | None

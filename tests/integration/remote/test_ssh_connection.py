@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import subprocess
 import threading
 import time
@@ -192,3 +193,30 @@ def test_closing_ends_what_is_under_way(ssh: Ssh, new_host: NewHost) -> None:
     assert failed
     with pytest.raises(UnreachableError, match="was closed"):
         connection.run("true")
+
+
+def test_closing_at_any_moment_leaves_nothing_open(tmp_path: Path, new_host: NewHost) -> None:
+    """Logins and commands that have just begun are ended, too, and their callers told."""
+    host = new_host()
+    for moment in range(24):
+        ssh = Ssh(HostKeys(tmp_path / "pins.json"))
+        answers: list[Exception | str] = []
+
+        def work(ssh: Ssh = ssh, answers: list[Exception | str] = answers) -> None:
+            try:
+                with ssh.connect(host.target) as connection:
+                    for _ in range(50):
+                        connection.run("true")
+                answers.append("done")
+            except UnreachableError as error:
+                answers.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(moment * 0.02)
+        ssh.close()
+        for thread in threads:
+            thread.join(30)
+        assert len(answers) == 4, "a caller waits for a loop that has ended"
+    gc.collect()  # what was left open would warn now, which is an error
