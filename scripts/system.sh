@@ -13,7 +13,7 @@ packages="$packages libseccomp2" # tasks of Unix users
 packages="$packages openssh-server" # hosts
 packages="$packages zsh fish" # completion
 packages="$packages slurm-wlm munge" # a Slurm of three nodes
-[ -z "${WITH_PLACES-}" ] || packages="$packages slurmdbd mariadb-server-core mariadb-client-core" # its accounting: `make places` only
+[ -z "${WITH_PLACES-}" ] || packages="$packages slurmdbd mariadb-server-core mariadb-client-core lmod" # its accounting, and modules: `make places` only
 # A Kubernetes of one's own, where it is built.
 [ ! -x "${TRAINMASTER_CACHE:-$HOME/.cache/trainmaster}/kubernetes-1.20/kubelet" ] || packages="$packages etcd-server busybox-static"
 packages="$packages fuse3 libfuse3-3" # mounts of volumes

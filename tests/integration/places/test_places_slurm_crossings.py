@@ -46,6 +46,9 @@ ROWS = {
         "echo image $FROM_IMAGE", "image yes", more=f"container: {IMAGE}",
         env={"TRAINMASTER_CONTAINER_ENGINE": "podman"},
     ),
+    "modules": Crossing(
+        "python3 -c 'import os, demo; print(demo.SAYS, os.environ[\"DEMO_SITE\"])'", "a module of site"
+    ),
     "sweep": Crossing(
         "echo rate {{rate}}", "rate 2", more="parameters: {rate: [1, 2, 3]}"
     ),
@@ -68,6 +71,20 @@ MACHINES = """\
 """
 
 
+@pytest.fixture
+def modules(tmp_path: Path) -> str:
+    """Lines that load a module of Lmod, or of its like; what it has would break our own programs."""
+    if not any(Path("/etc/profile.d").glob("*mod*.sh")):
+        pytest.skip("neither lmod nor environment-modules is installed")
+    files, library = tmp_path / "modulefiles", tmp_path / "library"
+    files.mkdir()
+    library.mkdir()
+    (files / "demo").write_text(f"#%Module\nprepend-path PYTHONPATH {library}\nsetenv DEMO_SITE site\n")
+    (library / "demo.py").write_text("SAYS = 'a module of'\n")
+    (library / "msgspec.py").write_text("raise ImportError('not for Trainmaster')\n")
+    return f"before: |\n  module use {files}\n  module load demo\n"
+
+
 @pytest.fixture(scope="module")
 def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder whose `podman` has our image, on every node."""
@@ -85,6 +102,8 @@ def test_crossing(
     text = settings.read_text() + MACHINES
     if name == "container":
         text = f"before: export PATH={request.getfixturevalue('podman')}:$PATH\n{text}"
+    if name == "modules":
+        text = request.getfixturevalue("modules") + text
     settings.write_text(text)
     if name == "a limit of waiting":
         slurm.command("sbatch", "-N3", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1000")

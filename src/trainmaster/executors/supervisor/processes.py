@@ -67,7 +67,8 @@ def with_handed_on(
 ) -> dict[str, str]:
     """The variables of a member on a node.
 
-    What it has itself comes first, also on ``PATH``. Its GPUs are counted from 0 among those of the node.
+    What it has itself comes first, also on ``PATH`` and ``PYTHONPATH``. Its GPUs are counted from 0 among
+    those of the node.
 
     Args:
         environ: its own.
@@ -76,13 +77,16 @@ def with_handed_on(
 
     >>> with_handed_on({"PATH": "/venv/bin:/usr/bin"}, {"PATH": "/opt/bin:/usr/bin"})["PATH"]
     '/venv/bin:/opt/bin:/usr/bin'
+    >>> with_handed_on({"PYTHONPATH": "/ours/lib"}, {"PYTHONPATH": "/opt/lib"})["PYTHONPATH"]
+    '/ours/lib:/opt/lib'
     >>> with_handed_on({}, {"CUDA_VISIBLE_DEVICES": "4,6"}, ["1"])["CUDA_VISIBLE_DEVICES"]
     '6'
     """
     found = {**node, **environ}
-    if theirs := node.get("PATH"):
-        own = [each for each in environ.get("PATH", "").split(":") if each and each not in theirs.split(":")]
-        found["PATH"] = ":".join([*own, theirs])
+    for name in {"PATH", "PYTHONPATH"} & node.keys():
+        theirs = node[name].split(":")
+        own = [each for each in environ.get(name, "").split(":") if each and each not in theirs]
+        found[name] = ":".join([*own, *theirs])
     if gpus:
         there = [each for each in node.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
         found["CUDA_VISIBLE_DEVICES"] = ",".join(

@@ -18,7 +18,14 @@ before() {
 :
 @BEFORE@
 }
+if [ -n '@LOGIN@' ]; then # `module` is known to logins only, and `sbatch` has handed nothing on
+  path=$PATH; . /etc/profile < /dev/null > /dev/null 2>&1; PATH=$PATH:$path
+fi
+known=$(export -p)
 before || exit 44
+for name in $(export -p | grep -Fxve "$known" | sed -n 's/^declare -x \([A-Za-z0-9_]*\)=.*/\1/p'); do
+  case "$name: $TM_KEPT :" in SLURM* | TM_* | LMOD* | _* | *" $name "*) ;; *) TM_KEPT="$TM_KEPT $name" ;; esac
+done
 node() { # group, number, cores, name of the directory, port
   export TM_DIR=$TM_SCRATCH/$4 TM_PORT=$5
   srun --quiet $1 --relative="$2" --nodes=1 --ntasks=1 --cpus-per-task="$3" --kill-on-bad-exit=0 --no-kill \

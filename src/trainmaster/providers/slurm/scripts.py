@@ -185,6 +185,7 @@ def job_script(
         "ALSO": _ALSO,
         "NODE": _text("node.sh").replace("@FUNCTIONS@", LEASE_FUNCTIONS),
         "BEFORE": settings.before.strip(),
+        "LOGIN": "yes" if settings.before.strip() else "",
         "NODES": "\n".join(nodes),
     }
     rest = re.sub("@([A-Z_]+)@", lambda found: values[found[1]], _text("job.sh"))

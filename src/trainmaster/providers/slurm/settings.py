@@ -73,7 +73,7 @@ class SlurmSettings(LoginSettings[SlurmMachine]):
         path: on the login node, where Slurm's commands are, if logins do not find them.
         way: how nodes are reached: ``direct``: they can be connected to, from the login node if there is one;
             ``srun``: by a step of the allocation.
-        before: lines for the shell of an allocation, such as `module load`; nodes have its variables.
+        before: lines for the shell of an allocation, such as `module load`; tasks have what they set.
         notice_s: so long before its time limit an allocation is left.
         usd_per_unit: what an hour of one unit of Slurm's billing costs; 0 if nothing.
     """
