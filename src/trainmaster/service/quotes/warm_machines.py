@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trainmaster.dataclass import dataclass
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.quote_options import QuoteOptions, TaskShare
-from trainmaster.service.quotes.worker_counts import on_machines, with_clusters, with_fewest, with_workers
+from trainmaster.service.quotes.worker_counts import (
+    filling_machines,
+    on_machines,
+    with_clusters,
+    with_fewest,
+    with_workers,
+)
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -21,6 +29,7 @@ if TYPE_CHECKING:
     from trainmaster.service.quotes.candidate_offers import CandidateOffers
     from trainmaster.service.renting.kept_clusters import KeptCluster
     from trainmaster.service.service import Service
+    from trainmaster.spec.objective import Objective
 
 Quoting = Callable[[Recipe, QuoteOptions], "Quote"]
 
@@ -39,9 +48,7 @@ class WarmMachines:
     memory: Callable[[Recipe], Mapping[str, Memory]]
 
     def quote(self, recipe: Recipe, options: QuoteOptions, quoting: Quoting) -> Quote:
-        """The best as if all had to be waited for; of what is there of it, neither wait nor setup counts.
-
-        Where no new machines keep the limits, those that are there may: they are there sooner.
+        """The best by the objective: of what must be waited for, and of what is there and need not be.
 
         Raises:
             NoFeasibleQuote: nothing keeps the limits.
@@ -52,29 +59,27 @@ class WarmMachines:
         if options.catalogue is not None:
             return quoting(recipe, options)
         kept = list(kept_clusters(self.service, self.offers.provider, self.service.team))
-        if kept and not self.offers.costs:  # no quote chooses these, and no queue is asked for what is there
+        is_open = with_fewest(recipe) is not recipe
+        if kept and not self.offers.costs and not is_open:  # then no quote chooses anything
             return self._warmed(recipe, None, options, quoting)
         # No queue is waited in for what is there; if another choice is made, it is asked for that.
-        asks_later = bool(kept) and self._are_all_there(recipe)
+        asks_later = bool(kept) and options.asks_queue and capabilities_of(self.offers.provider).queues
+        cold: Quote | None = None
+        made: list[Quote] = []
+        refused: NoFeasibleQuote | None = None
         try:
-            cold = quoting(recipe, replace(options, asks_queue=not asks_later))
-        except NoFeasibleQuote:
-            for each in kept:
+            cold = quoting(recipe, replace(options, asks_queue=not asks_later and options.asks_queue))
+            made = [self._warmed(recipe, cold, options, quoting) if kept else cold]
+        except NoFeasibleQuote as error:
+            refused = error
+        if self.offers.costs and (cold is None or not (cold.is_unknown or made[0].warm)):
+            for each in {each.machines: each for each in reversed(kept)}.values():
                 with suppress(UsageError):  # such machines are not allowed, or keep no limits either
-                    if (found := self._on(each, recipe, options, quoting)) is not None:
-                        return found
-            raise
-        found = self._warmed(recipe, cold, options, quoting) if kept else cold
-        return quoting(recipe, options) if found is cold and asks_later else found
-
-    def _are_all_there(self, recipe: Recipe) -> bool:
-        """Whether the cheapest machines for all of it are warm."""
-        from trainmaster.service.renting.kept_clusters import warm_clusters
-
-        with suppress(UsageError):
-            plans = self._plans(recipe, None)
-            return len(warm_clusters(self.service, plans, self.service.team)) == len(plans)
-        return False
+                    made += filter(None, [self._on(each, recipe, options, quoting)])
+        if refused is not None and not made:
+            raise refused
+        best = min(made, key=partial(_to_be_small, recipe.objective))
+        return quoting(recipe, options) if best is cold and asks_later else best
 
     def _warmed(self, recipe: Recipe, cold: Quote | None, options: QuoteOptions, quoting: Quoting) -> Quote:
         """The quote of what was chosen, if anything was, with what is there of it."""
@@ -91,7 +96,11 @@ class WarmMachines:
         worker, server = kept.machines
         names, there = list(recipe.experiments), kept.contents(self.service)
         shares = {name: TaskShare(worker.count) for name in names} | dict(options.shares)
-        pinned = {name: on_machines(each, worker, server) for name, each in recipe.experiments.items()}
+        pinned = {}
+        for name, each in recipe.experiments.items():
+            if (filling := filling_machines(each, worker.count, kept.gpus)) is None:
+                return None
+            pinned[name] = on_machines(filling, worker, server)
         taken = recipe.model_copy(update={"experiments": pinned})
         guess = replace(options, warm=dict.fromkeys(names, there), shares=shares)
         found = quoting(taken, guess)
@@ -129,6 +138,11 @@ class WarmMachines:
             warm |= dict.fromkeys(plan.experiments, found[plan.name].contents(self.service))
             shares |= dict.fromkeys(plan.experiments, TaskShare(plan.roles[0].count))
         return replace(options, warm=warm, shares=shares | dict(options.shares))
+
+
+def _to_be_small(objective: Objective, made: Quote) -> float:
+    seconds, usd = (each.p50 if each else 0.0 for each in (made.time_s, made.cost_usd))
+    return objective.time * seconds + objective.cost * usd
 
 
 def _told(made: Quote, known: QuoteOptions) -> Quote:

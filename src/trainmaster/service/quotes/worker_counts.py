@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.measurement import SeenCurve
+from trainmaster.cluster.renting.requirements import Needs
 from trainmaster.spec import Experiment, Hardware, Recipe
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.objective import Objective
@@ -144,6 +145,29 @@ def on_machines(experiment: Experiment, worker: Rented, server: Rented | None) -
         distributed = distributed.model_copy(update={"hardware": roles})
     hardware = experiment.hardware.model_copy(update=changes)
     return experiment.model_copy(update={"hardware": hardware, "distributed": distributed})
+
+
+def filling_machines(experiment: Experiment, machines: int, gpus: int) -> Experiment | None:
+    """The experiment with what it allows of numbers of workers that fill just so many machines; None if none.
+
+    Args:
+        experiment: any; itself, if it does not leave that open.
+        machines: of its workers.
+        gpus: of each.
+    """
+    shaped = experiment.distributed
+    if shaped is None or not shaped.is_flexible:
+        return experiment
+
+    def sized(workers: int) -> Experiment:
+        fixed = shaped.sized(workers, shaped.parameter_servers)
+        return experiment.model_copy(update={"distributed": fixed})
+
+    good = [n for n in allowed_workers(experiment) if Needs.of(sized(n), 0).gang_nodes(gpus) == machines]
+    if not good:
+        return None
+    narrowed = shaped.model_copy(update={"workers": f"{good[0]}..{good[-1]}"})
+    return experiment.model_copy(update={"distributed": narrowed})
 
 
 def with_fewest(recipe: Recipe) -> Recipe:

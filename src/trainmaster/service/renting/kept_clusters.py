@@ -44,6 +44,11 @@ class KeptCluster:
             found[machine.role] = Rented(one.instance_type, count + 1, one.spot, provider, one.region, price)
         return found[WORKER], found.get(SERVER)
 
+    @property
+    def gpus(self) -> int:
+        """Of each of its workers' machines, at least."""
+        return min(machine.rental.gpus for machine in self.record.rented if machine.role == WORKER)
+
     def billed_usd(self, seconds: float) -> float:
         """What its machines cost at most in so long a time."""
         return sum(machine.rental.at_most.billed_usd(seconds) for machine in self.record.rented)

@@ -8,12 +8,14 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from trainmaster.advisor.model.measurement import Measurement
+from command_line import invoke
+from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quote import Quote
 from trainmaster.cluster.record import ClusterState, Machine, new_record
@@ -29,11 +31,19 @@ from trainmaster.service.renting.kept_clusters import warm_clusters
 from trainmaster.service.renting.offer import RentalOffer
 from trainmaster.service.renting.plan_run import plan_run
 from trainmaster.service.service import Service
-from trainmaster.spec import Recipe, read_recipe
+from trainmaster.spec import Recipe, Strategy, read_recipe
 from trainmaster.spec.errors import UsageError
 
 PRICES = "provider,region,instance_type,vcpus,memory_gib,price_usd_per_hour,spot,as_of\n"
 ROWS = "aws,r1,small,2,8,0.10,,{day}\naws,r1,large,2,8,0.11,,{day}\n"
+
+GANG = """\
+    framework: pytorch
+    distributed: {{strategy: allreduce, workers: {workers}}}
+    hardware: {{instance: small}}
+    batch: {{global: 24}}
+    steps: 2000
+"""
 
 
 class World:
@@ -55,6 +65,18 @@ class World:
         seen = Measurement(None, duration_s=60.0, startup_s=1.0, measured_at=1.0)
         rows = [new_row(f"profile-{number}", key, "main", None, seen) for number in range(3)]
         self.service.database.add_measurement(*rows)
+        return recipe
+
+    def gang(self, workers: str, more: str = "") -> Recipe:
+        """A job that some workers do in 400 s, 220, 170, 140 and 120 s: 1, 2, 3, 4 and 6 of them."""
+        (self.directory / "train.py").touch()
+        recipe = self.recipe(more, GANG.format(workers=workers))
+        key = self.service.measurements(recipe)["main"].fingerprint
+        for n, step_s in {1: 0.2, 2: 0.11, 3: 0.085, 4: 0.07, 6: 0.06}.items():
+            sends = {"bytes_in": 1e5, "bytes_out": 1e5}
+            point = Point(Strategy.ALLREDUCE, n, n, local_batch=24 / n, step_time_s=step_s, **sends)
+            seen = Measurement(point, startup_s=1.0, steps_done=100, offer="small", measured_at=2.0)
+            self.service.database.add_measurement(new_row(f"run-{n}", key, "main", None, seen))
         return recipe
 
     def quoter(self, offers: Any = None) -> Quoter:
@@ -134,6 +156,52 @@ def test_a_limit_that_only_they_keep_is_kept(world: World, limit: str) -> None:
         world.plan(world.recipe(f"budget: {{{limit}}}", other))
 
 
+@pytest.mark.parametrize("workers", ["1..8", "auto"])
+def test_as_many_workers_are_taken_as_fill_what_is_there_where_that_is_better(
+    world: World, workers: str
+) -> None:
+    """More of them would be faster, if they had not to be waited for first."""
+    fastest = "objective: fastest"
+    assert world.plan(world.gang(workers, fastest)).plans[0].roles[0].count == 6
+    world.keep(world.gang("4"))
+    made = world.plan(world.gang(workers, fastest))
+    assert made.quote is not None
+    assert (made.plans[0].roles[0].count, made.quote.warm) == (4, ("main",))
+    assert made.recipe.experiments["main"].distributed.workers == 4
+
+
+def test_the_command_line_quotes_as_many_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.keep(world.gang("4"))
+    world.gang("auto", "objective: fastest")
+    home = world.service.home
+    here = {"TRAINMASTER_HOME": home.root, "TRAINMASTER_CACHE": home.cache, "COLUMNS": 200}
+    for name, value in (world.environ | here).items():
+        monkeypatch.setenv(name, str(value))
+    said = invoke("--local", "quote", world.directory / "recipe.yaml", "--no-measure")
+    assert "main: 4 x small" in said.stdout, said
+    assert "main: an earlier run keeps such machines warm" in said.stdout, said
+
+
+def test_a_few_that_are_there_are_not_taken_where_more_are_better_in_spite_of_the_wait(world: World) -> None:
+    world.keep(world.gang("1"))
+    made = world.plan(world.gang("1..8", "objective: fastest"))
+    assert made.quote is not None
+    assert (made.plans[0].roles[0].count, made.quote.warm) == (6, ())
+
+
+def test_a_deadline_that_only_they_keep_is_kept_with_an_open_number_of_workers(world: World) -> None:
+    deadline = "budget: {deadline: 260s}"
+    with pytest.raises(NoFeasibleQuote):
+        world.plan(world.gang("1..8", deadline))
+    world.keep(world.gang("2"), "two")
+    with pytest.raises(NoFeasibleQuote):
+        world.plan(world.gang("1..8", deadline))
+    world.keep(world.gang("3"), "three")
+    made = world.plan(world.gang("1..8", deadline))
+    assert made.quote is not None
+    assert (made.plans[0].roles[0].count, made.quote.warm) == (3, ("main",))
+
+
 def test_a_cap_need_not_pay_for_the_boot_of_what_is_there(world: World) -> None:
     """Also where nothing is known of the job: by the price of these machines, and not of the cheapest."""
     path = world.directory / "other.yaml"
@@ -188,6 +256,8 @@ def test_no_queue_is_asked_about_the_only_machines_that_there_may_be_if_they_are
         return of_known(self, recipe, options, **given)
 
     monkeypatch.setattr(Quoter, "_of_known", quoting)
+    queueing = SimpleNamespace(queues=True)
+    monkeypatch.setattr("trainmaster.service.quotes.warm_machines.capabilities_of", lambda _: queueing)
     world.plan(recipe)
     assert asked == [True]
     world.keep(recipe)
