@@ -218,6 +218,24 @@ def test_a_cap_need_not_pay_for_the_boot_of_what_is_there(world: World) -> None:
     assert made.unknown.starts_s.p95 < 10, made.unknown
 
 
+def test_a_run_goes_on_with_what_is_left_of_its_cap_if_machines_are_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left would not pay for the boot of new ones."""
+    (world.directory / "train.py").touch()
+    world.keep(recipe := world.recipe("budget: {total: $0.0075}", "    hardware: {instance: small}\n"), "run")
+    with world.service.database.engine.begin() as connection:
+        connection.execute(text("UPDATE cluster SET state = 'ENDED', data = json_remove(data, '$.machines')"))
+    for looks in ("sessions.check_still_there", "sessions.materialise", "dialling.check_provider"):
+        monkeypatch.setattr(f"trainmaster.service.driving.{looks}", lambda *_: None)
+    with pytest.raises(UsageError, match="of \\$0.0075, run has cost up to"):
+        world.service.resume("run", world.environ)
+    world.keep(recipe, "other")
+    session = world.service.resume("run", world.environ)
+    assert session is not None
+    world.service.database.release(session.lease, time.time())
+
+
 def test_only_a_setup_that_the_last_run_has_made_there_is_there(world: World) -> None:
     """Not one that was seen on such a machine at some time."""
     recipe = world.recipe(main="    setup: pip install x\n")
