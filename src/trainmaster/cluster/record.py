@@ -169,6 +169,7 @@ class ClusterRecord:
         keep_s: how long it is to stay warm afterwards, where it can; see `keepable_s`.
         kept_until: Unix seconds, while KEPT.
         paid_from: Unix seconds from which on the present run pays, if it took over a warm one; else 0.
+        brought: hashes of what the run before has brought there, if it took over a warm one; None: unknown.
         leased_until: Unix seconds at which its machines have ended themselves, unless their lease is renewed.
         asked_at: Unix seconds of the first request.
         waited_s: from then to the first time that it was up.
@@ -188,6 +189,7 @@ class ClusterRecord:
     keep_s: float = 0.0
     kept_until: float | None = None
     paid_from: float = 0.0
+    brought: tuple[str, ...] | None = None
     leased_until: float | None = None
     asked_at: float | None = None
     waited_s: float | None = None
@@ -316,8 +318,10 @@ class ClusterRecord:
         for name in _COLUMNS:
             del data[name]
         data["plan"] = self.plan.as_json()
+        if self.brought is None:  # 0.2.0 does not know the key
+            del data["brought"]
         for machine in data["machines"]:
-            if not machine["left_provider"]:  # 0.2.0 does not know the key
+            if not machine["left_provider"]:  # nor this one
                 del machine["left_provider"]
         return ClusterRow(
             self.id,
@@ -468,13 +472,16 @@ def fits(kept: ClusterRecord, plan: ClusterPlan) -> bool:
     return True
 
 
-def taken_over(kept: ClusterRecord, planned: ClusterRecord, now: float) -> ClusterRecord:
+def taken_over(
+    kept: ClusterRecord, planned: ClusterRecord, now: float, brought: Iterable[str] = ()
+) -> ClusterRecord:
     """A warm cluster that fits as the run's that has planned for one: it is to take what that plan says.
 
     Args:
         kept: the warm one.
         planned: what it is instead of.
         now: Unix seconds, from which on the run pays.
+        brought: hashes of what the run before has brought there.
     """
     roles = {role.role: role for role in planned.plan.roles}
     slots = {
@@ -497,6 +504,7 @@ def taken_over(kept: ClusterRecord, planned: ClusterRecord, now: float) -> Clust
         kept_until=None,
         keep_s=planned.keep_s,
         paid_from=now,
+        brought=tuple(sorted(brought)),
         machines=tuple(machines),
         plan=replace(
             planned.plan,

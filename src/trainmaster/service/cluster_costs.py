@@ -131,7 +131,6 @@ class RecordedClusterCosts:
         waited: how long earlier runs waited.
         phases: what comes beside the training, by experiment.
         gave_back_s: what giving machines back took, by provider.
-        contents: hashes of what was there, by the ids of clusters that were taken over warm.
         spent: dollars until a moment, with clusters of earlier sessions; None: of the records.
     """
 
@@ -142,12 +141,10 @@ class RecordedClusterCosts:
         waited: Sequence[Waited] = (),
         phases: Mapping[str, ExperimentPhases] | None = None,
         gave_back_s: Mapping[str, Sequence[float]] | None = None,
-        contents: Mapping[str, frozenset[str]] | None = None,
         spent: Callable[[float], float] | None = None,
     ) -> None:
         self.provider = provider
         self._spent = spent
-        self._contents = contents or {}
         self.gave_back_s = gave_back_s or {}
         self._phases = phases or {}
         self.waited = waited
@@ -171,7 +168,7 @@ class RecordedClusterCosts:
 
     def clusters(self) -> Sequence[ClusterFacts]:
         """See `ClusterCosts`."""
-        return [_facts(each, self._phases, self._contents.get(each.id)) for each in self._records()]
+        return [_facts(each, self._phases) for each in self._records()]
 
     def expected(self, cluster: ClusterFacts) -> Sequence[tuple[str, tuple[float, float, float]]]:
         """See `ClusterCosts`."""
@@ -223,11 +220,7 @@ def _where(cluster: ClusterFacts) -> Where:
     return Where(cluster.machine, max(cluster.slots // cluster.nodes, 1))
 
 
-def _facts(
-    record: ClusterRecord,
-    phases: Mapping[str, ExperimentPhases],
-    contents: frozenset[str] | None = None,
-) -> ClusterFacts:
+def _facts(record: ClusterRecord, phases: Mapping[str, ExperimentPhases]) -> ClusterFacts:
     plan = record.plan
     workers = [machine.rental for machine in record.rented if machine.role == plan.roles[0].role]
     rental = workers[0] if workers else plan.roles[0].rentals[0]
@@ -249,7 +242,7 @@ def _facts(
         record.state in (ClusterState.ENDING, ClusterState.ENDED),
         record.paid_from > 0,
         record.keepable_s > 0,
-        contents,
+        None if record.brought is None else frozenset(record.brought),
     )
 
 

@@ -224,7 +224,8 @@ class SimulatedClusters(RunClusters):
         self._renters = {self._provider.name: renter}
         self._earlier_usd = (0.0, 0.0)
         self.lease_s = failures.plan.lease_s
-        self.taken = {}
+        self.taken = set()
+        self._contents_of = lambda _: ()
         self._reaping = None
 
     def begin(self) -> None:

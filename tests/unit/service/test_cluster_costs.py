@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -61,9 +61,8 @@ def test_what_setup_takes_is_still_to_come_where_no_image_saves_it():
         seen = tuple(PhaseSample(300.0, "lab:large", "a") for _ in range(30))
         histories = (PhaseHistory("setup", "a", seen), PhaseHistory("saving", "", seen[:0]))
         phases = {"main": ExperimentPhases("main", histories, images)}
-        records = [record(paid_from=paid_from)]
-        there = {} if contents is None else {record().id: frozenset(contents)}
-        costs = RecordedClusterCosts("lab", lambda: records, phases=phases, contents=there)
+        records = [ClusterRecord.of_row(asdict(record(paid_from=paid_from, brought=contents).as_row()))]
+        costs = RecordedClusterCosts("lab", lambda: records, phases=phases)
         (one,) = costs.clusters()
         return float(np.median(replace(one.beside()["main"], **how).left_s(0)))
 
@@ -73,8 +72,8 @@ def test_what_setup_takes_is_still_to_come_where_no_image_saves_it():
     region = record().plan.roles[0].rentals[0].region
     assert seconds_left({("lab", region): "ami-1"}) < 2
     assert seconds_left({}, paid_from=READY + 500) < 2, "it was made on such machines before"
-    assert seconds_left({}, paid_from=READY + 500, contents={"a"}) < 2
-    assert seconds_left({}, paid_from=READY + 500, contents={"b"}) == pytest.approx(300, rel=0.05)
+    assert seconds_left({}, paid_from=READY + 500, contents=("a",)) < 2
+    assert seconds_left({}, paid_from=READY + 500, contents=("b",)) == pytest.approx(300, rel=0.05)
 
 
 def test_nothing_is_ready_before_a_cluster_was_up_and_a_warm_one_is_at_once():

@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -116,12 +116,13 @@ class RunClusters:
         wait_s: how long to wait for machines; None: as long as it takes.
         elsewhere_s: how long to wait before another place is asked, where there is one.
         was_asked: none of these would do.
+        contents_of: hashes of what a run has brought to machines that it has kept warm.
 
     Attributes:
         clusters: the executor of all its clusters.
         site: brings files to nodes and back.
         lease_s: how long machines live when their lease is not renewed.
-        taken: clusters that it has taken over warm, as they were kept, by their ids.
+        taken: ids of clusters that it has taken over warm.
 
     Raises:
         UsageError: the provider cannot be used from here.
@@ -143,6 +144,7 @@ class RunClusters:
         baking: Baking | None = None,
         elsewhere_s: float = math.inf,
         was_asked: bool = False,
+        contents_of: Callable[[KeptCluster], Iterable[str]] = lambda _: (),
     ) -> None:
         from trainmaster.cluster.node_files.remote_site import RemoteSite
 
@@ -159,7 +161,8 @@ class RunClusters:
         patience = replace(machines_patience(environ, wait_s), elsewhere_s=elsewhere_s, was_asked=was_asked)
         self._earlier_usd = (0.0, 0.0)
         loops: dict[str, list[ClusterLoop]] = {}
-        self.taken: dict[str, KeptCluster] = {}
+        self._contents_of = contents_of
+        self.taken: set[str] = set()
         self._unmarked: set[str] = set()
         for record in self._records():
             content = self._baking.wanted(record.plan)
@@ -292,12 +295,12 @@ class RunClusters:
         for kept in readable(rows, self._tell):
             if kept.state is not ClusterState.KEPT or not fits(kept, planned.plan):
                 continue
-            taken = taken_over(kept, planned, now)
+            run = next(row["run_id"] for row in rows if row["id"] == kept.id)
+            taken = taken_over(kept, planned, now, self._contents_of(KeptCluster(kept, run)))
             if not self._database.take_kept_cluster(self._lease, taken.as_row(), now, kept.idle_usd(now)):
                 continue  # somebody else was quicker, or it is too late
             self._tell(f"{planned.plan.name}: {kept.id} is still warm and used again")
-            run = next(row["run_id"] for row in rows if row["id"] == kept.id)
-            self.taken[taken.id] = KeptCluster(kept, run)
+            self.taken.add(taken.id)
             return taken
         return None
 

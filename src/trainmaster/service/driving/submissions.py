@@ -372,6 +372,29 @@ class Submissions:
         found = Budgets(self._service.database.read, self._service.database.clock_s())
         return [found[team or OWNER], found[ALL]]
 
+    def check_keeping(self, team: str | None, wallet: Wallet | None, keep_s: float) -> None:
+        """Refuse to keep machines warm that would cost when the run is over, and count nowhere.
+
+        Args:
+            team: whose run it is.
+            wallet: that pays for it.
+            keep_s: how long they are to stay warm.
+
+        Raises:
+            UsageError: there are limits, or a wallet.
+        """
+        if not keep_s:
+            return
+        if limited := next((each for each in self._budgets(team) if each.is_limited), None):
+            raise UsageError(
+                f"keep_s: {limited.who} has limits, and machines that stay warm are in none of them",
+                "Leave it out: machines are given back when the run is over.",
+            )
+        if wallet is not None:
+            raise UsageError(
+                "keep_s: machines that stay warm are in no wallet", "Leave it out: they are given back."
+            )
+
     def keep(self, recipe: Recipe) -> Path:
         """Write its text where what drives it finds it."""
         digest = hashlib.sha256(recipe.source_text.encode()).hexdigest()[:10]
@@ -400,17 +423,8 @@ class Submissions:
         service = self._service.of_team(submission.team)
         measures = not self._is_shared_with(submission.team)
         planner = RunPlanner(service, self._environ, tell, lambda _: None, measures=measures)
+        self.check_keeping(submission.team, wallet, request.keep_s)
         budgets = self._budgets(submission.team)
-        limited = next((each for each in budgets if each.is_limited), None)
-        if request.keep_s and limited is not None:  # they would cost when the run is over, and count nowhere
-            raise UsageError(
-                f"keep_s: {limited.who} has limits, and machines that stay warm are in none of them",
-                "Leave it out: machines are given back when the run is over.",
-            )
-        if request.keep_s and wallet is not None:
-            raise UsageError(
-                "keep_s: machines that stay warm are in no wallet", "Leave it out: they are given back."
-            )
         plan = planner.plan(
             recipe, allow_stale=request.allow_stale, can_agree=can_agree, keep_s=request.keep_s
         )

@@ -173,6 +173,7 @@ def world_of_machines(
         wait_s=wait_s,
         elsewhere_s=(wait_s or IN_TIME_S) if recipe.places_left else math.inf,
         was_asked=was_asked,
+        contents_of=lambda kept: kept.contents(opened),
         baking=Baking.of(recipe, code, row["team"] or "", partial(brought_seconds, database)),
     )
 
@@ -202,14 +203,12 @@ def world_of_machines(
         phases = phases_of(opened.of_team(row["team"]), recipe, environ, code)
         waited = [each for name in named_places(recipe) for each in waited_for(database, name)]
         gave_back_s = {name: database.gave_back_s(name) for name in named_places(recipe)}
-        contents = {name: kept.contents(opened) for name, kept in machines.taken.items()}
         costs = RecordedClusterCosts(
             recipe.provider,
             executor.records,
             waited,
             phases,
             gave_back_s,
-            contents,
             executor.costs.spent_usd,
         )
         yield World(

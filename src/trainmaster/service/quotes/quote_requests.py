@@ -128,9 +128,11 @@ class QuoteRequests:
         Raises:
             TooManyError: the team has as many under way as it may.
             RecipeError: with all mistakes.
-            UsageError: it would not be run here, or asks for files of the server.
+            UsageError: it would not be run here, keeps machines that nothing pays for, or asks for files of
+                the server.
         """
         caller.need("run")
+        self._submissions.check_keeping(caller.team, caller.wallet, ask.keep_s)
         recipe = self._submissions.read(caller, ask.run_request)
         with ask.options() as options:
             options.for_recipe(recipe)

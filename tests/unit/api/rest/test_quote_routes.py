@@ -232,3 +232,14 @@ def test_who_asks_with_wait_s_is_answered_when_there_is_news(served):
     assert answer["state"] == "DONE"
     assert answer["id"] in found
     assert served.ask("blue-read", "GET", f"{place}?wait_s=31").status_code == 422
+
+
+def test_no_plan_keeps_machines_warm_that_its_run_might_not(served):
+    """They would cost when the run is over, and are in no budget: `POST /runs` refuses it, too."""
+
+    def ask(who):
+        return served.ask(who, "POST", "/api/v1/plans", json={"recipe": QUOTED, "keep_s": 600})
+
+    assert ask("owner").status_code == 202
+    refused = ask("red-user")
+    assert (refused.status_code, "keep_s: team red has limits" in refused.text) == (422, True)

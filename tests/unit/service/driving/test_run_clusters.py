@@ -73,7 +73,10 @@ class World:
         return warm
 
     def machines(self, lease: Lease) -> RunClusters:
-        made = RunClusters(self.database, self.home, lease, Path("/c"), ["lab"], {}, self.said.append)
+        made = RunClusters(
+            self.database, self.home, lease, Path("/c"), ["lab"], {}, self.said.append,
+            contents_of=lambda kept: ["setup", kept.run],
+        )  # fmt: skip
         self.made.append(made)
         return made
 
@@ -183,6 +186,16 @@ def test_a_cluster_that_is_about_to_be_rented_anew_is_spared(world: World) -> No
     reaped(world)
     assert world.said == [f"train: {warm.id} is still warm and used again"]
     assert {warm.id, "run.eval"} <= set(world.provider.spared[0])
+
+
+def test_every_driver_of_a_run_knows_what_the_one_before_had_brought_to_warm_machines(world: World) -> None:
+    world.keep_warm("before")
+    lease = world.start("run")
+    first, then = world.machines(lease), world.machines(lease)
+    for each in (first, then):
+        (found,) = each.executor.records()
+        assert found.brought == ("before", "setup")
+    assert (len(first.taken), len(then.taken)) == (1, 0), "its machines are looked at again"
 
 
 def test_a_fault_in_a_late_look_for_lost_machines_is_no_fault_of_the_run(world: World) -> None:
