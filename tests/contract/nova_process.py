@@ -145,6 +145,9 @@ def main(address, port, keystone, hook):
     from nova import exception  # isort: skip
     from nova.db.main import api as database  # isort: skip
     from nova.virt import fake  # isort: skip
+    from futurist._thread import ThreadWorker  # isort: skip
+
+    ThreadWorker.MAX_IDLE_FOR = 60  # else some 200 of them, which look each second, take a third of a core
 
     class Neutron(integrated_helpers.nova_fixtures.NeutronFixture):
         """Whose ports have addresses of their own, and the groups that were asked for."""
