@@ -17,6 +17,7 @@ from trainmaster.service.users.accounts import Accounts
 pytestmark = pytest.mark.timeout(600)
 #: Of a run that is over: it reported each second, an epoch has ten steps.
 STEPS = 60
+RUN_ENDS = "UPDATE run SET state = 'DONE', reason = 'SUCCEEDED', ended_at = ?, closed_at = ? WHERE id = ?"
 AXIS = "key => (data => data?.length ? [data[0], data.at(-1)] : null)(charts.chart(key).plot?.data[0])"
 
 
@@ -96,10 +97,14 @@ def test_a_page_that_came_before_the_first_report_was_known_draws_all_of_them(br
 
 def _axis(page, key, wanted):
     """Whether a chart comes to show what lies between two places."""
+    return _comes(page, AXIS, key, lambda found: found and [round(each) for each in found] == wanted)
+
+
+def _comes(page, script, wanted=None, is_it=bool):
+    """Whether what a script finds comes to be right."""
     until = time.monotonic() + PATIENCE_MS / 1000
     while time.monotonic() < until:
-        found = page.evaluate(AXIS, key)
-        if found and [round(each) for each in found] == wanted:
+        if is_it(page.evaluate(script, wanted)):
             return True
         page.wait_for_timeout(50)
     return False
@@ -234,11 +239,31 @@ def test_what_has_left_the_filter_leaves_the_list(browser, site):  # noqa: F811
     page.goto(f"{site.url}/runs?state=RUNNING")
     row = page.locator("#rows tr").last
     run = row.get_attribute("data-run")
-    ends = "UPDATE run SET state = 'DONE', reason = 'SUCCEEDED', ended_at = ?, closed_at = ? WHERE id = ?"
     with contextlib.closing(sqlite3.connect(site.service.home.root / "trainmaster.db")) as database, database:
-        database.execute(ends, (time.time(), time.time(), run))
+        database.execute(RUN_ENDS, (time.time(), time.time(), run))
     page.evaluate("look()")
     page.locator(f"#rows tr[data-run='{run}']").wait_for(state="detached")
+    page.context.close()
+
+
+@pytest.mark.browser
+def test_a_log_is_followed_until_the_run_is_over(browser, site):  # noqa: F811
+    page = opened(browser, site)
+    page.goto(f"{site.url}/runs?state=RUNNING")
+    run = page.locator("#rows tr").nth(1).get_attribute("data-run")
+    page.goto(f"{site.url}/runs/{run}")
+    assert (page.locator("#following").inner_text(), page.locator("#follow").inner_text()) == (
+        "following",
+        "Pause",
+    )
+    page.locator("#follow").click()
+    assert _comes(page, "open.last !== undefined")  # it has seen the run that is not over
+    with contextlib.closing(sqlite3.connect(site.service.home.root / "trainmaster.db")) as database, database:
+        database.execute(RUN_ENDS, (time.time(), time.time(), run))
+    assert _comes(page, "of.over === '1'")  # as its stream says
+    page.locator("#follow", has_text="Follow").click()  # paused: what it has said since is still to be had
+    page.locator("#follow").wait_for(state="detached")
+    assert page.locator("#following").count() == 0
     page.context.close()
 
 

@@ -178,7 +178,10 @@ function follow(on) {
   follows = on;
   if ($("follow")) { $("follow").textContent = on ? "Pause" : "Follow"; $("following").textContent = on ? "following" : "paused"; }
   if (on) { log.scrollTop = log.scrollHeight; if (isNew) write(); }
+  settle();
 }
+// A run that is over says nothing more: who has read all of it follows nothing; who paused can still go on.
+function settle() { if (of.over === "1" && follows) for (const id of ["following", "follow"]) $(id)?.remove(); }
 // Many may look at one run: each asks for what changes now and then, not all at the same moment. Only pieces that are
 // other than before are put in, and none in which somebody writes: who reads or is about to click is not disturbed.
 let due = null, loadedAt = performance.now();
@@ -224,7 +227,7 @@ function open() {
   on("state", said => {
     if (said.events.length && part) refresh();
     if (said.run.state === "DONE" && $("none")) $("none").textContent = "It has reported no metrics.";
-    if (said.run.state === "DONE") { of.over = "1"; setTimeout(close, 3000); }
+    if (said.run.state === "DONE") { of.over = "1"; settle(); setTimeout(close, 3000); }
   });
   source.onerror = () => { link.textContent = `The connection is lost; this is as of ${asOf()}, trying again.`; part?.classList.add("is-stale"); };
 }

@@ -26,7 +26,9 @@ tabs.forEach((tab, i) => {
 });
 document.querySelector("#from a[href^='#']")?.addEventListener("click", event => { event.preventDefault(); choose(tabs.length - 1); document.getElementById("recipe").select(); });
 const asked = tabs.findIndex(tab => tab.hash === location.hash);
-choose(document.querySelector("#checked li") || document.getElementById("recipe").defaultValue.split("\n").length > 6 ? tabs.length - 1 : Math.max(0, asked));
+// Who asked for a recipe that serves or asks a model has come to see it.
+const isWritten = /[?&](model|serve)=/.test(location.search);
+choose(isWritten || document.querySelector("#checked li") || document.getElementById("recipe").defaultValue.split("\n").length > 6 ? tabs.length - 1 : Math.max(0, asked));
 
 // Fields and recipe are one document: the server writes what was filled in into the recipe, and says what the
 // fields are then. What is on its way when something is changed again is asked once more.
