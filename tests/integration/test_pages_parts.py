@@ -268,6 +268,24 @@ def test_a_log_is_followed_until_the_run_is_over(browser, site):  # noqa: F811
 
 
 @pytest.mark.browser
+def test_the_tasks_of_a_run_that_goes_on_are_looked_at_again_until_it_is_over(browser, site):  # noqa: F811
+    page = opened(browser, site)
+    page.goto(f"{site.url}/runs?state=RUNNING")
+    run = page.locator("#rows tr").nth(2).get_attribute("data-run")
+    page.goto(f"{site.url}/runs/{run}/tasks")
+    state, its = page.locator("table.tasks .state"), "(SELECT id FROM experiment WHERE run_id = ?)"
+    assert state.inner_text() == "running"
+    with contextlib.closing(sqlite3.connect(site.service.home.root / "trainmaster.db")) as database, database:
+        database.execute(
+            f"UPDATE task SET state = 'DONE', reason = 'SUCCEEDED' WHERE experiment_id = {its}", (run,)
+        )
+        database.execute(RUN_ENDS, (time.time(), time.time(), run))
+    page.locator("table.tasks .state", has_text="succeeded").wait_for()
+    assert not page.locator("[data-again]").count(), "it is over"
+    page.context.close()
+
+
+@pytest.mark.browser
 def test_hovering_curves_and_scrolling_a_log_leave_time_for_60_frames(browser, site):  # noqa: F811
     """Time of the page's processor, so that a busy machine is as good as a quiet one."""
     page, took = opened(browser, site), {}

@@ -118,6 +118,21 @@ addEventListener("click", event => {
   if (link && !event.defaultPrevented && !link.download && !link.target && !/\.zip$|^\/api\//.test(link.pathname) && !(event.ctrlKey || event.metaKey || event.shiftKey)) busy(link, true);
 });
 addEventListener("pageshow", () => { for (const each of document.querySelectorAll(".button[aria-busy], button[aria-busy]")) busy(each, false); });
+// What goes on is looked at again as long as it is seen: but not what somebody has opened, picked, or is about to press.
+const HELD = "details[open], .is-out, a:focus, button:focus, input:focus";
+async function again() {
+  const old = document.querySelector("[data-again]"), began = performance.now();
+  if (!old) return;
+  if (!document.hidden && !document.querySelector("dialog") && !old.querySelector(HELD) && getSelection().isCollapsed) {
+    const answer = await fetch(location.href).catch(() => null);
+    if (isAnswered(answer, old)) {
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(old.id);
+      if (fresh && !old.querySelector(HELD)) { old.replaceWith(fresh); dispatchEvent(new Event("again")); }
+    }
+  }
+  setTimeout(again, Math.max(4000, 10 * (performance.now() - began)));  // what is much work is done less often
+}
+setTimeout(again, 4000);
 // Printed is what is folded, and when it was exactly.
 let folded = [];
 addEventListener("beforeprint", () => {

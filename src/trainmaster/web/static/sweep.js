@@ -1,7 +1,7 @@
 "use strict";
 // What passes through all brushes stays: its lines, dots and rows; where one points, all of one task is marked.
 const trials = (box, mark, is) => { for (const each of box.querySelectorAll("[data-trial]")) each.classList.toggle(mark, is(each.dataset.trial)); };
-for (const box of document.querySelectorAll(".search")) {
+function listen() { for (const box of document.querySelectorAll(".search")) {
   box.addEventListener("mouseover", event => {
     const at = event.target.closest("[data-trial]")?.dataset.trial;
     trials(box, "is-seen", trial => trial === at);
@@ -25,4 +25,6 @@ for (const box of document.querySelectorAll(".search")) {
       show();
     });
   }
-}
+} }
+listen();
+addEventListener("again", listen);  // there are more tasks: page.js
