@@ -13,7 +13,9 @@ def test_a_resume_uses_the_code_of_the_start(tm):
     script.write_text("echo second >> $NOTES/versions\n")
     tm.write("new.sh", "")
     (tm.notes / "fixed").touch()
-    tm.resume(run)
+    told = tm.call("resume", run).err
+    assert f"note: train.sh: changed since {run} was started, which goes on with its own copy; " in told
+    assert f"`trainmaster run {recipe}` is a new run with what is there now" in told
     assert tm.marks("versions") == ["first", "first"]
     tm.run(recipe)
     assert tm.marks("versions")[2:] == ["second"]

@@ -132,4 +132,6 @@ def test_a_dry_run_says_what_would_be_started_and_writes_nothing(tm):
     assert "TRAINMASTER_PARAM_X=1" in told.out
     plan = tm.call("run", recipe, "--dry-run", "--json").json
     assert (plan["requests"], len(plan["processes"])) == ([], 1)
+    kept = tm.call("run", recipe, "--dry-run", "--set", "on=webhook")
+    assert "nothing of it runs now: `on` has a server keep it as the workflow" in kept.out + kept.err
     assert not (tm.root / "home").exists()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainmaster.artifacts.publishing import publish as publish
     from trainmaster.artifacts.publishing import read_manifest as read_manifest
     from trainmaster.artifacts.snapshot import Snapshot as Snapshot
+    from trainmaster.artifacts.snapshot import changed_since as changed_since
     from trainmaster.artifacts.snapshot import materialise as materialise
     from trainmaster.artifacts.snapshot import take_snapshot as take_snapshot
     from trainmaster.artifacts.tree import Listing as Listing
@@ -33,7 +34,7 @@ __all__, __getattr__ = lazy_exports(
         "fetching": "fetch",
         "manifest": "FileEntry JSON Manifest",
         "publishing": "AlreadyPublished Upload delete publish read_manifest",
-        "snapshot": "Snapshot materialise take_snapshot",
+        "snapshot": "Snapshot changed_since materialise take_snapshot",
         "tree": "Listing UnstableDirectory",
     },
 )

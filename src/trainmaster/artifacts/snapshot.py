@@ -6,6 +6,7 @@
 own. Two runs of the same code share one master.
 """
 
+import filecmp
 import hashlib
 import os
 import shutil
@@ -140,6 +141,32 @@ def materialise(snapshot_path: Path, directory: Path) -> None:
     with _writing(directory), scratch_directory(directory) as scratch:
         shutil.copytree(snapshot_path, scratch, symlinks=True, copy_function=_copy_file, dirs_exist_ok=True)
         move_into_place(scratch, directory)
+
+
+def changed_since(snapshot_path: Path, source: str, base: Path) -> list[str]:
+    """Files of a snapshot that its directory has not any more, or with other content.
+
+    Args:
+        snapshot_path: the master copy.
+        source: as for `take_snapshot`; of a wheel or a repository nothing is known.
+        base: what a relative ``source`` is relative to.
+    """
+    directory = base / Path(source).expanduser()
+    if not directory.is_dir():
+        return []
+    files = (each for each in sorted(snapshot_path.rglob("*")) if each.is_file() and not each.is_symlink())
+    return [
+        str(name)
+        for each in files
+        if not _is_same(each, directory / (name := each.relative_to(snapshot_path)))
+    ]
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return filecmp.cmp(one, other, shallow=False)
+    except OSError:
+        return False
 
 
 def _frozen(source: str, root: Path, scan: Callable[[], CodeTree]) -> Snapshot:

@@ -217,7 +217,8 @@ def restore(
     for each in found["elsewhere"]:
         say(f"not in the backup: {each}")
     if not go_on:
-        say(f"{found['held']} runs that were under way are ended, workflows are paused: see `resume`")
+        say(f"runs under way then are ended: {found['held']}; `trainmaster resume RUN` goes on with one")
+        say("workflows are paused; `trainmaster workflows resume NAME` goes on with one")
     say("two homes from one backup must not be used at once: each would end machines of the other")
 
 

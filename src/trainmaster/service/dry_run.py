@@ -55,6 +55,8 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
     check_parts(probe)
     requests: list[dict[str, Any]] = []
     notes = [*told_of_places, *recipe.notes, *framework_notes(probe, environ)]
+    if recipe.on:
+        notes.append(f"nothing of it runs now: `on` has a server keep it as the workflow {recipe.name}")
     if not capabilities_of(recipe.provider).is_here:
         requests, told = planned_requests(service, recipe, environ)
         notes += told

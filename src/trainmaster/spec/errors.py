@@ -89,6 +89,7 @@ class Mistake:
         key_path: dotted keys, such as ``experiments.train.after``; empty for the whole file.
         message: ``what was found; what would be right``.
         file: another than the recipe's, which that includes.
+        lacks: the key that is missing there, if that is the mistake.
     """
 
     line: int
@@ -96,6 +97,7 @@ class Mistake:
     key_path: str
     message: str
     file: str = ""
+    lacks: str = ""
 
 
 class RecipeError(UsageError):

@@ -50,12 +50,20 @@ class Problems:
         self._known: set[Mistake] = set()
         self._suggestions = 0
 
-    def add(self, node: YamlNode, path: Path, message: str, *, place: tuple[int, int] | None = None) -> None:
-        """Note a mistake at a node, or at a place within it."""
+    def add(
+        self,
+        node: YamlNode,
+        path: Path,
+        message: str,
+        *,
+        place: tuple[int, int] | None = None,
+        lacks: str = "",
+    ) -> None:
+        """Note a mistake at a node, or at a place within it; or that a key is missing there."""
         line, column = place or (node.line, node.column)
         if node.via:
             message = f"{message} (given by {node.via})"
-        mistake = Mistake(line, column, ".".join(node.stands_at or path), message, node.file)
+        mistake = Mistake(line, column, ".".join(node.stands_at or path), message, node.file, lacks)
         if mistake not in self._known:
             self._known.add(mistake)
             self.mistakes.append(mistake)
@@ -164,7 +172,7 @@ def read_noun(noun: type[N], node: YamlNode, path: Path, problems: Problems) -> 
         child = node.entries.get(name)
         if child is None:
             if key.required and (*path, name) not in problems.misspelt:
-                problems.add(node, path, f"no `{name}`; {key.required}")
+                problems.add(node, path, f"no `{name}`; {key.required}", lacks=name)
             continue
         with problems.goes_on():
             values[field] = key.read(child, (*path, name), problems)

@@ -22,7 +22,7 @@ from trainmaster.spec.node import Kind, YamlNode, compose
 from trainmaster.spec.objective import POLICIES
 from trainmaster.spec.units import parse_dollars
 from trainmaster.web.recipe_text import Path, RecipeText
-from trainmaster.web.rendering import for_readers
+from trainmaster.web.rendering import for_a_form, for_readers
 
 
 def mistakes_of(error: Exception | None, caller: Caller) -> list[str]:
@@ -30,7 +30,7 @@ def mistakes_of(error: Exception | None, caller: Caller) -> list[str]:
     if error is None:
         return []
     if isinstance(error, RecipeError):
-        return [f"line {m.line}, column {m.column}: {m.message}" for m in error.mistakes]
+        return [f"line {m.line}, column {m.column}: {for_a_form(m.message)}" for m in error.mistakes]
     if isinstance(error, TrainmasterError):
         return [*str(error.args[0]).splitlines(), *filter(None, [for_readers(error.hint, caller)])]
     return [str(error)]
@@ -59,10 +59,10 @@ def wrong_fields(error: Exception | None) -> dict[str, list[str]]:
     """All that is wrong with which field of the form, without the lines of a recipe."""
     found: dict[str, list[str]] = {}
     for mistake in error.mistakes if isinstance(error, RecipeError) else ():
-        key = mistake.key_path.rpartition(".")[2]
+        key = mistake.lacks or mistake.key_path.rpartition(".")[2]
         name = _FIELD_OF.get(key, key)
         if name in RecipeForm.model_fields:
-            found.setdefault(name, []).append(mistake.message)
+            found.setdefault(name, []).append(for_a_form(mistake.message))
     return found
 
 

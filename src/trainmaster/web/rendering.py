@@ -90,6 +90,16 @@ def for_readers(hint: str, caller: Caller | None = None) -> str:
     return " ".join(said) or ("Ask an admin of this server." if hint and not is_listed else "")
 
 
+def for_a_form(message: str) -> str:
+    """What is wrong in a form: not what somebody at a shell or a program would do about it.
+
+    >>> for_a_form("no code; send it. By REST that is `PUT /api/v1/code/SHA256`.")
+    'no code; send it.'
+    """
+    first, *more = re.split(r"(?<=[.!?]) +", message)
+    return " ".join([first, *(each for each in more if not _OF_A_SHELL.search(each))])
+
+
 def as_title(text: str) -> str:
     """A message as a title.
 
@@ -108,7 +118,7 @@ def as_title(text: str) -> str:
 
 
 _OF_A_SHELL: Final = re.compile(
-    r"`(trainmaster|aws|gcloud|az|pip|apt-get|GET|POST)\b|docs/|\b[A-Z]+_[A-Z_]+\b|--[a-z]|~/"
+    r"`(trainmaster|aws|gcloud|az|pip|apt-get|GET|POST|PUT)\b|docs/|\b[A-Z]+_[A-Z_]+\b|--[a-z]|~/"
 )
 #: How ends are shown: as what (its shape and colour), and the word for it.
 _ENDS: Final = {

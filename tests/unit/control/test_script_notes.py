@@ -14,6 +14,7 @@ from trainmaster.control.task.layout import Home
 from trainmaster.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
+from trainmaster.web.recipe_form import wrong_fields
 
 RECIPE = "provider: aws\nexperiments: {{train: {{command: python train.py, {keys}}}}}\n"
 ESTIMATOR = "import tensorflow as tf\ntf.estimator.Estimator(model_fn, 'out')\n"
@@ -169,4 +170,6 @@ def test_a_run_whose_script_nothing_can_bring_is_refused_like_by_check(tmp_path,
     with pytest.raises(UsageError, match=r"no nosuch\.py as no code was sent with the recipe") as refused:
         service.check_inputs(unsent, {})
     assert "PUT /api/v1/code" in str(refused.value), "who asks by REST is told what to send"
+    (told,) = wrong_fields(refused.value)["main"]
+    assert ("the tab Code" in told, "PUT" in told) == (True, False), "who fills in the page has no use for it"
     service.close()

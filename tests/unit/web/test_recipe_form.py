@@ -184,8 +184,9 @@ def test_a_mistake_is_told_at_its_field_without_a_line():
 
 def test_what_was_chosen_of_a_search_stays_and_what_it_lacks_is_told(tmp_path):
     form = RecipeForm(parameters="lr: 1e-3-1 log", samples="8", sampler="tpe", pruner="asha")
-    with pytest.raises(RecipeError, match="no `metric`; name the metric to look at"):
+    with pytest.raises(RecipeError, match="no `metric`; name the metric to look at") as error:
         read(form, tmp_path)
+    assert wrong_fields(error.value)["metric"] == ["no `metric`; name the metric to look at"]
     found = RecipeForm.of(form.text())
     assert (found.sampler, found.pruner, found.metric) == ("tpe", "asha", "")
 

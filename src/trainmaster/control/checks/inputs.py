@@ -326,8 +326,9 @@ def missing_script_notes(recipe: Recipe, nothing_sent: Path | None = None) -> It
     if recipe.directory == nothing_sent:
         lacks = "as no code was sent with the recipe"
         hint = (
-            "Send the code, too: on the page New run in the tab Code, by REST with PUT /api/v1/code/SHA256. "
-            'A quote does without it where it measures nothing (`"measure": false`).'
+            "Send the code, too, in the tab Code of the page New run. "
+            "By REST that is `PUT /api/v1/code/SHA256`; "
+            'a quote does without it where it measures nothing (`"measure": false`).'
         )
     for name, script, is_sure in missing_scripts(recipe):
         key = ("experiments", name, "command")

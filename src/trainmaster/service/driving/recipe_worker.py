@@ -84,7 +84,7 @@ def read(asked: dict[str, Any]) -> dict[str, Any]:
             defaults=own_configuration(os.environ),
         )
     except RecipeError as error:
-        mistakes = [[each.line, each.column, each.key_path, each.message] for each in error.mistakes]
+        mistakes = [[*asdict(each).values()] for each in error.mistakes]
         return {"file": error.file, "mistakes": mistakes}
     except UsageError as error:
         return {"wrong": error.args[0], "hint": error.hint}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainmaster.artifacts import materialise, take_snapshot
+from trainmaster.artifacts import changed_since, materialise, take_snapshot
 from trainmaster.artifacts.owner import LostStoreError, check_still_there, give_up_claim
 from trainmaster.control.checks.preflight import why_bound_by_data
 from trainmaster.db import AcceptedRun, Database, Lease, Submission, run_facts
@@ -251,8 +252,19 @@ def resume(
         if total_usd is not None and opened.database.run_row(run)["state"] != State.DONE:
             raise _not_over(run)  # another request of this process has it go on already
         requeue(opened.database, lease, row, recipe, wallet, total_usd)
-        materialise(opened.replicas.code(row), opened.home_of(run).code_directory(run))
+        snapshot = opened.replicas.code(row)
+        materialise(snapshot, opened.home_of(run).code_directory(run))
+        if changed := changed_since(snapshot, recipe.code, recipe.directory):
+            notes.append(_of_old_code(row, changed))
         return Session(run, lease, recipe, opened.secrets_of(recipe, environ), notes)
+
+
+def _of_old_code(row: Mapping[Any, Any], changed: Sequence[str]) -> str:
+    names = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+    return (
+        f"{names}: changed since {row['id']} was started, which goes on with its own copy; "
+        f"`trainmaster run {shlex.quote(row['recipe_path'])}` is a new run with what is there now"
+    )
 
 
 def take(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Session | None:

@@ -118,7 +118,7 @@ addEventListener("click", event => {
   if (link && !event.defaultPrevented && !link.download && !link.target && !/\.zip$|^\/api\//.test(link.pathname) && !(event.ctrlKey || event.metaKey || event.shiftKey)) busy(link, true);
 });
 addEventListener("pageshow", () => { for (const each of document.querySelectorAll(".button[aria-busy], button[aria-busy]")) busy(each, false); });
-// What goes on is looked at again as long as it is seen: but not what somebody has opened, picked, or is about to press.
+// What goes on is looked at again while somebody sees it: but not what somebody has opened, picked, or is about to press.
 const HELD = "details[open], .is-out, a:focus, button:focus, input:focus";
 async function again() {
   const old = document.querySelector("[data-again]"), began = performance.now();
