@@ -6,15 +6,16 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.providers.base import Node, ProviderPlace
-from trainmaster.providers.hosts import HostsProvider
-from trainmaster.providers.inventory import InventoryHost, inventory_file, read_inventory
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.transport.base import Result, Target, Transport, jump_target
 from trainmaster.transport.pool import ConnectionPool
-from trainmaster.transport.ssh import ssh_transport
+
+if TYPE_CHECKING:
+    from trainmaster.providers.hosts import HostsProvider
+    from trainmaster.providers.inventory import InventoryHost
 
 
 def target_of(machine: InventoryHost | Node) -> Target:
@@ -84,6 +85,12 @@ def hosts_provider(place: ProviderPlace) -> HostsProvider:
         UsageError: there is no inventory, or a mistake in it.
         MissingPartError: asyncssh is not installed.
     """
+    from trainmaster.providers.hosts import (
+        HostsProvider,
+    )  # here: all machines are reached as `target_of` says
+    from trainmaster.providers.inventory import inventory_file, read_inventory
+    from trainmaster.transport.ssh import ssh_transport
+
     inventory = read_inventory(inventory_file(place.root, place.environ))
     ssh = ssh_transport(place.root)
     provider = HostsProvider(inventory, SshShell(ssh), place.directory("hosts"), place.identity)

@@ -26,11 +26,9 @@ def local_offer(today: date, root: Path = Path("/")) -> Offer:
         today: the day.
         root: where ``sys`` and ``proc`` are (tests make their own).
     """
-    import psutil  # only here: catalogues of others need none
-
     model, count, gpu_memory_bytes = _gpus()
     nic_gbps = _nic_gbps(root)
-    memory_bytes = _memory_bytes(root, psutil.virtual_memory().total)
+    memory_bytes = _memory_bytes(root, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     name = platform.node() or "this machine"
     found = site_offer("local", name, _cores(root), memory_bytes, today, "measured", gpu=model, gpus=count)
     return replace(

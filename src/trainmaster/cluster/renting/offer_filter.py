@@ -10,19 +10,21 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.market.memory_floor import Memory, Shares, roomy
 from trainmaster.dataclass import dataclass, field
 from trainmaster.providers import Offer, OfferFilter
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.filters import same_gpu
-from trainmaster.providers.inventory import InventoryHost
 from trainmaster.providers.offer import Extras, unknown_extras
 from trainmaster.spec import Hardware
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.hardware import Most, several
 from trainmaster.spec.reading import keys_of
+
+if TYPE_CHECKING:
+    from trainmaster.providers.inventory import InventoryHost
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from trainmaster.cluster.renting.offer_filter import AvailableOffers
 from trainmaster.cluster.renting.plan import ROLE_LABEL, Rental, RolePlan
 from trainmaster.cluster.renting.requirements import SERVER, WORKER, Needs
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec import Hardware
 from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.providers.inventory import InventoryHost
 
 
 def plan_own_hosts(
