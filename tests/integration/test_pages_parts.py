@@ -357,3 +357,21 @@ def test_lines_of_a_row_meet_and_offers_fit_a_phone(browser, site):  # noqa: F81
     assert page.locator("tbody tr").count() == 25
     assert page.evaluate("document.documentElement.scrollHeight") < 3500
     page.context.close()
+
+
+@pytest.mark.browser
+def test_one_field_keeps_machines_warm_and_is_kept_itself(browser, site):  # noqa: F811
+    page = opened(browser, site, "phone")
+    page.goto(site.url + "/new")
+    keep = page.get_by_label("Keep rented machines warm for the next run")
+    keep.fill("soon")
+    page.get_by_role("button", name="Run it").click()
+    page.get_by_text("'soon' is no duration").wait_for()
+    keep.fill("30m")
+    page.reload()
+    assert keep.input_value() == "30m"
+    with page.expect_request("**/new/estimate") as asked:
+        keep.fill("45m")
+        keep.blur()
+    assert "keep=45m" in asked.value.post_data
+    page.context.close()

@@ -38,6 +38,7 @@ from trainmaster.service.places.quote import quote_in_places
 from trainmaster.service.places.settling import settled_place
 from trainmaster.service.places.table import PlaceTable
 from trainmaster.service.quotes.quote_ask import QuoteAsk
+from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_requests import QUOTE
 from trainmaster.service.teams.team_budget import OWNER, Budgets
 from trainmaster.service.teams.team_runs import TeamRuns
@@ -50,7 +51,7 @@ from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.model_reference import ModelReference
 from trainmaster.spec.parts import parted
 from trainmaster.spec.recipe_source import own_configuration
-from trainmaster.spec.units import parse_dollars
+from trainmaster.spec.units import parse_dollars, parse_duration
 from trainmaster.sweeps.plugins import PRUNERS, SAMPLERS
 from trainmaster.web.recipe_form import (
     RecipeForm,
@@ -109,19 +110,23 @@ FRAMEWORKS: Final = ("pytorch", "tensorflow", "jax", "mpi", "ray", "spark", "mxn
 #: A main script that is looked for in the code; others are the user's own affair.
 _SCRIPT: Final = re.compile(r"(?!.*\.\.)\w[\w./-]*\.py")
 _ALSO: Final = 3
+#: As of `POST /runs`.
+_MOST_KEEP_S: Final = 86_400
 
 
 class NewRunPage(RecipeForm):
     """All of the page: what is filled in, the recipe, what it may cost, if it waits, its key.
 
     ``was`` has the fields when they and the recipe said the same, as JSON: what differs was filled in since.
-    The ``catalogue`` is the one that a quote takes prices from; empty is the provider's.
+    The ``catalogue`` is the one that a quote takes prices from; empty is the provider's. Machines are kept
+    warm for ``keep``.
     """
 
     recipe: Annotated[str, AfterValidator(unix_lines)] = ""
     was: Typed = ""
     max_usd: Typed = ""
     wait: Typed = ""
+    keep: Typed = ""
     catalogue: Typed = ""
     key: Typed = Field(default_factory=new_key)
 
@@ -153,7 +158,27 @@ class NewRunPage(RecipeForm):
         if most_usd is None and self.budget:
             with suppress(ValueError):  # what it cannot be is said where the recipe is read
                 most_usd = parse_dollars(self.budget)
-        return RunRequest(self.recipe, self.digest or None, None, most_usd, wait=bool(self.wait))
+        code = self.digest or None
+        return RunRequest(self.recipe, code, None, most_usd, wait=bool(self.wait), keep_s=self.keep_s)
+
+    @property
+    def keep_s(self) -> float:
+        """For how long machines are kept warm.
+
+        Raises:
+            UsageError: it is no duration, or longer than a day.
+        """
+        try:
+            seconds = parse_duration(self.keep) if self.keep else 0.0
+        except ValueError as error:
+            raise UsageError(
+                f"keep rented machines warm: {error}", "Leave it empty to give them back."
+            ) from None
+        if seconds > _MOST_KEEP_S:
+            raise UsageError(
+                f"keep rented machines warm: {self.keep!r} is longer than a day", "Write 24h or less."
+            )
+        return seconds
 
     def ask(self) -> QuoteAsk:
         """What is to be quoted.
@@ -170,6 +195,7 @@ class NewRunPage(RecipeForm):
             catalogue=self.catalogue or None,
             parameter_server=self.server or None,
             max_workers=int(self.most_workers) if self.most_workers else None,
+            keep_s=self.keep_s,
         )
 
 
@@ -273,7 +299,7 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
         recipe = state.submissions.read(caller, form.request())
         service = state.service.of_team(caller.team or None)
         recipe = with_versions(service, recipe)
-        seen = PlaceTable(service, recipe, state.environ)
+        seen = PlaceTable(service, recipe, state.environ, QuoteOptions(keep_s=form.keep_s))
         settled = settled_place(service, recipe, state.environ, lambda _: None, seen, state.places)
         if len(parted(settled)) > 1:
             made = quote_in_places(settled, seen, state.places)
@@ -445,6 +471,7 @@ def show_form(
         "sent": sent or ("Code was sent." if form.digest else ""),
         "is_shared": state.submissions.is_shared(caller),
         "has_budget": any(budgets[whose].monthly_usd is not None for whose in (caller.team or OWNER, ALL)),
+        "may_keep": _may_keep(state, caller),
         "providers": _providers(state, caller),
         "policies": POLICIES,
         "catalogues": [name for name in CATALOGUES if name != "local"],
@@ -471,6 +498,13 @@ def _takes(state: ServerState, caller: Caller, form: NewRunPage) -> dict[str, An
         each.flag for each in options if each.required and each.flag and each.flag.rstrip("=") not in given
     ]
     return {"options": options, "missing": missing, "main": form.main}
+
+
+def _may_keep(state: ServerState, caller: Caller) -> bool:
+    with suppress(UsageError):
+        state.submissions.check_keeping(caller.team, caller.wallet, 1.0)
+        return True
+    return False
 
 
 def _providers(state: ServerState, caller: Caller) -> list[str]:

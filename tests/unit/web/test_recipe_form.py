@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import html
 import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
+from test_new_run_pages import RENTED, answer, browser, state  # noqa: F401 - fixtures
 
+from trainmaster.db import quote_requests as rows
+from trainmaster.service.driving.submissions import Submissions
+from trainmaster.service.quotes.quote_requests import QUOTE
+from trainmaster.service.teams.team_budget import set_budget
+from trainmaster.service.users.caller import caller
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError, UsageError
 from trainmaster.web.recipe_form import RecipeForm, with_cluster, wrong_fields
@@ -308,3 +315,29 @@ def test_all_that_is_wrong_with_a_field_is_told():
         Recipe.from_text("name: x\nexperiments: {t: {command: 'python a.py {{one}} {{two}}'}}\n")
     (told,) = wrong_fields(error.value).values()
     assert len(told) == 2, told
+
+
+def test_machines_are_kept_warm_as_the_command_line_does_and_a_quote_knows_it(state, browser, monkeypatch):  # noqa: F811
+    asked = []
+    monkeypatch.setattr(Submissions, "submit", lambda _, who, request, key: asked.append(request) or refuse())
+    words = "Keep rented machines warm for the next run"
+    assert words in browser.get("/new").text
+
+    def refuse():
+        raise UsageError("not now", "")
+
+    filled = {"recipe": RENTED, "keep": "30m", "budget": "5"}
+    assert "not now" in browser.post("/new", data=filled).text
+    assert asked[0].keep_s == 1800.0
+    place = browser.post("/new/quote", data=filled).headers["location"]
+    name = place.rpartition("/")[2]
+    assert state.quotes.ask_of(caller("owner", None, ["read"]), QUOTE, name).keep_s == 1800.0
+    rows.end(state.service.database, rows.named(name), 1e12, answer=json.dumps(answer()), error=None)
+    assert 'name="keep" value="1800s"' in browser.get(f"{place}/change").text
+    for wrong, said in (("soon", "is no duration"), ("2d", "is longer than a day")):
+        refused = browser.post("/new", data=filled | {"keep": wrong})
+        assert refused.status_code == 422
+        assert said in html.unescape(refused.text)
+        assert f'value="{wrong}"' in refused.text, "it comes back as it was"
+    set_budget(state.service.database, None, {"monthly_usd": 9.0}, 1e9)
+    assert words not in browser.get("/new").text, "what is kept is in no budget"

@@ -50,6 +50,7 @@ class NewAsk(Body):
     code: str | None = Field(None, description="SHA-256 of a tar that was sent before")
     provider: str | None = Field(None, description="replaces the recipe's")
     allow_stale: bool = Field(False, description="old prices will do")
+    keep_s: float = Field(0.0, ge=0, le=86400, description="as of a run: giving back is not counted")
 
 
 class MetricCurve(BaseModel):

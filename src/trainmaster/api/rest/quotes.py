@@ -68,7 +68,6 @@ class NewPlan(NewAsk):
 
     can_agree: bool = Field(True, description="somebody is there who can agree to costs")
     measure_first: bool = Field(False, description="measure it and quote, whatever is known")
-    keep_s: float = Field(0.0, ge=0, le=86400, description="as of a run: its estimate knows it")
 
 
 class MeasuringAgreement(Body):

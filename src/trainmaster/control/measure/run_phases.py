@@ -21,6 +21,7 @@ PHASES: Final = (
     "setup",
     "data",
     "staging",
+    "serving",
     "first step",
     "steps",
     "saving",
@@ -45,6 +46,7 @@ class ObservedExperiment:
         is_again: all that goes on begins again: a machine was lost, say.
         is_saving: all that is left of it is being saved.
         is_over: it is.
+        serves: its tasks are replicas of a service, which make no steps.
     """
 
     waits: bool = False
@@ -55,6 +57,7 @@ class ObservedExperiment:
     is_again: bool = False
     is_saving: bool = False
     is_over: bool = False
+    serves: bool = False
 
     @property
     def phase(self) -> str:
@@ -71,6 +74,8 @@ class ObservedExperiment:
             return AGAIN
         if self.is_saving:
             return "saving"
+        if self.has_started and self.serves:
+            return "serving"
         if self.has_started:
             return "steps" if self.has_steps else "first step"
         return "machines" if not self.has_machines else self.staging or "staging"

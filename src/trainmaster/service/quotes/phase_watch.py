@@ -39,6 +39,7 @@ class PhaseWatch:
         expected: what is expected of an experiment's phases, before anything of it was seen.
         elapsed: for how long the run has been driven at a Unix time.
         load: of this machine as the run began.
+        services: experiments that make no steps, but serve.
     """
 
     def __init__(
@@ -50,10 +51,11 @@ class PhaseWatch:
         expected: Callable[[], Mapping[str, Spans]],
         elapsed: Callable[[float], float],
         load: float | None = None,
+        services: Iterable[str] = (),
     ) -> None:
         self._database = database
         self._run = run
-        self._stepless = frozenset(stepless)
+        self._stepless, self._services = frozenset(stepless), frozenset(services)
         self._has_machines = has_machines
         self._waited: dict[str, float] = {}  # until when, as far as that was seen
         stored = json.loads(database.forecast_of(run) or "{}")
@@ -166,6 +168,7 @@ class PhaseWatch:
             and begins_again(tasks, progress, now),
             is_saving=is_saving(experiment),
             is_over=experiment.state is State.DONE,
+            serves=name in self._services,
         )
 
     def _catch_up(
@@ -201,7 +204,7 @@ class PhaseWatch:
         if phase == "steps" and experiment.name not in self._stepless:
             traces = [each.trace for task in tasks if (each := progress.get(task.key)) is not None]
             seen = [trace.first_at for trace in traces if trace is not None and trace.first_at is not None]
-        elif phase in ("first step", "steps"):
+        elif phase in ("serving", "first step", "steps"):
             seen = [task.started_at for task in tasks if task.started_at is not None]
         else:
             seen = []

@@ -23,7 +23,7 @@ class QuoteAsk:
         measure: of a quote: False: what is known at once.
         bandwidth, measurements: of a quote: the text of such a file.
         allow_stale: old prices will do.
-        can_agree, measure_first, keep_s: of a plan.
+        keep_s: of both. can_agree, measure_first: of a plan.
     """
 
     recipe: str
@@ -75,4 +75,5 @@ class QuoteAsk:
                 p=self.p,
                 latency_ms=self.latency_ms,
                 measures=self.measure,
+                keep_s=self.keep_s,
             )

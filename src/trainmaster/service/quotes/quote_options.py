@@ -44,7 +44,7 @@ class QuoteOptions:
         p: of Scala-Opt. usd_per_hour: of all machines. Both instead of the recipe's.
         shares: of experiments that are quoted in one of several places, by name.
         warm: experiments whose machines an earlier run has kept, with hashes of what it has brought there.
-        keeps: machines that are rented stay warm afterwards.
+        keep_s: so long rented machines stay warm afterwards.
         asks_queue: a provider with a queue is asked how long machines wait in it, which takes it a while.
     """
 
@@ -64,7 +64,7 @@ class QuoteOptions:
     measures: bool = True
     shares: Mapping[str, TaskShare] = field(default_factory=dict)
     warm: Mapping[str, Collection[str]] = field(default_factory=dict)
-    keeps: bool = False
+    keep_s: float = 0.0
     asks_queue: bool = True
 
     def for_recipe(self, recipe: Recipe) -> QuoteOptions:

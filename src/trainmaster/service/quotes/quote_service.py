@@ -49,6 +49,7 @@ from trainmaster.service.quotes.worker_counts import allowed_workers, quoted_wor
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.knowledge import Knowledge
@@ -388,6 +389,7 @@ class Quoter:
             *self._jobs.notes,
             *filter(None, (e.until_caveat for name, e in recipe.experiments.items() if _untold(quote, name))),
             *self._waits(catalogue),
+            *_kept(quote, options.keep_s),
             *filter(None, (phases[n].words(one.cluster.worker) for n, one in quote.experiments.items())),
             *self._stale(catalogue, options),
         ]
@@ -536,6 +538,17 @@ class Quoter:
 def _untold(quote: Quote, name: str) -> bool:
     """Whether an experiment's quote does not say when its target is reached."""
     return name not in quote.experiments or quote.experiments[name].target is None
+
+
+def _kept(made: Quote, keep_s: float) -> tuple[str, ...]:
+    """What is said of machines that stay warm afterwards."""
+    usd = sum(one.cluster.usd_per_hour for one in made.experiments.values()) * keep_s / 3600
+    if not usd:
+        return ()
+    return (
+        f"afterwards machines are kept warm for {format_duration(keep_s)}, "
+        f"which costs up to {dollars(usd)} more; giving back is not counted",
+    )
 
 
 def _cheapest(workload: Workload, market: Market) -> Offer:

@@ -236,6 +236,7 @@ class QuoteTracker:
                 self._expected,
                 self._elapsed,
                 self._load,
+                [name for name, each in self._recipe.experiments.items() if each.serve is not None],
             )
         return self._watch
 

@@ -84,7 +84,7 @@ def quoted_workload(
         tasks = found.tasks if share.tasks is None else share.tasks
         plays = found.plays if tasks == found.tasks else ()
         found = replace(found, machines=share.machines, tasks=tasks, plays=plays)
-    found = replace(found, stays=options.keeps)
+    found = replace(found, stays=options.keep_s > 0)
     return found if options.latency_ms is None else replace(found, latency_ms=options.latency_ms)
 
 

@@ -75,7 +75,7 @@ def plan_run(
         NoFeasibleQuote: what is known of the job says that no cluster keeps deadline and budget.
         InterruptedByUser: while measuring.
     """
-    today, options = datetime.now(UTC).date(), QuoteOptions(keeps=keep_s > 0)
+    today, options = datetime.now(UTC).date(), QuoteOptions(keep_s=keep_s)
     if len(parted(recipe)) > 1:
         from trainmaster.service.places.quote import estimate_in_places
 

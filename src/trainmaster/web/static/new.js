@@ -109,7 +109,7 @@ function restore() {
 }
 document.getElementById("start-over").addEventListener("click", () => keep(true));
 form.addEventListener("input", () => { keep(); if (!pending) said.textContent = ""; });
-form.addEventListener("change", event => { if (fields.contains(event.target) || event.target.name === "budget") later(); });
+form.addEventListener("change", event => { if (fields.contains(event.target) || ["budget", "keep"].includes(event.target.name)) later(); });
 form.elements.budget.addEventListener("input", () => { set("max_usd", ""); document.getElementById("cap")?.remove(); });
 recipe.addEventListener("input", later);
 document.getElementById("takes").addEventListener("click", event => {

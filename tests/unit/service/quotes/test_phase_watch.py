@@ -28,7 +28,7 @@ class Store:
 class World:
     """One task of a run that has been driven for 100 s before."""
 
-    def __init__(self, store=None, earlier_s=0.0, stepless=()):
+    def __init__(self, store=None, earlier_s=0.0, stepless=(), services=()):
         self.store = store or Store()
         self.task = Task("train", 0, State.STAGING, attempt=1)
         experiment = ExperimentState("train", (), 1, 1, State.RUNNING, live={0: self.task}, created=1)
@@ -42,6 +42,7 @@ class World:
             lambda _: self.has_machines,
             lambda: {"train": [("machines", (5, 6, 8)), ("setup", (5, 6, 8)), ("steps", (20, 25, 30))]},
             lambda now: earlier_s + now - BEGAN,
+            services=services,
         )
 
     def look(self, at):
@@ -68,6 +69,18 @@ def test_phases_follow_each_other_and_what_is_late_is_told_once():
     assert world.course.now == "steps"
     assert dict(world.course.took) == {"machines": 8.0, "setup": 22.0}
     assert world.course.since == 30.0
+
+
+def test_a_service_makes_no_steps_but_serves():
+    world = World(stepless=("train",), services=("train",))
+    world.has_machines = True
+    world.look(3)
+    world.task.state, world.task.started_at = State.RUNNING, BEGAN + 4
+    world.look(9)
+    assert (world.course.now, world.course.since) == ("serving", 4.0)
+    world.run_state.experiments["train"].state = State.DONE
+    world.look(30)
+    assert dict(world.course.took) == {"staging": 4.0, "serving": 26.0}
 
 
 def test_a_task_that_is_told_to_end_is_not_late_while_it_uses_its_grace():
