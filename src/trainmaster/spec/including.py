@@ -23,7 +23,7 @@ _QUOTED: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*')[ \t]*(?:#.*)?""")
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
 _SECRET_NAME: Final = re.compile(
     r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|APIKEY|(API|ACCESS|PRIVATE|SECRET|ACCOUNT|AUTH)_KEY"
-    r"(_ID)?)(_|$)",
+    r"(_ID)?)(_|$)|_(PASS|PWD)$",
     re.IGNORECASE,
 )
 _SECRET_VALUE: Final = re.compile(
@@ -221,8 +221,8 @@ def dotenv(text: str) -> Iterator[tuple[str, tuple[int, str]]]:
 def looks_secret(name: str, value: str) -> bool:
     """Whether a variable should not be written down.
 
-    >>> [looks_secret(n, "1") for n in ("HF_TOKEN", "AWS_ACCESS_KEY_ID", "MAX_TOKENS", "KEY_COLUMN")]
-    [True, True, False, False]
+    >>> [looks_secret(n, "1") for n in ("HF_TOKEN", "AWS_ACCESS_KEY_ID", "DB_PASS", "MAX_TOKENS", "PWD")]
+    [True, True, True, False, False]
     >>> looks_secret("X", "postgres://me:pw@db/x"), looks_secret("X", "https://example.org")
     (True, False)
     """
