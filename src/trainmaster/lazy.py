@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[list[str], Callable[[str], object]]:
-    """``__all__`` and ``__getattr__`` of a package (PEP 562).
 
-    Type checkers do not see them: the package imports the same names under ``TYPE_CHECKING``.
+def lazy_exports(package: str) -> tuple[list[str], Callable[[str], object]]:
+    """``__all__`` and ``__getattr__`` of a package (PEP 562): what it imports under ``TYPE_CHECKING``.
+
+    Type checkers see those imports. Here they are read from its file: a line each, such as
+    ``from trainmaster.spec.units import parse_bytes as parse_bytes``.
 
     Args:
         package: ``__name__`` of the package.
-        modules: module of the package, or the full name of another one of ours -> its names, with spaces
-            between them.
 
-    >>> names, look_up = lazy_exports("trainmaster.spec", {"units": "parse_bytes", "batch": "Batch"})
-    >>> names, look_up("parse_bytes")("1 kB")
-    (['Batch', 'parse_bytes'], 1000)
+    >>> import trainmaster.spec
+    >>> names, look_up = lazy_exports("trainmaster.spec")
+    >>> "parse_duration" in names, look_up("parse_duration")("1 min")
+    (True, 60.0)
     """
-    module_of = {name: module for module, names in modules.items() for name in names.split()}
+    spec: Any = sys.modules[package].__spec__
+    module_of = {
+        words[3]: words[1]
+        for line in spec.loader.get_data(spec.origin).decode().splitlines()
+        if line.startswith("    from ") and (words := line.split())[-2:] == ["as", words[3]]
+    }
 
     def look_up(name: str) -> object:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = module_of[name]
-        here = module if module.startswith("trainmaster.") else f"{package}.{module}"
-        value: object = getattr(import_module(here), name)
+        value: object = getattr(import_module(module_of[name]), name)
         setattr(sys.modules[package], name, value)  # asked for once
         return value
 

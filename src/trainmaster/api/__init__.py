@@ -20,13 +20,4 @@ if TYPE_CHECKING:
     from trainmaster.api.results import RunStatus as RunStatus
     from trainmaster.api.run import Run as Run
 
-__all__, __getattr__ = lazy_exports(
-    __name__,
-    {
-        "client": "Client",
-        "embedded": "EmbeddedClient",
-        "protocol": "ClientProtocol",
-        "results": "Accepted Downloaded Event ExperimentStatus LogQuery Model RunPlan RunQuote RunStatus",
-        "run": "Run",
-    },
-)
+__all__, __getattr__ = lazy_exports(__name__)

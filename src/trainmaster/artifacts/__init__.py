@@ -27,14 +27,4 @@ if TYPE_CHECKING:
     from trainmaster.artifacts.tree import Listing as Listing
     from trainmaster.artifacts.tree import UnstableDirectory as UnstableDirectory
 
-__all__, __getattr__ = lazy_exports(
-    __name__,
-    {
-        "checkpoints": "CheckpointSeries",
-        "fetching": "fetch",
-        "manifest": "FileEntry JSON Manifest",
-        "publishing": "AlreadyPublished Upload delete publish read_manifest",
-        "snapshot": "Snapshot changed_since materialise take_snapshot",
-        "tree": "Listing UnstableDirectory",
-    },
-)
+__all__, __getattr__ = lazy_exports(__name__)

@@ -28,15 +28,4 @@ if TYPE_CHECKING:
     from trainmaster.db.run_rows import AcceptedRun as AcceptedRun
     from trainmaster.db.run_rows import Submission as Submission
 
-__all__, __getattr__ = lazy_exports(
-    __name__,
-    {
-        "changes": "Change ClosedAttempt ExperimentChange Note Progress RunChange TaskChange",
-        "cluster_rows": "ClusterRow",
-        "database": "Database",
-        "leases": "Lease is_alive this_process",
-        "patience": "Patience",
-        "quote_rows": "NewMeasurement NewQuoteRow Truth",
-        "run_rows": "AcceptedRun Submission",
-    },
-)
+__all__, __getattr__ = lazy_exports(__name__)

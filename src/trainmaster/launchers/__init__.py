@@ -23,16 +23,4 @@ if TYPE_CHECKING:
     from trainmaster.launchers.tensorflow import TensorFlowLauncher as TensorFlowLauncher
     from trainmaster.launchers.torchrun import TorchrunLauncher as TorchrunLauncher
 
-__all__, __getattr__ = lazy_exports(
-    __name__,
-    {
-        "base": "Gang Launcher Member PlainLauncher get_launcher",
-        "jax": "JaxLauncher",
-        "mpi": "MpiLauncher",
-        "mxnet": "MxnetLauncher",
-        "ray": "RayLauncher",
-        "spark": "SparkLauncher",
-        "tensorflow": "TensorFlowLauncher",
-        "torchrun": "TorchrunLauncher",
-    },
-)
+__all__, __getattr__ = lazy_exports(__name__)

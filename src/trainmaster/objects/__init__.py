@@ -8,9 +8,4 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainmaster.objects.object_store import ObjectStore as ObjectStore
 
-__all__, __getattr__ = lazy_exports(
-    __name__,
-    {
-        "object_store": "ObjectStore",
-    },
-)
+__all__, __getattr__ = lazy_exports(__name__)

@@ -31,15 +31,4 @@ if TYPE_CHECKING:
     from trainmaster.providers.loading import load_catalogue as load_catalogue
     from trainmaster.providers.offer import Offer as Offer
 
-__all__, __getattr__ = lazy_exports(
-    __name__,
-    {
-        "base": "NoCapacityError Node NodeRequest NodeState Provider ProviderPlace",
-        "capabilities": "Capabilities capabilities_of",
-        "catalogue": "Catalogue OfferColumns STALE_DAYS StalePrices RefusedRow",
-        "filters": "OfferFilter",
-        "finding": "get_provider",
-        "loading": "NAMED load_catalogue",
-        "offer": "Offer",
-    },
-)
+__all__, __getattr__ = lazy_exports(__name__)

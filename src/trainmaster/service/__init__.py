@@ -34,24 +34,4 @@ if TYPE_CHECKING:
     from trainmaster.sweeps import Curve as Curve
     from trainmaster.sweeps import TrialState as TrialState
 
-__all__, __getattr__ = lazy_exports(
-    __name__,
-    {
-        "service": "Service",
-        "trainmaster.advisor.model.tables": "predict_tables",
-        "trainmaster.advisor.papers.measured_table": "PUBLISHED",
-        "trainmaster.advisor.papers.recommend": "Wish",
-        "trainmaster.advisor.quote.interval": "Interval",
-        "trainmaster.advisor.quote.quote": "Alternative ExperimentQuote PlaceRow Quote",
-        "trainmaster.artifacts": "fetch",
-        "trainmaster.control.task.layout": "Home",
-        "trainmaster.control.checks.inputs": "not_sent_of",
-        "trainmaster.control.checks.preflight": "check_names check_urls",
-        "trainmaster.control.measure.profile_progress": "ProfilePhase ProfileProgress",
-        "trainmaster.db.changes": "Note",
-        "trainmaster.executors.base": "place_text",
-        "trainmaster.objects.delegated_credentials": "give_whole_keys",
-        "trainmaster.providers": "Offer OfferFilter capabilities_of",
-        "trainmaster.sweeps": "Curve TrialState",
-    },
-)
+__all__, __getattr__ = lazy_exports(__name__)

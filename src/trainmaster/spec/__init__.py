@@ -29,23 +29,7 @@ if TYPE_CHECKING:
     from trainmaster.spec.units import parse_duration as parse_duration
 
 _NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
-__all__, _look_up = lazy_exports(
-    __name__,
-    {
-        "data_source": "DataSource",
-        "distributed": "Distributed Strategy",
-        "experiment": "Experiment",
-        "sections": "Checkpoint",
-        "hardware": "Hardware",
-        "objective": "Budget",
-        "parameter": "Parameter ParameterValue Sampling",
-        "recipe": "Recipe read_recipe",
-        "search": "Search",
-        "states": "EndReason",
-        "task_space": "TaskSpace",
-        "units": "parse_duration",
-    },
-)
+__all__, _look_up = lazy_exports(__name__)
 
 
 def __getattr__(name: str) -> object:

@@ -28,13 +28,4 @@ if TYPE_CHECKING:
     from trainmaster.sweeps.trial import Trial as Trial
     from trainmaster.sweeps.trial import TrialState as TrialState
 
-__all__, __getattr__ = lazy_exports(
-    __name__,
-    {
-        "plugins": "first_parameters make_pruner make_sampler pruner_class sampler_class wrong_options",
-        "pruner": "Pruner",
-        "sampler": "Sampler Suggestion",
-        "space": "Axis AxisKind SearchSpace",
-        "trial": "Goal Trial TrialState Curve",
-    },
-)
+__all__, __getattr__ = lazy_exports(__name__)

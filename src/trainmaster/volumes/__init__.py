@@ -8,9 +8,4 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainmaster.volumes.reading.volume import Volume as Volume
 
-__all__, __getattr__ = lazy_exports(
-    __name__,
-    {
-        "reading.volume": "Volume",
-    },
-)
+__all__, __getattr__ = lazy_exports(__name__)

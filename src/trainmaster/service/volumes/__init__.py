@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from trainmaster.volumes.mounting.mounts import means_of as means_of
     from trainmaster.volumes.packed.addresses import named_volumes as named_volumes
     from trainmaster.volumes.packed.addresses import volume_address as volume_address
+    from trainmaster.volumes.packed.garbage import DEFAULT_GRACE_S as DEFAULT_GRACE_S
+    from trainmaster.volumes.packed.garbage import GRACE as GRACE
     from trainmaster.volumes.packed.garbage import Collected as Collected
     from trainmaster.volumes.packed.getting import GetProgress as GetProgress
     from trainmaster.volumes.packed.getting import get as get
@@ -24,19 +26,4 @@ if TYPE_CHECKING:
     from trainmaster.volumes.packed.table import Entry as Entry
     from trainmaster.volumes.packed.verifying import VersionCheck as VersionCheck
 
-__all__, __getattr__ = lazy_exports(
-    __name__,
-    {
-        "trainmaster.volumes.mounting": "mount withdraw",
-        "trainmaster.volumes.mounting.mounts": "means_of",
-        "trainmaster.volumes.packed.garbage": "Collected",
-        "trainmaster.volumes.packed.getting": "GetProgress get",
-        "trainmaster.volumes.packed.head": "Head",
-        "trainmaster.volumes.packed.indexing": "IndexProgress index",
-        "trainmaster.volumes.packed.opening": "OpenVolume open_volume",
-        "trainmaster.volumes.packed.pushing": "PushProgress push",
-        "trainmaster.volumes.packed.table": "Entry",
-        "trainmaster.volumes.packed.verifying": "VersionCheck",
-        "trainmaster.volumes.packed.addresses": "named_volumes volume_address",
-    },
-)
+__all__, __getattr__ = lazy_exports(__name__)

@@ -15,12 +15,4 @@ if TYPE_CHECKING:
     from trainmaster.volumes.mounting.providing import provided as provided
     from trainmaster.volumes.mounting.providing import withdraw as withdraw
 
-__all__, __getattr__ = lazy_exports(
-    __name__,
-    {
-        "trainmaster.volumes.errors": "InUseError MountError",
-        "lifecycle": "mount unmount",
-        "mounts": "available",
-        "providing": "provide provided withdraw",
-    },
-)
+__all__, __getattr__ = lazy_exports(__name__)

@@ -15,12 +15,4 @@ if TYPE_CHECKING:
     from trainmaster.volumes.reading.stream import samples as samples
     from trainmaster.volumes.reading.volume import Volume as Volume
 
-__all__, __getattr__ = lazy_exports(
-    __name__,
-    {
-        "datasets": "VolumeDataset VolumeLoader VolumeSampler VolumeStream",
-        "sharing": "TrainingPosition",
-        "stream": "SampleOrder samples",
-        "volume": "Volume",
-    },
-)
+__all__, __getattr__ = lazy_exports(__name__)
