@@ -18,6 +18,7 @@ from trainmaster.spec.reading import (
     Noun,
     Problems,
     integer,
+    keys_of,
     mapping_of,
     pattern,
     read_noun,
@@ -66,14 +67,29 @@ def _jump(node: YamlNode, path: KeyPath, problems: Problems) -> str:
     return found
 
 
-class _Entry(Noun):
-    """An entry as it is written; one with a range stands for several hosts."""
+class InventoryHost(Noun):
+    """One machine; as it is written an entry, which may have ranges and stands for several then.
+
+    Attributes:
+        name: what it is called in messages and as a node; its address unless given.
+        address: where it is reached from here. port: of its SSH server. user: empty for the caller's name.
+        key: private key file; None for the user's agent and usual keys.
+        host_key: ``type base64`` of its host key; empty if it is pinned at first use.
+        private_address: where other hosts reach it.
+        jump: ``user@host:port`` to go through; empty for none.
+        python: of the runtime; empty to look for one.
+        directory: where the runtime is put; empty for ``~/.trainmaster-runtime``.
+        slots: processes that it takes at a time; 0 if not said: it is then lent as a whole.
+        gpus: that it has.
+        labels: whatever the user says of it.
+        line: in the inventory.
+    """
 
     address: Annotated[str, Key("address", pattern(_ADDRESS, _RIGHT_ADDRESS), f"{_RIGHT_ADDRESS}")]
     name: Annotated[str, Key("name", pattern(_NAME, "write a name of letters, digits, '.', '-'"))] = ""
     user: Annotated[str, Key("user", pattern(_USER, "write the name to log in as"))] = ""
     port: Annotated[int, Key("port", integer(1, _MAX_PORT))] = 22
-    key: Annotated[str, Key("key", text("write the path of a private key"))] = ""
+    key: Annotated[Path | None, Key("key", text("write the path of a private key"))] = None
     host_key: Annotated[str, Key("host_key", _host_key)] = ""
     private_address: Annotated[str, Key("private_address", pattern(_ADDRESS, _RIGHT_ADDRESS))] = ""
     jump: Annotated[str, Key("jump", _jump)] = ""
@@ -93,6 +109,7 @@ class _Entry(Noun):
             ),
         ),
     ] = {}  # noqa: RUF012 - pydantic copies it
+    line: int = 0
 
     @classmethod
     def prepare(cls, node: YamlNode, path: KeyPath, problems: Problems) -> YamlNode:
@@ -100,40 +117,6 @@ class _Entry(Noun):
         if node.kind is Kind.SCALAR and not node.is_null:
             return YamlNode(Kind.MAPPING, node.line, node.column, entries={"address": node})
         return super().prepare(node, path, problems)
-
-
-class InventoryHost(Noun):
-    """One machine.
-
-    Attributes:
-        name: what it is called in messages and as a node; its address unless given.
-        address: where it is reached from here. port: of its SSH server. user: empty for the caller's name.
-        key: private key file; None for the user's agent and usual keys.
-        host_key: ``type base64`` of its host key; empty if it is pinned at first use.
-        private_address: where other hosts reach it.
-        jump: ``user@host:port`` to go through; empty for none.
-        python: of the runtime; empty to look for one.
-        directory: where the runtime is put; empty for ``~/.trainmaster-runtime``.
-        slots: processes that it takes at a time; 0 if not said: it is then lent as a whole.
-        gpus: that it has.
-        labels: whatever the user says of it.
-        line: in the inventory.
-    """
-
-    name: str
-    address: str
-    port: int = 22
-    user: str = ""
-    key: Path | None = None
-    host_key: str = ""
-    private_address: str = ""
-    jump: str = ""
-    python: str = ""
-    directory: str = ""
-    slots: int = 0
-    gpus: int = 0
-    labels: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
-    line: int = 0
 
 
 class Inventory(Noun):
@@ -253,7 +236,9 @@ def _defaults(node: YamlNode | None, problems: Problems) -> dict[str, YamlNode]:
         problems.add(node, ("defaults",), f"{node.describe()}; write a mapping such as {{user: alice}}")
         return {}
     allowed = [
-        name for name in _Entry.model_fields if name not in ("address", "name", "private_address", "host_key")
+        name
+        for name, _ in keys_of(InventoryHost)
+        if name not in ("address", "name", "private_address", "host_key")
     ]
     refuse_unknown_keys(node, ("defaults",), problems, allowed)
     return {
@@ -274,14 +259,14 @@ def _standing_at(node: YamlNode, path: tuple[str, ...]) -> YamlNode:
 def _read_entry(
     item: YamlNode, defaults: Mapping[str, YamlNode], path: KeyPath, directory: Path, problems: Problems
 ) -> list[InventoryHost]:
-    node = _Entry.prepare(item, path, problems)
+    node = InventoryHost.prepare(item, path, problems)
     entries = {**defaults, **node.entries}
     own, usual = node.entries.get("labels"), defaults.get("labels")
     if own and usual and own.kind is usual.kind is Kind.MAPPING:
         merged = {**usual.entries, **own.entries}
         entries["labels"] = replace(own, entries=merged, keys={**usual.keys, **own.keys})
-    entry = read_noun(_Entry, replace(node, entries=entries), path, problems)
-    where = {name: (node.entries.get(name, node), (*path, name)) for name in _Entry.model_fields}
+    entry = read_noun(InventoryHost, replace(node, entries=entries), path, problems)
+    where = {name: (node.entries.get(name, node), (*path, name)) for name, _ in keys_of(InventoryHost)}
     addresses = _expanded(entry.address, *where["address"], problems)
     names = _parallel(entry.name, len(addresses), *where["name"], problems) or addresses
     private = _parallel(entry.private_address, len(addresses), *where["private_address"], problems)
@@ -290,13 +275,14 @@ def _read_entry(
             *where["host_key"], "one host key for several hosts; leave it out, or list each host by itself"
         )
     return [
-        InventoryHost(
-            name=names[number],
-            address=address,
-            key=_key_file(entry.key, entries.get("key", node), path, directory, problems),
-            private_address=private[number] if private else "",
-            line=item.line,
-            **entry.model_dump(exclude={"address", "name", "key", "private_address"}),
+        entry.model_copy(
+            update={
+                "name": names[number],
+                "address": address,
+                "key": _key_file(entry.key, entries.get("key", node), path, directory, problems),
+                "private_address": private[number] if private else "",
+                "line": item.line,
+            }
         )
         for number, address in enumerate(addresses)
     ]
@@ -322,11 +308,11 @@ def _parallel(template: str, count: int, node: YamlNode, path: KeyPath, problems
 
 
 def _key_file(
-    written: str, node: YamlNode, path: KeyPath, directory: Path, problems: Problems
+    written: Path | None, node: YamlNode, path: KeyPath, directory: Path, problems: Problems
 ) -> Path | None:
-    if not written:
+    if written is None:
         return None
-    file = directory / Path(written).expanduser()
+    file = directory / written.expanduser()
     if not file.is_file():
         raise problems.refuse(node, (*path, "key"), f"no such file: {file}; give the path of a private key")
     try:
