@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from trainmaster.cluster.decision import Action, ActionKind, Decision, Refusal, Seen, Stage, WaitLimits
 from trainmaster.cluster.observed import Scaling
-from trainmaster.cluster.record import ClusterRecord, ClusterState, Failure, Machine
+from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
 from trainmaster.cluster.renting.plan import Rental, RolePlan
 from trainmaster.providers.base import BOOT_S, Node, NodeState
 from trainmaster.providers.capabilities import capabilities_of
@@ -112,7 +112,7 @@ def _take_answers(decision: Decision, seen: Seen, now: float) -> None:
             continue
         # A refusal that names no zone is of all of them; hosts have none.
         places = (refusal.zones or (rental.zone,)) if rental.zone else ("",)
-        failures = [Failure(rental.region, zone, rental.spot, now, rental.instance_type) for zone in places]
+        failures = [_failure(rental, zone, now) for zone in places]
         record = replace(record, failures=(*record.failures, *failures))
         decision.notes.append(f"no capacity for {len(waiting)} {rental.words}: {refusal.reason}")
         if not rental.is_rented:
@@ -329,9 +329,13 @@ def _broken_in_a_row(record: ClusterRecord, seat: str) -> int:
     return next((n for n, m in enumerate(reversed(tried)) if not m.is_broken), len(tried))
 
 
+def _failure(rental: Rental, zone: str, now: float) -> CapacityFailure:
+    return CapacityFailure(rental.region, zone, rental.spot, now, rental.instance_type)
+
+
 def _with_failure(record: ClusterRecord, machine: Machine, now: float) -> ClusterRecord:
     rental = machine.rental
-    failure = Failure(rental.region, machine.zone or rental.zone, rental.spot, now, rental.instance_type)
+    failure = _failure(rental, machine.zone or rental.zone, now)
     return replace(record, failures=(*record.failures, failure))
 
 
@@ -425,8 +429,7 @@ def _rental(
         cool_down_s = min(cool_down_s, HOSTS_S)
     elif capabilities_of(record.provider).queues:
         cool_down_s = min(cool_down_s, QUEUE_S)
-    failures = [CapacityFailure(f.region, f.zone, f.spot, f.at, f.instance_type) for f in record.failures]
-    found = next_offer(cast("Any", role.rentals), failures, now, cool_down_s)
+    found = next_offer(cast("Any", role.rentals), record.failures, now, cool_down_s)
     names = [record.name_of(seat) for seat in seats]
     if found.offer is None:
         decision.retry_at = found.retry_at

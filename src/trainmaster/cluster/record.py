@@ -8,12 +8,13 @@ from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from trainmaster.cluster.renting.plan import EXACTLY, ClusterPlan, Rental, RolePlan
+from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.decide.budget import BOOTING_S, SWITCH_OFF_S, USUAL_LEASE_S
 from trainmaster.dataclass import dataclass
 from trainmaster.db import ClusterRow
+from trainmaster.providers.next_offer import CapacityFailure
 from trainmaster.spec.errors import StoreError, one_line
-from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.plain_json import EXACTLY, parsed_json, typed
 
 
 class DamagedClusterError(StoreError):
@@ -142,18 +143,6 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """A place that did not give machines, or took them back; see `CapacityFailure`."""
-
-    __pydantic_config__ = EXACTLY
-    region: str
-    zone: str
-    spot: bool
-    at: float
-    instance_type: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class ClusterRecord:
     """What is written of a cluster.
 
@@ -183,7 +172,7 @@ class ClusterRecord:
     plan: ClusterPlan
     state: ClusterState = ClusterState.PLANNED
     machines: tuple[Machine, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[CapacityFailure, ...] = ()
     formed: int = 0
     asked: int = 0
     keep_s: float = 0.0

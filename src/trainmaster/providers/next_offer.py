@@ -8,6 +8,7 @@ from typing import Final
 
 from trainmaster.dataclass import dataclass
 from trainmaster.providers.offer import Offer
+from trainmaster.spec.plain_json import EXACTLY
 
 #: A zone without capacity rarely has some again sooner.
 COOL_DOWN_S: Final = 600.0
@@ -24,6 +25,7 @@ class CapacityFailure:
         instance_type: what was asked for; empty if that makes no difference.
     """
 
+    __pydantic_config__ = EXACTLY
     region: str
     zone: str
     spot: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 from trainmaster.spec.errors import UsageError
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from pydantic import TypeAdapter
 
+#: How rows that a disk may have damaged, or a later version has written, are read by Pydantic: exactly.
+EXACTLY: Final = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
 _Type = TypeVar("_Type")
 
 

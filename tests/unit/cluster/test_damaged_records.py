@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from hostile_bytes import LEAVES, changed_json
 from trainmaster.cluster.record import (
+    CapacityFailure,
     ClusterRecord,
     ClusterState,
     DamagedClusterError,
-    Failure,
     Machine,
     elsewhere,
     fits,
@@ -27,7 +27,7 @@ RECORD = ClusterRecord(
     "run.train", "aws", "h", PLAN, ClusterState.ACTIVE,
     (Machine("worker-0", "worker", "t", RENTAL, "i", "us-a", NOW - 60),
      Machine("worker-1", "worker", "u", RENTAL)),
-    (Failure("us", "us-b", True, NOW),), 1, 2, leased_until=NOW + 900, asked_at=NOW - 90,
+    (CapacityFailure("us", "us-b", True, NOW),), 1, 2, leased_until=NOW + 900, asked_at=NOW - 90,
 )  # fmt: skip
 ROW = asdict(RECORD.as_row())
 

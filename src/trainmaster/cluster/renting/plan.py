@@ -11,9 +11,8 @@ from trainmaster.dataclass import dataclass, field
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.frameworks import DEFAULT_ENGINE
+from trainmaster.spec.plain_json import EXACTLY
 
-#: How rows that a disk may have damaged, or a later version has written, are read by Pydantic: exactly.
-EXACTLY: Final = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
 #: What ran out of memory gets at least so many times as much: with less it would only do so again.
 MORE: Final = 1.25
 #: Label of every node that is planned: what it is for.
