@@ -29,7 +29,7 @@ from trainmaster.cli.volume_tools import (
     printed,
     verdict_lines,
 )
-from trainmaster.service.volumes import GetProgress, OpenVolume, VersionCheck, volume_address
+from trainmaster.service.volumes import GRACE, GetProgress, OpenVolume, VersionCheck, volume_address
 from trainmaster.service.volumes import get as fetch
 from trainmaster.service.volumes.stored import (
     StoredVolume,
@@ -214,7 +214,7 @@ def gc(
     volume: Annotated[str, typer.Argument(metavar="URL", help="A volume's URL or short name.")],
     grace: Annotated[
         str, typer.Option(help="Mark nothing younger than this, free nothing marked later than this ago.")
-    ] = "24h",
+    ] = GRACE,
     now: Annotated[
         bool, typer.Option("--now", help="Free at once what is marked; pushes that sleep must begin again.")
     ] = False,

@@ -64,7 +64,9 @@ def gc_command(volume: str, grace: str) -> str:
     """
     from shlex import join
 
-    return join(["trainmaster", "volume", "gc", volume, *([] if grace == "24h" else ["--grace", grace])])
+    from trainmaster.service.volumes import GRACE
+
+    return join(["trainmaster", "volume", "gc", volume, *([] if grace == GRACE else ["--grace", grace])])
 
 
 def collected_lines(done: Collected, url: str, grace: str, command: str) -> list[str]:

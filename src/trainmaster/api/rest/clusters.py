@@ -9,7 +9,16 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, Field
 
 from trainmaster.api.rest.bodies import Body
-from trainmaster.api.rest.state import Admin, Reader, Routes, State, Submitter, caller_of, state_of
+from trainmaster.api.rest.state import (
+    Admin,
+    Reader,
+    Routes,
+    ServerState,
+    State,
+    Submitter,
+    caller_of,
+    state_of,
+)
 from trainmaster.service.doctor import places_checkup
 from trainmaster.service.teams.team_runs import TeamClusters
 from trainmaster.spec import Recipe
@@ -61,14 +70,15 @@ def clusters(found: Clusters, caller: Reader) -> dict[str, Any]:
 @router.post("/clusters/end")
 def end_many(body: EndMany, found: Clusters, state: State, caller: Submitter) -> Ended:
     """Give back clusters that no run uses."""
-    told: list[str] = []
-    ended = found.end(body.clusters, state.environ, told.append)
-    return Ended(ended=ended, told=told)
+    return _ended(found, body.clusters, state)
 
 
 @router.delete("/clusters/{cluster}")
 def end(cluster: str, found: Clusters, state: State, caller: Submitter) -> Ended:
     """Give one back."""
+    return _ended(found, [cluster], state)
+
+
+def _ended(found: TeamClusters, clusters: list[str] | None, state: ServerState) -> Ended:
     told: list[str] = []
-    ended = found.end([cluster], state.environ, told.append)
-    return Ended(ended=ended, told=told)
+    return Ended(ended=found.end(clusters, state.environ, told.append), told=told)

@@ -11,6 +11,7 @@ from trainmaster.api.rest.quotes import Followed, Requested, Waiting
 from trainmaster.api.rest.state import Manager, Reader, Routes, ServerState, State, Submitter
 from trainmaster.service.teams.team_operations import Operations, kind_of
 from trainmaster.service.users.caller import Caller
+from trainmaster.service.volumes import DEFAULT_GRACE_S
 
 router = Routes(tags=["operations"])
 
@@ -28,7 +29,7 @@ class VolumeCollection(Body):
 
     volume: str = Field(description="its name")
     grace_s: float = Field(
-        86400.0,
+        DEFAULT_GRACE_S,
         ge=0,
         allow_inf_nan=False,
         description="nothing younger is marked, nothing marked later than this ago is freed",

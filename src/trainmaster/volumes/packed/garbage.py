@@ -10,6 +10,7 @@ from pathlib import Path
 from trainmaster.dataclass import dataclass
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
+from trainmaster.spec.units import parse_duration
 from trainmaster.volumes.errors import DamagedVolumeError
 from trainmaster.volumes.packed.chunk_source import chunk_key
 from trainmaster.volumes.packed.deletions import (
@@ -26,7 +27,9 @@ from trainmaster.volumes.packed.head import Head, alive_heads, head_numbers, tak
 from trainmaster.volumes.packed.marks import DEAD_AFTER_S, REAL_CLOCKS, Clocks, Mark, living, marked, owner
 from trainmaster.volumes.packed.parquet import read_table
 
-DEFAULT_GRACE_S = 24 * 3600.0
+#: By default nothing younger than this is given up, and nothing is deleted that was given up later.
+GRACE = "24h"
+DEFAULT_GRACE_S = parse_duration(GRACE)
 _DELETED_AT_ONCE = 500
 _FOLDERS = ("chunks", "manifests")
 
