@@ -9,8 +9,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -151,16 +152,21 @@ class NodeProvisioner:
         from trainmaster.cluster.node_files.files import prepare_node
         from trainmaster.providers.hosts_over_ssh import target_of
 
-        target = target_of(node)
+        target, memory = target_of(node), self.memory(node.cluster)
+        known = memory.facts(node.id)
         with self._login(target, is_new=node.is_rented) as connection:
-            self._bring_switch(connection, node)
-            self.set_switch(connection, node, self.lease_s, patient=True)
-            self._bring_self_deletion(connection, node)
-        packages, layer = self._packed()
-        memory = self.memory(node.cluster)
-        with self._kept_alive(target, node):
-            bootstrap = Bootstrap(self.transport, packages, self.home.cache / "runtimes", listener=self._tell)
-            result = bootstrap.one(target, layer, memory.facts(node.id))
+            if known is None:  # nothing is done to what might not end
+                self._grant(node, connection)
+        with ThreadPoolExecutor(1, "grant") as pool:  # each question to a node takes a while to get there
+            granted = pool.submit(self.connections.use, target, partial(self._grant, node)) if known else None
+            packages, layer = self._packed()
+            with self._kept_alive(target, node):
+                bootstrap = Bootstrap(
+                    self.transport, packages, self.home.cache / "runtimes", listener=self._tell
+                )
+                result = bootstrap.one(target, layer, known)
+            if granted:
+                granted.result()
         if not result.ok:
             raise ProviderError(f"{result.failed}: {result.reason}", result.hint)
         assert result.plan is not None
@@ -178,6 +184,16 @@ class NodeProvisioner:
         )
         prepare_node(access, self.run, self._code)
         return access
+
+    def _grant(self, node: Node, connection: Connection) -> None:
+        """Let a machine live for the length of a lease, and see that it ends then.
+
+        Raises:
+            TrainmasterError: it cannot be told.
+        """
+        self._bring_switch(connection, node)
+        self.set_switch(connection, node, self.lease_s, patient=True)
+        self._bring_self_deletion(connection, node)
 
     def _note_host_key(self, node: Node, target: Target, shown: str) -> None:
         """Write down the key that a rented machine has shown: who looks from elsewhere has not met it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +12,8 @@ from typing import Any, cast
 
 import pytest
 
+from trainmaster.cluster.bootstrap.bootstrap import Bootstrap
+from trainmaster.cluster.node_ledger import NodeLedger
 from trainmaster.cluster.node_provisioner import NodeProvisioner
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
@@ -17,6 +21,7 @@ from trainmaster.control.task.layout import Home
 from trainmaster.executors.gangs.engine import ClusterNode
 from trainmaster.executors.ray import cluster as ray_cluster
 from trainmaster.providers.base import Node, NodeState
+from trainmaster.spec.errors import ProviderError
 from trainmaster.transport.base import Target
 from trainmaster.transport.host_keys import HostKeys
 
@@ -124,3 +129,35 @@ def test_the_key_of_a_cluster_is_for_its_user_only(provisioner: NodeProvisioner)
     path = provisioner.home.root / "clusters" / "run.train" / "key.pair"
     assert path.stat().st_mode & 0o077 == 0
     assert provisioner._pair(RENTED) == pair, "found again"
+
+
+def test_a_machine_that_is_known_is_granted_its_lease_while_it_is_asked_what_it_has(
+    provisioner: NodeProvisioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run on warm machines waits for each question; to one that is not known nothing is done before."""
+    granted, asked = threading.Event(), list[bool]()
+
+    def grant(*_: object) -> None:
+        assert not known or asking.wait(30)
+        granted.set()
+
+    def one(*_: object) -> Any:
+        asking.set()
+        asked.append(granted.is_set())
+        return SimpleNamespace(ok=False, failed="PROBE", reason="it is broken", hint="")
+
+    login = contextlib.nullcontext()
+    monkeypatch.setattr(provisioner, "transport", SimpleNamespace(connection=lambda _: login))
+    monkeypatch.setattr(provisioner.connections, "use", lambda _, work: work(None))
+    monkeypatch.setattr(provisioner, "_packed", lambda: ((), None))
+    monkeypatch.setattr(provisioner, "_grant", grant)
+    monkeypatch.setattr(Bootstrap, "one", one)
+    for known in (None, "facts"):
+        asking = threading.Event()
+        granted.clear()
+        monkeypatch.setattr(NodeLedger, "facts", lambda *_, known=known: known)
+        node = Node("i-0", "run.train", "worker", NodeState.READY, "10.0.0.1")
+        with pytest.raises(ProviderError, match="it is broken"):
+            provisioner.prepare(RENTED.machines[0], node)
+        assert granted.is_set()
+    assert asked == [True, False]
