@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -225,8 +226,23 @@ def test_nothing_stays_of_a_node_process_that_is_killed(tmp_path: Path) -> None:
     with ours:
         ours.settimeout(30)
         assert ours.recv(1) == b""
-    assert node_process._stat(int((tmp_path / "pid").read_text()))[0] == "Z"  # or nobody knows it
+    assert int((tmp_path / "pid").read_text()) not in node_process.processes()
     assert {path.name for path in tmp_path.iterdir()} == {"scratch", "pid"}
+    assert not directory.exists()
+
+
+def test_nothing_stays_of_a_node_process_that_ray_ends_while_it_begins(tmp_path: Path) -> None:
+    """With its actor, at any moment: what has written something is not Ray's to end any more."""
+    directory, (ours, theirs) = tmp_path / "scratch" / "m", socket.socketpair()
+    words = ["trainmaster-deadman", str(directory), "60", "PATH", str(tmp_path / "shared"), "a:1"]
+    source = Path(node_process.__file__).read_text()
+    with (tmp_path / "shared.held").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # it waits there
+        with theirs, subprocess.Popen([sys.executable, "-IS", "-c", source, *words], stdin=theirs) as begun:
+            until(directory.exists, "its directory")
+            begun.kill()
+        ours.close()
+    until(lambda: [path.name for path in tmp_path.iterdir()] == ["scratch"], "that it has tidied up")
     assert not directory.exists()
 
 
@@ -254,6 +270,30 @@ def test_what_was_closed_before_it_begins_does_not(tmp_path: Path) -> None:
     process._work["other"].close()
     process._held.close()
     assert not (tmp_path / "begun").exists()
+
+
+def test_a_short_command_is_heard_in_two_answers(tmp_path: Path) -> None:
+    """What it says, and how it ended: each answer goes through Ray, and a run waits for it."""
+    process = NodeProcess(tmp_path, {"HOME": str(tmp_path)}, str(tmp_path / "shared"))
+    process.start("command", "echo here; exit 3")
+    command = process._work["command"].process
+    assert command is not None
+    process._ended[command.pid] = command.wait()  # as `reap` does
+    heard = [process.hear("command"), process.hear("command")]
+    process.close("command")
+    process._held.close()
+    assert heard == [["aGVyZQo=", "", None], ["", "", 3]]
+
+
+def test_processes_of_actors_import_no_more_of_ray_than_they_need() -> None:
+    """Those of a class are told so before their first call."""
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+    sent = ray.cloudpickle.dumps([Keeper.light, Seat.light])
+    program = "import pickle, sys; from ray.util import serialization_addons as it\n"
+    program += "pickle.load(sys.stdin.buffer); print(it.apply(None), 'pydantic' in sys.modules)"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, input=sent, capture_output=True, check=True)
+    assert done.stdout == b"None False\n"
 
 
 def test_a_keeper_that_holds_nothing_yet_has_the_lease_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:

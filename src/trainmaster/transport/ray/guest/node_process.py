@@ -27,7 +27,6 @@ from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import IO, Any
 
 #: Both streams together are below 100 KiB, in base64: what is larger goes by way of Ray's object stores.
@@ -124,25 +123,30 @@ class NodeProcess:
         return not rest
 
     def hear(self, key: str) -> list[Any]:
-        """What it has said since: output, errors, and its exit code when both are over; waits a while."""
-        work = self._work[key]
+        """What it has said since: output, errors, and its exit code when both are over; waits a while.
+
+        That a stream has ended is told with what is next, as each answer has a long way.
+        """
+        work, until = self._work[key], time.monotonic() + _WAIT_S
         said, code = [b"", b""], None
-        if listened := [outlet for outlet, over in zip(work.outlets, work.over) if not over]:  # noqa: B905
-            poll = select.poll()
-            for outlet in listened:
-                poll.register(outlet, select.POLLIN)
-            for outlet, _ in poll.poll(int(_WAIT_S * 1000)):
-                number = work.outlets.index(outlet)
-                with contextlib.suppress(OSError):
-                    said[number] = os.read(outlet, _READ_BYTES)
-                work.over[number] = not said[number]
-        elif work.process is None:
-            code = 0
-        else:
-            pid = work.process.pid
-            with self._reaped:
-                self._reaped.wait_for(lambda: pid in self._ended, _WAIT_S)
-                code = self._ended.get(pid)
+        while not any(said) and code is None and (left_s := until - time.monotonic()) > 0:
+            listened = [outlet for outlet, over in zip(work.outlets, work.over) if not over]  # noqa: B905
+            if listened:
+                poll = select.poll()
+                for outlet in listened:
+                    poll.register(outlet, select.POLLIN)
+                for outlet, _ in poll.poll(int(left_s * 1000)):
+                    number = work.outlets.index(outlet)
+                    with contextlib.suppress(OSError):
+                        said[number] = os.read(outlet, _READ_BYTES)
+                    work.over[number] = not said[number]
+            elif work.process is None:
+                code = 0
+            else:
+                pid = work.process.pid
+                with self._reaped:
+                    self._reaped.wait_for(lambda: pid in self._ended, left_s)  # noqa: B023 - called here only
+                    code = self._ended.get(pid)
         return [*(base64.b64encode(each).decode() for each in said), code]
 
     def close(self, key: str) -> None:
@@ -153,7 +157,7 @@ class NodeProcess:
                 self._given_up.append(key)
                 return
         if work.process is not None and (leader := work.process.pid) not in self._ended:
-            end(signal.SIGKILL, lambda pid: leader in (pid, session_of(pid)))
+            end(signal.SIGKILL, of_session(leader))
         work.close()
 
     # --- its life --------------------------------------------------------------------------------------
@@ -189,11 +193,11 @@ class NodeProcess:
 
     def end(self) -> None:
         """End all that runs below it, remove what is written, and itself."""
-        if end(signal.SIGTERM, below):
+        if end(signal.SIGTERM, below()):
             deadline = time.monotonic() + _TERM_S
-            while time.monotonic() < deadline and any(map(below, pids())):
+            while time.monotonic() < deadline and below():
                 time.sleep(0.05)
-        while end(signal.SIGKILL, below):
+        while end(signal.SIGKILL, below()):
             time.sleep(0.02)
         remove(self._directory)
         try:
@@ -247,36 +251,42 @@ def up_s() -> float:
     return float(Path("/proc/uptime").read_text().split()[0])
 
 
-def pids() -> list[int]:
-    """Of all processes."""
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+def processes() -> dict[int, tuple[int, int]]:
+    """The parent and the session of each that runs but this one. There may be many: each is asked once."""
+    found = {}
+    for each in os.scandir("/proc"):
+        if each.name.isdigit() and each.name != str(os.getpid()):
+            with contextlib.suppress(OSError):
+                state, parent, _, session, _ = stat(int(each.name))
+                if state != "Z":
+                    found[int(each.name)] = int(parent), int(session)
+    return found
 
 
-def _stat(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ["Z", "0", "0", "0"]
+def stat(pid: int) -> list[str]:
+    """What the kernel says of a process behind its name: its state, its parent, its group, its session."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split(None, 4)
 
 
-def session_of(pid: int) -> int:
-    """Of a process."""
-    return int(_stat(pid)[3])
+def of_session(leader: int) -> list[int]:
+    """Processes of a session."""
+    return [pid for pid, (_, session) in processes().items() if leader in (pid, session)]
 
 
-def below(pid: int) -> bool:
-    """Whether a process was started by this one, or by one that was."""
-    state = _stat(pid)[0]
-    while pid > 1 and state != "Z":
-        pid = int(_stat(pid)[1])
-        if pid == os.getpid():
-            return True
-    return False
+def below() -> list[int]:
+    """Processes that were started by this one, or by one that was."""
+    there = processes()
+
+    def is_below(pid: int) -> bool:
+        while pid in there:
+            pid = there[pid][0]
+        return pid == os.getpid()
+
+    return list(filter(is_below, there))
 
 
-def end(number: int, which: Callable[[int], bool]) -> int:
-    """Send a signal to all that are meant; how many these are."""
-    meant = [pid for pid in pids() if pid != os.getpid() and _stat(pid)[0] != "Z" and which(pid)]
+def end(number: int, meant: list[int]) -> int:
+    """Send a signal to processes; how many these are."""
     for pid in meant:
         with contextlib.suppress(OSError):
             os.kill(pid, number)
@@ -286,9 +296,14 @@ def end(number: int, which: Callable[[int], bool]) -> int:
 def main() -> None:
     """Become a child of the system's, so that Ray does not end it before it has tidied up."""
     directory, lease_s, kept, shared = Path(sys.argv[2]), float(sys.argv[3]), sys.argv[4].split(), sys.argv[5]
+    heard, said = os.pipe()
+    if os.fork():  # Ray may end this one at any moment, with its actor: it has written nothing
+        os.close(said)
+        with os.fdopen(heard) as words:
+            sys.exit(words.read() or 0)
+    os.setsid()
+    os.close(heard)
     os.umask(0o077)
-    directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    directory.mkdir(0o700)
     home = Path("~").expanduser()
     environ = {name: os.environ[name] for name in kept if name in os.environ}
     environ.update(HOME=str(home) if home.is_dir() else "/", TRAINMASTER_HANDED_ON=" ".join(kept))
@@ -298,14 +313,15 @@ def main() -> None:
     environ.update(TRAINMASTER_RAY_VARIABLES=json.dumps(guards))
     environ.setdefault("LANG", os.environ.get("LANG", "C.UTF-8"))
     try:
+        directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        directory.mkdir(0o700)
         (directory / "lease").write_text(str(int(up_s() + lease_s)))
         node_process = NodeProcess(directory, environ, shared)
-    except OSError:  # the disk is full, say: this node does not suit
+    except Exception as error:  # noqa: BLE001 - the disk is full, say: this node does not suit
         remove(directory)
-        raise
-    if os.fork():
-        os._exit(0)
-    os.setsid()
+        os.write(said, f"{type(error).__name__}: {error}".encode())
+        os._exit(1)
+    os.close(said)
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     stream = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDWR)

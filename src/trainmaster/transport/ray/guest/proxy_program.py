@@ -49,8 +49,26 @@ _STILLBORN = (
 )  # fmt: skip
 
 
+class _Light:
+    """In a class of actors it has their processes import no more than they need, before their first call."""
+
+    def __reduce__(self) -> tuple[Callable[[], _Light], tuple[()]]:
+        return _lighten, ()
+
+
+def _lighten() -> _Light:
+    """Have Ray import no pydantic, starlette or pyarrow for a first call (.7 s): ours have JSON only."""
+    with contextlib.suppress(ImportError):  # of another version
+        from ray.util import serialization_addons
+
+        serialization_addons.apply = lambda _: None
+    return _Light()
+
+
 class Seat:
     """A bundle: the way to what is ours on its node."""
+
+    light = _Light()
 
     def __init__(self, node_process: str, directory: str, lease_s: float, kept: str, shared: str) -> None:
         import ray
@@ -112,6 +130,8 @@ class Seat:
 
 class Keeper:
     """Holds what was asked for, for one cluster."""
+
+    light = _Light()
 
     def __init__(self, name: str, namespace: str, node_process: str, kept: str, shared: str) -> None:
         self._name, self._namespace = name, namespace
@@ -505,11 +525,7 @@ def _connect(address: str) -> None:
 
     import ray
 
-    with contextlib.suppress(ImportError):  # of another version
-        from ray.util import serialization_addons
-
-        # It imports pydantic, starlette and pyarrow for the first call (.7 s); ours have JSON only.
-        serialization_addons.apply = lambda _: None
+    _lighten()
     if address.startswith("ray://"):
         _part_at_once()
     deadline = time.monotonic() + _DIAL_S
