@@ -5,18 +5,14 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 
 from trainmaster.executors.ray.tls import Authority, variables
-from trainmaster.transport.ray.guest.proxy_program import StrangerError, _connect
+from trainmaster.transport.ray.guest.dialling import StrangerError, knock
 
 
 @contextlib.contextmanager
@@ -36,11 +32,6 @@ def server(answer: Callable[[socket.socket], object]) -> Iterator[str]:
 
 def test_a_ray_is_known_by_its_first_word(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ray itself tries one that has TLS for ever, and says nothing."""
-    ray: Any = ModuleType("ray")
-    ray.init = MagicMock()
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program._part_at_once", lambda: None)
-
     heard = list[bytes]()
 
     def plain(client: socket.socket) -> None:
@@ -48,17 +39,17 @@ def test_a_ray_is_known_by_its_first_word(monkeypatch: pytest.MonkeyPatch, tmp_p
         client.sendall(b"\0\0\x12\4\0\0\0\0\0")
 
     with server(plain) as address:
-        _connect(address)
+        knock(address)
     with (
         server(lambda client: client.recv(9999)) as address,
         pytest.raises(ConnectionError, match="hangs up"),
     ):
-        _connect(address)  # a tunnel whose head is away: it is asked again
+        knock(address)  # a tunnel whose head is away: it is asked again
     with (
         server(lambda client: client.sendall(b"\x15\3\1\0\2\2\x28")) as address,
         pytest.raises(StrangerError, match="it has TLS, and RAY_USE_TLS is not set here"),
     ):
-        _connect(address)
+        knock(address)
     authority, other = Authority.make(), Authority.make()
     for folder, whose in (("ours", authority), ("theirs", authority), ("others", other)):
         (tmp_path / folder).mkdir()
@@ -76,11 +67,10 @@ def test_a_ray_is_known_by_its_first_word(monkeypatch: pytest.MonkeyPatch, tmp_p
     for name, value in variables(str(tmp_path / "ours")).items():
         monkeypatch.setenv(name, value)
     with server(safe) as address:
-        _connect(address)
+        knock(address)
     with server(plain) as address, pytest.raises(StrangerError, match="not with the certificates"):
-        _connect(address)
+        knock(address)
     monkeypatch.setenv("RAY_TLS_CA_CERT", variables(str(tmp_path / "others"))["RAY_TLS_CA_CERT"])
     with server(safe) as address, pytest.raises(StrangerError, match="not with the certificates"):
-        _connect(address)
-    assert ray.init.call_count == 2
+        knock(address)
     assert [each.startswith(b"PRI * HTTP/2.0") for each in heard] == [True, True, False]

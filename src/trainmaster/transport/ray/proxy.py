@@ -80,7 +80,7 @@ class RayProxy:
         self._settings, self._root = settings, root
         self._lock = threading.Lock()
         self._line: _Line | None = None
-        about = (*_where(settings), _text("proxy_program.py"), _text("node_process.py"))
+        about = (*_where(settings), *map(_text, ("proxy_program.py", "dialling.py", "node_process.py")))
         self._file = root / ".ray" / short_digest("\0".join(about))[:12]
         self._lending: Lending | None = None
         self._is_alone = False
@@ -198,6 +198,7 @@ class RayProxy:
             about = {
                 "address": settings.address,
                 "variables": dict(settings.variables),
+                "dialling": _text("dialling.py"),
                 "node_process": _text("node_process.py"),
             }
             lead = b"%d\n%s%s\n" % (len(source), source, json.dumps(about).encode())

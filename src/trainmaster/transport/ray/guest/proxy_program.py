@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import itertools
 import json
 import os
 import select
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -30,23 +28,12 @@ if TYPE_CHECKING:
 #: Ray gives it to its head only: with that all is lost in any case.
 _HEAD = {"node:__internal_head__": 0.001}
 _CALLS = 100
-_REACH_S = 5.0
-#: What a client of gRPC says first; what a server has said first by then has a four in its fourth byte.
-_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
-#: So long is it tried again to be given a server of Ray Client.
-_DIAL_S = 120.0
-#: And that seldom, after the first times.
-_AGAIN_S = 8.0
 _PARTING_S = 15.0
 _LOOK_S = 15.0
 #: A node that did not suit is asked for again then: somebody may have made room on its disk.
 _UNFIT_S = 600.0
 #: In which what is placed begins: Ray itself tries for ever.
 _BEGIN_S = 600.0
-#: What a head says of a client's server that has died before it was one.
-_STILLBORN = (
-    "Starting Ray client server failed", "ZombieProcess", "NoSuchProcess", "Proxy failed to Connect",
-)  # fmt: skip
 
 
 class _Light:
@@ -483,87 +470,6 @@ def _actor(namespace: str, name: str) -> Any:  # noqa: ANN401 - of Ray
     return found
 
 
-class StrangerError(Exception):
-    """It answers those only who show a certificate, or a token; or we do, and it takes none."""
-
-
-def _knock(host: str, port: int) -> None:
-    """Refuse what Ray would try for ever: where nobody listens, or TLS is on one side only."""
-    has = os.environ.get
-    is_safe = has("RAY_USE_TLS", "").lower() in ("1", "true")
-    with socket.create_connection((host, port), _REACH_S) as stream:
-        try:
-            if is_safe:
-                context = ssl.create_default_context(cafile=has("RAY_TLS_CA_CERT"))
-                context.check_hostname = False
-                context.load_cert_chain(has("RAY_TLS_SERVER_CERT", ""), has("RAY_TLS_SERVER_KEY"))
-                context.set_alpn_protocols(["h2"])
-                stream = context.wrap_socket(stream)
-            with stream:
-                stream.sendall(_HELLO)
-                first = stream.recv(9)
-        except TimeoutError:  # it is busy
-            return
-        except (ConnectionError, ssl.SSLEOFError):
-            first = b""
-        except OSError as error:
-            if not is_safe:
-                raise
-            raise StrangerError(f"not with the certificates of RAY_TLS_...: {error}") from None
-    if not first:  # so does a tunnel whose other end is away: later may help
-        does_so = "takes no such certificate" if is_safe else "has TLS, where RAY_USE_TLS is not set here"
-        raise ConnectionError(f"it hangs up, as one that {does_so}")
-    if first[3:4] != b"\4":
-        raise StrangerError("it is no Ray" if is_safe else "it has TLS, and RAY_USE_TLS is not set here")
-
-
-def _connect(address: str) -> None:
-    host, _, port = address.rpartition("//")[2].rpartition(":")
-    if host:
-        _knock(host.strip("[]"), int(port))
-    import logging
-
-    import ray
-
-    _lighten()
-    if address.startswith("ray://"):
-        _part_at_once()
-    deadline = time.monotonic() + _DIAL_S
-    for tries in itertools.count():
-        try:
-            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
-            return
-        except ConnectionError as error:
-            # The head forks a server for each client, while other threads of it use gRPC: some die before
-            # they are one (ray-project/ray#63202, open in 2.60). The next one may not.
-            if time.monotonic() > deadline or not any(each in str(error) for each in _STILLBORN):
-                raise
-        # Each that fails leaves the head a thread for 41 s, and others share the head.
-        time.sleep(min(0.2 * 2**tries, _AGAIN_S))
-
-
-def _part_at_once() -> None:
-    """Have a client not wait for its streams when it gives up; their threads end with the process.
-
-    A head ends those of a server that never was after 41 s.
-    """
-    try:
-        from ray.util.client.dataclient import DataClient
-        from ray.util.client.logsclient import LogstreamClient
-    except ImportError:  # of another version
-        return
-
-    def parting(close: Callable[[Any], None], thread: str) -> Callable[[Any], None]:
-        def part(stream: Any) -> None:  # noqa: ANN401 - of Ray
-            setattr(stream, thread, None)
-            close(stream)
-
-        return part
-
-    DataClient.close = parting(DataClient.close, "data_thread")
-    LogstreamClient.close = parting(LogstreamClient.close, "log_thread")
-
-
 def main(about: dict[str, Any]) -> None:
     """Serve one."""
     output = os.dup(1)
@@ -580,8 +486,12 @@ def main(about: dict[str, Any]) -> None:
                 rest = rest[os.write(output, rest) :]
 
     say({"began": True})  # the core of Ray may end us
+    dialling = types.ModuleType("dialling")
+    exec(about["dialling"], vars(dialling))  # noqa: S102 - our own, sent with this
     try:
-        _connect(about["address"])
+        dialling.knock(about["address"])
+        _lighten()
+        dialling.dial(about["address"])
     except Exception as error:  # noqa: BLE001 - told to who asks
         kind = "missing" if isinstance(error, ImportError) else "refused"
         kind = "away" if isinstance(error, (OSError, TimeoutError)) else kind
