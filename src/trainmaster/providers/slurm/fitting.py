@@ -68,10 +68,23 @@ def _lacks(part: Part, kind: NodeKind) -> str:
         return f"{machine.memory_bytes / 1e9:.4g} GB of memory"
     if machine.gpus > kind.gpus:
         return f"{machine.gpus} GPUs"
-    wanted = machine.constraint
-    if wanted and wanted.replace("_", "").replace("-", "").isalnum() and wanted not in kind.features:
-        return f"the feature {wanted}"
+    if machine.constraint and not _may_have(machine.constraint, kind.features):
+        return f"the feature {machine.constraint}"
     return ""
+
+
+def _may_have(constraint: str, features: Collection[str]) -> bool:
+    """Whether a node may have what is asked for; Slurm's further expressions are left to Slurm.
+
+    >>> asked = ("a100&nvlink", "a100&ib", "ib|a100", "ib|h100", "[x*2]")
+    >>> [_may_have(each, ["a100", "nvlink"]) for each in asked]
+    [True, False, True, False, True]
+    """
+    for sign, suffices in (("&", all), ("|", any)):
+        words = constraint.split(sign)
+        if all(word.replace("_", "").replace("-", "").isalnum() for word in words):
+            return suffices(word in features for word in words)
+    return True
 
 
 def _most(kinds: list[NodeKind]) -> str:

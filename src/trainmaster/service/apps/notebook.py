@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -144,6 +145,8 @@ def _bring_results(
 
 
 _ANSWER_S: Final = 5.0
+#: A terminal that has been silent for so long is in nobody's use.
+_TERMINAL_S: Final = 300.0
 #: Jupyter does not ask whether to fetch news from elsewhere.
 _SETTINGS: Final = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}
 _ABOUT: Final = "ABOUT-THIS-NOTEBOOK.md"
@@ -218,15 +221,21 @@ class Notebook(AppKind):
         return [str(jupyter), "-P", "-m", "jupyterlab", *words], kept | own_places
 
     def is_busy(self, port: int, token: str) -> bool:
-        """Whether a kernel computes, or a terminal was used just now."""
+        """Whether a kernel computes, or something was written in a terminal just now, by whomever."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_S)
+
+        def listed(what: str) -> list[dict[str, Any]]:
+            connection.request("GET", f"{self.prefix}api/{what}", headers={"authorization": f"token {token}"})
+            found: list[dict[str, Any]] = json.loads(connection.getresponse().read())
+            return found
+
         try:
-            connection.request(
-                "GET", f"{self.prefix}api/kernels", headers={"authorization": f"token {token}"}
-            )
-            kernels: list[dict[str, Any]] = json.loads(connection.getresponse().read())
-            return any(each.get("execution_state") == "busy" for each in kernels)
-        except (OSError, http.client.HTTPException, ValueError, AttributeError):
+            if any(each.get("execution_state") == "busy" for each in listed("kernels")):
+                return True
+            now = datetime.now(UTC)
+            used = [datetime.fromisoformat(each["last_activity"]) for each in listed("terminals")]
+            return any((now - at).total_seconds() < _TERMINAL_S for at in used)
+        except (OSError, http.client.HTTPException, ValueError, AttributeError, TypeError, KeyError):
             return False
         finally:
             connection.close()

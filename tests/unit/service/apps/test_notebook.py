@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import stat
 import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -180,3 +183,33 @@ def test_who_is_no_admin_any_more_is_not_let_in_to_his_notebook(place):
     token = place.access.create_token("ann", ["read", "run"], "red")["token"]
     with pytest.raises(ForbiddenError, match="for its admins"):
         AppAccess(place.service, place.access, None).admit(row["id"], [], token)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "silent_s", "busy"),
+    [("busy", None, True), ("idle", None, False), ("idle", 5, True), ("idle", 3600, False)],
+)
+def test_what_computes_in_a_kernel_or_writes_in_a_terminal_keeps_it(place, tmp_path, kernel, silent_s, busy):
+    used = [] if silent_s is None else [datetime.now(UTC) - timedelta(seconds=silent_s)]
+    told = {
+        "kernels": [{"execution_state": kernel}],
+        "terminals": [{"name": "1", "last_activity": f"{at:%Y-%m-%dT%H:%M:%S.%fZ}"} for at in used],
+    }
+
+    class Jupyter(BaseHTTPRequestHandler):
+        def do_GET(self):
+            assert self.headers["authorization"] == "token secret"
+            answer = json.dumps(told[self.path.rpartition("/api/")[2]]).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_):
+            pass
+
+    kind = Notebook(place.service, place.row(run="job-a"), tmp_path / "app")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Jupyter) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert kind.is_busy(server.server_address[1], "secret") == busy
+        server.shutdown()
