@@ -71,12 +71,17 @@ def test_what_a_host_says_of_others_and_of_its_driver(
 
 
 def test_hosts_meet_each_other_and_say_what_is_installed() -> None:
-    script = probe_script(dict.fromkeys(PEERS, "127.0.0.1"), {"pytest": "", "no-such-package": ""})
+    addresses = dict(zip(PEERS, ("127.0.0.1", "127.0.0.2"), strict=True))
+    script = probe_script(addresses, {"pytest": "", "no-such-package": ""}).replace("python3", sys.executable)
+    every = '("", port)'  # each has its own here: else the first would hear itself, and leave the other alone
+    assert every in script
     going = [
         subprocess.Popen(
-            ["/bin/sh", "-c", script.replace("python3", sys.executable)], stdout=subprocess.PIPE, text=True
+            ["/bin/sh", "-c", script.replace(every, f'("{address}", port)')],
+            stdout=subprocess.PIPE,
+            text=True,
         )
-        for _ in PEERS
+        for address in addresses.values()
     ]
     for name, process in zip(PEERS, going, strict=True):
         out, _ = process.communicate(timeout=60)
