@@ -113,7 +113,7 @@ def test_a_node_that_does_not_suit_is_left_out(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program._leaving", dict)
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s[0], sleep=time.sleep)
     monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program.time", clock)
-    keeper = Keeper("k", "n", "", "", "")
+    keeper = Keeper("k", "n", "", "", "", float("inf"))
     part = {
         "token": "t",
         "role": "worker",
@@ -147,7 +147,7 @@ def test_what_has_room_and_does_not_begin_is_given_up(monkeypatch: pytest.Monkey
     monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program._leaving", dict)
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s[0], sleep=time.sleep)
     monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program.time", clock)
-    keeper = Keeper("k", "n", "", "", "")
+    keeper = Keeper("k", "n", "", "", "", float("inf"))
     part = {"token": "t", "role": "worker", "count": 1, "kind": {"resources": {}, "labels": {}}}
     keeper.take([{**part, "scratch": "/t", "lease_s": 60.0}], 1e6, 1e6)
     seen = []

@@ -120,7 +120,9 @@ class Keeper:
 
     light = _Light()
 
-    def __init__(self, name: str, namespace: str, node_process: str, kept: str, shared: str) -> None:
+    def __init__(
+        self, name: str, namespace: str, node_process: str, kept: str, shared: str, lease_s: float
+    ) -> None:
         self._name, self._namespace = name, namespace
         self._node_process, self._kept, self._shared = node_process, kept, shared
         self._lock = threading.RLock()
@@ -128,7 +130,8 @@ class Keeper:
         self._seats: list[dict[str, Any]] = []
         #: Address of each node that does not suit, and until when it is left out.
         self._unfit: dict[str, tuple[str, float]] = {}
-        self._until, self._over = 0.0, float("inf")
+        self._until, self._over = 0.0, 0.0
+        self.renew(0.0, lease_s)  # who has asked for it may be gone by now
         self._mark = os.urandom(3).hex()
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -425,7 +428,7 @@ class Guest:
         made = ray.remote(Keeper).options(
             **options, num_cpus=0, resources=_HEAD, max_restarts=0, max_concurrency=_CALLS
         )
-        actor = made.remote(name, namespace, self._node_process, kept, shared)
+        actor = made.remote(name, namespace, self._node_process, kept, shared, lease_s)
         ray.get(actor.renew.remote(0.0, lease_s), timeout=50)
 
     def names(self, namespace: str) -> list[str]:
