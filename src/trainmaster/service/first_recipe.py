@@ -40,6 +40,7 @@ _ONLY_HELP: Final = ("LightningCLI", "jsonargparse", "fire", "tyro", "typer", "s
 _PRINTS: Final = ("print", "info", "write", "set_description", "set_postfix")
 #: A counter before a value that is filled in; what counts is a whole number.
 _COUNTED: Final = re.compile(r"(?i)(\b(?:epoch|step|iter|iteration|batch|trial)s?\b\W{0,3})0\.5")
+_FILLED_IN: Final = re.compile(r"%[-+ #0-9.]*[a-z]")
 _SAVES: Final = ("save", "savez", "dump", "save_weights", "save_model")
 _LOADS: Final = ("load", "open", "read_csv", "read_parquet", "loadtxt")
 _A_PATH: Final = re.compile(r"(\.{1,2}/)?\w[\w./-]*|(\.{1,2}/)[\w./-]+")
@@ -185,6 +186,8 @@ def _options(tree: ast.Module, path: Path | None, modules: set[str]) -> tuple[st
     clicked = [call for call in calls if _called(call) in ("option", "argument") and "click" in modules]
     if clicked:
         return "click", [each for each in map(_option, clicked) if each is not None]
+    if flags := list(_of_flags(calls)):
+        return "absl", flags
     if "hydra" in modules:
         main = next(
             (call for call in calls if _called(call) == "main" and _keyword(call, "config_name")), None
@@ -216,6 +219,20 @@ def _option(call: ast.Call) -> ScriptOption | None:
         bool(_keyword(call, "required")) or (is_positional and _keyword(call, "nargs") not in ("?", "*")),
         bool(is_flag) or (isinstance(action, str) and action.startswith("store_")),
     )
+
+
+def _of_flags(calls: list[ast.Call]) -> Iterator[ScriptOption]:
+    """Flags of absl, and of TensorFlow 1, which had the same."""
+    marks = [call for call in calls if re.fullmatch("mark_flags?_as_required", _called(call))]
+    words = [each for call in marks for each in ast.walk(call) if isinstance(each, ast.Constant)]
+    required = [each.value for each in words]
+    for call in calls:
+        _, is_flag, kind = _called(call).partition("DEFINE_")
+        name, default = ([_literal(each) for each in call.args[:2]] + [None, None])[:2]
+        if is_flag and isinstance(name, str):
+            is_required = name in required or bool(_keyword(call, "required"))
+            default = _keyword(call, "default") if default is None else default
+            yield ScriptOption(f"--{name}", name, default, is_required, is_switch=kind in ("bool", "boolean"))
 
 
 def _of_hydra(path: Path, main: ast.Call | None) -> list[ScriptOption]:
@@ -285,6 +302,8 @@ def _printed(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _called(node) in _PRINTS:
             line = " ".join(filter(None, map(_sample, node.args)))
+            if _called(node) == "info":  # logging fills in what stands behind the text
+                line = _FILLED_IN.sub("0.5", line)
             yield _COUNTED.sub(r"\g<1>3", line)
 
 
@@ -297,7 +316,7 @@ def _sample(node: ast.expr) -> str:
         case ast.Call(func=ast.Attribute(value=text, attr="format")):
             return re.sub(r"\{[^}]*\}", "0.5", _sample(text))
         case ast.BinOp(left=text, op=ast.Mod()):
-            return re.sub(r"%[-+ #0-9.]*[a-z]", "0.5", _sample(text))
+            return _FILLED_IN.sub("0.5", _sample(text))
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return _sample(left) + _sample(right)
         case _:

@@ -37,6 +37,17 @@ out_dir = "out"
 learning_rate = 6e-4
 exec(open("configurator.py").read())
 """
+ABSL = """
+from absl import app, flags, logging
+FLAGS = flags.FLAGS
+flags.DEFINE_float("learning_rate", 0.1, "rate")
+flags.DEFINE_string("model_dir", None, "where it saves")
+flags.DEFINE_bool("fast", False, "no value")
+flags.DEFINE_enum("set", None, ["a", "b"], "which", required=True)
+flags.DEFINE_list("corpora", None, "which")
+flags.mark_flags_as_required(["corpora"])
+logging.info("step %d loss %.3f", 1, 2.0)
+"""
 LIGHTNING = "from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n"
 
 
@@ -51,6 +62,12 @@ LIGHTNING = "from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n"
             ["it needs corpus", "it names words.txt, which is not there"],
         ),
         (CLICK, "click", 'python train.py --outdir "$TRAINMASTER_OUTPUT_DIR"', ["it needs --data"]),
+        (
+            ABSL,
+            "absl",
+            'python train.py --learning_rate {{learning_rate}} --model_dir "$TRAINMASTER_OUTPUT_DIR"',
+            ["it needs --set,", "it needs --corpora,"],
+        ),
         (
             HYDRA,
             "Hydra",
