@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from markupsafe import Markup, escape
@@ -19,13 +20,11 @@ LEVELS: Final = {
     ),
 }
 _DEBUG: Final = re.compile(rb"(?:(?<![A-Za-z])|(?<=\dm))(?:DEBUG|TRACE)(?![A-Za-z])")
-_CODE: Final = re.compile(r"\x1b\[([0-9;]*)([A-Za-z])|\x1b[\]()][^\x07\x1b]{0,200}\x07?|\x1b.?")
+_CODE: Final = re.compile(r"\x1b\[([0-?]*)[ -/]*([@-~])|\x1b[\]()][^\x07\x1b]{0,200}\x07?|\x1b.?")
 _URL: Final = r"https?://[^\s<>\"'`()\[\]{}]+[^\s<>\"'`()\[\]{}.,;:!?]"
 _SHOWN: Final = 4000
 #: Of codes for colours, the class of ours.
 _COLOURS: Final = {
-    1: "b",
-    2: "dim",
     31: "bad",
     32: "ok",
     33: "warn",
@@ -34,6 +33,10 @@ _COLOURS: Final = {
     36: "blue",
     90: "dim",
 }
+_EMPHASIS: Final = {1: "b", 2: "dim"}
+#: So far apart the largest and the least of red, green and blue are, or it is grey.
+_HUE: Final = 60
+_GREY: Final = (40, 200)
 
 
 def level_of(text: str) -> str:
@@ -56,6 +59,8 @@ def log_html(text: str, wanted: str = "") -> Markup:
 
     >>> print(log_html("10%\r20% \x1b[31mbad\x1b[0m <b>"))
     20% <span class="l-bad">bad</span> &lt;b&gt;
+    >>> print(log_html("\x1b[?25l\x1b[1;38;5;196mred\x1b[38:2::0:200:0mgreen\x1b[39;48;5;2mbold\x1b[0m no"))
+    <span class="l-b l-bad">red</span><span class="l-b l-ok">green</span><span class="l-b">bold</span> no
     >>> print(log_html("see http://a.b/c.", "SEE"))
     <mark>see</mark> <a href="http://a.b/c" rel="noreferrer nofollow">http://a.b/c</a>.
     """
@@ -63,26 +68,49 @@ def log_html(text: str, wanted: str = "") -> Markup:
     if len(text) > _SHOWN:
         text = f"{text[:_SHOWN]}… ({len(text) - _SHOWN} more)"
     parts: list[Markup] = []
-    at, classes = 0, ""
+    at, style = 0, ("", "")
     for code in _CODE.finditer(text):
-        parts.append(_told(text[at : code.start()], classes, wanted))
+        parts.append(_told(text[at : code.start()], style, wanted))
         at = code.end()
         if code[2] == "m":
-            classes = _classes(classes, code[1])
-    return Markup("").join([*parts, _told(text[at:], classes, wanted)])
+            style = _style(style, code[1])
+    return Markup("").join([*parts, _told(text[at:], style, wanted)])
 
 
-def _classes(before: str, codes: str) -> str:
-    found = before
-    for code in (int(each or 0) for each in codes.split(";")):
-        if code in (0, 22, 39):
-            found = ""
-        elif name := _COLOURS.get(code - 60 if 91 <= code <= 97 else code):
-            found = f"{found} l-{name}".strip()
-    return found
+def _style(before: tuple[str, str], codes: str) -> tuple[str, str]:
+    """The emphasis and the colour of what follows some codes."""
+    emphasis, colour = before
+    rest = (int(each) if each.isdecimal() else 0 for each in re.split("[;:]", codes.replace("::", ":")))
+    for code in rest:
+        if code in (0, 22):
+            emphasis = ""
+        if code in (0, 39) or 30 <= code <= 37 or 90 <= code <= 97:
+            colour = _COLOURS.get(code - 60 if code > 90 else code, "")
+        elif code in (38, 48):  # of what stands behind a text, too: its numbers are no codes
+            found = _of_many(rest)
+            colour = found if code == 38 else colour
+        emphasis = _EMPHASIS.get(code, emphasis)
+    return emphasis, colour
 
 
-def _told(text: str, classes: str, wanted: str) -> Markup:
+def _of_many(codes: Iterator[int]) -> str:
+    """The nearest of ours to one of 256 colours, or of 16 million."""
+    kind, first = next(codes, 0), next(codes, 0)
+    if kind == 2:
+        light = [first, next(codes, 0), next(codes, 0)]
+    elif first < 16:
+        return _COLOURS.get(90 if first == 8 else 30 + first % 8, "")
+    elif first < 232:
+        light = [51 * ((first - 16) // each % 6) for each in (36, 6, 1)]
+    else:
+        light = [10 * first - 2312] * 3
+    least, most = min(light), max(light)
+    if most - least < _HUE:
+        return "dim" if _GREY[0] <= most < _GREY[1] else ""
+    return _COLOURS[30 + sum(1 << at for at, each in enumerate(light) if 2 * each > least + most)]
+
+
+def _told(text: str, style: tuple[str, str], wanted: str) -> Markup:
     if not text:
         return Markup("")
     pattern = re.compile(
@@ -97,4 +125,5 @@ def _told(text: str, classes: str, wanted: str) -> Markup:
         else:
             parts.append(Markup('<a href="{0}" rel="noreferrer nofollow">{0}</a>').format(found[0]))
     said = Markup("").join([*parts, escape(text[at:])])
+    classes = " ".join(f"l-{each}" for each in style if each)
     return Markup('<span class="{}">{}</span>').format(classes, said) if classes else said
