@@ -111,6 +111,10 @@ class MailServer:
                 if not self.is_tls:
                     server.starttls(context=ssl.create_default_context())
                 server.login(self.user, self.password)
+            elif not self.is_tls:
+                server.ehlo_or_helo_if_needed()
+                if server.has_extn("starttls"):  # else in the clear: so any certificate will do
+                    server.starttls()
             server.send_message(mail)
 
     def _connected(self) -> smtplib.SMTP:

@@ -27,7 +27,7 @@ class AnyPort(Controller):
 class Mailbox:
     """What a mail server of ours has got: mails, and who has logged in."""
 
-    def __init__(self, certificate):
+    def __init__(self, certificate, *, has_passwords=True):
         self.mails, self.logins = [], []
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
@@ -36,7 +36,8 @@ class Mailbox:
             "127.0.0.1",
             0,
             tls_context=context,
-            auth_required=True,
+            require_starttls=True,
+            auth_required=has_passwords,
             authenticator=self.login,
             ready_timeout=60.0,
         )
@@ -84,6 +85,14 @@ def test_a_mail_server_that_nobody_vouches_for_is_told_no_password(mailbox):
     with pytest.raises(ssl.SSLCertVerificationError):
         server_at(mailbox.port).send("bob@example.org", "s", "t", "msg_1")
     assert (mailbox.logins, mailbox.mails) == ([], [])
+
+
+def test_a_mail_server_without_passwords_gets_its_mails_over_tls_where_it_wants_them_so(certificate):
+    relay = Mailbox(certificate, has_passwords=False)
+    url = f"smtp://127.0.0.1:{relay.port}?from=lab%40example.org"
+    MailServer.of({SMTP_VARIABLE: url}).send("bob@example.org", "s", "t", "msg_1")
+    relay.controller.stop()
+    assert [(sender, whom) for sender, whom, _ in relay.mails] == [("lab@example.org", ["bob@example.org"])]
 
 
 @pytest.mark.parametrize(

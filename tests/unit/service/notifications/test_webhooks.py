@@ -302,6 +302,12 @@ def test_slack_and_email_are_told_in_words(service, receiver, monkeypatch):
         def __exit__(self, *_):
             pass
 
+        def ehlo_or_helo_if_needed(self):
+            pass
+
+        def has_extn(self, _):
+            return False
+
         def send_message(self, mail):
             sent.append(mail)
 
