@@ -114,7 +114,7 @@ def lead(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -> Non
     try:
         _show_way(client, found, as_json=as_json)
         say("Ctrl-C ends it, unless it is open elsewhere")
-        while (found := client.apps.show(name))["state"] == "RUNNING":
+        while (found := client.apps.show(name))["state"] != "DONE":
             time.sleep(1)
         say(f"the {found['kind']} is over: {found['reason']}")
     except KeyboardInterrupt:

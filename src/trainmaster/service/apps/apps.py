@@ -188,10 +188,10 @@ class Apps:
         """One of them.
 
         Returns:
-            ``app``, ``kind``, ``team``, ``opened_by``, ``runs``, ``state`` (WAITING until it answers),
-            ``reason`` (why it is over), ``run``, ``member`` and ``port`` (of a port), ``directory`` (of a
-            notebook: where its user's work stays), ``created_at``, ``used_at``, ``ended_at``, ``idle_s``
-            (after so long without use it ends), ``usd_per_hour``.
+            ``app``, ``kind``, ``team``, ``opened_by``, ``runs``, ``state`` (WAITING, RUNNING, STOPPING,
+            DONE), ``reason`` (why it is over), ``run``, ``member`` and ``port`` (of a port), ``directory``
+            (of a notebook: where its user's work stays), ``created_at``, ``used_at``, ``ended_at``,
+            ``idle_s`` (after so long without use it ends), ``usd_per_hour``.
 
         Raises:
             NotFoundError: there is none, or it is not the caller's to see.
@@ -208,8 +208,8 @@ class Apps:
         row = self._row(app)
         if row["owner"] is None:
             rows.end(self._service.database, row["id"], "ended by hand", time.time())
-        else:  # its process ends it
-            rows.change(self._service.database, row["id"], ends=True)
+        else:  # its process ends it, soon; who opens the same now gets another one
+            rows.change(self._service.database, row["id"], ends=True, place=None)
 
     def ticket(self, app: str, credential: Credential | None) -> str:
         """What lets a browser in, once, and soon; it is kept as SHA-256 only.
@@ -225,7 +225,7 @@ class Apps:
         """
         row = self._row(app)
         need_entry(row, self._caller)
-        if row["state"] != State.RUNNING:
+        if row["state"] != State.RUNNING or row["ends"]:
             raise UsageError(f"{app} {self._why_not(row)}", "Open it again, or wait for it.")
         secret, now = secrets.token_urlsafe(32), self._service.database.clock_s()
         ticket = {
@@ -247,13 +247,17 @@ class Apps:
         return row
 
     def _why_not(self, row: RowMapping) -> str:
-        return f"is over: {row['reason']}" if row["state"] == State.DONE else "does not answer yet"
+        if row["state"] == State.DONE:
+            return f"is over: {row['reason']}"
+        return "ends" if row["ends"] else "does not answer yet"
 
     def _told(self, row: RowMapping) -> dict[str, Any]:
         state, reason = row["state"], row["reason"]
         now = self._service.database.clock_s()
         if state != State.DONE and row["owner"] and not is_alive(row["owner"], row["expires_at"], now):
             state, reason = State.DONE, "its machine is away"
+        if state != State.DONE and row["ends"]:
+            state = State.STOPPING
         return {
             "app": row["id"],
             **columns(row, "kind", "team", "opened_by"),

@@ -82,6 +82,21 @@ def test_the_page_waits_and_leads_to_the_other_origin(served):
     assert "&lt;b&gt;" in served.ask("blue-user", "GET", path).text
 
 
+def test_an_app_that_was_told_to_end_is_open_no_more(served):
+    app = opened(served)
+    ready(served, app)
+    assert served.ask("red-user", "DELETE", f"/api/v1/apps/{app}").status_code in (200, 202, 204)
+    told = served.ask("red-user", "GET", f"/api/v1/apps/{app}").json()
+    assert (told["state"], told["reason"]) == ("STOPPING", None), "its process ends it"
+    assert ">ends<" in served.ask("red-user", "GET", "/apps").text
+    assert "It ends." in served.ask("red-user", "GET", f"/apps/{app}").text
+    assert f"{app} ends" in served.ask("red-user", "POST", f"/api/v1/apps/{app}/ticket").text
+    other = opened(served)
+    assert other != app, "one that ends is not opened again"
+    for each in (app, other):
+        apps.end(served.service.database, each, "ended by hand", 1.0)
+
+
 def test_a_notebook_on_the_machine_of_a_shared_server_is_for_its_admin(served, monkeypatch):
     from trainmaster.api.rest import apps
 
