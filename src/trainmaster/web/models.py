@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Runs
+from trainmaster.spec import Recipe
 from trainmaster.spec.metric_names import COUNTERS, in_order
 from trainmaster.web.rendering import PAGE_ROWS, page
 
@@ -46,5 +47,11 @@ def model(request: Request, run: str, experiment: str, task: int, found: Runs) -
     may_register = "run" in request.state.caller.scopes
     return page(
         request, "model.html", model=about, files=files, lineage=lineage, recipe_text=recipe,
-        may_register=may_register,
+        may_register=may_register, is_answers=leaves_answers(found.details(run).recipe(), experiment),
     )  # fmt: skip
+
+
+def leaves_answers(recipe: Recipe, experiment: str) -> bool:
+    """Whether what its tasks leave is what another model answers to files: nothing that could be asked."""
+    command = recipe.experiments[experiment].command
+    return "trainmaster.inference" in command and "--files" in command

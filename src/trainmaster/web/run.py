@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from starlette.background import BackgroundTask
 
 from trainmaster.api.rest.state import Reader, Runs, State, Submitter
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.runs.comparison import recipe_diff
 from trainmaster.service.runs.highlights import TaskLine
@@ -25,6 +26,7 @@ from trainmaster.spec.states import State as RunState
 from trainmaster.web.figures import graph
 from trainmaster.web.log_text import LEVELS
 from trainmaster.web.log_view import LogView, LogWish
+from trainmaster.web.models import leaves_answers
 from trainmaster.web.recipe_form import amount_of, key_of, mistakes_of, new_key, without_triggers
 from trainmaster.web.rendering import is_part, page, redirect
 from trainmaster.web.run_header import RunHeader, TaskFailure, cost_words, first_failure
@@ -61,6 +63,7 @@ def show(request: Request, run: str, state: State, caller: Reader, found: Runs) 
     failure = first_failure(notes.bad) if failed else None
     names = {name: None for task in tasks for name in task["metrics"] if name not in COUNTERS}
     steps = {name: experiment.steps for name, experiment in recipe.experiments.items()}
+    model = _best_model(status, models["models"]) if is_over else None
     answer = page(
         request,
         "run_live.html" if is_part(request) else "run.html",
@@ -81,7 +84,8 @@ def show(request: Request, run: str, state: State, caller: Reader, found: Runs) 
         has_target=any(experiment.ends_at for experiment in recipe.experiments.values()),
         tasks=max((each["tasks"]["total"] for each in counts), default=0),
         models=models,
-        model=_best_model(status, models["models"]) if is_over else None,
+        model=model,
+        is_answers=model is not None and leaves_answers(recipe, model.split("/")[1]),
         has_servers=state.service.database.is_shared,
         has_notebooks=state.submissions.may_use_machine(caller),
     )
@@ -197,9 +201,18 @@ def _of_systems(found: TeamRuns, run: str, wanted: LogWish) -> str:
 def machines(request: Request, run: str, found: Runs) -> Response:
     """What was rented, and CPU, GPUs, memory and network over time."""
     head = _head(found, run, found.status(run))
-    machines = found.details(run).machines()
+    details = found.details(run)
+    machines, recipe = details.machines(), details.recipe()
     places = {each["provider"] for each in machines}
-    return page(request, "machines.html", **head, machines=machines, has_places=len(places) > 1)
+    asked = {name for each in recipe.experiments.values() for name in each.provider or (recipe.provider,)}
+    return page(
+        request,
+        "machines.html",
+        **head,
+        machines=machines,
+        has_places=len(places) > 1,
+        is_here=all(capabilities_of(each).is_here for each in asked),
+    )
 
 
 @router.get("/runs/{run}/history")

@@ -15,7 +15,7 @@ from served_home import Served
 from served_services import add_service
 
 from trainmaster.api.proxy.services import ServiceProxy
-from trainmaster.db import AcceptedRun, Submission
+from trainmaster.db import AcceptedRun, RunChange, Submission, tables
 from trainmaster.db.changes import ExperimentChange, ReplicaChange
 from trainmaster.db.endpoint_changes import close, write_replica
 from trainmaster.service.endpoints import endpoint_access
@@ -24,7 +24,7 @@ from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.caller import ForbiddenError, UnknownCallerError
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError
-from trainmaster.spec.states import State
+from trainmaster.spec.states import EndReason, State
 
 ASLEEP = """
 name: nap
@@ -207,3 +207,33 @@ def test_a_service_is_ended_by_its_name(served, port, monkeypatch):
     assert served.ask("red-read", "DELETE", "/api/v1/services/brief").status_code == 403
     answer = served.ask("red-user", "DELETE", "/api/v1/services/brief")
     assert (answer.status_code, answer.json(), ended) == (202, {"run": "job-brief"}, ["job-brief"])
+
+
+def test_answers_to_files_are_downloaded_and_not_deployed(served):
+    recipe = Recipe.from_text(
+        "experiments: {main: {command: python -m trainmaster.inference --files a --model-dir b}}",
+        directory=served.service.home.root,
+    )
+    row = tables.run.update().where(tables.run.c.id == "job-own").values(recipe=recipe.model_dump_json())
+    served.service.database.write(lambda connection, _: connection.execute(row))
+    for page in ("/models/job-own/main/0", "/runs/job-own"):
+        text = served.ask("owner", "GET", page).text
+        assert "/api/v1/models/job-own/main/0.zip" in text
+        assert "Deploy" not in text
+    assert "Download answers" in text
+
+
+def test_machines_that_have_not_come_are_not_said_to_be_unwanted(served):
+    home = served.service.home.root
+    recipe = Recipe.from_text("provider: aws\nexperiments: {main: {command: ls}}", directory=home)
+    new = AcceptedRun(
+        "waits-1", "waits", recipe.model_dump_json(), "r.yaml", "aws", str(home), "file:///s", [("main", 1)],
+        submission=Submission("x", "red"),
+    )  # fmt: skip
+    lease = served.service.database.create_run(new, 3.0)
+    page = ("red-read", "GET", "/runs/waits-1/machines")
+    assert "No machine is there yet." in served.ask(*page).text
+    ended = RunChange(State.WAITING, State.DONE, EndReason.CANCELLED)
+    served.service.database.commit(lease, [ended], 4.0)
+    assert "No machine was taken." in served.ask(*page).text
+    assert "runs on the server" in served.ask("red-read", "GET", "/runs/job-red/machines").text
