@@ -426,13 +426,14 @@ def read_text(file: Path, shown: str, noun: str, why_large: str) -> str:
 def nearest(word: str, known: Sequence[str]) -> str | None:
     """The known word most like a misspelt one, or None.
 
-    >>> nearest("hardwear", ["hardware", "samples"])
-    'hardware'
+    >>> nearest("hardwear", ["hardware", "samples"]), nearest("pcus", ["gpus", "cpus"])
+    ('hardware', 'cpus')
     """
     import difflib  # only mistakes need it
 
     lowered = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), list(lowered), n=1, cutoff=0.6)
+    same = [name for name in lowered if sorted(name) == sorted(word.lower())]  # letters that changed places
+    found = same or difflib.get_close_matches(word.lower(), list(lowered), n=1, cutoff=0.6)
     return lowered[found[0]] if found else None
 
 
