@@ -22,7 +22,7 @@ from trainmaster.service.endpoints.endpoints import Endpoints
 from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import SCOPES, caller
-from trainmaster.spec.errors import UsageError, imports_of
+from trainmaster.spec.errors import fails_as, imports_of
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.states import State
 
@@ -166,10 +166,8 @@ class LocalServices:
         if self._port is None:
             members = MemberConnections(self._service, self._environ)
             proxy = AppProxy(None, ServiceProxy(EndpointAccess(self._service, members, None)))
-            try:
+            with fails_as(f"cannot listen at port {port}", "Give another --port."):
                 self._port = listen_in_thread(proxy, port)
-            except OSError as error:
-                raise UsageError(f"cannot listen at port {port}: {error}", "Give another --port.") from None
 
 
 def _told(found: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from trainmaster.dataclass import dataclass
 from trainmaster.executors.supervisor.processes import raise_limit
 from trainmaster.service.server_loops import is_passing
 from trainmaster.spec.addresses import is_loopback, name_of
-from trainmaster.spec.errors import MissingPartError, UsageError, imports_of
+from trainmaster.spec.errors import MissingPartError, UsageError, fails_as, imports_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -288,10 +288,8 @@ def _check_certificate(cert: str, key: str) -> None:
     """
     hint = "Give PEM files of a certificate and its key, or --self-signed."
     for option, file in (("--tls-cert", cert), ("--tls-key", key)):
-        try:
+        with fails_as(f"{option} {file}", hint):
             content = Path(file).read_bytes()
-        except OSError as error:
-            raise UsageError(f"{option} {file}: {error.strerror}", hint) from None
         if b"-----BEGIN " not in content:
             raise UsageError(f"{option} {file} is no PEM file", hint)
     if b"ENCRYPTED" in content:

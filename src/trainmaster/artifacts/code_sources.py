@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from trainmaster.artifacts.code_tree import LIMIT_BYTES
 from trainmaster.objects.names import stays_inside
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 from trainmaster.spec.redaction import redacted
 
 if TYPE_CHECKING:
@@ -165,13 +165,8 @@ def unpacked(wheel: Path, directory: Path) -> None:
 
     from trainmaster.artifacts.unpacking import DAMAGE, TooLargeError, UnpackLimits, unpack_zip
 
-    try:
+    with fails_as(f"code: the wheel {wheel} cannot be read", "Build it first, or correct the name."):
         file = wheel.open("rb")
-    except OSError as error:
-        raise UsageError(
-            f"code: the wheel {wheel} cannot be read: {error.strerror}.",
-            "Build it first, or correct the name.",
-        ) from error
     try:
         with file, ZipFile(file) as archive:
             _check_members(archive, wheel)

@@ -21,7 +21,7 @@ from trainmaster.artifacts.tree import (
     settle,
 )
 from trainmaster.dataclass import dataclass, field
-from trainmaster.objects.errors import explained
+from trainmaster.objects.errors import explaining
 from trainmaster.objects.names import stays_inside
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.parallel import each
@@ -59,10 +59,8 @@ class Content:
             VanishedError: the same, where that is allowed.
             PublishError: it cannot be read.
         """
-        try:
+        with explaining("read", self.node.place):
             yield from self._read()
-        except OSError as error:
-            raise explained(error, "read", self.node.place) from error
 
     def entry(self, path: str, key: str) -> FileEntry:
         """Describes what was read.

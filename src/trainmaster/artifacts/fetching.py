@@ -10,7 +10,7 @@ from trainmaster.artifacts.manifest import DamagedArtifactError, FileEntry, Mani
 from trainmaster.artifacts.owner import Owner
 from trainmaster.artifacts.publishing import stored_manifest
 from trainmaster.artifacts.scratch import exchange_into_place, is_occupied, move_into_place, scratch_directory
-from trainmaster.objects.errors import explained
+from trainmaster.objects.errors import explaining
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.parallel import each
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -47,15 +47,12 @@ def fetch(
     target = Path(os.path.abspath(directory))
     if not overwrite and is_occupied(target):
         raise UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
-    try:
-        with scratch_directory(target) as scratch:
-            _fill(store, manifest, scratch, verify)
-            if overwrite:
-                exchange_into_place(scratch, target)
-            elif not move_into_place(scratch, target):
-                raise UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
-    except OSError as error:
-        raise explained(error, "write", str(target)) from error
+    with explaining("write", str(target)), scratch_directory(target) as scratch:
+        _fill(store, manifest, scratch, verify)
+        if overwrite:
+            exchange_into_place(scratch, target)
+        elif not move_into_place(scratch, target):
+            raise UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
     return manifest
 
 

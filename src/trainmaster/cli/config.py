@@ -10,7 +10,7 @@ import typer
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, show, table
-from trainmaster.spec.errors import RecipeError, UsageError
+from trainmaster.spec.errors import RecipeError, UsageError, fails_as
 
 app = typer.Typer(
     cls=DefaultGroup,
@@ -64,7 +64,7 @@ def set_value(
     from trainmaster.spec.recipe_source import user_file
 
     file = user_file(os.environ)
-    try:
+    with fails_as(str(file), "XDG_CONFIG_HOME names another place."):
         source = file.read_text(encoding="utf-8-sig") if file.exists() else ""
         text = with_setting(source, key, value)
         try:
@@ -74,8 +74,6 @@ def set_value(
                 error.args[0], "Nothing was written; the lines are those that it would have."
             ) from None
         write_private(file, text.encode())
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}", "XDG_CONFIG_HOME names another place.") from None
     say(f"{key} is in {file}")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from trainmaster.cli.output import print_json, say, show
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import fails_as
 
 
 def convert(
@@ -46,10 +46,6 @@ def _write(path: Path, text: str) -> None:
     Raises:
         UsageError: there is one already, or it cannot be made.
     """
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UsageError(f"{path} is there already", "Give another name, or remove it.") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be made: {error.strerror}", "Give another path.") from error
+    hint = "Give another path, or remove what is there."
+    with fails_as(f"{path} cannot be made", hint), path.open("x", encoding="utf-8") as file:
+        file.write(text)

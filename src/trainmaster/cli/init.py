@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trainmaster.cli.output import print_json, say, show
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 
 #: Beside the recipe; an editor shows by it what keys mean.
 _SCHEMA = ".recipe.schema.json"
@@ -40,13 +40,11 @@ def init(
     found = first_recipe(Path.cwd(), script, may_run=yes)
     beside = output.parent / _SCHEMA
     text = f"{EDITOR_LINE}{_SCHEMA}\n{found.recipe}"
-    try:
+    with fails_as(str(output), "Name another file with --output."):
         with output.open("x", encoding="utf-8") as written:  # whoever else writes it now keeps it
             written.write(text)
         if not beside.exists():
             beside.write_text(json.dumps(recipe_schema(), ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{output}: {error.strerror}", "Name another file with --output.") from None
     read_recipe(output)
     if as_json:
         print_json({**asdict(found), "file": str(output)})

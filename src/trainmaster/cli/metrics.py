@@ -10,7 +10,7 @@ import typer
 
 from trainmaster.cli.options import RunId
 from trainmaster.cli.output import say
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 
 app = typer.Typer(help="Give what tasks have reported to other tools.", no_args_is_help=True)
 
@@ -52,7 +52,7 @@ def export(
     if to_csv == "-":
         write_csv(reports, sys.stdout)
         return
-    try:
+    with fails_as(f"{to_csv or tensorboard} cannot be written", "Name another place."):
         if to_csv is not None:
             with Path(to_csv).open("w", encoding="utf-8", newline="") as file:
                 lines = write_csv(reports, file)
@@ -60,10 +60,6 @@ def export(
         elif tensorboard is not None:
             tensorboard.mkdir(parents=True, exist_ok=True)
             say(f"{EventFiles(tensorboard).write(reports)} values in {tensorboard}")
-    except OSError as error:
-        raise UsageError(
-            f"{to_csv or tensorboard} cannot be written: {error.strerror}", "Name another place."
-        ) from error
 
 
 @app.command("sync", no_args_is_help=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.service import Curve, Quote, TrialState
 from trainmaster.service.runs.curves import ExperimentCurves, TaskCurves
 from trainmaster.service.runs.search_results import SearchResults
-from trainmaster.spec.errors import UsageError, imports_of
+from trainmaster.spec.errors import UsageError, fails_as, imports_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,12 +77,10 @@ def draw_run(
     for (_, draw), place in zip(parts, places, strict=True):
         draw(place)
     figure.suptitle(run)
-    try:
-        with warnings.catch_warnings():  # a narrow picture is better than none, and than a warning
-            warnings.simplefilter("ignore", UserWarning)
-            figure.savefig(file)
-    except OSError as error:
-        raise UsageError(f"--plot {file}: {error.strerror or error}", "Choose another file.") from None
+    with fails_as(f"--plot {file}", "Choose another file."), warnings.catch_warnings():
+        # A narrow picture is better than none, and than a warning.
+        warnings.simplefilter("ignore", UserWarning)
+        figure.savefig(file)
 
 
 def check_format(file: Path) -> None:
@@ -385,10 +383,8 @@ def draw_quote(quote: Quote, name: str, file: Path) -> None:
         axes.legend(loc="best", fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(name)
-    try:
+    with fails_as(f"--plot {file}", "Choose another file."):
         figure.savefig(file)
-    except OSError as error:
-        raise UsageError(f"--plot {file}: {error.strerror or error}", "Choose another file.") from None
 
 
 def _unit(seconds: float) -> tuple[str, float]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 
 
 def predict(
@@ -43,9 +43,5 @@ def predict(
     if output is None:
         sys.stdout.write(answer.as_json() + "\n" if as_json else answer.as_csv())
         return
-    try:
+    with fails_as(f"{output} cannot be written", "Name a file in a folder that exists."):
         output.write_text(answer.as_csv(), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"{output}: cannot be written: {error.strerror}", "Name a file in a folder that exists."
-        ) from None

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trainmaster.cli.output import print_json, say, show
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import fails_as
 
 
 def schema(
@@ -30,10 +30,8 @@ def schema(
     if output is None:
         show(text)
         return
-    try:
+    with fails_as(str(output), "Name another file."):
         output.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{output}: {error.strerror}", "Name another file.") from None
     say(
         f"{output} is written; an editor uses it for a recipe beside it that begins with\n"
         f"{EDITOR_LINE}{output.name}"

@@ -22,7 +22,7 @@ from trainmaster.hdfs.configuration import CLASSES, DATANODE, NAMENODE, Daemon
 from trainmaster.hdfs.hadoop import Hadoop, find_hadoop, heap_mib
 from trainmaster.hdfs.namesystem import ask_namenode, in_words
 from trainmaster.hdfs.watchdog import ORDER, PID, STATE, last_words, write
-from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.errors import ProviderError, UsageError, fails_as
 from trainmaster.spec.plain_json import typed
 
 _WATCHDOG: Final = "trainmaster.hdfs.watchdog"
@@ -291,12 +291,7 @@ def _free_ports(address: str, count: int) -> tuple[int, ...]:
         found = []
         for _ in range(count):
             one = stack.enter_context(socket.socket())
-            try:
+            with fails_as(f"HDFS cannot listen at {address}", "It must be an address of the node's own."):
                 one.bind((address, 0))
-            except OSError as error:
-                raise UsageError(
-                    f"HDFS cannot listen at {address}: {error.strerror}",
-                    "It must be an address of the node's own.",
-                ) from error
             found.append(one.getsockname()[1])
         return tuple(found)

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from http import HTTPStatus
 from typing import ClassVar, Final
@@ -229,3 +231,12 @@ def explained(error: Exception, verb: str, where: str) -> ObjectStoreError:
     if kind is StoreTrouble.CHANGED:
         return ObjectChangedError(f"{where} is not the object it was.", hint, where)
     return ERRORS[kind](f"Cannot {verb} {where}: {reason.rstrip('.')}.", hint, where)
+
+
+@contextmanager
+def explaining(verb: str, where: str) -> Iterator[None]:
+    """What the file system refuses within is raised as `explained` tells it."""
+    try:
+        yield
+    except OSError as error:
+        raise explained(error, verb, where) from error

@@ -12,7 +12,7 @@ from trainmaster.objects.amazon import (
 )
 from trainmaster.objects.obstore_backend import ObstoreBackend
 from trainmaster.objects.renewing import renewed_amazon
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as AnyStore
@@ -44,13 +44,10 @@ class S3Backend(ObstoreBackend):
         if endpoint:
             options["endpoint"] = endpoint
         if bundle := settings.ca_bundle:
-            try:
+            with fails_as(
+                f"AWS_CA_BUNDLE: {bundle} cannot be read", "Name a file of certificates (PEM), or unset it."
+            ):
                 options["client_options"]["root_certificate"] = Path(bundle).read_bytes()
-            except OSError as error:
-                raise UsageError(
-                    f"AWS_CA_BUNDLE: {bundle} cannot be read: {error.strerror}.",
-                    "Name a file of certificates (PEM), or unset it.",
-                ) from error
         if credentials := renewed_amazon() or profile_credentials():
             options["credential_provider"] = credentials
         return S3Store(bucket, **options)

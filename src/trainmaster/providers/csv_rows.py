@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 
 #: Reads a cell, given the name of its column; raises `BadCell`.
 Reader = Callable[[str, str], Any]
@@ -42,19 +42,12 @@ class CsvRows:
             UsageError: it cannot be read, is no CSV, or has no header.
         """
         self.file = file
-        try:
+        with fails_as(f"{file}: cannot be read", "Name a CSV file in UTF-8, or see --help for names."):
             with path.open("rb") as stream:
                 data = stream.read(_MOST_BYTES + 1)
             if len(data) > _MOST_BYTES:
                 raise UsageError(f"{file}: more than {_MOST_BYTES >> 20} MiB", "Name a catalogue of prices.")
             text = data.decode("utf-8-sig")
-        except OSError as error:
-            raise UsageError(
-                f"{file}: cannot be read: {error.strerror or error}",
-                "Name a CSV file, or see --help for names.",
-            ) from None
-        except UnicodeDecodeError:
-            raise UsageError(f"{file}: is no UTF-8 text", "Save the catalogue as CSV in UTF-8.") from None
         self._reader = csv.reader(text.splitlines(keepends=True), strict=True)
         self.header = tuple(name.strip() for name in self._next() or [])
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.telemetry.log_formats import prints
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 from trainmaster.spec.metric_names import says_how_good
 from trainmaster.spec.plain_json import parsed_yaml
 
@@ -119,10 +119,10 @@ def first_recipe(directory: Path, script: str | None, *, may_run: bool, name: st
             raise UsageError(f"{directory}: there is no Python script", "Name one: trainmaster init SCRIPT.")
         script, *others = scripts
     path = directory / script
+    with fails_as(str(path), "Name a script in this directory."):
+        source = path.read_text(encoding="utf-8", errors="replace")
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", "Name a script in this directory.") from None
+        tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{path} is no Python: {error}", "Name another script.") from None
     found = FirstRecipe(script, others)

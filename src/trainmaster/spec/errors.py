@@ -24,7 +24,8 @@ Each message says what was wrong and where; ``hint`` says what to do next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -66,6 +67,22 @@ class UsageError(TrainmasterError):
     """The recipe or the call is wrong; nothing was started."""
 
     exit_code = 2
+
+
+@contextmanager
+def fails_as(what: str, hint: str, kind: type[TrainmasterError] = UsageError) -> Iterator[None]:
+    """What the system refuses within, or a file that is no text, is an error for people.
+
+    Args:
+        what: is not done then, such as ``FILE cannot be read``; why is said after it.
+        hint: what to do next.
+        kind: of the error.
+    """
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror or str(error) if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise kind(f"{what}: {why}", hint) from error
 
 
 class MeasurementNeeded(UsageError):  # noqa: N818 - the name of what happened

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.dataclass import dataclass
+from trainmaster.spec.errors import fails_as
 from trainmaster.spec.private_files import write_private
 from trainmaster.transport.base import HostKeyError, Target
 
@@ -91,7 +92,11 @@ class HostKeys:
                 write_private(self.file, "".join(kept).encode())
 
     def _pin(self, target: Target, shown: str) -> None:
-        try:
+        with fails_as(
+            f"{target.shown}: its host key cannot be pinned in {self.file}",
+            "Make room there, or point TRAINMASTER_HOME to a directory of yours.",
+            HostKeyError,
+        ):
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with self._locked(), self.file.open("a+", encoding="utf-8") as file:
                 pins = self.pins(target)  # another process may have been first
@@ -99,11 +104,6 @@ class HostKeys:
                     raise self._refused(target, pins[0], shown)
                 if not pins:
                     file.write(f"{target.pin} {shown}\n")
-        except OSError as error:
-            raise HostKeyError(
-                f"{target.shown}: its host key cannot be pinned in {self.file}: {error.strerror}",
-                "Make room there, or point TRAINMASTER_HOME to a directory of yours.",
-            ) from error
 
     def _locked(self) -> _FileLock:
         return _FileLock(self.file.with_name(f".{self.file.name}.lock"))

@@ -206,7 +206,7 @@ def test_points_that_physics_cannot_explain_are_told(files, capsys):
             "job,sync,workers,step_time_s\na,allreduce,1,-1\n",
             r"shapes\.csv:2: step_time_s: found '-1'",
         ),
-        (b"\xff\xfe\x00", QUERY, r"points\.csv: is not UTF-8 text"),
+        (b"\xff\xfe\x00", QUERY, r"points\.csv: cannot be read: it is no text in UTF-8"),
         (MEASURED.replace("0.22", '"0.22'), QUERY, r"points\.csv"),
     ],
 )

@@ -281,7 +281,7 @@ def test_what_is_no_file(tmp_path, refused):
     with pytest.raises(UsageError, match="cannot be read"):
         load_catalogue(tmp_path)
     (tmp_path / "latin.csv").write_bytes(HEADER.encode() + b"\n\xff,a,b,1,1,,,1,2026-05-01\n")
-    with pytest.raises(UsageError, match="is no UTF-8 text"):
+    with pytest.raises(UsageError, match="it is no text in UTF-8"):
         load_catalogue(tmp_path / "latin.csv")
     assert "mine.csv:2: is no CSV" in refused([HEADER, '"aws'])
 

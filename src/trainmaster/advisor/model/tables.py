@@ -22,7 +22,7 @@ from trainmaster.advisor.model.shapes import KINDS, Columns, Floats, Shapes
 from trainmaster.advisor.model.steptime import NextPoint, StepTimeModel
 from trainmaster.dataclass import dataclass
 from trainmaster.spec import Strategy
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 
 #: The columns of both files. Only ``sync``, ``workers`` and (measured) ``step_time_s`` must be filled.
 COLUMNS: Final = (
@@ -244,12 +244,8 @@ def _read_cells(
     path: Path, known: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[dict[str, str], ...], tuple[int, ...]]:
     """Header, rows and their line numbers; blank lines are passed over."""
-    try:
+    with fails_as(f"{path}: cannot be read", "Name a CSV file in UTF-8."):
         text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}", "Name a CSV file.") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: is not UTF-8 text", "Save it as CSV in UTF-8.") from None
     reader = csv.reader(io.StringIO(text, newline=""))
     try:
         lines, cells = [], []

@@ -18,7 +18,7 @@ from trainmaster.advisor.model.knowledge import memory_at, memory_seen
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.dataclass import dataclass
 from trainmaster.spec import Strategy
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 
 #: Name of the table that the paper has published (113 measured rows, one that failed; MNIST, t2.large).
 PUBLISHED: Final = "anwar-2021"
@@ -181,12 +181,8 @@ class MeasuredTable:
         Raises:
             UsageError: it cannot be read, or has mistakes.
         """
-        try:
+        with fails_as(f"{file}: cannot be read", "Name a CSV file in UTF-8."):
             return cls.read(file.read_text("utf-8-sig"), str(file))
-        except OSError as error:
-            raise UsageError(f"{file}: cannot be read: {error.strerror}", "Name a CSV file.") from None
-        except UnicodeDecodeError:
-            raise UsageError(f"{file}: is not UTF-8 text", "Save it as CSV in UTF-8.") from None
 
     @classmethod
     @cache

@@ -28,7 +28,7 @@ from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Quote
 from trainmaster.dataclass import dataclass, field
 from trainmaster.providers import Catalogue, Offer, OfferFilter
 from trainmaster.providers.offer import Extras
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 
 
 def traffic_mbps(measurements: Iterable[Measurement]) -> dict[str, float]:
@@ -61,11 +61,8 @@ def read_bandwidth(path: Path) -> dict[str, float]:
     Raises:
         UsageError: naming the line.
     """
-    try:
+    with fails_as(f"{path}: cannot be read", "Write a CSV `instance,mbps`."):
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise UsageError(f"{path}: cannot be read: {reason}", "Write a CSV `instance,mbps`.") from None
     rows = csv.reader(text.splitlines())
     header = [cell.strip().lower() for cell in next(rows, [])]
     if header != ["instance", "mbps"]:

@@ -37,7 +37,7 @@ from trainmaster.service import ProfilePhase, ProfileProgress
 from trainmaster.service.offer_list import OfferList
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.spec import Recipe, Strategy
-from trainmaster.spec.errors import InterruptedByUser, MeasurementNeeded, UsageError
+from trainmaster.spec.errors import InterruptedByUser, MeasurementNeeded, fails_as
 from trainmaster.spec.states import State
 
 #: The server is to answer when there is news, or after so long. One of before that does not know how is
@@ -134,10 +134,8 @@ def options_of(options: QuoteOptions) -> dict[str, Any]:
     found |= {} if options.measures else {"measure": False}
     for name in ("bandwidth", "measurements"):
         path = getattr(options, name)
-        try:
+        with fails_as(f"{path} cannot be read", f"Give another file with --{name}."):
             found[name] = None if path is None else path.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{path} cannot be read: {error}", f"Give another file with --{name}.") from None
     return found
 
 

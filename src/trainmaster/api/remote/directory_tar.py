@@ -17,7 +17,7 @@ from typing import IO, Final, NamedTuple
 from trainmaster.artifacts import take_snapshot
 from trainmaster.artifacts.code_tree import not_sent_note
 from trainmaster.control.checks.preflight import check_sent
-from trainmaster.objects.errors import explained
+from trainmaster.objects.errors import explained, explaining
 from trainmaster.objects.names import link_stays_inside
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import PublishError
@@ -155,13 +155,11 @@ class DirectoryTar:
 
     def _content(self, member: _Member, first: int, size: int) -> bytes:
         place = self._root / member.path
-        try:
-            with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
-                status = os.fstat(file.fileno())
-                file.seek(first)
-                data = file.read(size)
-        except OSError as error:
-            raise explained(error, "read", str(place)) from error
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with explaining("read", str(place)), open(os.open(place, flags), "rb") as file:  # noqa: PTH123
+            status = os.fstat(file.fileno())
+            file.seek(first)
+            data = file.read(size)
         if (status.st_size, status.st_mtime_ns) != (member.size_bytes, member.mtime_ns) or len(data) != size:
             raise PublishError(
                 f"{place} changed while it was pushed.", "Push again when nothing writes there."

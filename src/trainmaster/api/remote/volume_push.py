@@ -12,7 +12,7 @@ from trainmaster.api.remote.directory_tar import DirectoryTar
 from trainmaster.api.remote.uploads import PieceUpload
 from trainmaster.api.remote.volumes import info_of
 from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES
-from trainmaster.objects.errors import explained
+from trainmaster.objects.errors import explaining
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.volumes.packed.addresses import is_short_name
 from trainmaster.volumes.packed.head import Head
@@ -57,13 +57,11 @@ class _LocalArchive:
         self.notes: list[str] = []
 
     def read(self, offset: int, size: int) -> bytes:
-        try:
+        with explaining("read", str(self._path)):
             with self._path.open("rb") as file:
                 file.seek(offset)
                 data = file.read(size)
             status = self._path.stat()
-        except OSError as error:
-            raise explained(error, "read", str(self._path)) from error
         if (status.st_size, status.st_mtime_ns) != (self.size_bytes, self._mtime_ns):
             raise PublishError(f"{self._path} changed while it was pushed.", "Push it again.")
         return data

@@ -15,7 +15,7 @@ from trainmaster.api.remote.asking import asked
 from trainmaster.api.remote.connection import RestConnection
 from trainmaster.api.remote.following import rows_of
 from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
-from trainmaster.objects.errors import explained
+from trainmaster.objects.errors import explaining
 from trainmaster.objects.names import link_stays_inside, stays_inside
 from trainmaster.service.volumes import Collected, VersionCheck
 from trainmaster.service.volumes.stored import VolumeInfo
@@ -163,13 +163,10 @@ class RemoteVolume:
         files = [entry for entry in found.values() if entry.kind == "file"]
         progress.file_count, progress.file_bytes = len(files), sum(entry.size_bytes for entry in files)
         progress.total_bytes = progress.file_bytes
-        try:
-            with scratch_directory(target) as scratch:
-                self._fill(scratch, list(found.values()), parts, jobs, progress)
-                if not move_into_place(scratch, target):
-                    raise occupied
-        except OSError as error:
-            raise explained(error, "write", str(target)) from error
+        with explaining("write", str(target)), scratch_directory(target) as scratch:
+            self._fill(scratch, list(found.values()), parts, jobs, progress)
+            if not move_into_place(scratch, target):
+                raise occupied
 
     def _fill(
         self, root: Path, found: Collection[Entry], parts: Sequence[_Part], jobs: int, progress: GetProgress

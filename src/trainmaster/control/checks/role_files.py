@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.dataclass import dataclass
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 from trainmaster.spec.plain_json import parsed_yaml
 from trainmaster.spec.roles import secret_of
 
@@ -168,14 +168,11 @@ def _require_yaml(path: Path, shown: str) -> None:
 
     hint = "Mend the file, and run it again."
     try:
-        text = path.read_text(encoding="utf-8")
+        with fails_as(f"roles: {shown} cannot be read", hint):
+            text = path.read_text(encoding="utf-8")
         if not text.startswith("$ANSIBLE_VAULT;"):
             for _ in YAML(typ="safe", pure=True).parse(text):  # tags of Ansible's own are no errors
                 pass
-    except UnicodeDecodeError:
-        raise UsageError(f"roles: {shown}: this is no text in UTF-8", hint) from None
-    except OSError as error:
-        raise UsageError(f"roles: {shown} cannot be read: {error.strerror}", hint) from None
     except MarkedYAMLError as error:
         mark = error.problem_mark
         line = f":{mark.line + 1}" if mark is not None else ""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.dataclass import dataclass
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 from trainmaster.spec.private_files import create_private, make_private
 from trainmaster.spec.units import parse_duration
 
@@ -294,13 +294,11 @@ def seconds_of(environ: Mapping[str, str], variable: str, default_s: float) -> f
 
 def _directory(text: str, variable: str) -> Path:
     path = Path(text).expanduser().absolute()
-    try:
+    with fails_as(
+        f"{variable}: cannot make the directory {path}",
+        f"Set {variable} to a directory that you can write, or free the disk.",
+    ):
         make_private(path)
-    except OSError as error:
-        raise UsageError(
-            f"{variable}: cannot make the directory {path}: {error.strerror}",
-            f"Set {variable} to a directory that you can write, or free the disk.",
-        ) from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise UsageError(
             f"{variable}: {path} is not writable", f"Set {variable} to a directory that you can write."

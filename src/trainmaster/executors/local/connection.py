@@ -18,7 +18,7 @@ from trainmaster.executors.supervisor.processes import (
     kept_environment,
 )
 from trainmaster.executors.wire import PROTOCOL, Splitter, WireError, encode
-from trainmaster.spec.errors import ExecutorError, LeaseLostError
+from trainmaster.spec.errors import ExecutorError, LeaseLostError, fails_as
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -190,16 +190,15 @@ class SupervisorConnection:
         raise self._error(f"{SUPERVISOR} does not answer")
 
     def _start_supervisor(self) -> None:
-        try:
+        with fails_as(
+            f"cannot write {self._directory}",
+            "Point TRAINMASTER_HOME to a directory of yours with room in it.",
+            ExecutorError,
+        ):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             log = os.open(
                 self._directory / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
             )
-        except OSError as error:
-            raise ExecutorError(
-                f"cannot write {error.filename or self._directory}: {error.strerror}",
-                "Point TRAINMASTER_HOME to a directory of yours with room in it.",
-            ) from error
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with core_dumps_as_given():  # which it gives to members

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.dataclass import dataclass, field
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import require_private
 
@@ -165,11 +165,8 @@ def _from_file(value: str, file: Path) -> str:
     if not (value.startswith("file(") and value.endswith(")")):
         return value
     named = file.parent / Path(value[5:-1]).expanduser()
-    try:
+    with fails_as(f"{file} names {named}, which cannot be read", "Correct the path."):
         return named.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise UsageError(f"{file} names {named}, which cannot be read: {why}", "Correct the path.") from None
 
 
 def _split(text: str, separator: str, most: int = -1) -> list[str]:

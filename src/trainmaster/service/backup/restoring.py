@@ -20,7 +20,7 @@ from trainmaster.db.engine import SCHEMA_REVISION, make_engine, open_database
 from trainmaster.db.migrations import FIRST_REVISION
 from trainmaster.objects.names import stays_inside
 from trainmaster.service.backup.writing import DATABASE, FORM, HOME, MANIFEST
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 
 _AGAIN: Final = "Nothing was restored. Take another backup, or copy this one here again."
 
@@ -50,25 +50,20 @@ def restore(file: Path, *, goes_on: bool, environ: Mapping[str, str] | None = No
         raise UsageError(f"there is no file {file}", "`trainmaster server backup FILE` writes one.")
     inside = f"sqlite:///{str(home.root / 'trainmaster.db').replace('%', '%25')}"
     is_inside = home.database_url == inside
-    try:
-        with scratch_directory(home.root) as scratch:
-            scratch.chmod(0o700)
-            manifest = _unpacked(file, scratch)
-            held = _make_right(scratch / DATABASE, manifest, home, goes_on=goes_on)
-            root = scratch / HOME
-            _mark_clusters(root, manifest["database"], home)
-            if is_inside:
-                (scratch / DATABASE).rename(root / "trainmaster.db")
-            else:
-                copies.fill(scratch / DATABASE, home.database_url, manifest["id"])
-            os.sync()  # what appears with the next step is on the disk
-            if not move_into_place(root, home.root):
-                raise UsageError(f"{home.root} is not empty any more", "Somebody else was quicker.")
-    except OSError as error:
-        raise UsageError(
-            f"{home.root} cannot be made: {error.strerror or error}",
-            "It needs room for the backup, and must be no mount point. Nothing was restored.",
-        ) from error
+    hint = "It needs room for the backup, and must be no mount point. Nothing was restored."
+    with fails_as(f"{home.root} cannot be made", hint), scratch_directory(home.root) as scratch:
+        scratch.chmod(0o700)
+        manifest = _unpacked(file, scratch)
+        held = _make_right(scratch / DATABASE, manifest, home, goes_on=goes_on)
+        root = scratch / HOME
+        _mark_clusters(root, manifest["database"], home)
+        if is_inside:
+            (scratch / DATABASE).rename(root / "trainmaster.db")
+        else:
+            copies.fill(scratch / DATABASE, home.database_url, manifest["id"])
+        os.sync()  # what appears with the next step is on the disk
+        if not move_into_place(root, home.root):
+            raise UsageError(f"{home.root} is not empty any more", "Somebody else was quicker.")
     if not is_inside:
         copies.forget_mark(home.database_url)
     # Copies of runs that other servers drive: they may be newer than what the database knows now.

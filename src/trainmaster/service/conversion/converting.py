@@ -18,7 +18,7 @@ from trainmaster.service.conversion.sbatch import read_sbatch
 from trainmaster.service.conversion.skypilot import read_skypilot
 from trainmaster.service.conversion.tosca import read_tosca
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import RecipeError, UsageError
+from trainmaster.spec.errors import RecipeError, UsageError, fails_as
 from trainmaster.spec.foreign import foreign_kind
 from trainmaster.spec.node import MAX_RECIPE_BYTES
 from trainmaster.spec.roles import secret_of
@@ -112,17 +112,13 @@ def _read(path: Path) -> str:
     Raises:
         UsageError: it cannot be read.
     """
-    try:
+    with fails_as(str(path), "Give the path of the document."):
         content = path.read_bytes()
         if len(content) > MAX_RECIPE_BYTES:
             raise UsageError(
                 f"{path}: {len(content):,} bytes; such documents are smaller", "Is it the right file?"
             )
         return content.decode("utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", "Give the path of the document.") from error
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: this is no text in UTF-8", "Give the path of the document.") from None
 
 
 def _converted(source: str, file: str, beside: Beside) -> Conversion:

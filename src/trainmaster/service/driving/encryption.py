@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.dataclass import dataclass
 from trainmaster.service.full_disks import FULL
-from trainmaster.spec.errors import TrainmasterError, UsageError, imports_of
+from trainmaster.spec.errors import TrainmasterError, UsageError, fails_as, imports_of
 from trainmaster.spec.private_files import create_private, make_private, require_private, write_private
 
 if TYPE_CHECKING:
@@ -116,18 +116,16 @@ class SealingKey:
             UsageError: it cannot be written.
         """
         target = self.file.resolve()
-        try:
+        with fails_as(
+            f"the key file {target} cannot be written",
+            f"Nothing was changed. {KEY_FILE_VARIABLE} names it; do this as its owner.",
+        ):
             write_private(target, _lines(self.all))
             directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(directory)  # what is sealed with a key must not be older on the disk than that key
             finally:
                 os.close(directory)
-        except OSError as error:
-            raise UsageError(
-                f"the key file {target} cannot be written: {error.strerror}",
-                f"Nothing was changed. {KEY_FILE_VARIABLE} names it; do this as its owner.",
-            ) from error
 
     def seal(self, plain: bytes, place: str) -> bytes:
         """Seal bytes for one place.

@@ -13,7 +13,7 @@ import re
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +21,7 @@ from trainmaster.control.task.layout import SYSTEM, Home
 from trainmaster.db import ExperimentChange, RunChange, TaskChange, run_files
 from trainmaster.db.run_files import PIECE_BYTES, Piece, private_place
 from trainmaster.providers.base import ProviderPlace
-from trainmaster.spec.errors import LeaseLostError, StoreError
+from trainmaster.spec.errors import LeaseLostError, StoreError, fails_as
 from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import EndReason, State
 
@@ -260,16 +260,10 @@ class _FilesFirst:
         self._files.committed(changes)
 
 
-@contextmanager
-def _reading(run: str) -> Iterator[None]:
+def _reading(run: str) -> AbstractContextManager[None]:
     """What cannot be read is not gone: as while the database is away, it is tried again."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(
-            f"files of {run} cannot be read: {error.strerror or error}",
-            "Nothing of this step was recorded; it is tried again.",
-        ) from error
+    hint = "Nothing of this step was recorded; it is tried again."
+    return fails_as(f"files of {run} cannot be read", hint, StoreError)
 
 
 def _files(place: Path) -> Iterator[tuple[str, Path, _Stamp]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.dataclass import dataclass
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
+from trainmaster.spec.errors import TrainmasterError, UsageError, fails_as, one_line
 from trainmaster.spec.private_files import write_private
 
 if TYPE_CHECKING:
@@ -179,13 +179,9 @@ class Prices:
 
         others = [offer for offer in self._kept() if offer.region not in found]
         text = write_own_csv([*others, *(offer for new in found.values() for offer in new)])
-        try:
+        with fails_as(f"{self._file} cannot be written", "Make room there."):
             write_private(self._file, text.encode())
             self._tried.unlink(missing_ok=True)
-        except OSError as error:
-            raise UsageError(
-                f"{self._file} cannot be written: {error.strerror}", "Make room there."
-            ) from None
 
     def _age(self, here: Catalogue, recipe: Recipe, region: str) -> float:
         """Days since the prices that a recipe is quoted by held in a region; 0 if new, infinite if none."""

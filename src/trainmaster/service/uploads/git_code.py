@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from trainmaster.service.uploads.code_uploads import MAX_BYTES, CodeUploads
 from trainmaster.service.users.caller import TooOftenError
 from trainmaster.spec.addresses import address_of, is_public
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 
 _TIMEOUT_S: Final = 120.0
 _AT_ONCE: Final = 2
@@ -110,10 +110,8 @@ class GitCode:
             return {}
         if "@" in parts.netloc or not _HOST.fullmatch(host):
             raise UsageError(f"{url[:200]}: no user, password or address, but the name of a host", hint)
-        try:
+        with fails_as(f"{host} is not known", "Look at the URL."):
             found = self._resolve(host, port)
-        except OSError as error:
-            raise UsageError(f"{host} is not known: {error}", "Look at the URL.") from error
         if not found or not all(is_public(address_of(address)) for address in found):
             raise UsageError(
                 f"{host} is not on the public internet", "Send the code itself: PUT /code/{sha256}."

@@ -24,7 +24,7 @@ from trainmaster.db import accounts as db
 from trainmaster.service.users.access import digest_of
 from trainmaster.service.users.accounts import new_account
 from trainmaster.service.users.caller import NO_TEAM, ROLES, Caller, UnknownCallerError
-from trainmaster.spec.errors import ProviderError, UsageError, imports_of
+from trainmaster.spec.errors import ProviderError, UsageError, fails_as, imports_of
 from trainmaster.spec.private_files import require_private
 from trainmaster.spec.units import parse_duration
 
@@ -151,16 +151,14 @@ class SignOnSettings:
             UsageError: it cannot be read, others can read it, or something in it is wrong.
         """
         try:
-            require_private(file)
-            content = tomllib.loads(file.read_text(encoding="utf-8"))
+            with fails_as(f"{file} cannot be read", "--oidc names a TOML file."):
+                require_private(file)
+                text = file.read_text(encoding="utf-8")
+            content = tomllib.loads(text)
             groups = {name: _group(name, of) for name, of in content.pop("groups", {}).items()}
             if (hold := content.pop("groups_hold", None)) is not None:
                 content["groups_hold_s"] = parse_duration(str(hold))
             found = cls(**content, groups=groups)
-        except OSError as error:
-            raise UsageError(
-                f"{file} cannot be read: {error.strerror}", "--oidc names a TOML file."
-            ) from error
         except (tomllib.TOMLDecodeError, TypeError, AttributeError, ValueError) as error:
             raise UsageError(f"{file}: {error}", "See docs/server/sign-on.md.") from error
         if not found.issuer.startswith("https://") and not re.match(

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.addresses import is_loopback
-from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.errors import ProviderError, UsageError, fails_as
 from trainmaster.spec.plain_json import parsed_json, yaml_mapping
 
 _POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -223,12 +223,9 @@ class KubeCredentials:
             return {"Authorization": f"Basic {base64.b64encode(said).decode()}"}
         token = str(user.get("token") or "")
         if user.get("tokenFile"):
-            try:
-                token = self._path(str(user["tokenFile"]), user).read_text().strip()  # it is renewed there
-            except OSError as error:
-                raise UsageError(
-                    f"context {self._login.name!r}: its token cannot be read: {error}", _HINT
-                ) from None
+            file = self._path(str(user["tokenFile"]), user)  # it is renewed there
+            with fails_as(f"context {self._login.name!r}: its token cannot be read: {file}", _HINT):
+                token = file.read_text().strip()
         elif user.get("exec"):
             with self._lock:
                 if self._told is None or is_refused:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from trainmaster.objects.errors import FullStoreError
-from trainmaster.spec.errors import MissingPartError, UsageError
+from trainmaster.spec.errors import MissingPartError, fails_as
 from trainmaster.volumes.errors import MountError
 from trainmaster.volumes.mounting.lifecycle import clear_stale, mount, mount_log, unmount
 from trainmaster.volumes.mounting.mounts import QUESTION, is_dead, means_of, mounted_at
@@ -156,14 +156,10 @@ def _require_room(volume: OpenVolume, target: Path) -> None:
 
 
 def _link(place: str, whole: Path) -> None:
-    try:
+    with fails_as(f"{place} cannot become a link to the volume", "Name an empty directory."):
         if os.path.isdir(place) and not os.path.islink(place):
             os.rmdir(place)  # noqa: PTH106 - an empty one only
         Path(place).parent.mkdir(parents=True, exist_ok=True)
         scratch = f"{place}.link-{os.getpid()}"
         os.symlink(whole, scratch)  # noqa: PTH211
         os.replace(scratch, place)
-    except OSError as error:
-        raise UsageError(
-            f"{place} cannot become a link to the volume: {error.strerror}.", "Name an empty directory."
-        ) from error

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trainmaster.artifacts.scratch import is_occupied, move_into_place
 from trainmaster.dataclass import dataclass
-from trainmaster.objects.errors import error_of, explained, trouble_of, url_of
+from trainmaster.objects.errors import error_of, explaining, trouble_of, url_of
 from trainmaster.objects.parallel import all_done
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.spec.processes import process_space
@@ -85,14 +85,12 @@ def get(
     if is_occupied(target):
         how = "is not empty" if target.is_dir() else "is no directory"
         raise UsageError(f"{target} {how}.", "Give another directory; nothing was changed.")
-    try:
+    with explaining("write", str(target)):
         selection = Selection(volume, only)
         with _partial(target, volume.head.table_id[:16] + selection.name) as partial:
             _Download(volume, selection, partial, jobs, progress or GetProgress()).run()
             if not move_into_place(partial / "files", target):
                 raise UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
-    except OSError as error:
-        raise explained(error, "write", str(target)) from error
 
 
 def file_blocks(volume: OpenVolume, row: int) -> Iterator[memoryview]:

@@ -3,13 +3,12 @@
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from trainmaster.dataclass import dataclass
-from trainmaster.objects.errors import explained
+from trainmaster.objects.errors import explaining
 from trainmaster.objects.names import stays_inside
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.objects.parallel import in_order
@@ -114,7 +113,11 @@ def index(
         check_expected(store, expect)
     check_creates(store)
     place = cache or told_cache(say)
-    with _explained(place), marked(store, "pushes", clocks) as mark, push_scratch(place) as scratch:
+    with (
+        explaining("write", str(place)),
+        marked(store, "pushes", clocks) as mark,
+        push_scratch(place) as scratch,
+    ):
         publication = VersionRelease(store, mark, say, clocks)
         writer = _IndexWriter(scratch, objects.url, chunk_limit_bytes)
         for detail, members in _found(objects, details, kind):
@@ -130,14 +133,6 @@ def index(
             "`trainmaster volume push` takes out what is in one",
         )
     return PushReport(str(VolumeAddress(store.url, head.version)), head, 0, 0, 0, notes)
-
-
-@contextmanager
-def _explained(cache: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise explained(error, "write", str(cache)) from error
 
 
 def _found(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.artifacts.scratch import move_into_place, scratch_directory
-from trainmaster.objects.errors import explained
+from trainmaster.objects.errors import explaining
 from trainmaster.objects.names import link_stays_inside
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.volumes.errors import DamagedVolumeError
@@ -160,18 +160,15 @@ def materialised(store: ObjectStore, head: Head, cache: Path) -> Path:
         with suppress(OSError):
             os.utime(target)  # what removes those that nothing needs goes by their last use
         return target
-    try:
-        with _only_one(target):
-            if not (target / META_NAME).is_file():
-                with scratch_directory(target) as scratch:
-                    tables = fetched_tables(store, named_tables(head), scratch)
-                    write_columns(tables, head, scratch, store.url)
-                    for path in tables.values():
-                        path.unlink()
-                    shutil.rmtree(target, ignore_errors=True)  # what somebody has half removed
-                    move_into_place(scratch, target)
-    except OSError as error:
-        raise explained(error, "write", str(target)) from error
+    with explaining("write", str(target)), _only_one(target):
+        if not (target / META_NAME).is_file():
+            with scratch_directory(target) as scratch:
+                tables = fetched_tables(store, named_tables(head), scratch)
+                write_columns(tables, head, scratch, store.url)
+                for path in tables.values():
+                    path.unlink()
+                shutil.rmtree(target, ignore_errors=True)  # what somebody has half removed
+                move_into_place(scratch, target)
     return target
 
 
@@ -186,12 +183,10 @@ def named_tables(head: Head) -> dict[TableName, StoredTable]:
 def keep_columns(columns: Path, head: Head, cache: Path) -> None:
     """Puts columns that were made while publishing to where readers look for them."""
     target = tables_directory(cache) / head.table_id
-    try:
+    with explaining("write", str(target)):
         target.parent.mkdir(parents=True, exist_ok=True)
         with _only_one(target):
             move_into_place(columns, target)
-    except OSError as error:
-        raise explained(error, "write", str(target)) from error
 
 
 def write_columns(tables: Mapping[TableName, Path], head: Head, directory: Path, where: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainmaster.artifacts.scratch import scratch_directory
 from trainmaster.dataclass import dataclass, field
-from trainmaster.objects.errors import explained
+from trainmaster.objects.errors import explained, explaining
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.registry import split_url
 from trainmaster.spec.errors import UsageError
@@ -237,10 +237,8 @@ def told_cache(say: Callable[[str], None]) -> Path:
     Raises:
         PublishError: its disk is full, or broken.
     """
-    try:
+    with explaining("write", str(cache_directory())):
         place, note = usable_cache()
-    except OSError as error:
-        raise explained(error, "write", str(cache_directory())) from error
     if note:
         say(note)
     return place

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.units import parse_bytes
 from trainmaster.volumes.errors import CacheError
@@ -75,18 +75,17 @@ def require_writable(directory: str) -> None:
     Raises:
         CacheError: they cannot.
     """
-    try:
+    with fails_as(
+        f"The chunk cache {directory} cannot be written",
+        "Set TRAINMASTER_CACHE to a directory on a local disk that you may write.",
+        CacheError,
+    ):
         if Path(directory).is_relative_to(chunk_directory()):
             make_private(cache_directory())
         os.makedirs(directory, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=".probe-", dir=directory)
         os.close(descriptor)
         os.unlink(name)  # noqa: PTH108
-    except OSError as error:
-        raise CacheError(
-            f"The chunk cache {directory} cannot be written: {error.strerror}.",
-            "Set TRAINMASTER_CACHE to a directory on a local disk that you may write.",
-        ) from error
 
 
 def _parsed(text: str) -> int:

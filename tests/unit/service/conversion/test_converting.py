@@ -274,7 +274,7 @@ def test_the_command_line_makes_a_file_and_replaces_none(tmp_path: Path) -> None
     first = invoke("convert", tmp_path / "a.radl", there)
     assert first.exit_code == 0, first.stderr
     assert only(there.read_text()).distributed is not None
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="File exists"):
         invoke("convert", tmp_path / "a.radl", there)
 
 
