@@ -122,7 +122,9 @@ class Run:
             self._check_queue(brief)
             if deadline is not None and now >= deadline:
                 raise WaitTimeoutError(
-                    self.id, f"not ended after {timeout_s:g} s", "It goes on: wait() again, or cancel() it."
+                    f"not ended after {timeout_s:g} s",
+                    "It goes on: wait() again, or cancel() it.",
+                    run=self.id,
                 )
             time.sleep(_POLL_S if deadline is None else max(0.0, min(_POLL_S, deadline - now)))
         return self
@@ -139,11 +141,13 @@ class Run:
         """
         status = self.status()
         if status.state is not State.DONE:
-            raise RunError(self.id, f"it is {status.state}", "wait() for it first.")
+            raise RunError(f"it is {status.state}", "wait() for it first.", run=self.id)
         if status.reason is not EndReason.SUCCEEDED:
             bad = [each.message for each in status.experiments.values() if each.message]
             why = ": ".join(filter(None, (str(status.reason), status.message or "; ".join(bad))))
-            raise RunFailedError(self.id, why, "Its logs() show what the tasks wrote; resume() tries again.")
+            raise RunFailedError(
+                why, "Its logs() show what the tasks wrote; resume() tries again.", run=self.id
+            )
         return self
 
     def logs(
@@ -281,9 +285,9 @@ class Run:
 
     def _undriven(self) -> UndrivenError:
         return UndrivenError(
-            self.id,
             "nobody drives it: its driver was killed, or its machine started anew",
             "resume() goes on with it.",
+            run=self.id,
         )
 
     def _check_queue(self, brief: dict[str, Any]) -> None:
@@ -292,10 +296,10 @@ class Run:
         held = brief.get("queued", {}).get("held", {})
         if outer is not None and set(held) == {outer}:
             raise RunError(
-                self.id,
                 f"it waits for the cores that {outer} holds, whose task waits for it",
                 "cancel() it. Give the outer run fewer workers, or the inner one a home of its own: "
                 "`trainmaster.Client(home=...).start(...)`.",
+                run=self.id,
             )
 
 

@@ -61,7 +61,9 @@ def see_to_end(client: ClientProtocol, accepted: Accepted, left_to: str, *, as_j
                 signal.signal(number, signal.default_int_handler)
             said = f"runs on {accepted.server} (Ctrl-C leaves it there, `trainmaster cancel {run}` ends it)"
         else:
-            catch_signals(stream.interrupt)
+            catch_signals(
+                stream.interrupt, f"{run} is left as it is: `trainmaster resume {run}` goes on with it"
+            )
             said = f"started (stop it with Ctrl-C, go on with `trainmaster resume {run}`)"
         try:
             display.say(f"{run}: {said}")  # now it is true
@@ -163,16 +165,18 @@ def finish(client: ClientProtocol, run: str, *, as_json: bool) -> int:
     return 0 if summary["reason"] == EndReason.SUCCEEDED else 1
 
 
-def catch_signals(interrupt: Callable[[], int]) -> None:
+def catch_signals(interrupt: Callable[[], int], left: str = "") -> None:
     """Let Ctrl-C, SIGTERM and the closing of the terminal end the run in order.
 
     Args:
         interrupt: passes it on, and tells how often that was done; 0: there is nothing yet that could end.
+        left: what to say then.
     """
 
     def stop(number: int, _frame: FrameType | None) -> None:
         count = interrupt()
         if not count:
+            os.write(2, f"{left}\n".encode() if left else b"")
             os._exit(128 + number)
         if count == 1:  # print() may be in the middle of a line: a handler must not use it
             os.write(2, b"stopping: the members are asked to end (Ctrl-C again: do not wait for them)\n")

@@ -201,12 +201,12 @@ class RunError(TrainmasterError):
     """A run is not what the caller needs it to be.
 
     Attributes:
-        run: its id.
+        run: its id; empty where there is none yet.
     """
 
-    def __init__(self, run: str, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", *, run: str = "") -> None:
         self.run = run
-        super().__init__(f"{run}: {message}", hint)
+        super().__init__(f"{run}: {message}" if run else message, hint)
 
 
 class RunFailedError(RunError):

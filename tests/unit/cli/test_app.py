@@ -101,3 +101,13 @@ def test_only_what_lacks_a_home_directory_is_told_to_set_it(monkeypatch, said, b
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     with pytest.raises(becomes):
         main()
+
+
+def test_a_second_ctrl_c_before_anything_can_end_says_what_is_left():
+    program = (
+        "import os, signal; from trainmaster.cli.driving import catch_signals; counts = iter([1, 0]);"
+        "catch_signals(lambda: next(counts), 'r-1 is left as it is');"
+        "os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGINT)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stderr=-1, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[1:]) == (130, ["r-1 is left as it is"])

@@ -57,8 +57,9 @@ def test_what_was_spent_and_what_is_promised_counts(database):
 
 def test_what_does_not_fit_is_not_accepted(database):
     run(database, "fits", 60.0)
-    with pytest.raises(OverBudgetError, match=r"team red has \$40.00 left of \$100.00 this month"):
+    with pytest.raises(OverBudgetError, match=r"team red has \$40.00 left of \$100.00 this month") as caught:
         run(database, "does-not", 40.01)
+    assert caught.value.hint.startswith("Have it wait for that"), "a line of its own"
     assert not database.has_run("does-not")
     with pytest.raises(UsageError, match="nobody can say"):
         run(database, "endless", None)
