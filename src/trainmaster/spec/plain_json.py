@@ -88,18 +88,19 @@ def yaml_mapping(file: Path, hint: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def typed(kind: type[_Type], value: object) -> _Type:
+def typed(kind: type[_Type], value: object, *, strict: bool = True) -> _Type:
     """A value that was read from JSON as a dataclass, whose fields all have the types that they should have.
 
     Args:
         kind: of what is wanted.
-        value: such as `parsed_json` gives.
+        value: such as `parsed_json` gives; fields that the dataclass does not have are left out.
+        strict: 1.0 is no integer.
 
     Raises:
         ValueError: it is no such thing.
     """
     try:
-        found: _Type = _adapter(cast("Hashable", kind)).validate_json(json.dumps(value), strict=True)
+        found: _Type = _adapter(cast("Hashable", kind)).validate_json(json.dumps(value), strict=strict)
     except (TypeError, RecursionError) as error:
         raise ValueError(str(error)) from None
     return found

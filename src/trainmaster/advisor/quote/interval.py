@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from trainmaster.dataclass import dataclass
@@ -48,11 +48,6 @@ class Interval:
     def words(self, shown: Callable[[float], str]) -> str:
         """For people: the middle, and the span."""
         return f"{shown(self.p50)} ({self.span(shown)})"
-
-    @classmethod
-    def of(cls, found: Mapping[str, float]) -> Interval:
-        """From `as_dict`."""
-        return cls(found["p5"], found["p50"], found["p95"])
 
     def as_dict(self) -> dict[str, float]:
         """For ``--json``."""

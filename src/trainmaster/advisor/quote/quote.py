@@ -15,6 +15,7 @@ from trainmaster.advisor.quote.unknown_time import UnknownTime
 from trainmaster.dataclass import dataclass, field
 from trainmaster.providers import Offer
 from trainmaster.spec.log_normal import LogNormal
+from trainmaster.spec.plain_json import typed
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.units import dollars, format_duration
 
@@ -507,6 +508,4 @@ class PlaceRow:
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> PlaceRow:
         """From `as_dict` of this version or another one."""
-        known: dict[str, Any] = {each.name: found[each.name] for each in fields(cls) if each.name in found}
-        spans = {name: Interval.of(known[name]) for name in ("time_s", "cost_usd") if known.get(name)}
-        return cls(**known | spans)
+        return typed(cls, found, strict=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -39,8 +38,3 @@ class UnknownTime:
     def as_dict(self) -> dict[str, Any]:
         """For ``--json`` and REST."""
         return {**asdict(self), "starts_s": self.starts_s.as_dict(), "words": self.words()}
-
-    @classmethod
-    def of(cls, found: Mapping[str, Any]) -> UnknownTime:
-        """From `as_dict`."""
-        return cls(Interval.of(found["starts_s"]), found.get("ends", ""), found.get("queue", ""))

@@ -4,40 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import fields
-from datetime import date
 from typing import Any, Final
 
-from trainmaster.advisor.model.measurement import Measurement, Point, TimeShares
-from trainmaster.advisor.quote.interval import Interval
-from trainmaster.advisor.quote.quote import (
-    Alternative,
-    ClusterShape,
-    ExperimentQuote,
-    ExplainedPhase,
-    MoreMeasuring,
-    NextMeasurement,
-    PlaceRow,
-    Quote,
-    QuotedQueue,
-    Rented,
-    Types,
-)
-from trainmaster.advisor.quote.quoted_target import QuotedTarget
-from trainmaster.advisor.quote.unknown_time import UnknownTime
+from trainmaster.advisor.quote.quote import Quote
 from trainmaster.api.remote.connection import RestConnection, error_of, quoted
 from trainmaster.api.remote.protocol_parts import names_file_of
 from trainmaster.api.remote.streaming import Listening
 from trainmaster.api.results import RunPlan
 from trainmaster.dataclass import dataclass
-from trainmaster.providers import Offer
-from trainmaster.providers.catalogue import RefusedRow
-from trainmaster.providers.offer import Extras
-from trainmaster.service import ProfilePhase, ProfileProgress
+from trainmaster.service import ProfileProgress
 from trainmaster.service.offer_list import OfferList
 from trainmaster.service.quotes.quote_options import QuoteOptions
-from trainmaster.spec import Recipe, Strategy
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import InterruptedByUser, MeasurementNeeded, fails_as
+from trainmaster.spec.plain_json import typed
 from trainmaster.spec.states import State
 
 #: The server is to answer when there is news, or after so long. One of before that does not know how is
@@ -89,8 +69,7 @@ def asked(
             seen = max(seen, len(found["told"]))
             if found["progress"] not in (None, progress):
                 progress = found["progress"]
-                phase = ProfilePhase(progress["phase"])
-                yield ProfileProgress(**{**_known(ProfileProgress, progress), "phase": phase})
+                yield typed(ProfileProgress, progress)
             if found["state"] == State.DONE:
                 break
             if stopped:
@@ -151,105 +130,34 @@ class ServedQuote(Quote):
 
 
 def quote_of(found: Mapping[str, Any]) -> Quote:
-    """From the object of ``quote --json``."""
-    total, queue = found["total"], found.get("queue")
-    return ServedQuote(
-        {name: _experiment(name, each) for name, each in found["experiments"].items()},
-        _interval(total["time_s"]),
-        _interval(total["cost_usd"]),
-        found["policy"],
-        found["catalogue"],
-        found["as_of"],
-        found["not_quoted"],
-        tuple(found["warnings"]),
-        found.get("to_measure") or {},
-        QuotedQueue(_interval(queue["time_s"]), queue["reckoned_s"], queue["seen"], queue.get("ranks", ""))
-        if queue
-        else None,
-        tuple(PlaceRow.of(each) for each in found.get("places") or ()),
-        UnknownTime.of(found["unknown"]) if found.get("unknown") else None,
-        found["total"].get("end_usd", 0.0),
-        tuple(found.get("warm", ())),
-        json=found,
-    )
+    """From the object of ``quote --json``; what a later server adds is left out."""
+    experiments = {name: _experiment(name, each) for name, each in found["experiments"].items()}
+    said = {**found, **found["total"], "experiments": experiments, "notes": found["warnings"]}
+    return typed(ServedQuote, {**said, "json": found}, strict=False)
 
 
-def _experiment(name: str, found: Mapping[str, Any]) -> ExperimentQuote:
-    following = found["next_measurement"]
-    return ExperimentQuote(
-        name,
-        _cluster(found["cluster"]),
-        _interval(found["time_s"]),
-        _interval(found["cost_usd"]),
-        _interval(found["step_time_s"]),
-        found["bottleneck"],
-        tuple(Alternative(_cluster(a["cluster"]), a["time_s"], a["cost_usd"]) for a in found["pareto"]),
-        found["memory_headroom"],
-        found["measurements"],
-        found["similar"],
-        following and NextMeasurement(**_known(NextMeasurement, {**following, "time_s": None})),
-        found["candidates"],
-        tuple(found["notes"]),
-        found["fingerprint"],
-        tuple(_measurement(each) for each in found["measured"]),
-        Types(**_known(Types, found["types"])) if found.get("types") else None,
-        tuple(
-            ExplainedPhase(each["phase"], Interval.of(each["time_s"]), each["doubt"])
-            for each in found.get("phases") or ()
-        ),
-        _bought(found.get("more_measuring")),
-        QuotedTarget(**_known(QuotedTarget, found["target"])) if found.get("target") else None,
-    )
+def _experiment(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """With the names of `ExperimentQuote`."""
+    return {
+        **found,
+        "name": name,
+        "cluster": _cluster(found["cluster"]),
+        "step_s": found["step_time_s"],
+        "pareto": [{**each, "cluster": _cluster(each["cluster"])} for each in found["pareto"]],
+        "phases": [{**each, "name": each["phase"]} for each in found.get("phases") or ()],
+        # What both have, such as `offer`, is told once.
+        "measured": [{**each, "point": each if "sync" in each else None} for each in found["measured"]],
+    }
 
 
-def _bought(found: Mapping[str, Any] | None) -> MoreMeasuring | None:
-    if found is None:
-        return None
-    spans = {name: Interval.of(found[name]) for name in ("now_s", "then_s")}
-    return MoreMeasuring(**{**_known(MoreMeasuring, found), **spans})
-
-
-def _cluster(found: Mapping[str, Any]) -> ClusterShape:
+def _cluster(found: Mapping[str, Any]) -> dict[str, Any]:
+    """With the names of `ClusterShape`."""
     worker, server = found["worker"], found["parameter_server"]
-    return ClusterShape(
-        Rented(**_known(Rented, worker)),
-        server and Rented(**_known(Rented, server)),
-        worker["processes"],
-        found["tasks_at_once"],
-    )
-
-
-def _measurement(found: Mapping[str, Any]) -> Measurement:
-    shares = found.get("time_shares")
-    # What both have, such as `offer`, is told once.
-    point = Point(**{**_known(Point, found), "sync": Strategy(found["sync"])}) if "sync" in found else None
-    known = {**_known(Measurement, found), "point": point}
-    return Measurement(**{**known, "time_shares": shares and TimeShares(**_known(TimeShares, shares))})
-
-
-def _interval(found: Mapping[str, float] | None) -> Interval | None:
-    return None if found is None else Interval.of(found)
-
-
-def _known(kind: Any, found: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
-    """What of it this version knows."""
-    return {each.name: found[each.name] for each in fields(kind) if each.name in found}
+    names = {"workers": worker["processes"], "at_once": found["tasks_at_once"]}
+    return {"worker": worker, "server": server, **names}
 
 
 def offers_of(found: Mapping[str, Any]) -> OfferList:
     """From the object of ``GET /api/v1/offers`` with ``refused``."""
-    refused = (RefusedRow(r["file"], r["line"], r["offer"], r["reason"]) for r in found["refused_rows"])
-    return OfferList(
-        tuple(_offer(row) for row in found["offers"]),
-        found["total"],
-        found["catalogue"],
-        None if found["as_of"] is None else date.fromisoformat(found["as_of"]),
-        tuple(found["warnings"]),
-        tuple(refused),
-        Extras(found["extras"]["disk_bytes"], found["extras"]["public_address"]),
-    )
-
-
-def _offer(row: Mapping[str, Any]) -> Offer:
-    known = {each.name: row[each.name] for each in fields(Offer) if each.name in row}
-    return Offer(**{**known, "as_of": date.fromisoformat(row["as_of"])})
+    refused = [{**row, "subject": row["offer"]} for row in found["refused_rows"]]
+    return typed(OfferList, {**found, "refused": refused}, strict=False)
