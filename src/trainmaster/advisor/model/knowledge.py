@@ -407,8 +407,8 @@ def _startups(measured: Sequence[Measurement]) -> dict[str, float]:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.median(known)) if known else None
+    known = sorted(value for value in values if value is not None)
+    return (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2 if known else None
 
 
 def _spread(seen: Sequence[float], belief: float) -> float:

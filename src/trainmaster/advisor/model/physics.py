@@ -76,7 +76,7 @@ def own_time(theta: Floats, shapes: Shapes) -> Floats:
 def _columns(theta: Floats, shapes: Shapes) -> tuple[dict[str, Floats], Shapes]:
     """(S,) each parameter by its name, and shapes with columns (m, 1)."""
     kind = int(shapes.kind.max(initial=0))
-    return dict(zip(NAMES[kind], np.ascontiguousarray(theta.T), strict=True)), shapes[:, None]
+    return dict(zip(NAMES[kind], np.ascontiguousarray(theta.T), strict=True)), shapes.upright
 
 
 def name_bottlenecks(theta: Floats, shapes: Shapes, slowness: Floats | float = 1.0) -> tuple[str, ...]:
@@ -106,11 +106,11 @@ def _log_compute(par: Mapping[str, Floats], x: Shapes, free: str) -> Floats:
     if free == "compute":
         return np.full((len(x), 1), np.log(_LEAST))
     total = np.zeros((len(x), 1))
-    sizes, which = np.unique(np.log(x.batch), return_inverse=True)
+    sizes, which = x.batches
     if sizes.any():
         k = 1 + np.exp(par["knee"]) if "knee" in par else 1.0
         fixed = k * par["fixed"]
-        total = ((_log_sum(fixed, k * sizes[:, None]) - _log_sum(fixed, 0.0)) / k)[which.ravel()]
+        total = ((_log_sum(fixed, k * sizes[:, None]) - _log_sum(fixed, 0.0)) / k)[which]
     if "contend" in par and free != "input" and (x.per_node > 1).any():
         total = total + np.exp(par["contend"]) * np.log(x.per_node)
     if free != "straggle":
@@ -157,10 +157,13 @@ def _servers(par: Mapping[str, Floats], x: Shapes, compute: Floats, free: str) -
         compute = _log_sum(compute, par["trips"] + np.log(np.maximum(x.latency, _LEAST)))
     if "fan" in par and free != "fan" and (x.servers > 1).any():
         compute = _log_sum(compute, par["fan"] + np.log(np.maximum(x.servers - 1, _LEAST)))
+    loads, which = x.loads  # one logarithm for all shapes with as many bytes and servers
+    sent, servers = loads.T[:, :, None]
     wire = _card_share(par)
-    push = (wire * (x.gradient / x.nic) * (free != "server_nic")) + (1 - wire) * (free != "server")
-    split = 1 / x.servers + np.exp(par["shared"]) * (free != "shared")
-    served = par["serve"] + np.log(np.maximum(push * split, _LEAST)) + par["pile"] * np.log(x.workers)
+    push = (wire * sent * (free != "server_nic")) + (1 - wire) * (free != "server")
+    split = 1 / servers + np.exp(par["shared"]) * (free != "shared")
+    served = par["serve"] + np.log(np.maximum(push * split, _LEAST))[which]
+    served = served + par["pile"] * np.log(x.workers)
     if (x.kind == ASYNCHRONOUS).all():
         compute = compute - np.log(x.workers)
     else:

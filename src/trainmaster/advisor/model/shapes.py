@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -177,6 +178,24 @@ class Shapes(Frame):
             gradient=_relative(columns.gradient, context.gradient),
             guess=np.sqrt(variance),
         )
+
+    @cached_property
+    def upright(self) -> Self:
+        """With columns (m, 1)."""
+        return self[:, None]
+
+    @cached_property
+    def batches(self) -> tuple[Floats, NDArray[np.int_]]:
+        """Logarithms of the different batches, and (m,) which of them each shape has."""
+        sizes, which = np.unique(np.log(self.batch), return_inverse=True)
+        return sizes, which.ravel()
+
+    @cached_property
+    def loads(self) -> tuple[Floats, NDArray[np.int_]]:
+        """(k, 2) relative seconds of a card for a gradient, servers; and (m,) which each shape has."""
+        pairs = np.column_stack([(self.gradient / self.nic).ravel(), self.servers.ravel()])
+        loads, which = np.unique(pairs, axis=0, return_inverse=True)
+        return loads, which.ravel()
 
 
 def _median(values: Floats, default: float = float("nan")) -> float:
