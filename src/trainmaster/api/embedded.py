@@ -153,16 +153,15 @@ class EmbeddedClient:
                 measure_first=measure_first,
                 keep_s=keep_s,
             )
-            name = secrets.token_hex(8) if found.is_settled else ""
-            if name:
-                self._plans[name] = found, Path(path)
+            name = secrets.token_hex(8)
+            self._plans[name] = found, Path(path)
             if found.offer is None:
                 return RunPlan(name, found.recipe.provider)
             from trainmaster.service.run_planning import awake_notes
 
-            offer, notes = found.offer, awake_notes(found.offer, self._environ) if name else []
+            offer = found.offer
             usd, lines = offer.most_usd_per_hour, tuple(offer.lines)
-            notes = [*offer.notes, *notes]
+            notes = [*offer.notes, *awake_notes(offer, self._environ)]
             return RunPlan(name, found.recipe.provider, usd, lines, tuple(notes), offer.quote)
 
         return self._planning(plan)

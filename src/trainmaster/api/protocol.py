@@ -113,7 +113,7 @@ class ClientProtocol(Protocol):
             recipe: as read.
             path: where.
             allow_stale: old prices will do.
-            can_agree: somebody has agreed to costs, or can be asked: else nothing is measured in vain.
+            can_agree: somebody has agreed to costs, or can be asked: else what costs is not measured for it.
             measure_first: measure it and quote, whatever is known.
             keep_s: see `accept_run`.
 

@@ -198,7 +198,7 @@ class RunPlan:
     """What a run would rent and cost.
 
     Attributes:
-        id: to be accepted by; empty if its costs cannot be agreed to: it was not measured.
+        id: to be accepted by.
         provider: of the machines.
         most_usd_per_hour: to be agreed to; 0 if nothing is to be paid.
         lines: the machines, their price and what is to be expected, for people.

@@ -31,6 +31,18 @@ def run_ids(incomplete: str) -> list[str]:
     return [run for run in (*found, *(["latest"] * bool(found))) if run.startswith(incomplete)]
 
 
+def kept_seconds(keep: str | None) -> float:
+    """Of ``--keep``; nothing is kept without.
+
+    Raises:
+        UsageError: that is no time.
+    """
+    from trainmaster.cli.output import parsed
+    from trainmaster.spec import parse_duration
+
+    return 0.0 if keep is None else parsed("--keep", parse_duration, keep)
+
+
 RunId = Annotated[
     str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
 ]
@@ -47,6 +59,10 @@ Changes = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 AgreesToCost = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before money is spent.")]
+Keep = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Keep rented machines warm for the next run, such as 30m."),
+]
 LendKeys = Annotated[
     bool, typer.Option("--lend-keys", help="Give nodes your own keys of object stores, not narrower ones.")
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.measuring import watched
-from trainmaster.cli.options import RecipeFile
+from trainmaster.cli.options import Keep, RecipeFile, kept_seconds
 from trainmaster.cli.output import can_ask, print_json, say, says_yes, show
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def quote(
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Change a key: --set budget.deadline=2h"),
     ] = None,
+    keep: Keep = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")] = False,
     allow_stale: Annotated[bool, typer.Option(help="Do not warn of old prices.")] = False,
     plot: Annotated[
@@ -102,6 +103,7 @@ def quote(
         usd_per_hour=usd_per_hour,
         latency_ms=latency_ms,
         measures=measure is not False,
+        keep_s=kept_seconds(keep),
     )
     client, tell = open_client(starts=True), say if as_json else show
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from trainmaster.cli.options import AgreesToCost, AsJson, Changes, LendKeys, RecipeFile
-from trainmaster.cli.output import can_ask, parsed, print_json, say, show
+from trainmaster.cli.options import AgreesToCost, AsJson, Changes, Keep, LendKeys, RecipeFile, kept_seconds
+from trainmaster.cli.output import can_ask, print_json, say, show
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 
@@ -27,10 +27,7 @@ def run(
         typer.Option(metavar="P", help="What chooses the machines, as of `quote`; the same as objective."),
     ] = None,
     yes: AgreesToCost = False,
-    keep: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Keep rented machines warm for the next run, such as 30m."),
-    ] = None,
+    keep: Keep = None,
     allow_stale: Annotated[bool, typer.Option(help="Accept prices that are old.")] = False,
     measure_first: Annotated[
         bool, typer.Option("--measure-first", help="Measure on this machine and quote, then run.")
@@ -71,11 +68,11 @@ def run(
     from trainmaster.cli.opening import ask_server, context, open_client, refuse_on_server, unpacked
     from trainmaster.cli.renting import agree, agree_to_send
     from trainmaster.service import capabilities_of
-    from trainmaster.spec import parse_duration, read_recipe
+    from trainmaster.spec import read_recipe
     from trainmaster.spec.parts import named_places
     from trainmaster.spec.trigger import needs_server
 
-    keep_s = 0.0 if keep is None else parsed("--keep", parse_duration, keep)
+    keep_s = kept_seconds(keep)
     if on_server:
         ask_server()
     if on_cluster:

@@ -57,6 +57,11 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
     notes = [*told_of_places, *recipe.notes, *framework_notes(probe, environ)]
     if recipe.on:
         notes.append(f"nothing of it runs now: `on` has a server keep it as the workflow {recipe.name}")
+    if len(parted(recipe)) < 2:
+        names = (name for name, each in probe.experiments.items() if each is not recipe.experiments[name])
+        notes += [
+            f"{name}: with the fewest workers: a run takes as many as its quote chooses" for name in names
+        ]
     if not capabilities_of(recipe.provider).is_here:
         requests, told = planned_requests(service, recipe, environ)
         notes += told

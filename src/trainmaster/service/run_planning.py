@@ -124,12 +124,10 @@ class PlannedRun:
     Attributes:
         recipe: with every number of workers settled.
         offer: its machines; None on this machine.
-        is_settled: False: the offer is the cheapest that could do it, and cannot be agreed to here.
     """
 
     recipe: Recipe
     offer: RentalOffer | None = None
-    is_settled: bool = True
 
 
 class RunPlanner:
@@ -313,17 +311,10 @@ class RunPlanner:
             check_provider(self._service.home, part.provider, self._environ, dials=False)
             Prices.of(self._service.home, self._environ).keep_fresh(part, self._tell)
 
-        def look(cheapest: RentalOffer) -> None:
-            if cheapest.costs and not can_agree:
-                raise _UnagreedError(cheapest)
-
-        try:
-            offer = plan_run(
-                self._service, recipe, self._environ, self._make_quoter,
-                allow_stale=allow_stale, before_measuring=look, keep_s=keep_s,
-            )  # fmt: skip
-        except _UnagreedError as error:
-            return PlannedRun(error.offer.recipe, error.offer, is_settled=False)
+        offer = plan_run(
+            self._service, recipe, self._environ, self._make_quoter,
+            allow_stale=allow_stale, can_agree=can_agree, keep_s=keep_s,
+        )  # fmt: skip
         return PlannedRun(offer.recipe, offer)
 
     def _make_quoter(
@@ -346,14 +337,6 @@ def _once(tell: Callable[[str], None]) -> Callable[[str], None]:
         told.add(line)
 
     return tell_once
-
-
-class _UnagreedError(Exception):
-    """It costs, and cannot be agreed to here."""
-
-    def __init__(self, offer: RentalOffer) -> None:
-        super().__init__()
-        self.offer = offer
 
 
 def check_services_and_sinks(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.api.results import RunPlan
 from trainmaster.service.run_planning import PlannedRun, RunPlanner
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.errors import UsageError
 
 RECIPE = Recipe.from_dict({"name": "job", "provider": "aws", "experiments": {"main": {"command": "true"}}})
 OFFER = SimpleNamespace(
@@ -26,10 +26,10 @@ def client(tmp_path):
     client.close()
 
 
-def planned(client, monkeypatch, **found):
+def planned(client, monkeypatch):
     def plan(self, recipe, *, allow_stale, can_agree, measure_first, keep_s):
         self._tell("note: one")
-        return PlannedRun(recipe, OFFER, **found)
+        return PlannedRun(recipe, OFFER)
 
     monkeypatch.setattr(RunPlanner, "plan", plan)
     note, plan = client.plan_run(RECIPE, "r.yaml", can_agree=False)
@@ -51,13 +51,6 @@ def test_a_home_has_no_queue(client, monkeypatch):
     plan = planned(client, monkeypatch)
     with pytest.raises(UsageError, match="only a server has a queue"):
         client.accept_run(plan.id, agreed_usd_per_hour=9.0, queue=True)
-
-
-def test_what_nobody_could_agree_to_cannot_be_accepted(client, monkeypatch):
-    plan = planned(client, monkeypatch, is_settled=False)
-    assert (plan.id, plan.notes) == ("", ("spot",))
-    with pytest.raises(NotFoundError, match="Plan the run again"):
-        client.accept_run(plan.id, agreed_usd_per_hour=9.0)
 
 
 def test_a_port_that_is_taken_is_known_before_a_service_starts(client):

@@ -122,3 +122,14 @@ def test_a_search_whose_parameters_are_chosen_later_shows_the_first_that_would_b
     assert first["command"].startswith("echo 0.")
     assert 0.1 <= float(first["variables"]["TRAINMASTER_PARAM_LR"]) <= 0.3
     assert first["of"] == 4
+
+
+def test_an_open_number_of_workers_is_said_to_be_shown_with_the_fewest(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(
+        "experiments: {train: {command: 'true', distributed: {workers: 2..4}, batch: {global: 8}, steps: 1}}"
+    )
+    environ = {"TRAINMASTER_HOME": str(tmp_path / "home")}
+    service = SimpleNamespace(home=Home.from_environment(environ, makes=False))
+    plan = dry_run(service, read_recipe(tmp_path), environ)  # type: ignore[arg-type]
+    assert len(plan["processes"]) == 2
+    assert "train: with the fewest workers: a run takes as many as its quote chooses" in plan["notes"]

@@ -111,6 +111,7 @@ def options_of(options: QuoteOptions) -> dict[str, Any]:
     later = ("policy", "worker_types", "p", "usd_per_hour", "latency_ms")
     found |= {name: value for name in later if (value := getattr(options, name)) not in (None, "")}
     found |= {} if options.measures else {"measure": False}
+    found |= {"keep_s": options.keep_s} if options.keep_s else {}
     for name in ("bandwidth", "measurements"):
         path = getattr(options, name)
         with fails_as(f"{path} cannot be read", f"Give another file with --{name}."):

@@ -69,6 +69,16 @@ def _elsewhere(known: Knowledge) -> str:
     return f"it ran on {' and '.join(machines)} only; how fast other machines are is unknown"
 
 
+class NotMeasured(UsageError):  # noqa: N818 - the name of what happened
+    """How many workers a run takes would be measured first, and what it costs then is not agreed to."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__(
+            f"{', '.join(names)}: how many workers it takes, and so its price, is measured first",
+            "Nothing was started. `trainmaster quote` measures it; `--yes` (by REST `max_usd`) agrees.",
+        )
+
+
 def has_unknown_length(experiment: Experiment) -> bool:
     """Whether it is a gang whose recipe has no length: only runs of it, or of other versions, show that."""
     from trainmaster.advisor.market.workload import Workload
@@ -191,6 +201,7 @@ class JobKnowledge:
 
         Raises:
             UsageError: code, data or secrets are not there, or a script shows no steps.
+            NotMeasured: what only settles how many workers it takes is not known, and not to be measured.
             InterruptedByUser: while measuring.
         """
         from trainmaster.service.quotes.profiling import Profiler, Unmeasured, stepless_key
@@ -224,7 +235,7 @@ class JobKnowledge:
                     continue
                 found[name] = known
                 self._tell(f"{name}: {many} of earlier runs used (--fresh measures again)")
-            for name in names if measures else ():
+            for name in names if self._measures else ():
                 key = self._fingerprints.get(name, "")
                 why = unmeasured.why(stepless_key(key, recipe.experiments[name]))
                 if why and name not in found:  # else a run has shown some since
@@ -232,8 +243,10 @@ class JobKnowledge:
                     self._tell(f"{name}: it showed no steps when it was measured (--fresh measures again)")
         left = [name for name in names if name not in found]
         to_measure = [name for name in left if name not in missing]
-        if left and not measures:
-            missing = dict.fromkeys(left, UNASKED if self._measures else UNKNOWN)
+        if to_measure and not measures:
+            if self._measures and options.only is not None:
+                raise NotMeasured(to_measure)
+            missing |= dict.fromkeys(to_measure, UNASKED if self._measures else UNKNOWN)
         elif to_measure:
             self._look(recipe, environ, costs=costs)
             self._profiler = Profiler(self._service)

@@ -199,6 +199,23 @@ def cap_words(recipe: Recipe, cost_usd: Interval, usd_per_hour: float, most_usd_
     return f"; its cap of {dollars(cap_usd)}{kept} {will} end it before (BUDGET)"
 
 
+def keeping_words(recipe: Recipe, keep_s: float, usd_per_hour: float) -> str:
+    """What machines that stay warm after a run cost; empty if nothing.
+
+    Args:
+        recipe: of the run.
+        keep_s: how long they stay.
+        usd_per_hour: of them, had in the dearest way that is planned.
+    """
+    if not (usd := usd_per_hour * keep_s / 3600):
+        return ""
+    is_capped = recipe.budget is not None and recipe.budget.total_usd is not None
+    return (
+        f"afterwards machines are kept warm for {format_duration(keep_s)}, which costs up to {dollars(usd)} "
+        f"more{', within budget.total' * is_capped}; giving back is not counted"
+    )
+
+
 def limit_notes(
     recipe: Recipe,
     time_s: Interval | None,

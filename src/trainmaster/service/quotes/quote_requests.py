@@ -207,8 +207,6 @@ class QuoteRequests:
                 f"GET /api/v1/plans/{name} says how far it is.",
             )
         ask, answer = QuoteAsk(**_asked(row)), json.loads(row["answer"])
-        if not answer["id"]:
-            raise UsageError(f"{name} was made for somebody who cannot agree to costs", "Plan it again.")
         return replace(
             ask.run_request,
             max_usd=max_usd,
@@ -468,7 +466,7 @@ class QuoteRequests:
             keep_s=ask.keep_s,
         )
         found: dict[str, Any] = {
-            "id": row["id"] if plan.is_settled else "",
+            "id": row["id"],
             "provider": plan.recipe.provider,
             "most_usd_per_hour": 0.0,
             "lines": [],

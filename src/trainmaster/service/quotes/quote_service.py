@@ -14,6 +14,7 @@ from trainmaster.advisor.market.memory_floor import Memory
 from trainmaster.advisor.market.phases import Waited
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.quote.quote import ClusterShape, Quote, QuotedQueue, Rented
+from trainmaster.cluster.renting.plan import dearest_usd_per_hour
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.db import queries
 from trainmaster.executors.capacity import detect_capacity
@@ -32,6 +33,7 @@ from trainmaster.service.quotes.job_knowledge import (
     NO_END,
     OF_A_PERSON,
     JobKnowledge,
+    NotMeasured,
     has_length,
     has_unknown_length,
     is_elsewhere,
@@ -43,13 +45,12 @@ from trainmaster.service.quotes.phase_records import ExperimentPhases, phases_of
 from trainmaster.service.quotes.policy_quotes import by_policy
 from trainmaster.service.quotes.prices import Prices
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
-from trainmaster.service.quotes.quote_record import limit_notes, run_end_s
+from trainmaster.service.quotes.quote_record import keeping_words, limit_notes, run_end_s
 from trainmaster.service.quotes.warm_machines import WarmMachines
 from trainmaster.service.quotes.worker_counts import allowed_workers, quoted_workload, with_workers
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import ProviderError, UsageError
-from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.knowledge import Knowledge
@@ -125,7 +126,8 @@ class Quoter:
         catalogue = self._catalogue(recipe, environ, options)
         if options.policy != "quote":
             made = by_policy(self._service, recipe, catalogue, options, self._candidate_offers)
-            return replace(made, notes=(*made.notes, *self._stale(catalogue, options)))
+            kept = self._keeping(recipe, options, made, self._warm_machines(environ))
+            return replace(made, notes=(*made.notes, *kept, *self._stale(catalogue, options)))
         if all(each.serve is not None for each in recipe.experiments.values()):
             raise UsageError(
                 f"{recipe.name} is a service: it has no end, so there is no time and no cost to quote",
@@ -156,10 +158,24 @@ class Quoter:
         """What is known of a recipe, or that nothing is; on warm machines where they are there."""
         of = partial(self._of_known, known=known) if known else self._of_unknown
         quoting = partial(of, catalogue=catalogue, missing=missing, environ=environ)
+        machines = self._warm_machines(environ)
+        made = quoting(recipe, options) if machines is None else machines.quote(recipe, options, quoting)
+        return replace(made, notes=(*made.notes, *self._keeping(recipe, options, made, machines)))
+
+    def _warm_machines(self, environ: Mapping[str, str]) -> WarmMachines | None:
         if (offers := self._candidate_offers) is None:
-            return quoting(recipe, options)
-        machines = WarmMachines(self._service, offers, lambda settled: self.memory(settled, environ))
-        return machines.quote(recipe, options, quoting)
+            return None
+        return WarmMachines(self._service, offers, lambda settled: self.memory(settled, environ))
+
+    def _keeping(
+        self, recipe: Recipe, options: QuoteOptions, made: Quote, machines: WarmMachines | None
+    ) -> tuple[str, ...]:
+        """What keeping the machines afterwards costs, as a run would have them."""
+        usd_per_hour = sum(one.cluster.usd_per_hour for one in made.experiments.values())
+        if options.keep_s and machines is not None and options.catalogue is None:
+            with suppress(UsageError):  # a run is refused, and says why
+                usd_per_hour = sum(map(dearest_usd_per_hour, machines.plans(recipe, made)))
+        return tuple(filter(None, [keeping_words(recipe, options.keep_s, usd_per_hour)]))
 
     def _of_unknown(
         self,
@@ -310,14 +326,20 @@ class Quoter:
             found[name] = Memory(*known.memory_of(length.local_batch if length else None))
         return found
 
-    def settle(self, recipe: Recipe, environ: Mapping[str, str]) -> Recipe:
+    def settle(self, recipe: Recipe, environ: Mapping[str, str], *, measures: bool = True) -> Recipe:
         """The recipe with a number in place of each ``workers: auto`` or ``1..8``: that of the quote.
 
         An experiment that cannot be quoted gets as many as this machine has cores, or the fewest that are
         allowed where machines are rented: a run never fails for want of a quote.
 
+        Args:
+            recipe: to be run.
+            environ: of the caller.
+            measures: False: what would be measured is refused instead.
+
         Raises:
             NoFeasibleQuote: machines are rented, and none keep the limits.
+            NotMeasured: it would be measured.
         """
         flexible = [
             name for name, e in recipe.experiments.items() if e.distributed and e.distributed.is_flexible
@@ -326,12 +348,14 @@ class Quoter:
             return recipe
         counts = {}
         try:
-            quote = self.quote(recipe, environ, QuoteOptions(only=tuple(flexible)))
+            options = QuoteOptions(only=tuple(flexible), measures=measures)
+            quote = self.quote(recipe, environ, options)
             counts = {name: one.cluster.workers for name, one in quote.experiments.items()}
         except UsageError as reason:
             from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 
-            if isinstance(reason, NoFeasibleQuote) and capabilities_of(recipe.provider).costs:
+            is_infeasible = isinstance(reason, NoFeasibleQuote) and capabilities_of(recipe.provider).costs
+            if is_infeasible or isinstance(reason, NotMeasured):
                 raise
             self._tell(f"note: no quote: {reason}")
         fixed = {}
@@ -389,7 +413,6 @@ class Quoter:
             *self._jobs.notes,
             *filter(None, (e.until_caveat for name, e in recipe.experiments.items() if _untold(quote, name))),
             *self._waits(catalogue),
-            *_kept(quote, options.keep_s),
             *filter(None, (phases[n].words(one.cluster.worker) for n, one in quote.experiments.items())),
             *self._stale(catalogue, options),
         ]
@@ -538,17 +561,6 @@ class Quoter:
 def _untold(quote: Quote, name: str) -> bool:
     """Whether an experiment's quote does not say when its target is reached."""
     return name not in quote.experiments or quote.experiments[name].target is None
-
-
-def _kept(made: Quote, keep_s: float) -> tuple[str, ...]:
-    """What is said of machines that stay warm afterwards."""
-    usd = sum(one.cluster.usd_per_hour for one in made.experiments.values()) * keep_s / 3600
-    if not usd:
-        return ()
-    return (
-        f"afterwards machines are kept warm for {format_duration(keep_s)}, "
-        f"which costs up to {dollars(usd)} more; giving back is not counted",
-    )
 
 
 def _cheapest(workload: Workload, market: Market) -> Offer:

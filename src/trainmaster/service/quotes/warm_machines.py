@@ -85,7 +85,7 @@ class WarmMachines:
         """The quote of what was chosen, if anything was, with what is there of it."""
         known = options
         with suppress(UsageError):  # no machines can be planned for all of it, which planning tells better
-            known = self._on_warm(self._plans(recipe, cold), options)
+            known = self._on_warm(self.plans(recipe, cold), options)
         if cold is None or known.warm:
             taken = recipe if cold is None or cold.is_unknown else with_clusters(recipe, cold)
             return _told(quoting(taken, known), known)
@@ -104,14 +104,14 @@ class WarmMachines:
         taken = recipe.model_copy(update={"experiments": pinned})
         guess = replace(options, warm=dict.fromkeys(names, there), shares=shares)
         found = quoting(taken, guess)
-        known = self._on_warm(self._plans(recipe, found), options)
+        known = self._on_warm(self.plans(recipe, found), options)
         if not known.warm:
             return None
         if known.warm != guess.warm:
             found = quoting(taken, known)
         return _told(found, known)
 
-    def _plans(self, recipe: Recipe, made: Quote | None) -> tuple[ClusterPlan, ...]:
+    def plans(self, recipe: Recipe, made: Quote | None) -> tuple[ClusterPlan, ...]:
         """The machines that a run takes by a quote.
 
         Raises:

@@ -9,7 +9,7 @@ from trainmaster.cluster.renting.plan import ClusterPlan, dearest_usd_per_hour, 
 from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S, saving_limit_usd
 from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, NewQuoteRow
-from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told_in_full
+from trainmaster.service.quotes.quote_record import QuoteRecord, keeping_words, most_usd, told_in_full
 from trainmaster.spec import Recipe
 from trainmaster.spec.units import dollars, format_duration
 
@@ -84,13 +84,8 @@ class RentalOffer:
             found.append(
                 f"if a model cannot be saved, machines wait for it for at most {dollars(usd)} (budget.saving)"
             )
-        if self.costs and self.keep_s:
-            most = sum(dearest_usd_per_hour(plan) for plan in self.plans) * self.keep_s / 3600
-            is_capped = self.recipe.budget is not None and self.recipe.budget.total_usd is not None
-            kept = f"afterwards machines are kept warm for {format_duration(self.keep_s)}"
-            found.append(
-                f"{kept}, which costs up to {dollars(most)} more{', within budget.total' * is_capped}"
-            )
+        if kept := keeping_words(self.recipe, self.keep_s, sum(map(dearest_usd_per_hour, self.plans))):
+            found.append(kept)
         if self.quote is not None and self.quote.time_s is not None and self.quote.cost_usd is not None:
             took = told_in_full(self.quote.time_s, self.quote.cost_usd)
             found.append(f"estimate: {took}, {self._with_wait}")

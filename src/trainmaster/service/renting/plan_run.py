@@ -54,12 +54,13 @@ def plan_run(
     make_quoter: MakeQuoter,
     *,
     allow_stale: bool = False,
-    before_measuring: Callable[[RentalOffer], None] | None = None,
+    can_agree: bool = True,
     keep_s: float = 0.0,
 ) -> RentalOffer:
     """Choose the machines of a run on any provider but `local`. Nothing is rented, and there is no question.
 
     A recipe that leaves the number of workers open is measured on this machine, if nothing is known of it.
+    Without anybody who can agree to what it costs that is refused: no number of workers is known then.
 
     Args:
         service: of the user's home.
@@ -67,11 +68,12 @@ def plan_run(
         environ: of the caller.
         make_quoter: makes what quotes.
         allow_stale: take prices however old they are.
-        before_measuring: is shown the cheapest that could do it; may refuse by raising.
+        can_agree: to what it costs; else nothing is measured for it.
         keep_s: how long machines are to stay warm afterwards.
 
     Raises:
         UsageError: nothing has what is asked for, ``budget`` allows nothing, or prices are too old.
+        NotMeasured: see above.
         NoFeasibleQuote: what is known of the job says that no cluster keeps deadline and budget.
         InterruptedByUser: while measuring.
     """
@@ -88,8 +90,6 @@ def plan_run(
         candidate_offers = not_stale(probe, candidate_offers, today)
     plans = capped(probe, plan_clusters(probe, available_of(candidate_offers)))
     check_total(probe, plans, warm=partial(warm_clusters, service, plans, service.team))
-    if probe is not recipe and before_measuring is not None:
-        before_measuring(offer_of(probe, plans))
     quoter = make_quoter(candidate_offers)
     chosen, notes = None, candidate_offers.notes
     if recipe.objective.policy and candidate_offers.costs:
@@ -97,7 +97,7 @@ def plan_run(
         by = recipe.objective.policy
         notes += tuple(f"{by}: {name}: {one.cluster.words()}" for name, one in chosen.experiments.items())
         recipe = with_clusters(recipe, chosen)
-    settled = quoter.settle(recipe, environ)
+    settled = quoter.settle(recipe, environ, measures=can_agree or not offer_of(probe, plans).costs)
     quote, why = None, ""
     try:
         quote, why = quoter.estimate(settled, environ, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -170,14 +170,10 @@ def test_as_many_workers_are_taken_as_fill_what_is_there_where_that_is_better(
     assert made.recipe.experiments["main"].distributed.workers == 4
 
 
-def test_the_command_line_quotes_as_many_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_quotes_as_many_too(world: World, command_line: Any) -> None:
     world.keep(world.gang("4"))
     world.gang("auto", "objective: fastest")
-    home = world.service.home
-    here = {"TRAINMASTER_HOME": home.root, "TRAINMASTER_CACHE": home.cache, "COLUMNS": 200}
-    for name, value in (world.environ | here).items():
-        monkeypatch.setenv(name, str(value))
-    said = invoke("--local", "quote", world.directory / "recipe.yaml", "--no-measure")
+    said = command_line("quote", "--no-measure")
     assert "main: 4 x small" in said.stdout, said
     assert "main: an earlier run keeps such machines warm" in said.stdout, said
 
@@ -260,7 +256,60 @@ def test_what_is_kept_afterwards_is_not_given_back_and_says_what_it_costs(world:
     assert "giving back" in phases(given_back.quote)
     assert "giving back" not in phases(kept.quote)
     (said,) = set(kept.lines) - set(given_back.lines) - {kept.lines[-2]}
-    assert said == "afterwards machines are kept warm for 30 min, which costs up to $0.065 more"
+    told = "afterwards machines are kept warm for 30 min, which costs up to $0.065 more"
+    assert said == f"{told}; giving back is not counted"
+
+
+@pytest.fixture
+def command_line(world: World, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Calls a verb with the recipe, in this home."""
+    home = world.service.home
+    here = {"TRAINMASTER_HOME": home.root, "TRAINMASTER_CACHE": home.cache, "COLUMNS": 200}
+    here |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    for name, value in (world.environ | here).items():
+        monkeypatch.setenv(name, str(value))
+    return lambda verb, *how: invoke("--local", verb, world.directory / "recipe.yaml", *how)
+
+
+def offered(command_line: Any, capfd: pytest.CaptureFixture[str], *how: str) -> tuple[str, str]:
+    """What `run` says where nobody can agree, and why it has not begun."""
+    capfd.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("contextlib.redirect_stderr", lambda _: nullcontext())
+        with pytest.raises(UsageError) as refused:
+            command_line("run", *how)
+    return capfd.readouterr().err, str(refused.value)
+
+
+@pytest.mark.parametrize("cap", ["", "budget: {total: $5}"])
+def test_quote_and_run_say_alike_what_keeping_costs(
+    world: World, command_line: Any, capfd: pytest.CaptureFixture[str], cap: str
+) -> None:
+    world.gang("2", cap)
+    said = command_line("quote", "--no-measure", "--keep", "30m").stdout
+    texts = [said, offered(command_line, capfd, "--keep", "30m")[0]]
+    quoted, run = ([each for each in text.splitlines() if "kept warm for 30 min" in each] for text in texts)
+    assert len(quoted) == 1, texts
+    assert quoted[0].removeprefix("note: ") == run[0], texts
+    assert ("within budget.total" in run[0]) == bool(cap)
+    assert "kept warm" not in command_line("quote", "--no-measure").stdout
+
+
+def test_a_script_is_told_the_price_of_what_would_be_chosen(
+    world: World, command_line: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And none where that would be measured first: it is not that of the fewest workers."""
+    world.gang("1..8", "objective: fastest")
+    lines, why = offered(command_line, capfd)
+    assert "main: 6 x small" in lines
+    assert "this rents machines for at most $0.72" in why, why
+    (world.directory / "train.py").unlink()
+    (world.directory / "other.py").touch()
+    recipe = world.directory / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("train.py", "other.py"))
+    lines, why = offered(command_line, capfd)
+    assert why.startswith("main: how many workers it takes, and so its price, is measured first"), why
+    assert "$" not in lines, lines
 
 
 def test_no_queue_is_asked_about_the_only_machines_that_there_may_be_if_they_are_warm(

@@ -96,8 +96,9 @@ class World:
         self.candidate_offers = candidate_offers
         return self
 
-    def settle(self, recipe, _environ):
+    def settle(self, recipe, _environ, *, measures):
         self.asked.append("settle")
+        self.may_measure = measures
         return with_workers(with_fewest(recipe), getattr(self, "counts", {}))
 
     def memory(self, _recipe, _environ):
@@ -267,22 +268,15 @@ def test_an_estimate_of_a_part_is_shown_but_not_judged(world):
     assert kept == []
 
 
-def test_open_workers_are_settled_after_whoever_may_refuse_has_seen_the_price(world):
+@pytest.mark.parametrize(("can_agree", "may_measure"), [(True, True), (False, False)])
+def test_open_workers_are_measured_for_those_only_who_can_agree_to_costs(world, can_agree, may_measure):
     world.prices()
     recipe = world.recipe({"main": {"distributed": {"workers": "1..4"}, "batch": {"global": 64}, "steps": 9}})
     world.counts = {"main": 4}
-    seen = []
-
-    def look(offer):
-        seen.append((offer.usd_per_hour, list(world.asked)))
-
-    found = world.plan(recipe, before_measuring=look)
-    assert [(pytest.approx(0.1 + EXTRAS), [])] == seen
+    found = world.plan(recipe, can_agree=can_agree)
+    assert world.may_measure == may_measure
     assert found.plans[0].nodes == 4
     assert found.recipe.experiments["main"].distributed.workers == 4
-    seen.clear()
-    world.plan(world.recipe({"main": {"distributed": {"workers": 2}}}), before_measuring=look)
-    assert seen == []  # nothing would be measured
 
 
 def test_old_prices_are_refused_by_their_date_unless_there_are_others(world):
