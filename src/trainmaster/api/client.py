@@ -16,7 +16,7 @@ from trainmaster.api.results import Downloaded, RunPlan
 from trainmaster.api.run import Run, leave
 from trainmaster.api.streams import interruptible
 from trainmaster.spec import Recipe, parse_duration
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.trigger import needs_server
 from trainmaster.spec.units import price
@@ -399,10 +399,8 @@ class Client:
 
 
 def _seconds(keep: str | None) -> float:
-    try:
+    with fails_as("keep", on=ValueError):
         return 0.0 if keep is None else parse_duration(keep)
-    except ValueError as error:
-        raise UsageError(f"keep: {error}") from None
 
 
 def _last(stream: Stream[Any], notes: list[str]) -> Any:  # noqa: ANN401

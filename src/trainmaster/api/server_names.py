@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.addresses import is_loopback, name_of
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 
 _LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 
@@ -78,11 +78,9 @@ def origin_of(option: str, text: str, *, is_wildcard: bool = False) -> str:
     'https://tm.example.org:8443'
     """
     hint = f"Write {option} https://HOST, without a path."
-    try:
+    with fails_as(f"{option} {text}", hint, on=ValueError):
         found = urlsplit(text)
         port = found.port
-    except ValueError as error:
-        raise UsageError(f"{option} {text}: {error}", hint) from None
     host, scheme = found.hostname or "", found.scheme.lower()
     plain = host.removeprefix("*.") if is_wildcard else host
     is_bare = found.path in ("", "/") and not (found.query or found.fragment or "@" in found.netloc)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.objects.names import link_stays_inside
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -362,20 +362,18 @@ def _is_ignored(path: str, rules: _Rules) -> bool:
 def _spec(lines: Iterable[str]) -> "GitIgnoreSpec":
     from pathspec import GitIgnoreSpec  # 20 ms, which most small folders need not pay
 
-    try:
+    with fails_as("code.include", "Write patterns as in .gitignore.", on=ValueError):
         return GitIgnoreSpec.from_lines(lines)
-    except ValueError as error:
-        raise UsageError(f"code.include: {error}.", "Write patterns as in .gitignore.") from error
 
 
 def _read_rules(place: str) -> "GitIgnoreSpec":
     from pathspec import GitIgnoreSpec
 
-    try:
-        with open(place, encoding="utf-8", errors="surrogateescape") as file:
-            return GitIgnoreSpec.from_lines(file)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"code: {place} cannot be read: {error}.", "Correct or remove it.") from error
+    with (
+        fails_as(f"code: {place} cannot be read", "Correct or remove it.", on=(OSError, ValueError)),
+        open(place, encoding="utf-8", errors="surrogateescape") as file,
+    ):
+        return GitIgnoreSpec.from_lines(file)
 
 
 def _rules_above(root: str) -> _Rules:

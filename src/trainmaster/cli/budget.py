@@ -9,7 +9,7 @@ import typer
 from trainmaster.cli.opening import open_administration
 from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, table
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import fails_as
 from trainmaster.spec.units import dollars, format_duration, parse_money
 
 
@@ -24,10 +24,8 @@ def budget(
     import math
 
     if monthly is not None:
-        try:
+        with fails_as("--monthly", "Write an amount such as $200, or none.", on=ValueError):
             limits = {"monthly_usd": math.inf if monthly == "none" else parse_money(monthly)}
-        except ValueError as error:
-            raise UsageError(f"--monthly: {error}", "Write an amount such as $200, or none.") from None
         found = open_administration().set_budget(team, limits)
     else:
         found = open_administration().budget(team)

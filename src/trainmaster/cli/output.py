@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.errors import TrainmasterError, UsageError, fails_as
 from trainmaster.spec.metric_names import in_order, says_how_good
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason
@@ -414,7 +414,5 @@ def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
     Raises:
         UsageError: nothing.
     """
-    try:
+    with fails_as(option, on=ValueError):
         return parse(text)
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}") from None

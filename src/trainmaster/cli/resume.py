@@ -9,7 +9,7 @@ import typer
 from trainmaster.cli.labels import selected
 from trainmaster.cli.options import AsJson, Labels, LendKeys, RunOrNone, WhereText
 from trainmaster.cli.output import print_json, say, say_error
-from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.errors import TrainmasterError, UsageError, fails_as
 from trainmaster.spec.units import parse_money
 
 if TYPE_CHECKING:
@@ -49,10 +49,8 @@ def resume(
         from trainmaster.service import give_whole_keys
 
         give_whole_keys()
-    try:
+    with fails_as("--total", "Write an amount such as $20.", on=ValueError):
         max_usd = None if total is None else parse_money(total)
-    except ValueError as error:
-        raise UsageError(f"--total: {error}", "Write an amount such as $20.") from None
     client = open_client(starts=True, goes_on=False)
     found = selected(client, run, label, where)
     if run is None and max_usd is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.dataclass import dataclass
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 
 _HINT: Final = (
     "Java and Hadoop come with the machine's image, with `setup` (VIRTUAL_ENV/bin/java, VIRTUAL_ENV/hadoop), "
@@ -167,7 +167,7 @@ def _java(directory: str, path: str, environment: Mapping[str, str]) -> str:
 
 
 def _asked_version(java: str) -> int:
-    try:
+    with fails_as(f"{java} does not start", _HINT, on=(OSError, subprocess.SubprocessError)):
         said = subprocess.run(
             [java, _NO_FILES, "-version"],
             capture_output=True,
@@ -176,8 +176,6 @@ def _asked_version(java: str) -> int:
             check=False,
             stdin=subprocess.DEVNULL,
         )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise UsageError(f"{java} does not start: {error}", _HINT) from error
     version = version_of(said.stderr + said.stdout)
     if said.returncode != 0 or version is None:
         raise UsageError(f"{java} -version says {(said.stderr or said.stdout).strip()[:200]!r}", _HINT)

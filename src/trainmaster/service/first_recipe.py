@@ -121,10 +121,8 @@ def first_recipe(directory: Path, script: str | None, *, may_run: bool, name: st
     path = directory / script
     with fails_as(str(path), "Name a script in this directory."):
         source = path.read_text(encoding="utf-8", errors="replace")
-    try:
+    with fails_as(f"{path} is no Python", "Name another script.", on=(SyntaxError, ValueError)):
         tree = ast.parse(source)
-    except (SyntaxError, ValueError) as error:
-        raise UsageError(f"{path} is no Python: {error}", "Name another script.") from None
     found = FirstRecipe(script, others)
     modules = set(_imported(tree))
     found.framework = next((name for name, its in _FRAMEWORKS.items() if modules & set(its)), "")

@@ -23,7 +23,7 @@ from trainmaster.service.open_home import OpenHome
 from trainmaster.service.quotes.quote_requests import KEPT_S
 from trainmaster.service.server_loops import ServerLoop
 from trainmaster.service.storage.pruning import Pruning
-from trainmaster.spec.errors import PublishError, UsageError, one_line
+from trainmaster.spec.errors import PublishError, UsageError, fails_as, one_line
 from trainmaster.spec.units import parse_duration
 
 #: Says otherwise, such as ``audit=730d,sealed=7d``.
@@ -86,10 +86,8 @@ def kept(environ: Mapping[str, str]) -> tuple[Kept, ...]:
         kind, _, length = (part.strip() for part in entry.partition("="))
         if kind not in CHANGEABLE:
             raise UsageError(f"{VARIABLE}: {entry}", f"It is for {', '.join(CHANGEABLE)}.")
-        try:
+        with fails_as(f"{VARIABLE}: {entry}", "Write it as audit=365d,sealed=30d.", on=ValueError):
             changed[kind] = parse_duration(length)
-        except ValueError as error:
-            raise UsageError(f"{VARIABLE}: {entry}: {error}", "Write it as audit=365d,sealed=30d.") from None
     asked = tuple(each for each in FOR_EVER if each.kind in changed)
     return tuple(replace(each, seconds=changed.get(each.kind, each.seconds)) for each in (*KEPT, *asked))
 

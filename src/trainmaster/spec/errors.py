@@ -70,19 +70,40 @@ class UsageError(TrainmasterError):
 
 
 @contextmanager
-def fails_as(what: str, hint: str, kind: type[TrainmasterError] = UsageError) -> Iterator[None]:
-    """What the system refuses within, or a file that is no text, is an error for people.
+def fails_as(
+    what: str,
+    hint: str | None = None,
+    kind: type[TrainmasterError] = UsageError,
+    *,
+    on: type[Exception] | tuple[type[Exception], ...] = (OSError, UnicodeDecodeError),
+) -> Iterator[None]:
+    """What is raised within is an error for people.
 
     Args:
-        what: is not done then, such as ``FILE cannot be read``; why is said after it.
-        hint: what to do next.
+        what: has failed, such as ``FILE cannot be read``; why is said after it.
+        hint: what to do next; None is what the error says itself.
         kind: of the error.
+        on: what is raised within; by default what the system refuses, or a file that is no text.
+
+    >>> with fails_as("--monthly", "Write an amount.", on=ValueError):
+    ...     float("much")
+    Traceback (most recent call last):
+    trainmaster.spec.errors.UsageError: --monthly: could not convert string to float: 'much'
+    Write an amount.
     """
     try:
         yield
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror or str(error) if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise kind(f"{what}: {why}", hint) from error
+    except on as error:
+        own = error.hint if isinstance(error, TrainmasterError) else ""
+        raise kind(f"{what}: {_why(error)}", own if hint is None else hint) from error
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, TrainmasterError):
+        return str(error.args[0])
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no text in UTF-8"
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 class MeasurementNeeded(UsageError):  # noqa: N818 - the name of what happened

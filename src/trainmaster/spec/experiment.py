@@ -12,7 +12,7 @@ from trainmaster.dataclass import dataclass
 from trainmaster.spec import template
 from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT, DataSource
 from trainmaster.spec.distributed import Distributed, Strategy
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 from trainmaster.spec.experiment_checks import check_experiment, lift_samples, read_framework
 from trainmaster.spec.frameworks import LAUNCHERS
 from trainmaster.spec.gate import Requirement
@@ -342,12 +342,8 @@ class Experiment(Noun):
         """
         values: dict[str, int] = {}
         if self.batch is not None:
-            try:
+            with fails_as(f"experiment {self.name}", "Choose another number of workers.", on=ValueError):
                 total, each = self.batch.sizes(self._worker_count(workers))
-            except ValueError as error:
-                raise UsageError(
-                    f"experiment {self.name}: {error}", "Choose another number of workers."
-                ) from None
             values |= {"batch_per_worker": each, "batch_global": total}
             if self.epochs and self.examples:
                 values["steps"] = self.epochs * math.ceil(self.examples / total)

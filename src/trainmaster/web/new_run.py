@@ -47,7 +47,7 @@ from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.uploads.git_code import GitCode
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.configuration import configured_rows
-from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError
+from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError, fails_as
 from trainmaster.spec.model_reference import ModelReference
 from trainmaster.spec.parts import parted
 from trainmaster.spec.recipe_source import own_configuration
@@ -168,12 +168,8 @@ class NewRunPage(RecipeForm):
         Raises:
             UsageError: it is no duration, or longer than a day.
         """
-        try:
+        with fails_as("keep rented machines warm", "Leave it empty to give them back.", on=ValueError):
             seconds = parse_duration(self.keep) if self.keep else 0.0
-        except ValueError as error:
-            raise UsageError(
-                f"keep rented machines warm: {error}", "Leave it empty to give them back."
-            ) from None
         if seconds > _MOST_KEEP_S:
             raise UsageError(
                 f"keep rented machines warm: {self.keep!r} is longer than a day", "Write 24h or less."

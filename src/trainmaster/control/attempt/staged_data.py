@@ -12,7 +12,7 @@ from trainmaster.hdfs.configuration import data_directory
 from trainmaster.hdfs.serving import Served, serve, served_as_json
 from trainmaster.hdfs.staging import data_path, fetch_output, stage
 from trainmaster.hdfs.watchdog import write
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import fails_as
 from trainmaster.spec.plain_json import typed
 
 if TYPE_CHECKING:
@@ -70,10 +70,8 @@ def _output(context: TaskContext) -> str:
 
 
 def _served(context: TaskContext) -> Served:
-    try:
+    with fails_as("where the HDFS is was not noted", "Start the run again.", on=(OSError, ValueError)):
         return typed(Served, json.loads(_note(context).read_bytes()))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"where the HDFS is was not noted: {error}", "Start the run again.") from error
 
 
 def url_of(context: TaskContext, name: str) -> str:

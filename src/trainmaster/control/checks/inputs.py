@@ -23,7 +23,7 @@ from trainmaster.control.task.layout import Home
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.data_source import DataSource
-from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
+from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, fails_as, one_line
 from trainmaster.spec.parts import named_places
 
 #: A server that has not answered by then is not waited for: the task will ask it again.
@@ -141,12 +141,10 @@ def check_store(home: Home) -> None:
     """
     from trainmaster.objects import ObjectStore
 
-    try:
+    with fails_as("TRAINMASTER_STORE", on=(PublishError, UsageError)):
         store = ObjectStore(home.store_url)
         if not store.is_local:  # a directory is made when the run is written down
             store.check_writable()
-    except (PublishError, UsageError) as error:
-        raise UsageError(f"TRAINMASTER_STORE: {error.args[0]}", error.hint) from error
 
 
 def not_sent_of(recipe: Recipe, home: Home) -> list[NotSent]:
@@ -283,10 +281,8 @@ def _check_images(recipe: Recipe, environ: Mapping[str, str], *, here: bool) -> 
             continue  # machines elsewhere that find it nowhere are sent ours
         if here and engine is not None:
             if engine.ask("manifest", "inspect", image)[0]:  # says little; it may ask for a login
-                try:
+                with fails_as(where, on=(UsageError, FullStoreError)):
                     engine.pull(image, set())
-                except (UsageError, FullStoreError) as error:
-                    raise UsageError(f"{where}: {error.args[0]}", error.hint) from error
             continue
         found = look_for_image(image)
         if found.is_missing and all(

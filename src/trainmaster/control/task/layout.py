@@ -286,10 +286,8 @@ def seconds_of(environ: Mapping[str, str], variable: str, default_s: float) -> f
     text = environ.get(variable)
     if not text:
         return default_s
-    try:
+    with fails_as(variable, on=ValueError):
         return parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"{variable}: {error}") from None
 
 
 def _directory(text: str, variable: str) -> Path:

@@ -18,7 +18,7 @@ from trainmaster.executors.containers import sandbox
 from trainmaster.executors.supervisor.enclosures import Enclosure
 from trainmaster.executors.supervisor.processes import attempt_group
 from trainmaster.service import cloud_metadata
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 from trainmaster.spec.private_files import write_private
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.units import format_duration, parse_duration
@@ -152,10 +152,8 @@ class LocalRuns:
 
 
 def _longest(text: str, duration: str) -> float:
-    try:
+    with fails_as(repr(text), HINT, on=ValueError):
         found = parse_duration(duration)
-    except ValueError as error:
-        raise UsageError(f"{text!r}: {error}", HINT) from None
     if found <= 0:
         raise UsageError(f"{text!r}: no task takes {duration}", HINT)
     return found

@@ -26,7 +26,7 @@ from trainmaster.db.run_files import SECRETS, private_place
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import NotFoundError, PublishError
+from trainmaster.spec.errors import NotFoundError, PublishError, fails_as
 from trainmaster.spec.parts import named_places
 from trainmaster.spec.private_files import make_private, write_private
 from trainmaster.spec.states import State
@@ -390,17 +390,16 @@ def bring_code(store_url: str, digest: str, snapshots: Path) -> Path:
         raise PublishError(
             f"{store.url_of(_code_key(digest))} is gone: the code of a run", "Was it deleted from the store?"
         )
-    try:
-        with scratch_directory(place) as scratch:
-            unpack(io.BytesIO(packed), "code.tar", scratch, UnpackLimits(2 * _MOST_CODE_BYTES))
-            for path in scratch.rglob("*"):
-                if path.is_file() and not path.is_symlink():
-                    path.chmod(path.stat().st_mode & 0o555)  # a snapshot is never written to
-            move_into_place(scratch, place)
-    except UnpackError as error:
-        raise PublishError(
-            f"{store.url_of(_code_key(digest))} is damaged: {error}", "Start it anew."
-        ) from error
+    what = f"{store.url_of(_code_key(digest))} is damaged"
+    with (
+        fails_as(what, "Start it anew.", PublishError, on=UnpackError),
+        scratch_directory(place) as scratch,
+    ):
+        unpack(io.BytesIO(packed), "code.tar", scratch, UnpackLimits(2 * _MOST_CODE_BYTES))
+        for path in scratch.rglob("*"):
+            if path.is_file() and not path.is_symlink():
+                path.chmod(path.stat().st_mode & 0o555)  # a snapshot is never written to
+        move_into_place(scratch, place)
     return place
 
 

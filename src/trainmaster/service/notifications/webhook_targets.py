@@ -14,7 +14,7 @@ from typing import Final
 
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.addresses import Network, address_of, is_metadata, is_public
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 
 #: Names networks, with commas, to which webhooks may go although they are private, and also without TLS.
 PRIVATE_VARIABLE: Final = "TRAINMASTER_WEBHOOK_NETWORKS"
@@ -45,10 +45,8 @@ def networks(environ: Mapping[str, str]) -> tuple[Network, ...]:
         UsageError: one is no network.
     """
     texts = [text.strip() for text in environ.get(PRIVATE_VARIABLE, "").split(",") if text.strip()]
-    try:
+    with fails_as(PRIVATE_VARIABLE, "Write networks such as 10.1.0.0/16.", on=ValueError):
         return tuple(ipaddress.ip_network(text) for text in texts)
-    except ValueError as error:
-        raise UsageError(f"{PRIVATE_VARIABLE}: {error}", "Write networks such as 10.1.0.0/16.") from None
 
 
 def may_reach(address: str, allowed: Sequence[Network], *, is_tls: bool) -> bool:

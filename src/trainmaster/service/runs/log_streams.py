@@ -18,7 +18,7 @@ from trainmaster.service.runs.curves import tasks_of
 from trainmaster.service.runs.stored_recipe import experiments_in_all_sizes
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.service import Service
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.errors import NotFoundError, UsageError, fails_as
 from trainmaster.spec.states import State
 from trainmaster.spec.units import parse_duration
 
@@ -81,16 +81,12 @@ class LineChoice:
             return None
         if tail is not None and tail < 0:
             raise UsageError(f"--tail {tail}: no number of lines", "Give 0 or more.")
-        try:
+        with fails_as("--since", on=ValueError):
             at = None if since is None else now - parse_duration(since)
-        except ValueError as error:
-            raise UsageError(f"--since: {error}") from None
-        try:
+        with fails_as(
+            f"--grep {grep}", "It is a regular expression; precede . * ( [ and the like by a \\.", on=re.error
+        ):
             return cls(tail, None if grep is None else re.compile(grep.encode()), at)
-        except re.error as error:
-            raise UsageError(
-                f"--grep {grep}: {error}", "It is a regular expression; precede . * ( [ and the like by a \\."
-            ) from error
 
     def of_lines(self, lines: list[bytes]) -> list[bytes]:
         """Those in which the pattern is found."""

@@ -22,7 +22,7 @@ from trainmaster.service.runs.member_commands import MemberCommand, Terminal
 from trainmaster.service.service import Service
 from trainmaster.service.shells import SshWay, check_member, find_shell, find_way, processes_here
 from trainmaster.service.users.caller import TooOftenError
-from trainmaster.spec.errors import NotListeningError, ProviderError, UsageError
+from trainmaster.spec.errors import NotListeningError, ProviderError, UsageError, fails_as
 
 #: A machine that is on its way is waited for so long.
 PATIENCE_S: Final = 60.0
@@ -345,10 +345,8 @@ def _connected_here(run: str, member: str | None, port: int) -> socket.socket:
         for each in found:
             if each.status == psutil.CONN_LISTEN and each.laddr.port == port:
                 host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(each.laddr.ip, each.laddr.ip)  # noqa: S104
-                try:
+                with fails_as(f"port {port} of {run}", "Try again.", ProviderError):
                     stream = socket.create_connection((host, port), _CONNECT_S)
-                except OSError as error:
-                    raise ProviderError(f"port {port} of {run}: {error}", "Try again.") from error
                 stream.settimeout(None)
                 return stream
     them = member or "its members"

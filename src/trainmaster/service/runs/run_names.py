@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.artifacts.owner import Owner, claim
-from trainmaster.spec.errors import PublishError, UsageError
+from trainmaster.spec.errors import PublishError, UsageError, fails_as
 from trainmaster.spec.processes import this_user
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def claim_name(home: Home, database: Database, name: str, now: float) -> Owner:
         UsageError: the object store cannot be written.
     """
     home_id, who = home.identity(), {"host": socket.gethostname(), "user": this_user()}
-    try:
+    with fails_as("TRAINMASTER_STORE", on=PublishError):
         for _ in range(_DRAWS):
             run = f"{name}-{secrets.token_hex(_ID_BYTES)}"
             if home.run_directory(run).exists() or database.has_run(run):
@@ -44,8 +44,6 @@ def claim_name(home: Home, database: Database, name: str, now: float) -> Owner:
             owner = Owner(run, home_id, now)
             if claim(home.store_url, owner, who):
                 return owner
-    except PublishError as error:
-        raise UsageError(f"TRAINMASTER_STORE: {error.args[0]}", error.hint) from error
     raise UsageError(
         f"TRAINMASTER_STORE: {_DRAWS} ids in a row were those of other runs",
         "Give the recipe another name, or set another TRAINMASTER_STORE.",

@@ -24,7 +24,7 @@ from trainmaster.service.runs.log_search import LINES, search_logs
 from trainmaster.service.runs.run_stream import RunStream, StreamCursor
 from trainmaster.service.runs.stored_recipe import recipe_text
 from trainmaster.service.runs.summary import resolve_run, runs_summary
-from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
+from trainmaster.spec.errors import NotFoundError, PublishError, UsageError, fails_as
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.units import parse_duration
 
@@ -185,10 +185,8 @@ class TeamRuns:
         self, state: str | None, name: str | None, owner: str | None, team: str | None,
         since: str | None, where: str | None,
     ) -> RunFilter:  # fmt: skip
-        try:
+        with fails_as("since", on=ValueError):
             begin = None if since is None else time.time() - parse_duration(since)
-        except ValueError as error:
-            raise UsageError(f"since: {error}") from None
         seen: tuple[str | None, ...] | None = None if self._caller.sees_all else (self._caller.team,)
         if team is not None:
             seen = (team,) if self._caller.sees(team) else ()

@@ -13,7 +13,7 @@ from trainmaster.db import accounts as db
 from trainmaster.db.rows import columns
 from trainmaster.service.users.access import TOKEN_S, Access, check_lasts, check_name, digest_of
 from trainmaster.service.users.caller import ROLES, Caller, ForbiddenError, Maker, no_team
-from trainmaster.spec.errors import AccessError, NotFoundError, UsageError
+from trainmaster.spec.errors import AccessError, NotFoundError, UsageError, fails_as
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
@@ -311,12 +311,8 @@ class Accounts:
         """
         token = row["made_with"]
         maker = Maker(row["invited_by"] or token or "owner", row["invited_by"], token, row["team"])
-        try:
+        with fails_as("who made this invite may not invite any more", "Ask for a new one.", on=AccessError):
             _check_role(row["role"], Access(self._database).still(maker))
-        except AccessError as error:
-            raise UsageError(
-                f"who made this invite may not invite any more: {error.args[0]}", "Ask for a new one."
-            ) from None
 
 
 def new_account(name: str, admin_by: str | None = None) -> dict[str, Any]:
