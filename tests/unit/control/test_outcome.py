@@ -59,6 +59,16 @@ def test_an_exit_code_is_told_with_what_the_log_says(how, message):
     assert told({"exit_code": 3}, said="") == "exit code 3"
 
 
+def test_a_full_disk_is_told_with_its_machine_and_what_to_do():
+    said = "OSError: [Errno 28] No space left on device"
+    assert "the disk of this machine is full, or that part of it; make room there" in told(
+        {"exit_code": 1}, said
+    )
+    gang = replace(exited(member(exit_code=1)), addresses={"worker-0": "10.0.0.2"})
+    message = with_last_error(classify(gang, None).message, gang, {"worker-0": said})
+    assert message.startswith(f"exit code 1 ({said}: the disk of 10.0.0.2 is full")
+
+
 def test_the_log_of_the_member_that_failed_first_counts():
     first = replace(member("worker-1", exit_code=1), ended_at=5.0)
     gang = exited(member(exit_code=1), first)

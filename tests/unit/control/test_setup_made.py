@@ -85,3 +85,10 @@ def test_root_runs_as_the_user_that_sudo_names() -> None:
         ["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["nobody", "root", "root"]
+
+
+def test_a_full_disk_is_told_with_its_directory(tmp_path: Path) -> None:
+    setup = made(tmp_path, "echo 'head: error writing: No space left on device' >&2; exit 1")
+    with pytest.raises(UsageError, match="No space left on device") as caught:
+        setup.make()
+    assert caught.value.hint.startswith(f"Make room at {tmp_path}, then resume. Its whole output: ")

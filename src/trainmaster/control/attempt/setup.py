@@ -114,10 +114,13 @@ class Setup:
                     path.mkdir()
                     code = in_image(self, output, marker)
             if code != 0:
-                words = self.said(_WORDS_BYTES).decode("utf-8", "replace").strip().splitlines()[-3:]
+                said = " / ".join(
+                    self.said(_WORDS_BYTES).decode("utf-8", "replace").strip().splitlines()[-3:]
+                )
+                room = f"Make room at {path.parent}, then resume. " if "No space left on" in said else ""
                 raise UsageError(
-                    f"setup failed with exit code {code}: {' / '.join(words) or 'without a word'}",
-                    f"Its whole output: {self.log}",
+                    f"setup failed with exit code {code}: {said or 'without a word'}",
+                    f"{room}Its whole output: {self.log}",
                 )
             ready.write_text(self.identity, encoding="utf-8")
         return True

@@ -129,6 +129,9 @@ def with_last_error(message: str, gang: GangStatus, last_errors: Mapping[str, st
     said = last_errors.get(first.name)
     if not said:
         return message
+    if "No space left on device" in said:
+        where = gang.addresses.get(first.name, "this machine")
+        said = f"{said}: the disk of {where} is full, or that part of it; make room there, then resume"
     return f"{message[:-1]}: {said})" if message.endswith(")") else f"{message} ({said})"
 
 
