@@ -62,7 +62,7 @@ def see_to_end(client: ClientProtocol, accepted: Accepted, left_to: str, *, as_j
             said = f"runs on {accepted.server} (Ctrl-C leaves it there, `trainmaster cancel {run}` ends it)"
         else:
             catch_signals(
-                stream.interrupt, f"{run} is left as it is: `trainmaster resume {run}` goes on with it"
+                stream.interrupt, f"{run} has not ended: `trainmaster resume {run}` goes on with it"
             )
             said = f"started (stop it with Ctrl-C, go on with `trainmaster resume {run}`)"
         try:
