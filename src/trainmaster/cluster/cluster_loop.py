@@ -31,6 +31,7 @@ from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, mar
 from trainmaster.cluster.renting.growth import grown
 from trainmaster.cluster.renting.plan import RolePlan
 from trainmaster.providers.base import Node, NodeState, Provider
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import LeaseLostError, ProviderError, TrainmasterError, UsageError
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 _TICK_S: Final = 0.25
 #: How often a provider is asked for its machines: a cloud's API, and hosts that are logged in to.
 _LOOK_S: Final = 2.0
+#: While all of them are there and answer: a cloud's API counts what an account asks, and all runs share that.
+_STEADY_LOOK_S: Final = 5.0
 #: While a machine boots: its time is paid for.
 BOOT_LOOK_S: Final = 1.0
 #: While all that is missing waits in a queue that others use, too: this part of how long it has waited.
@@ -119,7 +122,9 @@ class ClusterLoop:
         self._grown: dict[str, RolePlan] = {}
         self._slow: queue.SimpleQueue[Callable[[ClusterRecord], ClusterRecord]] = queue.SimpleQueue()
         self._outage = ProviderOutage(record.plan.name, record.provider)
-        self._look_at = self._queued_at = float("-inf")
+        # A site's own scheduler tells shortly before it takes machines back.
+        self._steady_s = _LOOK_S if capabilities_of(record.provider).queues else _STEADY_LOOK_S
+        self._look_at = self._looked_at = self._queued_at = float("-inf")
         self._is_look_stale = False
         self._decide_at = 0.0
         self._thread: threading.Thread | None = None
@@ -521,21 +526,27 @@ class ClusterLoop:
             nodes = self._observed.nodes.values()
             if not any(node.is_queued for node in nodes):
                 self._queued_at = now
-            self._look_at = now + look_pause_s(nodes, now - self._queued_at)
+            self._looked_at = now
+            self._look_at = now + look_pause_s(nodes, now - self._queued_at, self._steady_s)
             self._tasks.start("look", partial(self._provider.nodes, self.record.id))
+        elif self._observed.away_since is None and (
+            self._watch.lost_since() or self.record.state is ClusterState.ENDING
+        ):  # its provider knows more
+            self._look_at = min(self._look_at, self._looked_at + _LOOK_S)
         if self.record.state is not ClusterState.ENDING:
             self.leases.probe(self.record, now)
 
 
-def look_pause_s(nodes: Collection[Node], queued_s: float) -> float:
+def look_pause_s(nodes: Collection[Node], queued_s: float, steady_s: float = _STEADY_LOOK_S) -> float:
     """How long until a provider is asked again for its machines.
 
     Args:
         nodes: as it told last.
         queued_s: for how long some have waited in its queue, which others ask, too.
+        steady_s: while all of them run.
     """
     queue_s = min(max(_QUEUE_SHARE * queued_s, BOOT_LOOK_S), _QUEUE_LOOK_S)
-    pauses = {NodeState.STARTING: BOOT_LOOK_S}
+    pauses = {NodeState.STARTING: BOOT_LOOK_S, NodeState.READY: steady_s}
     there = (node for node in nodes if node.state is not NodeState.GONE)
     return min(
         (queue_s if each.is_queued else pauses.get(each.state, _LOOK_S) for each in there), default=_LOOK_S

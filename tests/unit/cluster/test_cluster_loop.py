@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -430,5 +431,25 @@ def test_a_queue_that_others_use_is_asked_more_rarely_the_longer_a_run_waits() -
         )
     )
     assert [look_pause_s([queued, gone], waited) for waited in (0, 100, 86_400)] == [1, 10, 30]
-    assert [look_pause_s([queued, each], 86_400) for each in (booting, ready)] == [1, 2]
-    assert [look_pause_s(nodes, 0) for nodes in ([], [gone], [ready], [ready, booting])] == [2, 2, 2, 1]
+    assert [look_pause_s([queued, each], 86_400) for each in (booting, ready)] == [1, 5]
+    assert [look_pause_s(nodes, 0) for nodes in ([], [gone], [ready], [ready, booting])] == [2, 2, 5, 1]
+
+
+def test_a_cloud_is_asked_every_five_seconds_while_all_is_well_and_soon_if_a_machine_is_silent(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    nodes = bench.provider.nodes
+    monkeypatch.setattr(
+        bench.provider, "nodes", lambda cluster: [asked.append(bench.clock()), nodes(cluster)][1]
+    )
+    bench.until(lambda: bench.loop.formation)
+    let(bench, 10.0)
+    asked.clear()
+    let(bench, 60.0)
+    assert {b - a for a, b in pairwise(asked)} == {5.0}
+    bench.provisioner.unresponsive.add("i-1")
+    let(bench, 6.0)
+    asked.clear()
+    let(bench, 20.0)
+    assert {b - a for a, b in pairwise(asked)} == {2.0}
