@@ -286,6 +286,20 @@ def test_the_tasks_of_a_run_that_goes_on_are_looked_at_again_until_it_is_over(br
 
 
 @pytest.mark.browser
+def test_a_phase_of_an_open_page_goes_on_without_an_event(browser, site):  # noqa: F811
+    page = opened(browser, site)
+    page.goto(f"{site.url}/runs?state=RUNNING")
+    run = page.locator("#rows tr").nth(2).get_attribute("data-run")
+    course = {"now": "setup", "since": 0.0, "took": {}, "expected": {}}
+    site.service.database.put_forecast(run, json.dumps({"courses": {"train": course}, "ends": {}}))
+    page.goto(f"{site.url}/runs/{run}")
+    now = page.locator(".legend.phases", has_text="now setup")
+    before = now.inner_text()
+    page.wait_for_function("was => document.querySelector('.legend.phases').innerText !== was", arg=before)
+    page.context.close()
+
+
+@pytest.mark.browser
 def test_hovering_curves_and_scrolling_a_log_leave_time_for_60_frames(browser, site):  # noqa: F811
     """Time of the page's processor, so that a busy machine is as good as a quiet one."""
     page, took = opened(browser, site), {}

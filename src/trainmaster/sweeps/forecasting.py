@@ -53,4 +53,4 @@ class ForecastPruner(Pruner):
         if found is None or found.chance >= self._chance:
             return ""
         chance = f"{100 * found.chance:.0f} %"
-        return f"the chance that it comes to {aim:.6g} by step {end:g} is {chance}, by its curve"
+        return f"the chance that it comes to {aim:.6g} by step {math.ceil(end)} is {chance}, by its curve"

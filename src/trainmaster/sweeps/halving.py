@@ -64,7 +64,7 @@ class AshaPruner(Pruner):
             if better >= places:
                 value = trial.curve.reached(rung)
                 return (
-                    f"{value:.6g} at step {rung:g} is number {better + 1} of {len(rivals) + 1}, "
+                    f"{value:.6g} at step {math.ceil(rung)} is number {better + 1} of {len(rivals) + 1}, "
                     f"only the best {f'{places} go' if places > 1 else 'one goes'} on"
                 )
         return ""

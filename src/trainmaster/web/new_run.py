@@ -40,6 +40,8 @@ from trainmaster.service.places.table import PlaceTable
 from trainmaster.service.quotes.quote_ask import QuoteAsk
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_requests import QUOTE
+from trainmaster.service.quotes.worker_counts import with_fewest
+from trainmaster.service.renting.cheapest import plans_of
 from trainmaster.service.teams.team_budget import OWNER, Budgets
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_volumes import TeamVolumes
@@ -297,6 +299,8 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
         recipe = with_versions(service, recipe)
         seen = PlaceTable(service, recipe, state.environ, QuoteOptions(keep_s=form.keep_s))
         settled = settled_place(service, recipe, state.environ, lambda _: None, seen, state.places)
+        if settled.budget is not None and settled.budget.total_usd is not None:
+            plans_of(service, with_fewest(settled), state.environ)  # a cap that pays for no start is refused
         if len(parted(settled)) > 1:
             made = quote_in_places(settled, seen, state.places)
         else:

@@ -58,6 +58,11 @@ def test_asha_keeps_the_best_quarter_at_a_rung():
     assert "0.45 at step 4" in why
 
 
+def test_asha_names_a_step_that_there_is():
+    others = [trial(n, [1.0] * 80, TrialState.COMPLETE) for n in range(3)]
+    assert "0 at step 2 is" in make("asha").verdict(trial(9, [0, 0, 0, 0]), others), "a 64th of 80 is 1.25"
+
+
 def test_asha_lets_the_first_go_on_and_ends_the_worse_one_after_it():
     asha = make("asha", min_steps=1)
     assert asha.verdict(trial(0, [0.1]), []) == ""

@@ -135,6 +135,11 @@ class PhaseProgress:
         >>> course.now, dict(course.took)
         ('steps', {'setup': 7.0})
 
+        What was saved before it went on again was an interruption; its own saving is ahead.
+
+        >>> dict(PhaseProgress("steps").seen("saving", 20.0).seen("staging", 26.0).took)
+        {'steps': 20.0, 'interruptions': 6.0}
+
         Args:
             phase: see `ObservedExperiment`.
             at: when.
@@ -144,6 +149,8 @@ class PhaseProgress:
         took = dict(self.took)
         if self.now:
             took[self.now] = took.get(self.now, 0.0) + max(at - self.since, 0.0)
+        if "saving" in took and phase in (AGAIN, *PHASES[: PHASES.index("saving")]):
+            took[AGAIN] = took.get(AGAIN, 0.0) + took.pop("saving")
         return replace(self, now=phase, since=at, took=took)
 
     def spans(self) -> dict[str, dict[str, float]]:

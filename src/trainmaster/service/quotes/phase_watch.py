@@ -26,6 +26,7 @@ Spans = Iterable[tuple[str, Span]]
 _QUEUED: Final = frozenset({State.WAITING, State.PLANNED, State.ACQUIRING})
 #: Of what was over before it was looked at so much can be told later.
 _UNSEEN: Final = ("staging", "first step", "steps")
+_UNSEEN_OF_SERVICES: Final = ("staging", "serving")
 
 
 class PhaseWatch:
@@ -182,7 +183,8 @@ class PhaseWatch:
         course = self.courses.get(experiment.name, PhaseProgress())
         if course.now or course.took or phase not in PHASES:
             return
-        came = [each for each in _UNSEEN if PHASES.index(each) < PHASES.index(phase)]
+        unseen = _UNSEEN_OF_SERVICES if experiment.name in self._services else _UNSEEN
+        came = [each for each in unseen if PHASES.index(each) < PHASES.index(phase)]
         since = [self._since(each, experiment, progress, now) for each in (*came, phase)]
         if phase == "saving":
             since[-1] = self._elapsed(now)

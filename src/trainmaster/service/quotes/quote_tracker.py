@@ -136,15 +136,14 @@ class QuoteTracker:
         self._forecast_at = 0.0
         self._begun = False
         self._estimated = False
-        self._endless = {
-            name for name, each in recipe.experiments.items() if each.serve is not None or is_notebook(recipe)
-        }
+        self._services = {name for name, each in recipe.experiments.items() if each.serve is not None}
+        self._endless = {*recipe.experiments} if is_notebook(recipe) else self._services
         #: They do not say how long they train: how long their tasks take is all that can be known of them.
         self._lengthless = {
             name for name, each in recipe.experiments.items() if not each.builtin_values().get("steps")
         }
         #: Warnings are given once, and never for services: they do not train.
-        self._warned = {name for name, each in recipe.experiments.items() if each.serve is not None}
+        self._warned = {*self._services}
         self._next_at = 0.0
         self._done: queue.SimpleQueue[tuple[QuoteRecord, Forecast] | Exception] = queue.SimpleQueue()
         self._busy = False
@@ -229,15 +228,9 @@ class QuoteTracker:
             from trainmaster.service.quotes.phase_watch import PhaseWatch
 
             self._watch = PhaseWatch(
-                self._database,
-                self._run,
-                self._lengthless | self._endless,
-                self._place.has_machines,
-                self._expected,
-                self._elapsed,
-                self._load,
-                [name for name, each in self._recipe.experiments.items() if each.serve is not None],
-            )
+                self._database, self._run, self._lengthless | self._endless, self._place.has_machines,
+                self._expected, self._elapsed, self._load, self._services,
+            )  # fmt: skip
         return self._watch
 
     def _expected(self) -> dict[str, list[tuple[str, Span]]]:
@@ -419,24 +412,21 @@ class QuoteTracker:
             after_s = SHOWN_AFTER_S + (max(m.startup_s for m in similar) if by_kin else 0.0)
             if now - task.started_at < after_s or (self._is_known(name) and not by_kin):
                 continue
-            self._warned.add(name)
+            what = f"the quote of {name} is by earlier versions alone" if by_kin else f"no quote for {name}"
             if not _shows_steps(found):
-                what = (
-                    f"the quote of {name} is by earlier versions alone" if by_kin else f"no quote for {name}"
+                do = (
+                    "no steps are seen; show them with trainmaster.report(step=...), or set metrics.pattern "
+                    "to what it prints"
                 )
-                told = (
-                    f"warning: {what}: no steps are seen; show them with "
-                    "trainmaster.report(step=...), or set metrics.pattern to what it prints"
-                )
-                lines.append(Note(told))
             elif name in self._lengthless:
-                told = (
-                    f"warning: no quote for {name}: how many steps it makes is unknown; set steps, or epochs "
-                    "with examples and batch, which the command may have as {{steps}}, {{epochs}}"
+                do = (
+                    "how many steps it makes is unknown; set steps, or epochs with examples and batch, which "
+                    "the command may have as {{steps}}, {{epochs}}"
                 )
-                lines.append(Note(told))
             else:
-                self._warned.discard(name)  # its steps are few, but they come
+                continue  # its steps are few, but they come
+            self._warned.add(name)
+            lines.append(Note(f"warning: {what}: {do}"))
         return [each for each in lines if each.message not in self._told_before]
 
     def _is_known(self, name: str) -> bool:
@@ -481,19 +471,9 @@ class QuoteTracker:
                 begun_s = time.thread_time()
                 try:
                     found = forecast_inputs(
-                        recipe,
-                        now,
-                        elapsed,
-                        doing,
-                        known,
-                        devices,
-                        self._slots,
-                        rented,
-                        beside,
-                        curves,
-                        all_sizes,
-                        plays,
-                    )
+                        recipe, now, elapsed, doing, known, devices, self._slots, rented, beside, curves,
+                        all_sizes, plays,
+                    )  # fmt: skip
                     promise = QuoteRecord(kind, now, found.time_s, found.cost_usd, found.measurements)
                     time_s = promise.time_s
                     is_apt = matters(time_s.p50, elapsed) and time_s.p95 <= widest * time_s.p50

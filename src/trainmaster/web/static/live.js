@@ -202,6 +202,8 @@ function refresh() {
     }
   }, 500 + 1500 * Math.random());
 }
+// Phases take longer without an event that says so.
+setInterval(() => { if (part?.querySelector(".phase-bar") && !document.hidden && of.over !== "1" && performance.now() - loadedAt > 8000) refresh(); }, 4000);
 // How the curves go on of tasks that train for a target, now and then: it is worth some work.
 async function foretell() {
   const said = $("targets");

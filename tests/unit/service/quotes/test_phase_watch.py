@@ -83,6 +83,14 @@ def test_a_service_makes_no_steps_but_serves():
     assert dict(world.course.took) == {"staging": 4.0, "serving": 26.0}
 
 
+def test_a_service_that_ended_before_the_first_look_has_served():
+    world = World(stepless=("train",), services=("train",))
+    world.has_machines = True
+    world.task.state, world.task.started_at = State.STOPPING, BEGAN + 2
+    world.look(9)
+    assert dict(world.course.took) == {"staging": 2.0, "serving": 7.0}
+
+
 def test_a_task_that_is_told_to_end_is_not_late_while_it_uses_its_grace():
     world = World()
     world.has_machines = True
@@ -210,6 +218,27 @@ def test_a_forecast_is_kept_with_what_is_left_of_the_steps():
     world.watch.forecast(Interval(40, 50, 60), Interval(0, 0, 0), left, at, is_promised=True)
     assert world.course.expected["steps"] == (51, 61, 71)
     assert not any(line.late_s for line in world.course.lines(4.0))
+
+
+def test_what_a_stop_took_is_an_interruption_of_a_run_that_goes_on():
+    store = Store()
+    world = World(store)
+    world.has_machines = True
+    world.step(6)
+    world.look(8)
+    world.task.state = State.STOPPING
+    world.look(20)
+    assert world.course.now == "saving"
+    again = World(store)
+    again.has_machines = True
+    again.task.state = State.STAGING
+    again.look(30)
+    phases = [
+        (each["phase"], each["state"])
+        for each in again.watch.told(again.run_state, BEGAN + 31)["phases"]["train"]
+    ]
+    assert ("interruptions", "done") in phases, phases
+    assert ("saving", "done") not in phases, phases
 
 
 def test_what_came_before_the_first_look_is_in_a_phase():
