@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
@@ -86,6 +88,32 @@ def yaml_mapping(file: Path, hint: str) -> dict[str, Any]:
         why = getattr(error, "strerror", None) or "it is no YAML"
         raise UsageError(f"{file} cannot be read: {why}", hint) from None
     return found if isinstance(found, dict) else {}
+
+
+class Told:
+    """Base of dataclasses that ``--json`` and REST tell by their fields."""
+
+    __slots__ = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json`` and REST."""
+        told: Any = self
+        return {each.name: plain(getattr(self, each.name)) for each in fields(told)}
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can say
+    """A value as JSON has it: amounts to a millionth.
+
+    >>> plain({"usd": 0.1 + 0.2, "names": ("a", "b")})
+    {'usd': 0.3, 'names': ['a', 'b']}
+    """
+    if isinstance(value, Told):
+        return value.as_dict()
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    return round(value, 6) if isinstance(value, float) else value
 
 
 def typed(kind: type[_Type], value: object, *, strict: bool = True) -> _Type:

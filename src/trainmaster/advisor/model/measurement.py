@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec import Strategy
+from trainmaster.spec.plain_json import Told
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.load import LoadCorrection
@@ -25,6 +26,10 @@ HELD: Final = 0.1
 MOST_STEP_DOUBT: Final = math.sqrt(math.log(2))
 #: From the median to the 5th percentile, in spreads.
 _P5_SIGMA: Final = 1.645
+#: What of a measurement is not told.
+_SILENT: Final = (
+    "code_lines", "numbers", "curve", "startup_doubt", "work_doubt", "wanted", "load", "as_seen",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +168,7 @@ class SeenCurve:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Told):
     """One attempt, measured: a profiling attempt, or an attempt of a real run.
 
     Attributes:
@@ -315,16 +320,8 @@ class Measurement:
         """For ``quote --json``: what is known of it, as it was seen."""
         values = asdict(replace(self.as_seen or self, offer=self.offer))
         point = values.pop("point") or {}
-        del (
-            values["code_lines"],
-            values["numbers"],
-            values["curve"],
-            values["startup_doubt"],
-            values["work_doubt"],
-            values["wanted"],
-            values["load"],
-            values["as_seen"],
-        )
+        for name in _SILENT:
+            del values[name]
         return {name: value for name, value in {**point, **values}.items() if value is not None}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from trainmaster.dataclass import dataclass
+from trainmaster.spec.plain_json import Told
 from trainmaster.spec.units import QUOTE_RESOLUTION
 
 #: From this p95 over p5 on an interval is too wide to plan by.
@@ -13,7 +14,7 @@ WIDE: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Told):
     """A quantity that is not known: with 5 %, 50 % and 95 % it is below these.
 
     >>> from trainmaster.spec.units import format_duration
@@ -48,7 +49,3 @@ class Interval:
     def words(self, shown: Callable[[float], str]) -> str:
         """For people: the middle, and the span."""
         return f"{shown(self.p50)} ({self.span(shown)})"
-
-    def as_dict(self) -> dict[str, float]:
-        """For ``--json``."""
-        return {"p5": round(self.p5, 6), "p50": round(self.p50, 6), "p95": round(self.p95, 6)}

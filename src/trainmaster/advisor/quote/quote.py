@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from typing import Any
 
 from trainmaster.advisor.model.measurement import Measurement
@@ -15,13 +15,13 @@ from trainmaster.advisor.quote.unknown_time import UnknownTime
 from trainmaster.dataclass import dataclass, field
 from trainmaster.providers import Offer
 from trainmaster.spec.log_normal import LogNormal
-from trainmaster.spec.plain_json import typed
+from trainmaster.spec.plain_json import Told, plain, typed
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.units import dollars, format_duration
 
 
 @dataclass(frozen=True, slots=True)
-class Rented:
+class Rented(Told):
     """Machines of one role.
 
     Attributes:
@@ -42,13 +42,9 @@ class Rented:
         price = offer.price_usd_per_hour
         return cls(offer.instance_type, count, offer.spot, offer.provider, offer.region, price)
 
-    def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class ClusterShape:
+class ClusterShape(Told):
     """What to rent for one experiment.
 
     Attributes:
@@ -71,7 +67,7 @@ class ClusterShape:
         """For ``--json``."""
         return {
             "worker": {**self.worker.as_dict(), "processes": self.workers},
-            "parameter_server": self.server.as_dict() if self.server else None,
+            "parameter_server": plain(self.server),
             "tasks_at_once": self.at_once,
             "usd_per_hour": round(self.usd_per_hour, 6),
         }
@@ -89,24 +85,16 @@ class ClusterShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
+class Alternative(Told):
     """A cluster on the Pareto front: medians."""
 
     cluster: ClusterShape
     time_s: float
     cost_usd: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {
-            "cluster": self.cluster.as_dict(),
-            "time_s": round(self.time_s, 3),
-            "cost_usd": round(self.cost_usd, 6),
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class ExplainedPhase:
+class ExplainedPhase(Told):
     """A phase of what one waits for.
 
     Attributes:
@@ -127,7 +115,7 @@ class ExplainedPhase:
 
 
 @dataclass(frozen=True, slots=True)
-class MoreMeasuring:
+class MoreMeasuring(Told):
     """What a minute of the job on one machine would make of the interval.
 
     Attributes:
@@ -141,19 +129,9 @@ class MoreMeasuring:
     now_s: Interval
     then_s: Interval
 
-    def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {
-            "instance": self.instance,
-            "seconds": round(self.seconds, 1),
-            "cost_usd": round(self.cost_usd, 6),
-            "now_s": self.now_s.as_dict(),
-            "then_s": self.then_s.as_dict(),
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class NextMeasurement:
+class NextMeasurement(Told):
     """The measurement that would narrow the quote most.
 
     Attributes:
@@ -170,12 +148,6 @@ class NextMeasurement:
     width_now: float
     width_then: float
     time_s: Interval | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
-        names = [name for name in self.__slots__ if name != "time_s"]
-        plain = {name: round(v, 6) if isinstance(v := getattr(self, name), float) else v for name in names}
-        return {**plain, "time_s": self.time_s.as_dict() if self.time_s else None}
 
     def to_measure(self, cluster: ClusterShape) -> dict[str, Any]:
         """Its machines, for `Quote.to_measure`: those of the quoted cluster, for one task of so many workers.
@@ -209,7 +181,7 @@ class NextMeasurement:
 
 
 @dataclass(frozen=True)
-class Types:
+class Types(Told):
     """What one of FC2's policies chose from.
 
     Attributes:
@@ -227,19 +199,11 @@ class Types:
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
-        traffic = {name: round(mbps, 3) for name, mbps in self.traffic_mbps.items()}
-        usd = {name: round(each, 6) for name, each in self.usd_per_hour.items()}
-        return {
-            "workers": list(self.workers),
-            "servers": list(self.servers),
-            "traffic_mbps": traffic,
-            "usd_per_hour": usd,
-            **({"provider": self.provider} if self.provider else {}),
-        }
+        return {name: each for name, each in Told.as_dict(self).items() if each or name != "provider"}
 
 
 @dataclass(frozen=True)
-class ExperimentQuote:
+class ExperimentQuote(Told):
     """Of one experiment.
 
     Attributes:
@@ -288,30 +252,14 @@ class ExperimentQuote:
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
-        return {
-            "cluster": self.cluster.as_dict(),
-            "time_s": self.time_s.as_dict() if self.time_s else None,
-            "cost_usd": self.cost_usd.as_dict() if self.cost_usd else None,
-            "step_time_s": self.step_s.as_dict() if self.step_s else None,
-            "bottleneck": self.bottleneck,
-            "pareto": [alternative.as_dict() for alternative in self.pareto],
-            "memory_headroom": None if self.memory_headroom is None else round(self.memory_headroom, 3),
-            "measurements": self.measurements,
-            "similar": self.similar,
-            "next_measurement": self.next_measurement.as_dict() if self.next_measurement else None,
-            "phases": [each.as_dict() for each in self.phases],
-            "more_measuring": self.more_measuring.as_dict() if self.more_measuring else None,
-            "candidates": self.candidates,
-            "notes": list(self.notes),
-            "fingerprint": self.fingerprint,
-            "measured": [measurement.as_dict() for measurement in self.measured],
-            **({"types": self.types.as_dict()} if self.types else {}),
-            **({"target": self.target.as_dict()} if self.target else {}),
-        }
+        told = Told.as_dict(self)
+        told["step_time_s"] = told.pop("step_s")
+        silent = {"name", "attempt_s", "end_usd", *(name for name in ("types", "target") if not told[name])}
+        return {name: each for name, each in told.items() if name not in silent}
 
 
 @dataclass(frozen=True, slots=True)
-class QuotedQueue:
+class QuotedQueue(Told):
     """How long machines wait in their provider's queue: before all that is quoted, and no part of it.
 
     Attributes:
@@ -351,11 +299,11 @@ class QuotedQueue:
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
-        return {**asdict(self), "words": self.words}
+        return {**Told.as_dict(self), "words": self.words}
 
 
 @dataclass(frozen=True)
-class Quote:
+class Quote(Told):
     """Of a whole recipe.
 
     Attributes:
@@ -410,8 +358,8 @@ class Quote:
             "experiment": self.main.name,
             "experiments": {name: quote.as_dict() for name, quote in self.experiments.items()},
             "total": {
-                "time_s": self.time_s.as_dict() if self.time_s else None,
-                "cost_usd": self.cost_usd.as_dict() if self.cost_usd else None,
+                "time_s": plain(self.time_s),
+                "cost_usd": plain(self.cost_usd),
                 **({"end_usd": round(self.end_usd, 6)} if self.end_usd else {}),
             },
             "policy": self.policy,
@@ -420,7 +368,7 @@ class Quote:
             "not_quoted": dict(self.not_quoted),
             **({"to_measure": dict(self.to_measure)} if self.to_measure else {}),
             **({"queue": self.queue.as_dict()} if self.queue else {}),
-            **({"places": [each.as_dict() for each in self.places]} if self.places else {}),
+            **({"places": plain(self.places)} if self.places else {}),
             **({"unknown": self.unknown.as_dict()} if self.unknown else {}),
             **({"warm": list(self.warm)} if self.warm else {}),
             "warnings": list(self.notes),
@@ -432,7 +380,7 @@ class Quote:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceRow:
+class PlaceRow(Told):
     """A place with its quote, if one can be made.
 
     Attributes:
@@ -497,13 +445,6 @@ class PlaceRow:
         said += [f"waits {self.wait}" if self.wait[:1].isdigit() else self.wait] * bool(self.wait)
         said += [f"no quote: {self.no_quote}"] * bool(self.no_quote)
         return self.place, self.machines, time if self.machines else "", usd, "; ".join(said)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For ``--json`` and REST."""
-        spans: dict[str, Any] = {
-            name: each and each.as_dict() for name in ("time_s", "cost_usd") for each in [getattr(self, name)]
-        }
-        return {each.name: getattr(self, each.name) for each in fields(self)} | spans
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> PlaceRow:

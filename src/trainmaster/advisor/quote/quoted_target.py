@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from trainmaster.dataclass import dataclass
+from trainmaster.spec.plain_json import Told
 
 
 @dataclass(frozen=True, slots=True)
-class QuotedTarget:
+class QuotedTarget(Told):
     """When an experiment comes to its target, before it is run.
 
     Attributes:
@@ -61,4 +61,4 @@ class QuotedTarget:
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
-        return {**asdict(self), "words": self.words}
+        return {**Told.as_dict(self), "words": self.words}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.dataclass import dataclass
+from trainmaster.spec.plain_json import Told
 from trainmaster.spec.units import format_duration
 
 
 @dataclass(frozen=True, slots=True)
-class UnknownTime:
+class UnknownTime(Told):
     """Of a run of which nothing was measured.
 
     Attributes:
@@ -37,4 +37,4 @@ class UnknownTime:
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json`` and REST."""
-        return {**asdict(self), "starts_s": self.starts_s.as_dict(), "words": self.words()}
+        return {**Told.as_dict(self), "words": self.words()}

@@ -20,6 +20,7 @@ from trainmaster.db.queries import RunFilter
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.labels import key_problem
+from trainmaster.spec.plain_json import plain
 from trainmaster.spec.units import parse_duration
 
 if TYPE_CHECKING:
@@ -77,9 +78,9 @@ class Cost:
         }  # fmt: skip
         return {
             "runs": len(self.runs),
-            **_rounded(usd),
+            **plain(usd),
             "unknown_runs": len(self.unknown),
-            "quoted": _rounded(quoted),
+            "quoted": plain(quoted),
         }
 
 
@@ -279,10 +280,6 @@ def _add_quote(cost: Cost, quotes: Sequence[RowMapping]) -> None:
         cost.high_usd += said["p95"]
         cost.actual_usd += row["cost_usd"] or 0.0
         cost.kept += bool(row["kept"])
-
-
-def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: round(value, 6) if isinstance(value, float) else value for key, value in values.items()}
 
 
 def _cell(key: str | None) -> str:

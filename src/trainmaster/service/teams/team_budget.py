@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.decide.budget import BOOTING_S, SOON_S, SWITCH_OFF_S, USUAL_LEASE_S, Meter
@@ -20,6 +19,7 @@ from trainmaster.db import Database, ledger
 from trainmaster.db.ledger import ALL, Balance
 from trainmaster.db.rows import columns
 from trainmaster.spec.errors import NotFoundError, RunError, UsageError
+from trainmaster.spec.plain_json import Told, plain
 from trainmaster.spec.units import dollars
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class OverBudgetError(RunError):
 
 
 @dataclass(frozen=True, slots=True)
-class TeamBudget:
+class TeamBudget(Told):
     """Of one calendar month (UTC), US dollars.
 
     Attributes:
@@ -173,9 +173,8 @@ class TeamBudget:
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, rounded to a millionth."""
-        values = {**asdict(self), "team": self.team or None, "left_usd": self.left_usd}
-        return {key: round(value, 6) if isinstance(value, float) else value for key, value in values.items()}
+        """For JSON."""
+        return {**Told.as_dict(self), "team": self.team or None, "left_usd": plain(self.left_usd)}
 
 
 class Budgets:

@@ -8,13 +8,13 @@ the ledger's rows and `run.wallet`, so no kill at any line loses or counts anyth
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.dataclass import dataclass
 from trainmaster.db import ledger
 from trainmaster.service.teams.team_budget import OverBudgetError, Read
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.plain_json import Told, plain
 from trainmaster.spec.units import dollars
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class WalletBalance:
+class WalletBalance(Told):
     """Of a wallet at one moment, US dollars.
 
     Attributes:
@@ -60,9 +60,8 @@ class WalletBalance:
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, rounded to a millionth."""
-        values = {**asdict(self), "left_usd": self.left_usd}
-        return {key: round(value, 6) if isinstance(value, float) else value for key, value in values.items()}
+        """For JSON."""
+        return {**Told.as_dict(self), "left_usd": plain(self.left_usd)}
 
 
 def balance_of(wallet: Wallet, read: Read) -> WalletBalance:
