@@ -257,7 +257,8 @@ def _shown(record: ClusterRecord, row: Mapping[Any, Any], how: str, now: float) 
             for machine in record.rented
         ],
         "usd_per_hour": record.usd_per_hour(),
-        "kept_until": record.kept_until,
+        # Its machines count so long by themselves: they end then also if this clock was set back since.
+        "kept_until": None if record.kept_until is None else min(record.kept_until, now + record.keep_s),
         "idle_usd": record.idle_usd(now, row["run_ended_at"] if how == LEFT else None),
     }
 

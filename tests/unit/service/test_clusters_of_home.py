@@ -91,6 +91,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(tmp_path, monkeypatch)
 
 
+def test_a_clock_that_was_set_back_keeps_nothing_warm_for_longer_than_was_asked(world: World) -> None:
+    world.has("warm", ClusterState.KEPT, kept_until=time.time() + 86_400 + 600)
+    assert world.listed()["warm.train"]["kept_until"] == pytest.approx(time.time() + 600, abs=60)
+
+
 def test_what_there_is(world: World) -> None:
     now = time.time()
     world.has("warm", ClusterState.KEPT, kept_until=now + 300)

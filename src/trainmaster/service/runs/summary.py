@@ -411,8 +411,8 @@ def run_seconds(row: RowMapping, now: float, *, is_driven: bool | None = None) -
     is_closing = row["closed_at"] is None and (row["ended_at"] or 0.0) >= row["session_at"]
     if is_driven is None and (row["state"] != State.DONE or is_closing):
         is_driven = is_alive(row["lease_owner"], row["lease_expires_at"], now)
-    end = now if is_driven else driven_until(row, now)
-    return float(row["earlier_s"] + max(0.0, min(end, now) - row["session_at"]))
+    end = now if is_driven else driven_until(row, now)  # later than now, if the clock was set back since
+    return float(row["earlier_s"] + max(0.0, end - row["session_at"]))
 
 
 def queued_seconds(row: RowMapping, now: float) -> float:
@@ -420,7 +420,7 @@ def queued_seconds(row: RowMapping, now: float) -> float:
     waits_s = 0.0
     if row["queued_at"] is not None:
         end = now if is_driven(row, now) else driven_until(row, now)
-        waits_s = max(0.0, min(end, now) - row["queued_at"])
+        waits_s = max(0.0, end - row["queued_at"])
     return float(row["queued_s"] + waits_s)
 
 

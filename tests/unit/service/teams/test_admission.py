@@ -231,6 +231,7 @@ def test_all_of_the_wait_for_its_turn_is_told_and_none_of_it_is_the_run_s_own(of
     office.database.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)], begun + 508.0)
     office.database.release(lease, begun + 508.0)
     assert times(9000.0) == [507, 500]
+    assert times(-86_400.0) == times(600.0), "also where the clock was set back since"
 
 
 def test_who_does_not_wait_is_refused_and_what_never_fits_always(office):
