@@ -19,7 +19,7 @@ from trainmaster.control.task.job_context import NodeGoneError, TaskContext
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.periodic import periodically
-from trainmaster.spec.plain_json import parsed_json
+from trainmaster.spec.plain_json import kept
 from trainmaster.spec.private_files import write_private
 
 if TYPE_CHECKING:
@@ -52,11 +52,7 @@ class _Known:
 
 def read_places(path: Path) -> dict[str, str]:
     """The machine of each member, as an earlier driver has written it; nothing if the file is damaged."""
-    with contextlib.suppress(OSError, ValueError):
-        found = parsed_json(path.read_bytes())
-        if isinstance(found, dict) and all(isinstance(machine, str) for machine in found.values()):
-            return {name: machine for name, machine in found.items() if machine}
-    return {}
+    return {name: machine for name, machine in (kept(dict[str, str], path) or {}).items() if machine}
 
 
 class MemberPlaces:

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from trainmaster.dataclass import dataclass
-from trainmaster.spec.processes import control_groups
+from trainmaster.spec.processes import control_groups, kernel_text
 
 _NVIDIA_SMI_TIMEOUT_S = 10.0
 
@@ -45,21 +45,21 @@ def _cpu_quota(root: Path) -> float | None:
     """Cores that the control group grants, None without a limit."""
     limits = []
     for group in control_groups(root, "cpu"):
-        first, _, second = _text(group / "cpu.max").partition(" ")
+        first, _, second = kernel_text(group / "cpu.max").partition(" ")
         if first.isdigit() and second.isdigit():
             limits.append(int(first) / int(second))
-        first, second = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
+        first, second = kernel_text(group / "cpu.cfs_quota_us"), kernel_text(group / "cpu.cfs_period_us")
         if first.isdigit() and second.isdigit() and int(second):
             limits.append(int(first) / int(second))
     return min(limits, default=None)
 
 
 def _memory_bytes(root: Path) -> int:
-    lines = _text(root / "proc/meminfo").splitlines()
+    lines = kernel_text(root / "proc/meminfo").splitlines()
     limits = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")]
     for group in control_groups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
-            limit = _text(group / name)
+            limit = kernel_text(group / name)
             if limit.isdigit():
                 limits.append(int(limit))
     return min(limits, default=0)
@@ -88,10 +88,3 @@ def _count_with(program: str) -> int:
     return (
         sum(line.startswith("GPU ") for line in listing.stdout.splitlines()) if not listing.returncode else 0
     )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

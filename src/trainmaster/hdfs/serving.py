@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import secrets
 import shutil
@@ -23,7 +22,7 @@ from trainmaster.hdfs.hadoop import Hadoop, find_hadoop, heap_mib
 from trainmaster.hdfs.namesystem import ask_namenode, in_words
 from trainmaster.hdfs.watchdog import ORDER, PID, STATE, last_words, write
 from trainmaster.spec.errors import ProviderError, UsageError, fails_as
-from trainmaster.spec.plain_json import typed
+from trainmaster.spec.plain_json import kept
 
 _WATCHDOG: Final = "trainmaster.hdfs.watchdog"
 _START_S: Final = 180.0
@@ -87,7 +86,7 @@ def serve(
         UsageError: there is no Java or Hadoop here.
         ProviderError: the daemons do not start.
     """
-    known = _known(place)
+    known = kept(Served, place / "served.json")
     if served is None or served.address == address:  # here is the NameNode: it goes on with what it has
         has_files = (place / NAMENODE / "name/current/VERSION").exists()
         is_meant = known is not None and (served is None or known.id == served.id)
@@ -126,14 +125,6 @@ def end(place: Path) -> None:
     if is_guarded(place):
         with contextlib.suppress(OSError, ValueError):
             os.kill(int((place / PID).read_text()), signal.SIGKILL)  # what it guards dies with it
-
-
-def _known(place: Path) -> Served | None:
-    """The HDFS that a place has belonged to."""
-    try:
-        return typed(Served, json.loads((place / "served.json").read_bytes()))
-    except (OSError, ValueError):
-        return None
 
 
 def _begin(place: Path, address: str, served: Served | None, copies: int, hadoop: Hadoop) -> Served:
@@ -226,7 +217,7 @@ def _wait(place: Path, served: Served) -> None:
     said: object = ""
     ended: set[int] = set()
     while time.monotonic() < until:
-        daemons = _state(place)
+        daemons = kept(dict[str, Any], place / STATE) or {}
         for name, state in daemons.items():
             if state.get("failed"):
                 end(place)
@@ -261,14 +252,6 @@ def _require_room(place: Path) -> None:
     if free_bytes < wanted_bytes:
         words = f"{in_words(free_bytes)} are free in {place}, and the NameNode wants {in_words(wanted_bytes)}"
         raise UsageError(words, "Free space there.")
-
-
-def _state(place: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads((place / STATE).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found
 
 
 def _pages(place: Path, hadoop: Hadoop) -> list[str]:

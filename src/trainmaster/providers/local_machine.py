@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.providers.offer import Offer, site_offer
-from trainmaster.spec.processes import control_groups
+from trainmaster.spec.processes import control_groups, kernel_text
 
 _NVIDIA_SMI_TIMEOUT_S: Final = 10.0
 _MIB: Final = 1 << 20
@@ -42,7 +42,7 @@ def local_offer(today: date, root: Path = Path("/")) -> Offer:
 
 def _cores(root: Path) -> float:
     cores = float(len(os.sched_getaffinity(0)))
-    quota, _, period = _text(root / "sys/fs/cgroup/cpu.max").partition(" ")
+    quota, _, period = kernel_text(root / "sys/fs/cgroup/cpu.max").partition(" ")
     if quota.isdigit() and period.isdigit() and int(period):
         return min(cores, int(quota) / int(period)) or cores
     return cores
@@ -52,16 +52,8 @@ def _memory_bytes(root: Path, whole: int) -> int:
     """What our control group and those above it leave of it."""
     groups = [root / "sys/fs/cgroup", *control_groups(root, "memory")]
     files = [group / name for group in groups for name in ("memory.max", "memory.limit_in_bytes")]
-    limits = [int(limit) for file in files if (limit := _text(file)).isdigit()]
+    limits = [int(limit) for file in files if (limit := kernel_text(file)).isdigit()]
     return min([whole, *(limit for limit in limits if limit)])
-
-
-def _text(path: Path) -> str:
-    """A file of the kernel; empty where it has none ("max" is no number either)."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _nic_gbps(root: Path) -> float | None:

@@ -16,6 +16,7 @@ from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.parts import named_places, parted, with_total
+from trainmaster.spec.processes import kernel_text
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ class Sleepiness:
         mask = root / "etc/systemd/system/sleep.target"
         return cls(
             has_battery=any(
-                _text(each / "type") == "Battery" and _text(each / "scope") != "Device" for each in supplies
+                kernel_text(each / "type") == "Battery" and kernel_text(each / "scope") != "Device"
+                for each in supplies
             ),
             has_lid=any((root / "proc/acpi/button/lid").glob("*/state")),
             has_desktop=environ.get("XDG_SESSION_TYPE", "") in ("x11", "wayland"),
@@ -108,13 +110,6 @@ def _until(now: datetime, time_s: float) -> str:
     days = (end.date() - now.date()).days
     day = "" if not days else " tomorrow" if days == 1 else f" on {end.date().isoformat()}"
     return f"until {end:%H:%M}{day}"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -132,6 +133,13 @@ def typed(kind: type[_Type], value: object, *, strict: bool = True) -> _Type:
     except (TypeError, RecursionError) as error:
         raise ValueError(str(error)) from None
     return found
+
+
+def kept(kind: type[_Type], file: Path) -> _Type | None:
+    """What a file of ours says; None if it is not there, damaged, or of another version."""
+    with contextlib.suppress(OSError, ValueError):
+        return typed(kind, parsed_json(file.read_bytes(), finite=True))
+    return None
 
 
 @cache

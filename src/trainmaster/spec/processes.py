@@ -124,6 +124,14 @@ def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
+def kernel_text(path: Path) -> str:
+    """A file of the kernel; empty where it has none."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
 def control_groups(root: Path, controller: str) -> list[Path]:
     """Our control group for a controller and all above it, in versions 1 and 2, as far as we see them.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,6 +12,20 @@ class Body(BaseModel):
     """What is sent as JSON: a key that is not known is refused."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class TeamLimits(Body):
+    """Limits of a team: those that are not named stay, null takes one away."""
+
+    monthly_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
+    runs_at_once: int | None = Field(None, gt=0)
+    usd_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False)
+    cpus_at_once: int | None = Field(None, gt=0, description="cores of the server's own machine")
+
+    def limits(self) -> dict[str, float]:
+        """Those that are named; `math.inf` is none."""
+        given = self.model_dump(include=set(TeamLimits.model_fields), exclude_unset=True)
+        return {key: math.inf if value is None else value for key, value in given.items()}
 
 
 class NewRun(Body):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 from fastapi import Query, Response
 from pydantic import Field
 
-from trainmaster.api.rest.bodies import Body
+from trainmaster.api.rest.bodies import TeamLimits
 from trainmaster.api.rest.state import Admin, Cursor, Reader, Routes, Runs, State
 from trainmaster.service.teams.admission import queue_of
 from trainmaster.service.teams.spending import as_csv
@@ -20,14 +19,10 @@ from trainmaster.spec.labels import joined
 router = Routes(tags=["budgets"])
 
 
-class BudgetLimits(Body):
+class BudgetLimits(TeamLimits):
     """Limits of a team: those that are not named stay, null takes one away."""
 
     team: str | None = Field(None, description="null for the owner of the home, * for all together")
-    monthly_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
-    runs_at_once: int | None = Field(None, gt=0)
-    usd_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False)
-    cpus_at_once: int | None = Field(None, gt=0, description="cores of the server's own machine")
 
 
 @router.get("/budgets")
@@ -40,9 +35,8 @@ def budgets(state: State, caller: Reader) -> dict[str, Any]:
 @router.put("/budgets")
 def put_budget(body: BudgetLimits, state: State, caller: Admin) -> dict[str, Any]:
     """Change limits."""
-    given = body.model_dump(exclude={"team"}, exclude_unset=True)
-    limits = {key: math.inf if value is None else value for key, value in given.items()}
-    return set_budget(state.service.database, body.team, limits, state.service.database.clock_s()).as_dict()
+    database = state.service.database
+    return set_budget(database, body.team, body.limits(), database.clock_s()).as_dict()
 
 
 @router.get("/wallet")

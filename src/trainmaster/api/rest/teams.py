@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 from fastapi import Query
 from pydantic import Field
 
 from trainmaster.api.rest import members, secrets
-from trainmaster.api.rest.bodies import Body
+from trainmaster.api.rest.bodies import Body, TeamLimits
 from trainmaster.api.rest.state import Admin, Cursor, Manager, Reader, Routes, State
 from trainmaster.service.teams.team_runs import MAX_PAGE
 from trainmaster.service.users.access import TOKEN_DAYS, TOKEN_S
@@ -21,14 +20,10 @@ router.include_router(members.router)
 router.include_router(secrets.router)
 
 
-class NewTeam(Body):
+class NewTeam(TeamLimits):
     """A team, and its limits: those that are not named stay, null takes one away."""
 
     team: str
-    monthly_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
-    runs_at_once: int | None = Field(None, gt=0)
-    usd_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False)
-    cpus_at_once: int | None = Field(None, gt=0, description="cores of the server's own machine")
 
 
 class NewToken(Body):
@@ -56,10 +51,7 @@ def teams(state: State, caller: Reader) -> dict[str, Any]:
 @router.put("/teams")
 def put_team(body: NewTeam, state: State, caller: Admin) -> dict[str, Any]:
     """Make a team, or change what it may spend."""
-    limits = body.model_dump(exclude={"team"}, exclude_unset=True)
-    return state.access.make_team(
-        body.team, **{key: math.inf if value is None else value for key, value in limits.items()}
-    )
+    return state.access.make_team(body.team, **body.limits())
 
 
 @router.get("/tokens")

@@ -21,7 +21,7 @@ from trainmaster.hdfs.watchdog import STATE, write
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.objects.narrowing import TooWideKeysError
 from trainmaster.spec.errors import TrainmasterError, one_line
-from trainmaster.spec.plain_json import typed
+from trainmaster.spec.plain_json import kept, typed
 from trainmaster.transport.base import CommandError
 
 _LOOK_S: Final = 2.0
@@ -229,8 +229,4 @@ class NodeHdfs:
             raise CommandError(words, "It is safe to try again.")
 
     def _read(self) -> dict[str, Served]:
-        try:
-            found = json.loads(self._record.read_bytes())
-            return {machine: typed(Served, values) for machine, values in found.items()}
-        except (OSError, ValueError, AttributeError):
-            return {}
+        return kept(dict[str, Served], self._record) or {}

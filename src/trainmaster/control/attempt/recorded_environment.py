@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.facts import Fact
+from trainmaster.spec.plain_json import kept
 
 if TYPE_CHECKING:
     from trainmaster.control.task.job_context import TaskContext
@@ -69,10 +70,4 @@ def environment_at(venv: Path | None = None) -> dict[str, Any]:
 
 def environment_noted_before(home: Home, run: str, experiment: str) -> dict[str, Any] | None:
     """What an earlier Trainmaster wrote of a run, into a file of whoever drove it; None if it is not here."""
-    try:
-        found: dict[str, Any] = json.loads(
-            (home.run_directory(run) / f"environment-{experiment}.json").read_text()
-        )
-    except (OSError, ValueError):
-        return None
-    return found
+    return kept(dict[str, Any], home.run_directory(run) / f"environment-{experiment}.json")

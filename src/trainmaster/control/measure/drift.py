@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.dataclass import dataclass
 from trainmaster.executors.telemetry.usage import Usage, node_samples, read_usage
-from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.plain_json import kept
 from trainmaster.spec.private_files import write_private
 
 if TYPE_CHECKING:
@@ -322,10 +322,7 @@ class DriftMeter:
 
 def _kept_pace(directory: Path) -> StepProfile | None:
     """How steps of an attempt went first, as an earlier driver has kept it."""
-    try:
-        return typed(StepProfile, parsed_json(AttemptPlace(directory).pace.read_bytes(), finite=True))
-    except (OSError, ValueError):
-        return None
+    return kept(StepProfile, AttemptPlace(directory).pace)
 
 
 def _others(directory: Path, begin: float, end: float, tail_bytes: int | None) -> dict[str, float]:

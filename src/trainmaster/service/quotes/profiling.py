@@ -40,7 +40,7 @@ from trainmaster.service.quotes.phase_records import phase_rows
 from trainmaster.service.service import Service
 from trainmaster.spec import Experiment, Hardware, Recipe
 from trainmaster.spec.errors import InterruptedByUser, UsageError
-from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.plain_json import kept
 from trainmaster.spec.private_files import write_private
 from trainmaster.spec.sections import ProfilePlan
 from trainmaster.sweeps import first_parameters
@@ -366,10 +366,7 @@ class Unmeasured:
             write_private(self._path, json.dumps(dict(list(known.items())[-_MOST_UNMEASURED:])).encode())
 
     def _all(self) -> dict[str, tuple[int, ...] | str]:
-        try:
-            return typed(dict[str, tuple[int, ...] | str], parsed_json(self._path.read_bytes()))
-        except (OSError, ValueError, TypeError):
-            return {}
+        return kept(dict[str, tuple[int, ...] | str], self._path) or {}
 
 
 def stepless_key(fingerprint: str, experiment: Experiment) -> str:

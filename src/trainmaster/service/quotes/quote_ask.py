@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 from trainmaster.dataclass import dataclass
@@ -61,19 +62,6 @@ class QuoteAsk:
                 paths[name] = None if text is None else Path(directory) / f"{name}.csv"
                 if text is not None:
                     (Path(directory) / f"{name}.csv").write_text(text, encoding="utf-8")
-            yield QuoteOptions(
-                self.policy,
-                self.catalogue,
-                paths["bandwidth"],
-                self.parameter_server,
-                self.max_workers,
-                self.fresh,
-                self.allow_stale,
-                measurements=paths["measurements"],
-                worker_types=self.worker_types,
-                usd_per_hour=self.usd_per_hour,
-                p=self.p,
-                latency_ms=self.latency_ms,
-                measures=self.measure,
-                keep_s=self.keep_s,
-            )
+            names = {each.name for each in fields(self)} & {each.name for each in fields(QuoteOptions)}
+            given = {name: getattr(self, name) for name in names}
+            yield QuoteOptions(**given | paths, measures=self.measure)
