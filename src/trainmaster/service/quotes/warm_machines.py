@@ -79,7 +79,14 @@ class WarmMachines:
         if refused is not None and not made:
             raise refused
         best = min(made, key=partial(_to_be_small, recipe.objective))
-        return quoting(recipe, options) if best is cold and asks_later else best
+        if best is cold or cold is None:
+            return quoting(recipe, options) if best is cold and asks_later else best
+        every = {name: one.candidates for name, one in cold.experiments.items()}  # they were compared, too
+        chosen = {
+            name: replace(one, candidates=max(every.get(name, 0), one.candidates))
+            for name, one in best.experiments.items()
+        }
+        return replace(best, experiments=chosen)
 
     def _warmed(self, recipe: Recipe, cold: Quote | None, options: QuoteOptions, quoting: Quoting) -> Quote:
         """The quote of what was chosen, if anything was, with what is there of it."""

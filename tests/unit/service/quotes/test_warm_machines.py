@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
@@ -176,6 +177,7 @@ def test_the_command_line_quotes_as_many_too(world: World, command_line: Any) ->
     said = command_line("quote", "--no-measure")
     assert "main: 4 x small" in said.stdout, said
     assert "main: an earlier run keeps such machines warm" in said.stdout, said
+    assert re.search(r"rests on 5 measurements; [2-9]\d* clusters compared", said.stdout), said
 
 
 def test_a_few_that_are_there_are_not_taken_where_more_are_better_in_spite_of_the_wait(world: World) -> None:
