@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from trainmaster.api import Accepted, ClientProtocol
     from trainmaster.api.results import Watched
 
+#: Another process that drives it says whether its quote was kept when its machines are kept, or given back.
+_JUDGED_S, _LOOK_S = 15.0, 0.5
+
 
 def see_to_end(client: ClientProtocol, accepted: Accepted, left_to: str, *, as_json: bool) -> int:
     """See a run that was just accepted to its end, and show it; or leave it. The exit code.
@@ -134,7 +137,12 @@ def attach(
 
 def finish(client: ClientProtocol, run: str, *, as_json: bool) -> int:
     """Show how a run ended; 0 if it succeeded, else 1."""
-    summary = client.status(run).json
+    summary, until = client.status(run).json, time.monotonic() + _JUDGED_S
+    while (
+        summary["reason"] and summary.get("quote", {}).get("actual", "") is None and time.monotonic() < until
+    ):
+        time.sleep(_LOOK_S)
+        summary = client.status(run).json
     for name, experiment in summary["experiments"].items():
         if experiment.get("best"):
             say(best_text(name, experiment["best"], searched(experiment)))

@@ -61,6 +61,27 @@ def test_the_end_of_a_run_says_how_to_go_on(capsys, reason, message, said):
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_the_end_of_a_run_elsewhere_says_whether_its_quote_was_kept(capsys):
+    """What drives it there judges that some seconds after its end."""
+    span = {"p5": 1.0, "p50": 2.0, "p95": 3.0}
+    quote = {
+        "kind": "binding",
+        "time_s": span,
+        "cost_usd": dict.fromkeys(span, 0.0),
+        "kept": None,
+        "actual": None,
+    }
+    summary = {"experiments": {}, "reason": "SUCCEEDED", "seconds": 2.0, "cost_usd": 0.0, "models": []}
+    judged = {"kept": True, "actual": {"time_s": 2.0, "cost_usd": 0.0}}
+    said = iter([summary | {"quote": quote}, summary | {"quote": quote | judged}])
+    client = SimpleNamespace(
+        status=lambda _: SimpleNamespace(json=next(said)),
+        highlights=lambda _: SimpleNamespace(without_model=()),
+    )
+    assert finish(client, "r", as_json=False) == 0
+    assert capsys.readouterr().err.splitlines()[-1].endswith(": kept")
+
+
 def test_replicas_of_a_service_are_no_tasks_to_be_done():
     counts = {"succeeded": 1, "pruned": 0, "failed": 0, "running": 2}
     service = ExperimentView("api", State.RUNNING, None, 3, counts, None, is_service=True)
