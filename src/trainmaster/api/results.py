@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.advisor.quote.interval import Interval
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.plain_json import typed
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.quote.interval import Interval
     from trainmaster.advisor.quote.quote import Quote
 
 
@@ -35,17 +36,6 @@ class ExperimentStatus:
     tasks: Mapping[str, int]
     best: Mapping[str, Any] | None = None
 
-    @classmethod
-    def of(cls, found: Mapping[str, Any]) -> ExperimentStatus:
-        """From the JSON object of ``status``."""
-        return cls(
-            State(found["state"]),
-            _reason(found),
-            found.get("message", ""),
-            found["tasks"],
-            found.get("best"),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class RunQuote:
@@ -64,14 +54,6 @@ class RunQuote:
     cost_usd: Interval
     measurements: int
     kept: bool | None
-
-    @classmethod
-    def of(cls, found: Mapping[str, Any]) -> RunQuote:
-        """From the JSON object of ``status``."""
-        from trainmaster.advisor.quote.interval import Interval
-
-        time_s, cost_usd = Interval(**found["time_s"]), Interval(**found["cost_usd"])
-        return cls(found["kind"], time_s, cost_usd, found["measurements"], found["kept"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +85,9 @@ class RunStatus:
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> RunStatus:
         """From the JSON object of ``status``."""
-        return cls(
-            found["run"],
-            State(found["state"]),
-            _reason(found),
-            found.get("message", ""),
-            found["seconds"],
-            found["cost_usd"],
-            {name: ExperimentStatus.of(each) for name, each in found["experiments"].items()},
-            RunQuote.of(found["quote"]) if "quote" in found else None,
-            found,
-        )
+        experiments = {name: {"message": "", **each} for name, each in found["experiments"].items()}
+        said = {"message": "", "quote": None, **found, "experiments": experiments}
+        return typed(cls, {**said, "json": found}, strict=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,21 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from trainmaster.cluster.bootstrap.facts import HostFacts
+from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.base import Node
-from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.plain_json import kept, typed
 from trainmaster.spec.private_files import write_private
 
 _FILE: Final = "nodes.json"
 _Type = TypeVar("_Type")
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is written. nodes: by machine. logins: machines that let each other in."""
+
+    nodes: dict[str, Any] = field(default_factory=dict)
+    logins: list[str] = field(default_factory=list)
 
 
 class NodeLedger:
@@ -33,14 +42,14 @@ class NodeLedger:
     def __init__(self, directory: Path) -> None:
         self._path = directory / _FILE
         self._lock = threading.Lock()
-        self._data: dict[str, Any] | None = None
+        self._data: _Known | None = None
 
     def nodes(self, machines: Iterable[str]) -> dict[str, Node]:
         """What the provider had said of machines when they became nodes, by id; of those that are known."""
         found = {}
         for machine in machines:
             row = self._row(machine)
-            node = _known(Node, row.get("node")) if row else None
+            node = _read_as(Node, row.get("node")) if row else None
             if node is not None:
                 found[machine] = node
         return found
@@ -48,57 +57,50 @@ class NodeLedger:
     def facts(self, machine: str) -> HostFacts | None:
         """What a machine was when it became a node."""
         row = self._row(machine)
-        return _known(HostFacts, row.get("facts")) if row else None
+        return _read_as(HostFacts, row.get("facts")) if row else None
 
     def learn(self, node: Node, facts: HostFacts, *, is_new: bool = True) -> None:
         """A machine has become a node; one that is new has no keys of the others."""
         row = {"node": _plain(node), "facts": {**asdict(facts), "have": sorted(facts.have)}}
         with self._lock:
             data = self._read()
-            data["nodes"][node.id] = row
+            data.nodes[node.id] = row
             if is_new:
-                data["logins"] = []
+                data.logins = []
             self._write(data)
 
     def have_keys(self, machines: Iterable[str]) -> bool:
         """Whether these let each other in."""
         with self._lock:
-            return set(machines) <= set(self._read()["logins"])
+            return set(machines) <= set(self._read().logins)
 
     def gave_keys(self, machines: Iterable[str]) -> None:
         """These let each other in now."""
         with self._lock:
             data = self._read()
-            data["logins"] = sorted(machines)
+            data.logins = sorted(machines)
             self._write(data)
 
     def clear(self) -> None:
         """Something is not as it was: find all out again."""
         with self._lock:
-            self._data = {"nodes": {}, "logins": []}
+            self._data = _Known()
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
     def _row(self, machine: str) -> Mapping[str, Any] | None:
         with self._lock:
-            found = self._read()["nodes"].get(machine)
+            found = self._read().nodes.get(machine)
         return found if isinstance(found, dict) else None
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> _Known:
         if self._data is None:
-            self._data = {"nodes": {}, "logins": []}
-            with contextlib.suppress(OSError, ValueError):
-                found = parsed_json(self._path.read_bytes(), finite=True)
-                if isinstance(found, dict) and found.keys() == self._data.keys():
-                    self._data = {
-                        "nodes": typed(dict[str, Any], found["nodes"]),
-                        "logins": typed(list[str], found["logins"]),
-                    }
+            self._data = kept(_Known, self._path) or _Known()
         return self._data
 
-    def _write(self, data: Mapping[str, Any]) -> None:
+    def _write(self, data: _Known) -> None:
         with contextlib.suppress(OSError):  # a full disk
-            write_private(self._path, json.dumps(data).encode())
+            write_private(self._path, json.dumps(asdict(data)).encode())
 
 
 def _plain(node: Node) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def _plain(node: Node) -> dict[str, Any]:
     return {**row, "key": str(node.key) if node.key else None, "labels": dict(node.labels)}
 
 
-def _known(kind: type[_Type], row: object) -> _Type | None:
+def _read_as(kind: type[_Type], row: object) -> _Type | None:
     try:
         return typed(kind, row)
     except ValueError:  # another version has written it, or the disk is damaged

@@ -30,8 +30,9 @@ from trainmaster.api.remote.protocol_parts import (
 from trainmaster.api.remote.streaming import Listening, messages
 from trainmaster.api.remote.tunnels import WebsocketStream, execute
 from trainmaster.api.results import Accepted, Downloaded, Event, LogQuery, Model, RunPlan, RunStatus, Watched
-from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
+from trainmaster.service.runs.highlights import Highlights
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
+from trainmaster.spec.plain_json import typed
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
@@ -283,13 +284,7 @@ class RemoteClient:
         return self._to.get(f"/runs/{quoted(run)}")
 
     def highlights(self, run: str) -> Highlights:
-        found = self._to.get(f"/runs/{quoted(run)}/highlights")
-
-        def tasks(key: str) -> tuple[TaskLine, ...]:
-            return tuple(TaskLine(*(row.get(name, "") for name in TaskLine.__slots__)) for row in found[key])
-
-        notes = tuple(NoteLine(*(row[name] for name in NoteLine.__slots__)) for row in found["notes"])
-        return Highlights(tasks("running"), tasks("bad"), notes, tuple(found["without_model"]))
+        return typed(Highlights, self._to.get(f"/runs/{quoted(run)}/highlights"), strict=False)
 
     def models(self, run: str | None = None) -> list[Model]:
         found: list[Model] = []
