@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from typing import Final
@@ -10,7 +11,6 @@ from trainmaster.service.conversion.draft import Draft, ExperimentDraft
 from trainmaster.service.conversion.job import Beside, ForeignJob
 from trainmaster.service.conversion.yaml_values import (
     Section,
-    bounds,
     memory,
     put_data,
     put_port,
@@ -179,21 +179,31 @@ def _mount(draft: Draft, experiment: ExperimentDraft, job: ForeignJob, text: str
         put_data(draft, experiment.keys, job, source, place, line)
 
 
+def _size(text: str) -> str:
+    """A size as compose has it, in bytes if it has no unit; empty if it is none.
+
+    >>> _size("2gb"), _size("${SHM:-1G}"), _size("1073741824"), _size("1.5.2g")
+    ('2GB', '1GB', '1024MiB', '')
+    """
+    size = _filled(text).strip().upper().removesuffix("B")
+    return memory(f"{math.ceil(int(size) / 2**20)}MiB" if size.isdecimal() else size)
+
+
 def _hardware(experiment: ExperimentDraft, section: Section, deploy: Section) -> int:
     hardware: dict[str, object] = {}
     gpus = 0
     resources = deploy.section("resources")
     for each in (resources.section("limits"), resources.section("reservations")):
-        if cpus := each.text("cpus"):
-            hardware["cpus"] = max(1, int(float(cpus)))
-        if asked := memory(each.text("memory").upper().removesuffix("B")):
+        if found := re.match(r"\d+(?:\.\d+)?", _filled(each.text("cpus"))):
+            hardware["cpus"] = max(1, int(float(found[0])))
+        if asked := _size(each.text("memory")):
             hardware["memory"] = asked
         devices = each.node("devices")
         for device in devices.items if devices is not None else ():
             where = Section(device, section.lines)
             if "gpu" in where.texts("capabilities"):
                 gpus = where.number("count") or len(where.texts("device_ids")) or 1
-    if shared := bounds(section.text("shm_size"), size=True):
+    if shared := _size(section.text("shm_size")):
         hardware["shm_size"] = shared
     if gpus := gpus or int(section.text("gpus") == "all") or section.number("gpus"):
         hardware["gpus"] = gpus

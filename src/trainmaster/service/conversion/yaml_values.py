@@ -125,13 +125,13 @@ def least(text: str) -> int:
 def memory(text: str) -> str:
     """The least of a size, in GB if it has no unit; empty if it is none.
 
-    >>> memory("16+"), memory("64GB..128GB"), memory("2x")
-    ('16GB', '64GB', '')
+    >>> memory("16+"), memory("64GB..128GB"), memory("2x"), memory("1.5.2GB")
+    ('16GB', '64GB', '', '')
     """
     found = re.fullmatch(
-        r"([\d.]+)\s*([KMGT]i?B?)?", text.strip().rstrip("+").partition("..")[0].strip(), re.I
+        r"(\d+(?:\.\d*)?|\.\d+)\s*([KMGT]i?B?)?", text.strip().rstrip("+").partition("..")[0].strip(), re.I
     )
-    if found is None or found[1] == "." or not float(found[1]):
+    if found is None or not float(found[1]):
         return ""
     unit = (found[2] or "GB").upper().replace("I", "i")
     number = found[1].removesuffix(".0")

@@ -558,3 +558,19 @@ def test_choices_of_skypilot_are_told_with_their_line() -> None:
     text = "name: a\nresources:\n  ordered: [{infra: aws, use_spot: true}, {infra: aws, use_spot: false}]\n"
     made = conversion_of(f"{text}run: python a.py\n", "a.yaml")
     assert (3, "use_spot: true, false") in [found[:2] for found in made.decisions]
+
+
+def test_sizes_of_compose_are_in_bytes_and_its_variables_are_filled_in() -> None:
+    found = conversion_of(
+        """\
+services:
+  train:
+    image: pytorch/pytorch
+    command: python train.py
+    deploy: {resources: {limits: {cpus: "${CPUS:-2}", memory: 1073741824}}}
+    shm_size: 2147483648b
+""",
+        "docker-compose.yml",
+    )
+    hardware = Recipe.from_text(found.recipe).experiments["train"].hardware
+    assert (hardware.cpus, hardware.memory_bytes, hardware.shm_bytes) == (2, 1 << 30, 2 << 30)
