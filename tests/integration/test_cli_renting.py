@@ -69,7 +69,8 @@ def test_without_a_terminal_and_without_yes_nothing_is_rented(tm, lab):
 def test_an_open_number_of_workers_is_not_measured_in_vain(tm, lab):
     keys = {"distributed": {"workers": "1..2"}, "batch": {"global": 8}, "steps": 5}
     said = refused(tm, gang(tm, command="touch $NOTES/ran", **keys))
-    assert "1 x small" in said
+    assert "main: how many workers it takes, and so its price, is measured first" in said
+    assert "$" not in said
     assert not (tm.notes / "ran").exists()
 
 
