@@ -190,16 +190,14 @@ class _Scan:
 
     def _enter(self, folder: str, rules: _Rules, is_ignored: bool, pending: list[_Pending]) -> None:
         place = f"{self._root}/{folder}" if folder else self._root
-        try:
-            with os.scandir(place) as found:
-                entries = list(found)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise UsageError(
-                f"code: {place} cannot be read: {error.strerror}.",
-                "Change its permissions, or leave it out in .gitignore.",
-            ) from error
+        with fails_as(
+            f"code: {place} cannot be read", "Change its permissions, or leave it out in .gitignore."
+        ):
+            try:
+                with os.scandir(place) as found:
+                    entries = list(found)
+            except FileNotFoundError:
+                return
         names = {entry.name for entry in entries}
         if self._is_filtered and folder and names & _ENVIRONMENT_MARKS:
             return

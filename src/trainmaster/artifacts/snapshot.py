@@ -17,7 +17,7 @@ from pathlib import Path
 from trainmaster.artifacts.code_tree import CodeFile, CodeTree, NotSent, scan_code
 from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
 from trainmaster.dataclass import dataclass
-from trainmaster.objects.errors import explained
+from trainmaster.objects.errors import explaining
 from trainmaster.spec.errors import UsageError
 
 # A directory that is edited while it is read settles in a moment; one that never does is no code.
@@ -66,7 +66,7 @@ def take_snapshot(
 
     git = as_git(source)
     if git is not None or source.endswith(".whl"):
-        with _writing(root), scratch_directory(root / "source") as scratch:
+        with explaining("write", str(root)), scratch_directory(root / "source") as scratch:
             if git is not None:
                 cloned(git, scratch)
             else:
@@ -138,7 +138,7 @@ def materialise(snapshot_path: Path, directory: Path) -> None:
         raise UsageError(
             f"The code's snapshot {snapshot_path} is gone.", "Start a new run: this one cannot be resumed."
         )
-    with _writing(directory), scratch_directory(directory) as scratch:
+    with explaining("write", str(directory)), scratch_directory(directory) as scratch:
         shutil.copytree(snapshot_path, scratch, symlinks=True, copy_function=_copy_file, dirs_exist_ok=True)
         move_into_place(scratch, directory)
 
@@ -177,7 +177,7 @@ def _frozen(source: str, root: Path, scan: Callable[[], CodeTree]) -> Snapshot:
             digest = _digest(tree, hashes)
             path = root / digest
             if not _taken(path):
-                with _writing(root), scratch_directory(root / "snapshot") as scratch:
+                with explaining("write", str(root)), scratch_directory(root / "snapshot") as scratch:
                     _store(tree, hashes, os.fspath(scratch))
                     move_into_place(scratch, path)
             return Snapshot(digest, path, tree.total_bytes, tuple(tree.notes), tree.not_sent())
@@ -201,20 +201,6 @@ def _taken(path: Path) -> bool:
 
 class _ChangedError(Exception):
     """A file is no longer what it was a moment ago."""
-
-
-class _writing:  # noqa: N801 - reads as a statement; a generator would cost more than the copy
-    """Says what to do when a copy cannot be written."""
-
-    def __init__(self, where: Path) -> None:
-        self._where = where
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OSError):
-            raise explained(error, "write", str(self._where)) from error
 
 
 def _hash(file: CodeFile) -> str:

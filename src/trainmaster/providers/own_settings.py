@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from trainmaster.dataclass import dataclass
-from trainmaster.spec.errors import RecipeError, UsageError
+from trainmaster.spec.errors import RecipeError, UsageError, fails_as
 from trainmaster.spec.node import Wording, YamlNode, compose, read_text
 from trainmaster.spec.reading import Noun, Problems, ReportedMistake, read_noun
 from trainmaster.spec.reading import Path as KeyPath
@@ -68,16 +68,14 @@ class SettingsKind(Generic[N]):
         return found.model_copy(update={"file": Path(shown).absolute()})
 
     def _text(self, file: Path, shown: str) -> str:
-        try:
-            return read_text(file, shown, "settings", "write them without what they do not need")
-        except FileNotFoundError:
-            raise UsageError(
-                f"provider {self.provider}: there are no settings {shown}",
-                f"Write them, for instance:\n{self.example}",
-            ) from None
-        except OSError as error:
-            why = error.strerror or type(error).__name__
-            raise UsageError(f"{shown} cannot be read: {why}", f"Such as:\n{self.example}") from None
+        with fails_as(f"{shown} cannot be read", f"Such as:\n{self.example}"):
+            try:
+                return read_text(file, shown, "settings", "write them without what they do not need")
+            except FileNotFoundError:
+                raise UsageError(
+                    f"provider {self.provider}: there are no settings {shown}",
+                    f"Write them, for instance:\n{self.example}",
+                ) from None
 
 
 def shown_variable(provider: str) -> str:

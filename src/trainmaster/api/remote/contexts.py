@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from trainmaster.dataclass import dataclass
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.errors import NotFoundError, UsageError, fails_as
 
 #: The home of who names none; its servers are kept with the user's configuration.
 _DEFAULT_HOME: Final = "~/.trainmaster"
@@ -203,15 +203,13 @@ def certificate(url: str) -> Certificate | None:
     if parts.scheme != "https" or not parts.hostname:
         return None
     where = (parts.hostname, parts.port or 443)
-    try:
+    with fails_as(f"{url} does not answer", "Is the server up?", ServerUnreachableError):
         try:
             return Certificate(_seen(where, ssl.create_default_context()), is_trusted=True)
         except ssl.SSLCertVerificationError:
             context = ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             return Certificate(_seen(where, context), is_trusted=False)
-    except OSError as error:
-        raise ServerUnreachableError(f"{url} does not answer: {error}", "Is the server up?") from error
 
 
 def _seen(where: tuple[str, int], context: ssl.SSLContext) -> str:

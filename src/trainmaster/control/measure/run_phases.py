@@ -6,10 +6,11 @@ Pure: it is told what is seen, and when. Waiting for others is no phase, and nev
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from trainmaster.dataclass import dataclass, field
+from trainmaster.spec.plain_json import typed
 
 #: Seconds: p5, p50, p95.
 Span = tuple[float, float, float]
@@ -200,13 +201,9 @@ class PhaseProgress:
 
     def as_dict(self) -> dict[str, Any]:
         """For the database."""
-        told = {"now": self.now, "since": self.since, "took": dict(self.took)}
-        return {**told, "expected": dict(self.expected), "left_s": self.left_s, "left_at": self.left_at}
+        return asdict(self)
 
     @classmethod
     def of_dict(cls, data: Mapping[str, Any]) -> PhaseProgress:
         """What `as_dict` has made."""
-        expected = {name: (float(a), float(b), float(c)) for name, (a, b, c) in data["expected"].items()}
-        return cls(
-            data["now"], data["since"], data["took"], expected, data.get("left_s"), data.get("left_at", 0.0)
-        )
+        return typed(cls, data, strict=False)

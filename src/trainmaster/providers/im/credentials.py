@@ -84,17 +84,15 @@ def read_credentials(file: Path) -> ImCredentials:
     Raises:
         UsageError: it is not there, others may read it, or it is no such file; no value is ever told.
     """
-    try:
-        require_private(file)
-        text = file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise UsageError(
-            f"there are no credentials for Infrastructure Manager in {file}",
-            f"Write the file as IM has it, and `chmod 600` it:\n{_EXAMPLE}",
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise UsageError(f"{file} cannot be read: {why}", "Give the path of IM's credentials.") from None
+    with fails_as(f"{file} cannot be read", "Give the path of IM's credentials."):
+        try:
+            require_private(file)
+            text = file.read_text(encoding="utf-8-sig")
+        except FileNotFoundError:
+            raise UsageError(
+                f"there are no credentials for Infrastructure Manager in {file}",
+                f"Write the file as IM has it, and `chmod 600` it:\n{_EXAMPLE}",
+            ) from None
     return parse_credentials(text, file)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from trainmaster.providers.openstack.login import OpenstackLogin
-from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.errors import ProviderError, UsageError, fails_as
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.transport.http_calls import (
     BusyPlace,
@@ -21,7 +21,6 @@ from trainmaster.transport.http_calls import (
     Send,
     said_of,
     sender,
-    why_unanswered,
 )
 
 _TIMEOUT_S: Final = 60.0
@@ -63,13 +62,8 @@ class OpenstackClient:
         self, login: OpenstackLogin, send: Send | None = None, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self.login, self._sleep, self.clock = login, sleep, ProviderClock(time.time)
-        try:
+        with fails_as(f"OpenStack: {login.authorities} cannot be read", "Correct `cacert` of the cloud."):
             self._send = send or sender(login.authorities)
-        except OSError as error:
-            raise UsageError(
-                f"OpenStack: {login.authorities} cannot be read: {why_unanswered(error)}",
-                "Correct `cacert` of the cloud.",
-            ) from None
         self._lock = threading.Lock()
         self._token = ""
         self._said: dict[str, Any] = {}

@@ -282,21 +282,14 @@ class KubeCredentials:
         environ.setdefault("PATH", os.environ.get("PATH", os.defpath))
         if "/" in words[0]:
             words[0] = str(self._path(words[0], self._login.user))
+        hint = str(plug_in.get("installHint") or "Is it installed, and on PATH?")
+        told = f"{words[0]}, which tells the token of context {self._login.name!r}, cannot be started"
         try:
-            done = subprocess.run(
-                words,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_PLUG_IN_S,
-                env=environ,
-                check=False,
-            )
-        except OSError as error:
-            raise UsageError(
-                f"{words[0]}, which tells the token of context {self._login.name!r}, cannot be started: "
-                f"{error.strerror}",
-                str(plug_in.get("installHint") or "Is it installed, and on PATH?"),
-            ) from None
+            with fails_as(told, hint):
+                done = subprocess.run(
+                    words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PLUG_IN_S, env=environ,
+                    check=False,
+                )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise ProviderError(
                 f"{words[0]} has told no token in {_PLUG_IN_S:g} s", "Try it by hand."
