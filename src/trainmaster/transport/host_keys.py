@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
-import fcntl
 import hashlib
-import os
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import fails_as
+from trainmaster.spec.locking import locked
 from trainmaster.spec.private_files import write_private
 from trainmaster.transport.base import HostKeyError, Target
 
@@ -105,8 +105,8 @@ class HostKeys:
                 if not pins:
                     file.write(f"{target.pin} {shown}\n")
 
-    def _locked(self) -> _FileLock:
-        return _FileLock(self.file.with_name(f".{self.file.name}.lock"))
+    def _locked(self) -> AbstractContextManager[None]:
+        return locked(self.file.with_name(f".{self.file.name}"))
 
     def _read(self) -> list[tuple[str, Pin]]:
         try:
@@ -135,21 +135,6 @@ class HostKeys:
             f"it shows {fingerprint(shown)} ({shown.split()[0]})",
             hint,
         )
-
-
-class _FileLock:
-    """Held inside ``with``; other processes wait."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._descriptor = -1
-
-    def __enter__(self) -> None:
-        self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
 
 
 def fingerprint(key: str) -> str:

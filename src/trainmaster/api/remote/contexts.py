@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import NotFoundError, UsageError, fails_as
+from trainmaster.spec.locking import locked
 
 #: The home of who names none; its servers are kept with the user's configuration.
 _DEFAULT_HOME: Final = "~/.trainmaster"
@@ -170,8 +170,7 @@ class Contexts:
         from trainmaster.spec.private_files import make_private
 
         make_private(self.file.parent)
-        with self.file.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(self.file.with_suffix("")):
             yield
 
 

@@ -26,7 +26,7 @@ from trainmaster.artifacts.scratch import move_into_place, scratch_directory
 from trainmaster.cluster.node_files.order_output import NoWayError, Order, OrderOutput
 from trainmaster.control.attempt.data_sources import fetch_models
 from trainmaster.control.attempt.data_urls import fetch_url, open_web
-from trainmaster.control.task.locking import locked
+from trainmaster.spec.locking import locked
 from trainmaster.spec.redaction import redacted
 from trainmaster.volumes.errors import DamagedVolumeError
 from trainmaster.volumes.mounting.delegated_credentials import renew

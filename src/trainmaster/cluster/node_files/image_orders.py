@@ -18,10 +18,10 @@ from typing import Any, BinaryIO, Final, NoReturn
 from trainmaster.cluster.node_files.order_output import Order, OrderOutput
 from trainmaster.control.attempt.local_images import LocalImages, end_all, own_user
 from trainmaster.control.attempt.setup import Setup, end_setups
-from trainmaster.control.task.locking import locked
 from trainmaster.executors.containers.engines import ContainerEngine, Image, find_engine
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.locking import locked
 from trainmaster.spec.private_files import write_private
 
 _LOG_BYTES: Final = 1 << 19

@@ -49,11 +49,11 @@ from trainmaster.control.task.gangs import (
 )
 from trainmaster.control.task.job_context import NodeGoneError, RelayError, TaskContext
 from trainmaster.control.task.layout import Home, has_entries
-from trainmaster.control.task.locking import locked
 from trainmaster.executors.base import Container, GangRequest
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.spec import Experiment
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
+from trainmaster.spec.locking import locked
 from trainmaster.transport.base import CommandError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.control.checks.role_files import require_role, required_names
-from trainmaster.control.task.locking import locked
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.locking import locked
 from trainmaster.spec.plain_json import parsed_yaml
 from trainmaster.spec.roles import Roles, is_requirements
 

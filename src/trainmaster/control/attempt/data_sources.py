@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from trainmaster.artifacts import fetch
 from trainmaster.control.attempt.data_urls import fetch_url, url_directory
 from trainmaster.control.decide.store_verdicts import NoticedAt, StoreVerdict, verdict
-from trainmaster.control.task.locking import locked
 from trainmaster.dataclass import dataclass
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import (
@@ -31,6 +30,7 @@ from trainmaster.spec.errors import (
     UsageError,
 )
 from trainmaster.spec.facts import Fact, RunFacts
+from trainmaster.spec.locking import locked
 
 if TYPE_CHECKING:
     from trainmaster.spec import DataSource

@@ -17,7 +17,6 @@ from typing import BinaryIO, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES, UnpackLimits, unpack
-from trainmaster.control.task.locking import locked
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import (
     ObjectChangedError,
@@ -29,6 +28,7 @@ from trainmaster.objects.errors import (
 from trainmaster.spec.errors import (
     UsageError,
 )
+from trainmaster.spec.locking import locked
 
 _WEB: Final = ("http", "https")
 # Real data are seldom packed a hundredfold; what is smaller than this in the end does no harm.

@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from trainmaster.control.task.locking import locked
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.locking import locked
 from trainmaster.spec.processes import end_marked
 
 #: Marks all processes of a setup; its value is the place of the environment.

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.attempt.data_sources import HDFS
-from trainmaster.control.task.locking import locked
 from trainmaster.hdfs.configuration import data_directory
 from trainmaster.hdfs.serving import Served, serve, served_as_json
 from trainmaster.hdfs.staging import data_path, fetch_output, stage
 from trainmaster.hdfs.watchdog import write
 from trainmaster.spec.errors import fails_as
+from trainmaster.spec.locking import locked
 from trainmaster.spec.plain_json import typed
 
 if TYPE_CHECKING:

@@ -196,7 +196,7 @@ def link_at(context: TaskContext, name: str) -> None:
     link = Path(os.path.normpath(code / at))
     if not link.is_relative_to(code.parent) or link in (code, code.parent):
         raise UsageError(f"data.{name}.at: {at} lies outside the working directory", "Give a relative path.")
-    from trainmaster.control.task.locking import locked
+    from trainmaster.spec.locking import locked
 
     target = context.data_path(name)
     with locked(context.home.data_directory(context.run) / f"at-{name}"):

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.task.locking import locked
 from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, sealed
 from trainmaster.service.driving.encryption import (
@@ -30,6 +29,7 @@ from trainmaster.service.driving.encryption import (
     new_key,
 )
 from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.locking import locked
 
 if TYPE_CHECKING:
     from pathlib import Path

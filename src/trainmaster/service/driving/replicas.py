@@ -107,7 +107,7 @@ class RunReplicas:
 
     def files(self, row: Mapping[Any, Any]) -> RunFiles:
         """A replica of the files of a run that is elsewhere, as the database has them now."""
-        from trainmaster.control.task.locking import locked
+        from trainmaster.spec.locking import locked
 
         root = self._home.cache / REPLICAS / row["id"]
         make_private(root)
@@ -129,8 +129,8 @@ class RunReplicas:
             NotFoundError: none are kept.
             SealedError: they were sealed with another server's key.
         """
-        from trainmaster.control.task.locking import locked
         from trainmaster.providers.base import ProviderPlace
+        from trainmaster.spec.locking import locked
 
         root = self._home.root / ACCESS / row["id"]
         make_private(root)

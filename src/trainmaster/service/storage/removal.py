@@ -341,7 +341,7 @@ def _remove_aside(place: Path, unused_s: float) -> None:
 
 def remove_environment(place: Path) -> None:
     """Remove the environment of a `setup`: it is not ready before the first file goes."""
-    from trainmaster.control.task.locking import locked
+    from trainmaster.spec.locking import locked
 
     with locked(place):
         (place / "ready").unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 """A volume at a path, by whatever means this machine has."""
 
 import contextlib
-import fcntl
 import os
 import shutil
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Literal
 
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.spec.errors import MissingPartError, fails_as
+from trainmaster.spec.locking import locked
 from trainmaster.volumes.errors import MountError
 from trainmaster.volumes.mounting.lifecycle import clear_stale, mount, mount_log, unmount
 from trainmaster.volumes.mounting.mounts import QUESTION, is_dead, means_of, mounted_at
@@ -135,9 +135,7 @@ def fetched(volume: OpenVolume, cache: Path | None = None, progress: GetProgress
     if target.is_dir():
         os.utime(target)  # what removes those that nothing needs goes by their last use
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with (target.parent / f".{target.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of several, one fetches and the others wait
+    with locked(target.with_name(f".{target.name}")):  # of several, one fetches and the others wait
         if not target.is_dir():
             _require_room(volume, target)
             get(volume, target, progress=progress)
