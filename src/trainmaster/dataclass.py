@@ -1,15 +1,16 @@
 """The standard library's `dataclass`, whose functions are made when they are needed.
 
 The standard library compiles up to six functions for each class while its module is imported: a fifth of all
-that ``trainmaster run`` computed. Here `__init__` is compiled with the first object, and the others are made
-without a compiler. To everything else it is a dataclass: `dataclasses.fields`, `replace` and `asdict` take
-it, and type checkers see the standard library's. ``order``, ``unsafe_hash`` and ``InitVar`` are not known.
+that ``trainmaster run`` computed. Here `__init__` is compiled when there are some objects, and the others are
+made without a compiler. To everything else it is a dataclass: `dataclasses.fields`, `replace` and `asdict`
+take it, and type checkers see the standard library's. ``order``, ``unsafe_hash`` and ``InitVar`` are unknown.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import reprlib
 from dataclasses import MISSING, FrozenInstanceError, field
 from operator import attrgetter
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 __all__ = ["dataclass", "field"]
+
+#: So many objects of a class take less than to compile its `__init__`; of most there are fewer.
+_FIRST = 8
 
 if not TYPE_CHECKING:
 
@@ -62,17 +66,47 @@ if not TYPE_CHECKING:
 
 
 def _first_init(cls: type[Any], frozen: bool) -> Callable[..., None]:
-    """An `__init__` that compiles the one that takes its place."""
+    """An `__init__` for the first objects; then it compiles the one that takes its place."""
+    objects = itertools.count()
 
     def compiled() -> Callable[..., None]:
         cls.__init__ = _compiled_init(cls, frozen)
         return cls.__init__  # type: ignore[no-any-return]
 
     def __init__(self: object, /, *args: object, **kwargs: object) -> None:  # noqa: N807
-        compiled()(self, *args, **kwargs)
+        if next(objects) >= _FIRST or not _is_filled(self, cls, frozen, args, kwargs):
+            compiled()(self, *args, **kwargs)
 
     __init__.compiled = compiled  # type: ignore[attr-defined]
     return __init__
+
+
+def _is_filled(
+    self: object, cls: type[Any], frozen: bool, args: tuple[object, ...], kwargs: dict[str, object]
+) -> bool:
+    """Do what the compiled one would; False, and nothing is done, if it would refuse the arguments."""
+    fields = dataclasses.fields(cls)
+    names = [one.name for one in fields if one.init and not one.kw_only]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    left, values = len(given), dict[str, object]()
+    for one in fields:
+        if one.init and one.name in given:
+            values[one.name] = given[one.name]
+            left -= 1
+        elif one.default_factory is not MISSING:
+            values[one.name] = one.default_factory()
+        elif one.default is not MISSING:
+            values[one.name] = one.default
+        elif one.init:
+            return False
+    if left or len(given) < len(args) + len(kwargs):
+        return False
+    put = object.__setattr__ if frozen else setattr
+    for name, value in values.items():
+        put(self, name, value)
+    if hasattr(cls, "__post_init__"):
+        self.__post_init__()  # type: ignore[attr-defined]
+    return True
 
 
 class _Signature:

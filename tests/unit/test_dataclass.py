@@ -14,9 +14,11 @@ import pytest
 from trainmaster import dataclass as ours
 
 
-@pytest.fixture(params=[dataclasses.dataclass, ours.dataclass], ids=["standard", "ours"])
-def dataclass(request: pytest.FixtureRequest) -> Any:
-    return request.param
+@pytest.fixture(params=["standard", "ours", "compiled"])
+def dataclass(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if request.param == "compiled":
+        monkeypatch.setattr(ours, "_FIRST", 0)
+    return dataclasses.dataclass if request.param == "standard" else ours.dataclass
 
 
 @ours.dataclass(frozen=True, slots=True)
@@ -200,7 +202,7 @@ def test_pickled() -> None:
     assert pickle.loads(pickle.dumps(Kept("a", (1, 2)))) == Kept("a", (1, 2))
 
 
-def test_nothing_is_compiled_before_an_object_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_compiled_before_several_objects_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataclasses, "_create_fn", lambda *_, **__: pytest.fail("compiled"))
 
     @ours.dataclass(frozen=True, slots=True)
@@ -209,6 +211,8 @@ def test_nothing_is_compiled_before_an_object_is_made(monkeypatch: pytest.Monkey
         b: str = ""
 
     first_init = Value.__init__
+    assert [Value(number).a for number in range(8)] == [*range(8)]
+    assert Value.__init__ is first_init
     assert Value(1).a == 1
     assert Value.__init__ is not first_init
     assert Value(2, "b") == Value(b="b", a=2)
