@@ -97,7 +97,12 @@ class PrivateRay(PrivateServer):
                 (folder := self._place / f"tls.{name}").mkdir()
                 for file, text in authority.files(self._network.address(name)).items():
                     (folder / file).write_text(text)
-        has = [f"{name}={value}" for name, value in self._guarded(self.names[0]).items()]
+        # Without an address, Ray takes that of any head whose process it sees: here also those of other Rays.
+        known = {
+            "RAY_ADDRESS": f"{self._network.address(self.names[0])}:6379",
+            **self._guarded(self.names[0]),
+        }
+        has = [f"{name}={value}" for name, value in known.items()]
         words = shlex.join([*self._entering(self.names[0]), "env", *has])  # as in a container of its head
         self.enter.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         self.enter.chmod(0o755)
