@@ -154,17 +154,19 @@ class NodeProvisioner:
 
         target, memory = target_of(node), self.memory(node.cluster)
         known = memory.facts(node.id)
-        with self._login(target, is_new=node.is_rented) as connection:
+        logging_in = self._login(target, is_new=node.is_rented)
+        with logging_in as connection, ThreadPoolExecutor(1, "grant") as pool:
             if known is None:  # nothing is done to what might not end
                 self._grant(node, connection)
-        with ThreadPoolExecutor(1, "grant") as pool:  # each question to a node takes a while to get there
-            granted = pool.submit(self.connections.use, target, partial(self._grant, node)) if known else None
+                granted = None
+            else:  # questions take a while to get there, and so does the second login, which is needed later
+                granted = pool.submit(self.connections.use, target, partial(self._grant, node))
             packages, layer = self._packed()
             with self._kept_alive(target, node):
                 bootstrap = Bootstrap(
                     self.transport, packages, self.home.cache / "runtimes", listener=self._tell
                 )
-                result = bootstrap.one(target, layer, known)
+                result = bootstrap.one(target, layer, known, connection)
             if granted:
                 granted.result()
         if not result.ok:

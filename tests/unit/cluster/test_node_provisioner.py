@@ -134,21 +134,27 @@ def test_the_key_of_a_cluster_is_for_its_user_only(provisioner: NodeProvisioner)
 def test_a_machine_that_is_known_is_granted_its_lease_while_it_is_asked_what_it_has(
     provisioner: NodeProvisioner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run on warm machines waits for each question; to one that is not known nothing is done before."""
+    """A run on warm machines waits for each question; to one that is not known nothing is done before.
+
+    Neither waits for the other's login.
+    """
     granted, asked = threading.Event(), list[bool]()
 
-    def grant(*_: object) -> None:
+    def grant(_: object, over: object) -> None:
+        assert over == ("another" if known else login)
         assert not known or asking.wait(30)
         granted.set()
 
-    def one(*_: object) -> Any:
+    def one(*given: object) -> Any:
+        assert given[-1] is login
         asking.set()
         asked.append(granted.is_set())
         return SimpleNamespace(ok=False, failed="PROBE", reason="it is broken", hint="")
 
-    login = contextlib.nullcontext()
-    monkeypatch.setattr(provisioner, "transport", SimpleNamespace(connection=lambda _: login))
-    monkeypatch.setattr(provisioner.connections, "use", lambda _, work: work(None))
+    login = object()
+    logins = SimpleNamespace(connection=lambda _: contextlib.nullcontext(login))
+    monkeypatch.setattr(provisioner, "transport", logins)
+    monkeypatch.setattr(provisioner.connections, "use", lambda _, work: work("another"))
     monkeypatch.setattr(provisioner, "_packed", lambda: ((), None))
     monkeypatch.setattr(provisioner, "_grant", grant)
     monkeypatch.setattr(Bootstrap, "one", one)

@@ -99,6 +99,27 @@ def test_a_node_is_asked_by_its_python_and_one_that_cannot_tell_stops_nothing(co
     assert noted(context) == environment_at()
 
 
+def test_a_node_has_its_members_begin_before_it_is_asked_for_its_python(context, monkeypatch, tmp_path):
+    asked, timers = [], []
+
+    class Timer:
+        def __init__(self, seconds, work):
+            timers.append((seconds, work))
+
+        def start(self):
+            assert self.daemon
+
+    monkeypatch.setattr("trainmaster.cluster.node_files.staging.threading.Timer", Timer)
+    context.place = SimpleNamespace(checkpoint=tmp_path / "none")
+    files = SimpleNamespace(make=lambda *_: None, shell=lambda *_: asked.append(1) or Result(1, "", ""))
+    paths = SimpleNamespace(there=str)
+    NodeStaging(files, None, paths, None).bring(SimpleNamespace(target=SimpleNamespace(python="")), context)
+    ((seconds, work),) = timers
+    assert (seconds, asked) == (1.0, [])
+    work()
+    assert asked == [1]
+
+
 def test_an_image_that_cannot_be_had_is_for_staging_to_tell(context):
     def refuse(_):
         raise UsageError("there is no such image", "")

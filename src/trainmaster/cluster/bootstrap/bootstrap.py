@@ -119,7 +119,11 @@ class Bootstrap:
         self._listener = listener
 
     def one(
-        self, target: Target, code: RuntimeLayer | None = None, known: HostFacts | None = None
+        self,
+        target: Target,
+        code: RuntimeLayer | None = None,
+        known: HostFacts | None = None,
+        over: Connection | None = None,
     ) -> HostResult:
         """Bootstrap a host. May be repeated at any time, and done for several hosts at the same time.
 
@@ -128,11 +132,12 @@ class Bootstrap:
             code: the user's files.
             known: what it was when it was bootstrapped last, if it was. As long as it has not booted since
                 and has what we need, it is asked no more than that.
+            over: a login there that is open, which stays so; without, there is one for this.
         """
         run = _HostBootstrap(
             self._transport, self._packages, self._cache, self._settings, self._listener, target
         )
-        return run.go(code, known)
+        return run.go(code, known, over)
 
 
 @dataclass(slots=True)
@@ -150,13 +155,13 @@ class _HostBootstrap:
     plan: BootstrapPlan | None = None
     host_key: str = ""
 
-    def go(self, code: RuntimeLayer | None, known: HostFacts | None) -> HostResult:
+    def go(self, code: RuntimeLayer | None, known: HostFacts | None, over: Connection | None) -> HostResult:
         failed: BootstrapPhase | None = None
         reason = hint = ""
         try:
             with contextlib.ExitStack() as stack:
                 with self._phase(BootstrapPhase.CONNECT):
-                    connection = stack.enter_context(self.transport.connection(self.target))
+                    connection = over or stack.enter_context(self.transport.connection(self.target))
                 self.host_key = connection.host_key
                 plan = None if known is None else self._as_before(connection, known, code)
                 if plan is None:

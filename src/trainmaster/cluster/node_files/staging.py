@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from trainmaster.spec import DataSource
 
 
+#: The node has better things to do while its members begin: a `python3` may be a dozen shell scripts.
+_NOTED_AFTER_S: Final = 1.0
 #: To find that an image is there takes less.
 _PULLED_S: Final = 3.0
 
@@ -88,7 +90,9 @@ class NodeStaging:
                 is_new(time.monotonic() - begun > _PULLED_S)
         self._set_up_on(node, context, image)
         noting = partial(self._note_meanwhile, node, context, image)
-        threading.Thread(target=noting, name="environment", daemon=True).start()
+        later = threading.Timer(_NOTED_AFTER_S, noting)
+        later.name, later.daemon = "environment", True
+        later.start()
 
     def note_environment(self, node: NodeAccess, context: TaskContext, image: Image | None = None) -> None:
         """Write down with what members work there, unless that is known."""

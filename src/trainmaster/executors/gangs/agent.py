@@ -19,8 +19,8 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 from trainmaster.executors.base import Capacity, GangStatus, MemberStatus, Phase
 from trainmaster.executors.gangs.copies import ANSWER_BYTES, identity, read_pieces
@@ -429,7 +429,9 @@ class AgentProgram:
     def __init__(self, agent: object, threads: int = _THREADS, output: int = 1) -> None:
         self._agent = agent
         self._output = output
-        self._threads = threads
+        self._threads = threads  # to be started; `concurrent.futures` imports more than all of ours
+        self._idle = threading.Semaphore(0)
+        self._calls: SimpleQueue[Message] = SimpleQueue()
         self._lock = threading.Lock()
 
     def serve(self, afterwards: Callable[[], None] = lambda: None) -> None:
@@ -438,22 +440,33 @@ class AgentProgram:
         poll = select.poll()
         poll.register(0, select.POLLIN)
         heard_at = time.monotonic()
-        with ThreadPoolExecutor(self._threads) as pool:
-            while time.monotonic() - heard_at < DRIVER_GONE_S:
-                if not poll.poll(int(DRIVER_GONE_S * 1000)):
-                    break
-                try:
-                    data = os.read(0, _READ_BYTES)
-                except OSError:  # the connection was reset
-                    data = b""
-                if not data:
-                    break
-                heard_at = time.monotonic()
-                for call in splitter.feed(data):
-                    pool.submit(self._answer, call)
-            time.sleep(_LAST_S)  # what came last is still done
-            afterwards()
-            os._exit(0)  # a thread may wait for news
+        while time.monotonic() - heard_at < DRIVER_GONE_S:
+            if not poll.poll(int(DRIVER_GONE_S * 1000)):
+                break
+            try:
+                data = os.read(0, _READ_BYTES)
+            except OSError:  # the connection was reset
+                data = b""
+            if not data:
+                break
+            heard_at = time.monotonic()
+            for call in splitter.feed(data):
+                self.hand_over(call)
+        time.sleep(_LAST_S)  # what came last is still done
+        afterwards()
+        os._exit(0)  # a thread may wait for news
+
+    def hand_over(self, call: Message) -> None:
+        """Have a thread answer a call: one that has nothing to do, or another."""
+        self._calls.put(call)
+        if not self._idle.acquire(blocking=False) and self._threads:
+            self._threads -= 1
+            threading.Thread(target=self._answer_calls, daemon=True).start()
+
+    def _answer_calls(self) -> None:
+        while True:
+            self._answer(self._calls.get())
+            self._idle.release()
 
     def _answer(self, call: Message) -> None:
         try:
@@ -465,6 +478,6 @@ class AgentProgram:
         except Exception as error:  # noqa: BLE001 - told to the driver
             found = {"error": [f"{type(error).__name__}: {error}", ""]}
         view = memoryview(encode({"id": call["id"], **found}))
-        with self._lock:
+        with self._lock, contextlib.suppress(OSError):  # nobody listens any more
             while view:
                 view = view[os.write(self._output, view) :]

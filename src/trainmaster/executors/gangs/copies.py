@@ -8,14 +8,12 @@ lines are merged.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import errno
 import json
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -226,7 +224,9 @@ class Mirror:
         else:
             end = max(size, offset + count)
         most = ATTEMPT_BYTES + MEMBER_BYTES * members
-        if shutil.disk_usage(directory).free < count + RESERVE_BYTES:
+        from shutil import disk_usage  # no agent of a node needs it, nor asyncio below
+
+        if disk_usage(directory).free < count + RESERVE_BYTES:
             raise OSError(errno.ENOSPC, "no room left", str(directory))
         if sum(sizes.values()) - size + end > most:
             self._full.add(attempt)
@@ -396,6 +396,8 @@ class Files:
         ]
         broken: set[str] = set()
         if own and self.mirror is not None:
+            import asyncio
+
             broken = await asyncio.to_thread(self.mirror.take, node.key, own)
         for name, (file, offset, count, _) in pieces:
             gang, part = self._parts.get(name, (None, None))

@@ -10,12 +10,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
-import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +48,8 @@ def serve(node: Mapping[str, Any]) -> None:
     def leave() -> None:
         token = agent.orphan()
         if token and node["to_others"] and parts_elsewhere(records.load()):
+            import subprocess  # a node begins sooner without what it needs later
+
             subprocess.Popen(
                 [sys.executable, "-m", AGENT_PROGRAM, json.dumps(node), "tend", token, *records.met()],
                 stdin=subprocess.DEVNULL,
@@ -68,6 +67,8 @@ def _meet(node: Mapping[str, Any], records: Records) -> None:
     while not records.met():
         time.sleep(pause_s)
         if parts := parts_elsewhere(records.load()):
+            import random
+
             other = random.choice(list(parts))  # noqa: S311 - so that not all ask the same one
             if _elsewhere(node, {other: parts[other]}):
                 records.meet(other[:1])
@@ -101,6 +102,8 @@ def _pause_s(node: Mapping[str, Any]) -> float:
 
 def _elsewhere(node: Mapping[str, Any], parts: Elsewhere) -> Seen:
     """Of parts on other nodes; those that do not answer are left out: unreachable is not dead."""
+    import subprocess
+    from concurrent.futures import ThreadPoolExecutor
 
     def of(other: tuple[str, str], names: list[str]) -> list[GangStatus]:
         command = [*node["to_others"], other[1], node["statuses"]]

@@ -211,3 +211,69 @@ def test_keys_come_and_go_and_the_users_own_stay(tmp_path: Path) -> None:
     assert real.read_text().splitlines()[-1].endswith("trainmaster-cluster:other")
     assert (ssh / "authorized_keys").is_symlink()
     assert not Path(str(add["directory"])).exists()
+
+
+def placing(root: Path, **changes: Any) -> dict[str, Any]:
+    usual = {
+        "root": str(root),
+        "run": "r1",
+        "layer": "",
+        "links": [],
+        "folders": [],
+        "python": "python3",
+        "otherwise": sys.executable,
+        "files": {"lib/ours.py": "x = 1\n"},
+    }
+    return {**usual, **changes}
+
+
+def test_a_runs_place_is_made_once_and_left_as_it_is(tmp_path: Path) -> None:
+    layer, root, programs = tmp_path / "layer", tmp_path / "root", tmp_path / "it's"
+    (layer / "sub").mkdir(parents=True)
+    (layer / "sub" / "a.py").write_text("y = 2\n")
+    (layer / "sub" / "a.py").chmod(0o444)
+    (layer / "link").write_text("what it leads to")
+    (root / "runs" / "r1" / ".code.draft" / "half").mkdir(parents=True)
+    root.chmod(0o755)
+    programs.mkdir()
+    (programs / "python3").symlink_to(sys.executable)
+    env = {"PATH": f":{tmp_path}:{programs}"}
+    full = placing(root, layer=str(layer), links=[["link", "sub/a.py"], ["gone", "x"]], folders=["empty/one"])
+    assert run("place.py", full, env=env) == (0, ["@@done"])
+    code = root / "runs" / "r1" / "code"
+    assert sorted(str(each.relative_to(code)) for each in code.rglob("*")) == [
+        "empty", "empty/one", "gone", "link", "sub", "sub/a.py",
+    ]  # fmt: skip
+    assert (code / "link").readlink() == Path("sub/a.py")
+    assert (code / "sub" / "a.py").stat().st_mode & 0o600 == 0o600
+    assert root.stat().st_mode & 0o777 == 0o700
+    assert (root / "tools").readlink() == programs
+    said = subprocess.run([root / "bin" / "python", "-c", "print(6 * 7)"], capture_output=True, check=True)
+    assert said.stdout == b"42\n"
+    (code / "sub" / "a.py").write_text("z = 3\n")
+    assert run("place.py", {**full, "python": sys.executable}) == (0, ["@@done"])
+    assert (code / "sub" / "a.py").read_text() == "z = 3\n"
+    assert (root / "tools").readlink() == Path(sys.executable).parent
+    assert (root / "lib" / "ours.py").read_text() == "x = 1\n"
+
+
+def test_no_place_is_made_where_it_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, said = run("place.py", placing(tmp_path / "file"))
+    assert (code, said) == (
+        1,
+        [f"@@error {tmp_path}/file is there already and not a directory of this user: remove it"],
+    )
+    code, said = run("place.py", placing(tmp_path / "root", python="/none/python3"))
+    assert (code, said) == (1, ["@@error there is no Python at /none/python3"])
+
+
+def test_a_runs_place_takes_few_imports(tmp_path: Path) -> None:
+    """It is made by each run on each node, before anything starts there."""
+    words = [sys.executable, "-ISu", "-X", "importtime", "-c", BOOT]
+    done = subprocess.run(
+        words, input=command("place.py", placing(tmp_path)), capture_output=True, check=True
+    )
+    modules = {line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines()}
+    assert "json" in modules
+    assert not {"pathlib", "shutil", "typing"} & modules

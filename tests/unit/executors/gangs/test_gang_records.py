@@ -1,10 +1,14 @@
 """What the next driver learns from the records that lie on nodes."""
 
 import json
+import os
+import subprocess
+import sys
+import threading
 from types import SimpleNamespace
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.agent import Records
+from trainmaster.executors.gangs.agent import AgentProgram, Records
 from trainmaster.executors.gangs.life import ConductedGang, GangPart
 from trainmaster.executors.gangs.placement import LiveNode, OwnPlacement
 from trainmaster.executors.gangs.scheduler import Scheduler
@@ -136,3 +140,38 @@ def test_who_has_answered_is_kept_beside_records_until_another_driver_comes(tmp_
     assert records.load() == {}
     records.meet(())
     assert records.met() == []
+
+
+def test_what_a_node_has_for_its_driver_begins_without_what_takes_long_to_import():
+    program = "import trainmaster.executors.ssh.node_agent, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    modules = set(done.stdout.split())
+    assert "trainmaster.executors.gangs.agent" in modules
+    assert not {"asyncio", "concurrent.futures", "logging", "shutil", "ssl", "subprocess"} & modules
+
+
+def test_calls_are_answered_by_as_many_threads_as_there_are_calls_at_a_time():
+    reading, writing = os.pipe()
+    over, threads = threading.Event(), set()
+
+    class Asked:
+        def wait(self):
+            threads.add(threading.get_ident())
+            return over.wait(30)
+
+        def tell(self, number):
+            threads.add(threading.get_ident())
+            if number == 2:
+                over.set()
+            return number
+
+    program = AgentProgram(Asked(), threads=2, output=writing)
+    program.hand_over({"id": 0, "do": "wait", "args": []})
+    found = []
+    with os.fdopen(reading) as answers:
+        for number in (1, 2):
+            program.hand_over({"id": number, "do": "tell", "args": [number]})
+            found.append(json.loads(answers.readline()))
+        found.append(json.loads(answers.readline()))
+    assert sorted(each["id"] for each in found) == [0, 1, 2]
+    assert len(threads) == 2

@@ -12,12 +12,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path  # takes long to load, and what only lists directories does without
+if TYPE_CHECKING:  # all of these take long to load
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import Any
 
 _POLL_S = 0.1
 
@@ -81,18 +81,24 @@ def only_one(lock: str | Path, doing: str, wait_s: float = math.inf) -> Iterator
         os.close(descriptor)
 
 
-def put(path: Path, text: str, mode: int = 0o600) -> None:
+def put(path: str | Path, text: str, mode: int = 0o600) -> None:
     """Write a file, whole or not at all."""
-    draft = path.with_name(f"{path.name}.trainmaster-{os.getpid()}")
-    draft.unlink(missing_ok=True)
+    draft = f"{path}.trainmaster-{os.getpid()}"
+    unlink(draft)
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
-        draft.chmod(mode)
-        draft.replace(path)
+        os.chmod(draft, mode)  # noqa: PTH101 - see above
+        os.replace(draft, path)  # noqa: PTH105
     finally:
-        draft.unlink(missing_ok=True)
+        unlink(draft)
+
+
+def unlink(path: str) -> None:
+    """See that no file is there."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108
 
 
 def _silence(_number: int, _frame: object) -> None:
