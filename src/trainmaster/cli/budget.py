@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
@@ -68,4 +69,14 @@ def _words(found: dict[str, Any]) -> str:
     )
     if found["monthly_usd"] is None:
         return f"{spent}; no limit: `trainmaster budget --monthly '$200'` sets one"
-    return f"{spent}, {dollars(max(0.0, found['left_usd']))} left of {dollars(found['monthly_usd'])}"
+    left = f"{dollars(max(0.0, found['left_usd']))} left of {dollars(found['monthly_usd'])}"
+    return f"{spent}, {left} until {next_month(datetime.now(UTC)):%Y-%m-%d} (UTC)"
+
+
+def next_month(now: datetime) -> date:
+    """The day on which the next month begins.
+
+    >>> next_month(datetime(2026, 12, 31, 23, 59)).isoformat()
+    '2027-01-01'
+    """
+    return (now.date().replace(day=28) + timedelta(days=4)).replace(day=1)

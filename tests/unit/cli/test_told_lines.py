@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import pytest
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quote import ExplainedPhase
 from trainmaster.advisor.quote.unknown_time import UnknownTime
-from trainmaster.cli import labels, metrics, models, opening, output, run, services, volume
+from trainmaster.cli import budget, labels, metrics, models, opening, output, run, services, volume
 from trainmaster.cli.plotting import draw_quote
 from trainmaster.cli.renting import explain
 from trainmaster.service.models.model_names import find_model
@@ -137,3 +138,11 @@ def test_a_name_that_no_run_has_is_told_with_the_nearest():
     assert labels.none_fits(client, "loss < 0 or state = DONE") == "no run fits: loss < 0 or state = DONE"
     with pytest.raises(NotFoundError, match="did you mean 'loss'"):
         labels.selected(client, None, None, "losss < 1")
+
+
+def test_a_budget_says_until_when_its_money_is(monkeypatch, capsys):
+    found = {"spent_usd": 12.4, "reserved_usd": 0.0, "left_usd": 187.6, "monthly_usd": 200.0}
+    monkeypatch.setattr(budget, "open_administration", lambda: SimpleNamespace(budget=lambda _team: found))
+    budget.budget(None, None, as_json=False)
+    first = budget.next_month(datetime.now(UTC))
+    assert f"$187.60 left of $200.00 until {first:%Y-%m}-01 (UTC)" in capsys.readouterr().err
