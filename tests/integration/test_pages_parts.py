@@ -285,6 +285,50 @@ def test_the_tasks_of_a_run_that_goes_on_are_looked_at_again_until_it_is_over(br
     page.context.close()
 
 
+FOCUSED = "document.activeElement.textContent.trim()"
+PART = """<div id="part" hx-get="/quotes/one" hx-trigger="every 300ms" hx-swap="outerHTML" data-says="%s">
+<form><button>Cancel it</button></form></div>"""
+
+
+@pytest.mark.browser
+def test_the_keyboard_stays_where_it_was_in_a_part_that_is_put_in_anew(browser, site):  # noqa: F811
+    page = opened(browser, site)
+    page.goto(f"{site.url}/runs?state=RUNNING")
+    page.goto(f"{site.url}/runs/{page.locator('#rows tr').nth(3).get_attribute('data-run')}")
+
+    def changed(route):
+        if "hx-request" not in route.request.headers:
+            return route.continue_()
+        found = route.fetch()
+        return route.fulfill(response=found, body=found.text().replace(">End it<", "> End it<"))
+
+    page.route("**/runs/*", changed)
+    page.get_by_role("button", name="End it").focus()
+    page.evaluate("refresh()")
+    assert _comes(page, "sent.has('actions')")
+    assert page.evaluate(FOCUSED) == "End it"
+    page.unroute_all()
+
+    whole = page.request.get(f"{site.url}/examples").text()
+    head, _, rest = whole.partition("</head>")
+    script = '<script src="/static/htmx-2.0.8.min.js" defer></script></head>'
+    before, _, behind = rest.partition("</main>")
+    said = '<p id="said" role="status"></p>' + PART % "It is being made."
+    answers = [head + script + before + said + "</main>" + behind]
+
+    def answered(route):
+        body = answers.pop() if answers else PART % "The quote is ready."
+        route.fulfill(body=body, content_type="text/html")
+
+    page.route("**/quotes/one", answered)
+    page.goto(f"{site.url}/quotes/one")
+    page.get_by_role("button", name="Cancel it").focus()
+    page.locator("#said", has_text="The quote is ready.").wait_for()
+    page.wait_for_timeout(700)
+    assert page.evaluate(FOCUSED) == "Cancel it", "it can be pressed, however often the part has come"
+    page.context.close()
+
+
 @pytest.mark.browser
 def test_a_phase_of_an_open_page_goes_on_without_an_event(browser, site):  # noqa: F811
     page = opened(browser, site)

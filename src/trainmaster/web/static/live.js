@@ -198,7 +198,9 @@ function refresh() {
       if (!old || sent.get(name) === html || old.innerHTML === html || old.querySelector("details[open], input:focus")) continue;
       if (document.querySelector("dialog")) { refresh(); continue; }  // it asks about a button that must stay
       sent.set(name, html);
+      leaving(old);
       old.replaceChildren(...piece.childNodes);
+      arrived();
     }
   }, 500 + 1500 * Math.random());
 }

@@ -17,6 +17,18 @@ const isAnswered = (answer, part) => {
   stale(answer?.ok ? "" : answer?.status === 401 ? `As of ${asOf()}: you are logged out. Load the page again to log in.` : `As of ${asOf()}: the server cannot be reached; trying again.`, part);
   return answer?.ok;
 };
+// Who is led by keys stays where he was when a part of the page is put in anew.
+let led = "";
+const ledTo = each => [each.tagName, each.href ?? each.form?.action, each.id || each.getAttribute("aria-label") || each.textContent.trim()].join();
+const leaving = part => { led = part.contains(document.activeElement) ? ledTo(document.activeElement) : ""; };
+const arrived = () => { if (led && document.activeElement === document.body) [...document.querySelectorAll("main :is(a, button, summary)")].find(each => ledTo(each) === led)?.focus({preventScroll: true}); };
+addEventListener("htmx:beforeSwap", event => leaving(event.detail.target));
+addEventListener("htmx:afterSwap", () => {
+  arrived();
+  // A part that comes and goes is not read out: what it says of itself stands beside it.
+  const said = document.getElementById("said"), says = document.querySelector("[data-says]")?.dataset.says;
+  if (said && says && said.textContent !== says) said.textContent = says;
+});
 // What every page has: questions before what cannot be undone, the menu, times in the reader's zone. Names are in a block: pages have scripts of their own.
 {
 addEventListener("submit", event => {
