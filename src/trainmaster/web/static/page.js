@@ -17,7 +17,7 @@ const isAnswered = (answer, part) => {
   stale(answer?.ok ? "" : answer?.status === 401 ? `As of ${asOf()}: you are logged out. Load the page again to log in.` : `As of ${asOf()}: the server cannot be reached; trying again.`, part);
   return answer?.ok;
 };
-// Who is led by keys stays where he was when a part of the page is put in anew.
+// Who is led by keys stays where he was when a part of the page comes again.
 let led = "";
 const ledTo = each => [each.tagName, each.href ?? each.form?.action, each.id || each.getAttribute("aria-label") || each.textContent.trim()].join();
 const leaving = part => { led = part.contains(document.activeElement) ? ledTo(document.activeElement) : ""; };
