@@ -107,6 +107,17 @@ def test_a_home_that_fills_up_while_it_runs(tm):
 
 
 @is_root
+def test_output_for_which_there_is_no_room_is_told(tm):
+    """Its end and the metrics in it are missing, and nothing else would say so."""
+    with small_disk(tm.home / "runs", "3m"):
+        command = "head -c 8000000 /dev/zero | tr '\\0' x | fold -w 99; echo end"
+        result = tm.call("run", tm.task(command))
+        assert "bytes of its output, and metrics in them, are lost" in result.err
+        assert "Make room on the disk of this machine" in result.err
+        tm.until_quiet()
+
+
+@is_root
 def test_a_full_output_directory_is_the_scripts_error(tm):
     with small_disk(tm.home, "24m"):
         command = "big=$TRAINMASTER_OUTPUT_DIR/big; trap 'rm $big' EXIT; head -c 100000000 /dev/zero > $big"

@@ -205,6 +205,7 @@ class MemberStatus:
         lost: its supervisor or its node died with it: how it ended is not known.
         oom: the kernel's OOM killer struck while it ran, and it died of SIGKILL that was not ours.
         error: why it could not be started, else empty.
+        lost_log_bytes: the last of its output, for which no disk had room until its gang had ended.
     """
 
     name: str
@@ -217,6 +218,7 @@ class MemberStatus:
     lost: bool = False
     oom: bool = False
     error: str = ""
+    lost_log_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,17 @@ def test_an_attempt_that_the_node_does_not_know_is_submitted(state):
     assert kinds(decide(task(state), seen())) == [EffectKind.SUBMIT]
 
 
+@pytest.mark.parametrize("member_", [member(exit_code=0), FAILED])
+def test_output_that_was_lost_is_told(member_):
+    of = replace(exited(member_), addresses={"worker-0": "10.0.0.7"})
+    assert not any(isinstance(step, Note) for step in decide(task(State.RUNNING), seen(of)))
+    lost = replace(of, members=(replace(of.members[0], lost_log_bytes=5000),))
+    (note, _) = decide(task(State.RUNNING), seen(lost))
+    assert isinstance(note, Note)
+    assert "worker-0: the last 5,000 bytes" in note.message
+    assert "the disk of 10.0.0.7" in note.message
+
+
 @pytest.mark.parametrize("state", [State.ACQUIRING, State.STAGING])
 def test_a_queued_attempt_waits(state):
     assert decide(task(state), seen(gang(Phase.QUEUED))) == []

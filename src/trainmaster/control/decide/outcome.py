@@ -140,6 +140,16 @@ def loss_words(gang: GangStatus) -> str:
     return "; ".join(gang.lost_nodes)
 
 
+def lost_output(gang: GangStatus) -> list[str]:
+    """What is missing at the end of members' logs, a sentence each for people."""
+    return [
+        f"{member.name}: the last {member.lost_log_bytes:,} bytes of its output, and metrics in them, are lost: "
+        f"they could not be written. Make room on the disk of {gang.addresses.get(member.name, 'this machine')}"
+        for member in gang.members
+        if member.lost_log_bytes
+    ]
+
+
 def exit_records(gang: GangStatus) -> str:
     """The members' exit records as JSON, for the attempt's row."""
     return json.dumps([asdict(member) for member in gang.members], separators=(",", ":"))

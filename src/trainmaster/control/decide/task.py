@@ -18,7 +18,7 @@ from trainmaster.control.decide.effects import (
     Policy,
     Step,
 )
-from trainmaster.control.decide.outcome import Outcome, backoff_s, classify, stage_pause_s
+from trainmaster.control.decide.outcome import Outcome, backoff_s, classify, lost_output, stage_pause_s
 from trainmaster.control.decide.saving import (
     DIED_AT_ONCE_S,
     begin,
@@ -31,7 +31,7 @@ from trainmaster.control.decide.saving import (
     stopping,
 )
 from trainmaster.control.loop.run_state import Task
-from trainmaster.db.changes import Progress
+from trainmaster.db.changes import Note, Progress
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, MAX_STAGE_TRIES, EndReason, State
 from trainmaster.spec.units import format_duration
@@ -173,15 +173,16 @@ def _running(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list
                 outcome = Outcome(EndReason.NODE_LOST, f"{what} for {now - (seen.moved_at or now):.0f} s")
         case _:  # it ran, and its node knows nothing of it any more
             outcome = Outcome(EndReason.NODE_LOST, "its node lost all trace of it")
+    told = [Note(words, task.experiment, task.number, task.attempt) for words in lost_output(seen.gang)]
     fields: dict[str, object] = {"end_reason": outcome.reason}
     if outcome.reason.uses_retry and task.retries_used < policy.retries:
         fields["retries_used"] = task.retries_used + 1
         fields["not_before"] = now + backoff_s(task.retries_used + 1)
-        return [move(task, State.RECOVERING, outcome.reason, outcome.message, fields)]
+        return [*told, move(task, State.RECOVERING, outcome.reason, outcome.message, fields)]
     if outcome.reason.is_free_retry and task.free_restarts < MAX_FREE_RESTARTS:
         fields["free_restarts"] = task.free_restarts + 1
-        return [move(task, State.RECOVERING, outcome.reason, outcome.message, fields)]
-    return [move(task, State.SAVING, outcome.reason, outcome.message, fields)]
+        return [*told, move(task, State.RECOVERING, outcome.reason, outcome.message, fields)]
+    return [*told, move(task, State.SAVING, outcome.reason, outcome.message, fields)]
 
 
 def _hangs_without_a_member(seen: ObservedTask, now: float) -> bool:

@@ -351,12 +351,15 @@ class GangManager:
     def _end(self, gang: GangProcesses) -> None:
         now = unix_s()
         for index, member in enumerate(gang.members):
-            if member.ended_at is None:  # only those of a supervisor that was killed
-                member.lost, member.ended_at = True, now
-                self._journal.add(gang.exit_record(index))
             if member.output is not None:
                 self._outputs.close(member.output)
+                member.lost_log_bytes = member.output.log.lost_bytes
                 member.output = None
+            is_of_the_killed = member.ended_at is None  # only those of a supervisor that was killed
+            if is_of_the_killed:
+                member.lost, member.ended_at = True, now
+            if is_of_the_killed or member.lost_log_bytes:
+                self._journal.add(gang.exit_record(index))
         gang.phase = EXITED
         gang.ended_at = max((member.ended_at or now for member in gang.members), default=now)
         gang.ports = ()

@@ -22,7 +22,10 @@ EXITED = "EXITED"
 UNKNOWN = "UNKNOWN"
 
 #: What drivers and the journal get about a member, in this order.
-_TOLD = ("name", "pid", "started_at", "ended_at", "exit_code", "signal", "stopped", "lost", "oom", "error")
+_TOLD = (
+    *("name", "pid", "started_at", "ended_at", "exit_code", "signal", "stopped", "lost", "oom", "error"),
+    "lost_log_bytes",
+)
 
 
 class MemberProcess:
@@ -53,6 +56,7 @@ class MemberProcess:
         self.lost = False
         self.oom = False
         self.error = ""
+        self.lost_log_bytes = 0
 
     @property
     def alive(self) -> bool:
@@ -73,7 +77,7 @@ class MemberProcess:
 
     def restore(self, status: list[Any]) -> None:
         """The contrary of `status`."""
-        for name, value in zip(_TOLD, status, strict=True):
+        for name, value in zip(_TOLD, status, strict=False):  # an older supervisor's has fewer
             setattr(self, name, value)
 
 

@@ -177,7 +177,7 @@ def _may_follow(record: Record, start: Record) -> bool:
             _is_process(pid) and _is_count(ticks) and _is_time(at) for pid, ticks, at in record["pids"]
         )
     if kind == "exit":
-        name, pid, started_at, ended_at, code, number, stopped, lost, oom, error = record["status"]
+        name, pid, started_at, ended_at, code, number, stopped, lost, oom, error, *log = record["status"]
         return (
             type(record["member"]) is int
             and name == members[record["member"]][0]
@@ -190,6 +190,8 @@ def _may_follow(record: Record, start: Record) -> bool:
             and _is_count(number)
             and all(type(each) is bool for each in (stopped, lost, oom))
             and (error is None or isinstance(error, str))
+            and len(log) <= 1  # an older supervisor's has none
+            and all(type(lost_bytes) is int for lost_bytes in log)
         )
     return kind == "end" and record["ended_at"] is not None and _is_time(record["ended_at"])
 
