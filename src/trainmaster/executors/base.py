@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -251,7 +251,8 @@ class GangStatus:
     def of_row(cls, row: Sequence[Any]) -> GangStatus:
         """As it comes from a supervisor."""
         attempt, phase, members, ports, started_at, ended_at = row
-        rows = tuple(MemberStatus(*member) for member in members)
+        known = len(fields(MemberStatus))  # a newer supervisor tells more
+        rows = tuple(MemberStatus(*member[:known]) for member in members)
         held = {name: tuple(numbers) for name, numbers in ports.items()}
         return cls(attempt, Phase(phase), rows, held, started_at, ended_at)
 

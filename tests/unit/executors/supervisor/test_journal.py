@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile_bytes import changed_json
+from trainmaster.executors.base import GangStatus
 from trainmaster.executors.supervisor import journal
 from trainmaster.executors.supervisor.gang_processes import EXITED, RUNNING, GangProcesses, MemberProcess
 from trainmaster.executors.supervisor.journal import Journal, parse, worked_until
@@ -51,6 +52,19 @@ def test_round_trip(tmp_path):
     ]
     assert [gang.status() for gang in replayed] == [gang.status() for gang in gangs]
     assert [gang.records() for gang in replayed] == [gang.records() for gang in gangs]
+
+
+def test_what_another_version_tells_is_understood():
+    row = ended_gang("a").status()
+    first, *_ = GangStatus.of_row(row).members
+    more = [*row[:2], [[*member, "newer"] for member in row[2]], *row[3:]]
+    less = [*row[:2], [member[:-1] for member in row[2]], *row[3:]]
+    for each in (more, less):
+        assert GangStatus.of_row(each).members[0] == first
+    records = ended_gang("a").records()
+    older = [{**each, "status": each["status"][:-1]} if each["r"] == "exit" else each for each in records]
+    assert parse(b"\n".join(json.dumps(each).encode() for each in older)) == {"a": older}
+    assert GangProcesses.from_records(older).status() == row
 
 
 JOURNAL = [record for gang in (ended_gang("a"), running_gang("b")) for record in gang.records()]
