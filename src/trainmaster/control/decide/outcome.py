@@ -143,8 +143,9 @@ def loss_words(gang: GangStatus) -> str:
 def lost_output(gang: GangStatus) -> list[str]:
     """What is missing at the end of members' logs, a sentence each for people."""
     return [
-        f"{member.name}: the last {member.lost_log_bytes:,} bytes of its output, and metrics in them, are lost: "
-        f"they could not be written. Make room on the disk of {gang.addresses.get(member.name, 'this machine')}"
+        f"{member.name}: the last {member.lost_log_bytes:,} bytes of its output, and metrics in them, are "
+        "lost: they could not be written. Make room on the disk of "
+        f"{gang.addresses.get(member.name, 'this machine')}"
         for member in gang.members
         if member.lost_log_bytes
     ]
