@@ -5,7 +5,6 @@ Each host sees a directory of its own at the same path, as nodes do: its server 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
@@ -17,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from trainmaster.artifacts import CheckpointSeries, fetch, take_snapshot
@@ -36,6 +34,7 @@ from trainmaster.control.task.layout import Home
 from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.spec import DataSource, Distributed, Experiment, Hardware, Recipe
 from trainmaster.spec.errors import PublishError, TrainmasterError
+from trainmaster.spec.processes import kernel_text
 from trainmaster.spec.states import EndReason
 from trainmaster.testing import private_sshd
 from trainmaster.testing.private_sshd import PYTHON, SshHost
@@ -484,13 +483,6 @@ def test_the_disk_of_a_node_is_full(hosts):
     assert message.startswith("no space left on the disk of h1")
 
 
-def _command_line(process):
-    """Empty if it has ended meanwhile."""
-    with contextlib.suppress(psutil.Error):
-        return " ".join(process.cmdline())
-    return ""
-
-
 def test_setup_is_made_once_per_node_and_its_log_is_here(hosts):
     for number in range(2):
         hosts.there(number, hosts.home.code_directory(RUN)).mkdir(parents=True)
@@ -519,7 +511,9 @@ def test_setup_is_made_once_per_node_and_its_log_is_here(hosts):
     assert job.users_fault
     assert "setup failed with exit code 3: first / no such thing" in job.error
     assert "Its whole output: " in job.error
-    secret = [p for p in hosts.hosts[0].processes() if "s3cret" in _command_line(p)]
+    secret = [
+        p for p in hosts.hosts[0].processes() if "s3cret" in kernel_text(Path(f"/proc/{p.pid}/cmdline"))
+    ]
     assert secret == []
 
 
