@@ -507,14 +507,11 @@ def test_setup_is_made_once_per_node_and_its_log_is_here(hosts):
     assert (hosts.there(0, here) / "made").read_text() == "token=6 none\n"
 
     bad = hosts.context(setup="echo first; echo no such thing >&2; exit 3")
-    job = staging.stage(bad, {})
-    assert job.users_fault
+    assert (job := staging.stage(bad, {})).users_fault
     assert "setup failed with exit code 3: first / no such thing" in job.error
     assert "Its whole output: " in job.error
-    secret = [
-        p for p in hosts.hosts[0].processes() if "s3cret" in kernel_text(Path(f"/proc/{p.pid}/cmdline"))
-    ]
-    assert secret == []
+    lines = (kernel_text(Path(f"/proc/{each.pid}/cmdline")) for each in hosts.hosts[0].processes())
+    assert not any("s3cret" in line for line in lines)
 
 
 def test_requests_speak_of_nodes(hosts):
