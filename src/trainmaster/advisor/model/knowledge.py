@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Final
 
 import numpy as np
@@ -407,8 +408,8 @@ def _startups(measured: Sequence[Measurement]) -> dict[str, float]:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    known = sorted(value for value in values if value is not None)
-    return (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2 if known else None
+    known = [value for value in values if value is not None]
+    return float(median(known)) if known else None
 
 
 def _spread(seen: Sequence[float], belief: float) -> float:
