@@ -228,7 +228,7 @@ def test_a_page_says_first_what_it_is_for_and_is_short(page):
 
 
 def test_architecture_can_be_read_in_one_go():
-    assert len((DOCS / "architecture.md").read_text().splitlines()) <= 225
+    assert len((DOCS / "architecture.md").read_text().splitlines()) <= 250
 
 
 def test_each_package_is_one_row_of_the_house():
