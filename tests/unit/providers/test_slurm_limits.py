@@ -18,10 +18,13 @@ PARTITIONS = "partition=main|YES|N/A\npartition=big|NO|part"
 DAY_S = 86400.0
 
 
-def refused(said: str, partition: str = "", qos: str = "", account: str = "", limit_s: float = 0.0) -> str:
+def refused(
+    said: str, partition: str = "", qos: str = "", account: str = "", limit_s: float = 0.0, gres: str = ""
+) -> str:
     machine = SlurmMachine(
-        cpus=1, memory_bytes=1, partition=partition, qos=qos, account=account, time_limit_s=limit_s
-    )
+        cpus=4, memory_bytes=8 * 2**30, partition=partition, qos=qos, account=account, time_limit_s=limit_s,
+        gpus=int(gres.rpartition(":")[2] or 0), gres=gres,
+    )  # fmt: skip
     return "; ".join(each.found for each in limit_findings(said, {"m": machine}) if not each.ok)
 
 
@@ -51,6 +54,22 @@ def refused(said: str, partition: str = "", qos: str = "", account: str = "", li
             {"partition": "big", "qos": "long", "limit_s": DAY_S},
             "",
         ),
+        (f"{ALL}\n{LAB}", {"gres": "gpu:16"}, ""),
+        (f"{ALL}\n{LAB}gres/gpu=8", {"gres": "gpu:16"}, "its gres/gpu of 16 is more than 8"),  # of all jobs
+        (
+            f"{ALL}\n{LAB[:-1]}gres/gpu=8|",
+            {"gres": "gpu:16"},
+            "its gres/gpu of 16 is more than 8, which account",
+        ),
+        (f"{ALL}\n{LAB[:-1]}gres/gpu=8|", {"gres": "gpu:8"}, ""),
+        (f"{ALL}\n{LAB[:-1]}gres/gpu:v100=2|", {"gres": "gpu:v100:4"}, "its gres/gpu:v100 of 4"),
+        (f"{ALL}\n{LAB[:-1]}gres/gpu:a100=2|", {"gres": "gpu:v100:4"}, ""),
+        (f"{ALL}\n{LAB[:-1]}cpu=4,mem=4G|", {}, "its mem of 8G is more than 4G"),
+        (f"{ALL}\n{LAB[:-1]}cpu=4,mem=8192M,node=1|", {}, ""),
+        (f"{ALL}\n{LAB[:-1]}|cpu=2", {}, "its cpu of 4 is more than 2, which account lab allows"),
+        (f"enforce=associations,qos\n{LAB[:-1]}cpu=2|", {}, ""),
+        (f"{ALL}\n{LAB[:-1]}cpu=2|\n{QOS[:-1]}\nqos=normal|||||cpu=4||", {}, ""),  # it replaces the account's
+        (f"{ALL}\n{LAB}\nqos=normal||||||cpu=2|", {}, "which QOS normal allows"),
         (f"{ALL}\n{LAB}\n{LAB.replace('lab|', 'lab|gpu', 1)}", {"account": "lab", "limit_s": DAY_S}, ""),
     ],
 )

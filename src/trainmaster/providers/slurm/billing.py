@@ -49,7 +49,7 @@ class BillingWeights:
                 "or `usd_per_hour` of the machine says its price.",
             )
         weights = self.partitions[name] or {"cpu": "1"}
-        found = {name.lower(): _units(name.lower(), weight, machine) for name, weight in weights.items()}
+        found = {name.lower(): units_of(name.lower(), weight, machine) for name, weight in weights.items()}
         if "MAX_TRES" not in self.flags:
             return sum(found.values())
         gres = sum(found.pop(name) for name in list(found) if name.startswith("gres/"))
@@ -57,7 +57,7 @@ class BillingWeights:
         return own + gres if "MAX_TRES_GRES" in self.flags else max(own, gres)
 
 
-def _units(tres: str, weight: str, machine: SlurmMachine) -> float:
+def units_of(tres: str, weight: str, machine: SlurmMachine) -> float:
     """Of one TRES of a machine. What is not known of it here, such as licences, counts nothing."""
     parts = re.fullmatch(r"([\d.]+)([KMGTP]?)", weight.strip(), re.IGNORECASE)
     if parts is None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Final
 
 from trainmaster.dataclass import dataclass
 from trainmaster.providers.examining import Finding
 from trainmaster.providers.slurm.answers import limit_seconds, names_of
+from trainmaster.providers.slurm.billing import units_of
 from trainmaster.providers.slurm.settings import SlurmMachine
 from trainmaster.spec.units import format_duration
 
@@ -21,8 +23,11 @@ _QOS: Final = {
     "MaxJobsPU": "jobs", "MaxSubmitPU": "jobs that wait or run", "MaxWall": "in time each",
     "MaxTRES": "in each", "MaxTRESPU": "in all of yours", "GrpTRES": "in all",
 }  # fmt: skip
+#: Which of them are of TRES, such as ``cpu=8,gres/gpu=2``: no job may have more.
+_OF_TRES: Final = ("MaxTRES", "MaxTRESPU", "GrpTRES")
 #: What a job has that names none, where its account has none, either.
 _USUAL_QOS: Final = "normal"
+_TRES: Final = re.compile(r"\d+(\.\d+)?[KMGTP]?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,7 @@ class SlurmAllowance:
         qos: names of those that an account may use. usual_qos: that of its jobs which name none.
         is_first: of a QOS: what it says holds before what that of the partition does.
         wall_s: of a job; None if it says nothing.
+        tres: the most that a job may have, by the kind of limit and the TRES: ``8``, ``100G``.
         words: all of its limits; empty if there are none.
     """
 
@@ -42,6 +48,7 @@ class SlurmAllowance:
     usual_qos: str = _USUAL_QOS
     is_first: bool = False
     wall_s: float | None = None
+    tres: Mapping[tuple[str, str], str] = field(default_factory=dict)
     words: str = ""
 
 
@@ -70,6 +77,8 @@ def limit_findings(said: str, machines: Mapping[str, SlurmMachine]) -> list[Find
     True account lab: at most 4 jobs, 06:00:00 in time each, gres/gpu=8 in each
     False machine gpu: its QOS low is none of yours (normal, high)
     False machine gpu: its time_limit of 12 h is more than 6 h, which account lab allows
+    >>> [limit_findings(said, {"m": SlurmMachine(cpus=1, memory_bytes=1, gpus=n)})[1:] == [] for n in (8, 16)]
+    [True, False]
     """
     lines = [line.partition("=") for line in said.splitlines()]
     enforced = {word for key, _, rest in lines if key == "enforce" for word in rest.split(",")}
@@ -122,17 +131,28 @@ class _UserLimits:
         if qos and "qos" in enforced and qos not in known:
             wrong.append(f"its QOS {machine.qos} is none of yours ({names_of(known)})")
         if "limits" in enforced and len(mine) == 1 and "," not in machine.partition:
-            limit = self._limit(machine.partition, qos or mine[0].usual_qos, mine[0])
-            if limit.wall_s and machine.time_limit_s > limit.wall_s:
-                asked, most = format_duration(machine.time_limit_s), format_duration(limit.wall_s)
-                wrong.append(f"its time_limit of {asked} is more than {most}, which {limit.name} allows")
+            ranked = [*self._qos_of(machine.partition, qos or mine[0].usual_qos), mine[0]]
+            wall_s, by = next(((each.wall_s, each.name) for each in ranked if each.wall_s), (None, ""))
+            if wall_s and machine.time_limit_s > wall_s:
+                asked, most = format_duration(machine.time_limit_s), format_duration(wall_s)
+                wrong.append(f"its time_limit of {asked} is more than {most}, which {by} allows")
+            wrong += dict.fromkeys(_too_many(machine, ranked))
         return wrong
 
-    def _limit(self, partition: str, qos: str, account: SlurmAllowance) -> SlurmAllowance:
-        """Which limits a job's time: the first that says anything of it replaces the others."""
+    def _qos_of(self, partition: str, qos: str) -> list[SlurmAllowance]:
+        """Of a job: the first that says anything of a limit replaces the others, and the account's."""
         names = (self.of_partitions.get(partition, ""), qos)
-        ranked = sorted((self.qos[name] for name in names if name in self.qos), key=lambda q: not q.is_first)
-        return next((each for each in ranked if each.wall_s), account)
+        return sorted((self.qos[name] for name in names if name in self.qos), key=lambda q: not q.is_first)
+
+
+def _too_many(machine: SlurmMachine, ranked: Sequence[SlurmAllowance]) -> Iterator[str]:
+    """What a machine alone has more of than a job may have: Slurm would let it wait for ever."""
+    for key in dict.fromkeys(key for each in ranked for key in each.tres):
+        most, by = next((each.tres[key], each.name) for each in ranked if key in each.tres)
+        unit = most.lstrip("0123456789.")
+        asked = units_of(key[1], f"1{unit}", machine)
+        if asked > float(most.removesuffix(unit)):
+            yield f"its {key[1]} of {asked:g}{unit} is more than {most}, which {by} allows"
 
 
 def _rows(lines: Sequence[tuple[str, str, str]], kind: str) -> list[list[str]]:
@@ -158,4 +178,6 @@ def _qos(row: Sequence[str]) -> SlurmAllowance:
 def _allowance(name: str, values: Sequence[str], columns: Mapping[str, str]) -> SlurmAllowance:
     limits = dict(zip(columns, values, strict=False))
     words = ", ".join(f"{value} {columns[column]}" for column, value in limits.items() if value)
-    return SlurmAllowance(name, wall_s=limit_seconds(limits.get("MaxWall", "")), words=words)
+    each = [(column, *one.partition("=")) for column in _OF_TRES for one in limits.get(column, "").split(",")]
+    tres = {(column, kind): most for column, kind, _, most in each if _TRES.fullmatch(most)}
+    return SlurmAllowance(name, wall_s=limit_seconds(limits.get("MaxWall", "")), tres=tres, words=words)
