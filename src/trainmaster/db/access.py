@@ -12,23 +12,20 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import ledger, workflow_rows
 from trainmaster.db import tables as t
-from trainmaster.db.database import Database
+from trainmaster.db.database import Database, transaction
 from trainmaster.db.patience import Try
 
 #: A token's last use is written at most so often, in seconds.
 USED_EVERY_S = 60.0
 
 
-def add_team(database: Database, name: str, limits: Mapping[str, object], now: float) -> None:
+@transaction
+def add_team(connection: Connection, name: str, limits: Mapping[str, object], now: float) -> None:
     """Make a team, or change its limits; see `ledger.set_limits`."""
-
-    def write(connection: Connection, _: Try) -> None:
-        if connection.execute(sa.select(t.team.c.name).where(t.team.c.name == name)).first() is None:
-            connection.execute(t.team.insert().values(name=name, created_at=now))
-        if limits:
-            ledger.set_limits(connection, name, limits)
-
-    database.write(write)
+    if connection.execute(sa.select(t.team.c.name).where(t.team.c.name == name)).first() is None:
+        connection.execute(t.team.insert().values(name=name, created_at=now))
+    if limits:
+        ledger.set_limits(connection, name, limits)
 
 
 def teams(database: Database) -> Sequence[RowMapping]:
@@ -106,13 +103,7 @@ def note_use(database: Database, token: RowMapping, now: float) -> None:
 
 def add_session(database: Database, row: Mapping[str, object], now: float) -> None:
     """Keep a session, and forget those that are over."""
-
-    def write(connection: Connection, this: Try) -> None:
-        connection.execute(t.web_session.delete().where(t.web_session.c.expires_at < now))
-        if not this.again:
-            connection.execute(t.web_session.insert().values(**row))
-
-    database.write(write)
+    database.add_lasting(t.web_session, row, t.web_session.c.expires_at < now)
 
 
 def sessions_by_digest(database: Database, digests: Collection[str]) -> dict[str, RowMapping]:

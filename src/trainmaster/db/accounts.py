@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database
 from trainmaster.db.patience import Try
+from trainmaster.db.transactions import put_row
 
 _T = t.device_login
 
@@ -198,11 +199,7 @@ def set_groups(
 
 def _set_member(connection: Connection, team: str, name: str, role: str, *, by_groups: bool) -> None:
     values = {"role": role, "by_groups": by_groups}
-    changed = connection.execute(
-        t.member.update().where(_M.team == team, _M.account == name).values(**values)
-    )
-    if not changed.rowcount:
-        connection.execute(t.member.insert().values(team=team, account=name, **values))
+    put_row(connection, t.member, {"team": team, "account": name}, values)
 
 
 # --- invites --------------------------------------------------------------------------------------------
@@ -210,12 +207,7 @@ def _set_member(connection: Connection, team: str, name: str, role: str, *, by_g
 
 def add_invite(database: Database, row: Mapping[str, object]) -> None:
     """Keep an invite."""
-
-    def write(connection: Connection, this: Try) -> None:
-        if not this.again:
-            connection.execute(t.invite.insert().values(**row))
-
-    database.write(write)
+    database.add_lasting(t.invite, row)
 
 
 def invites(database: Database, team: str) -> Sequence[RowMapping]:
@@ -278,13 +270,7 @@ def accept_invite(database: Database, digest: str, new: Mapping[str, object] | N
 
 def begin_sign_in(database: Database, row: Mapping[str, object], now: float) -> None:
     """Keep what the answer of a provider will be checked by, and forget what took too long."""
-
-    def write(connection: Connection, this: Try) -> None:
-        connection.execute(t.sign_in.delete().where(t.sign_in.c.expires_at < now))
-        if not this.again:
-            connection.execute(t.sign_in.insert().values(**row))
-
-    database.write(write)
+    database.add_lasting(t.sign_in, row, t.sign_in.c.expires_at < now)
 
 
 def take_sign_in(database: Database, digest: str) -> RowMapping | None:
@@ -300,14 +286,8 @@ def take_sign_in(database: Database, digest: str) -> RowMapping | None:
 
 def note_attempt(database: Database, address: str, now: float, forget_before: float) -> None:
     """Write down that logging in from an address went wrong, and forget what is long past."""
-    attempt = t.login_attempt
-
-    def write(connection: Connection, this: Try) -> None:
-        connection.execute(attempt.delete().where(attempt.c.at < forget_before))
-        if not this.again:
-            connection.execute(attempt.insert().values(address=address, at=now))
-
-    database.write(write)
+    row = {"address": address, "at": now}
+    database.add_lasting(t.login_attempt, row, t.login_attempt.c.at < forget_before)
 
 
 def attempts(database: Database, address: str, since: float) -> list[float]:

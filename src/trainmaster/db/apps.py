@@ -9,8 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
-from trainmaster.db.database import Database
-from trainmaster.db.patience import Try
+from trainmaster.db.database import Database, transaction
 from trainmaster.spec.states import State
 
 _A = t.app
@@ -19,23 +18,20 @@ _P = t.app_pass
 _OPENING: Final = 0x7A11_A995
 
 
-def add(database: Database, row: Mapping[str, object], most: int) -> RowMapping | None:
+@transaction
+def add(connection: Connection, row: Mapping[str, object], most: int) -> RowMapping | None:
     """Keep a new app, or find the one that is open in its ``place``; None if its team has ``most`` open."""
     there = sa.select(_A).where(_A.c.place == row["place"])
     of_team = sa.select(sa.func.count()).where(
         _A.c.state != State.DONE, _A.c.team.is_not_distinct_from(row["team"])
     )
-
-    def write(connection: Connection, _: Try) -> RowMapping | None:
-        if connection.dialect.name != "sqlite":  # where every writer is alone
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_OPENING)))
-        found = connection.execute(there).mappings().first()
-        if found is None and connection.execute(of_team).scalar_one() < most:
-            connection.execute(_A.insert().values(**row))
-            found = connection.execute(there).mappings().one()
-        return found
-
-    return database.write(write)
+    if connection.dialect.name != "sqlite":  # where every writer is alone
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_OPENING)))
+    found = connection.execute(there).mappings().first()
+    if found is None and connection.execute(of_team).scalar_one() < most:
+        connection.execute(_A.insert().values(**row))
+        found = connection.execute(there).mappings().one()
+    return found
 
 
 def find(database: Database, app: str) -> RowMapping | None:
@@ -77,18 +73,15 @@ def note_use(database: Database, app: str, now: float) -> None:
     database.execute(used, patient=False)
 
 
-def end(database: Database, app: str, reason: str, now: float) -> None:
+@transaction
+def end(connection: Connection, app: str, reason: str, now: float) -> None:
     """It is over, and its door is closed; what it was the end of stays what it was."""
-
-    def write(connection: Connection, _: Try) -> None:
-        connection.execute(
-            _A.update()
-            .where(_A.c.id == app, _A.c.state != State.DONE)
-            .values(state=State.DONE, reason=reason, ended_at=now, place=None, port=None, expires_at=None)
-        )
-        connection.execute(_P.delete().where(_P.c.app_id == app))
-
-    database.write(write)
+    connection.execute(
+        _A.update()
+        .where(_A.c.id == app, _A.c.state != State.DONE)
+        .values(state=State.DONE, reason=reason, ended_at=now, place=None, port=None, expires_at=None)
+    )
+    connection.execute(_P.delete().where(_P.c.app_id == app))
 
 
 # --- who is let in ---------------------------------------------------------------------------------------
@@ -96,13 +89,7 @@ def end(database: Database, app: str, reason: str, now: float) -> None:
 
 def add_pass(database: Database, row: Mapping[str, object], now: float) -> None:
     """Keep a ticket; those that are over are forgotten."""
-
-    def write(connection: Connection, this: Try) -> None:
-        connection.execute(_P.delete().where(_P.c.expires_at <= now))
-        if not (this.again and connection.execute(sa.select(_P).where(_P.c.digest == row["digest"])).first()):
-            connection.execute(_P.insert().values(**row))
-
-    database.write(write)
+    database.add_lasting(_P, row, _P.c.expires_at <= now)
 
 
 def take_ticket(

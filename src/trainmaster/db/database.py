@@ -53,8 +53,8 @@ _ROUND_TRIP_S = 1.0
 _SERVER_TIME: sa.Select[Any] = sa.select(sa.extract("epoch", sa.func.clock_timestamp()).label("now"))
 
 
-def _writing(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[Database, P], T]:
-    """A method that calls ``work`` in a transaction of its own."""
+def transaction(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[Database, P], T]:
+    """A function of a database, or a method of it, that does ``work`` in a transaction of its own."""
 
     @wraps(work)
     def method(self: Database, /, *args: P.args, **named: P.kwargs) -> T:
@@ -409,7 +409,7 @@ class Database:
         return self._transactions.write(write)
 
     quotes_of = _reading(quote_rows.quotes_query)
-    put_forecast = _writing(quote_rows.put_forecast)
+    put_forecast = transaction(quote_rows.put_forecast)
 
     def forecast_of(self, run: str) -> str | None:
         """How far a run is, as JSON; None if that was never kept."""
@@ -427,15 +427,15 @@ class Database:
         """True if it was ever cancelled or interrupted, also if it was resumed then."""
         return bool(self.read(quote_rows.cancelled_query(run).limit(1)))
 
-    record_truth = _writing(quote_rows.put_truth)
+    record_truth = transaction(quote_rows.put_truth)
 
     # --- clusters -----------------------------------------------------------------------------
 
-    put_cluster = _writing(cluster_rows.put_cluster)
-    take_kept_cluster = _writing(cluster_rows.take_kept)
-    end_unused_cluster = _writing(cluster_rows.end_unused)
-    end_damaged_cluster = _writing(cluster_rows.end_damaged)
-    put_cost = _writing(cluster_rows.put_cost)
+    put_cluster = transaction(cluster_rows.put_cluster)
+    take_kept_cluster = transaction(cluster_rows.take_kept)
+    end_unused_cluster = transaction(cluster_rows.end_unused)
+    end_damaged_cluster = transaction(cluster_rows.end_damaged)
+    put_cost = transaction(cluster_rows.put_cost)
     clusters_of = _reading(cluster_rows.of_run)
     living_clusters = _reading(cluster_rows.not_ended)
     cluster_waits = _reading(cluster_rows.waits)
@@ -460,6 +460,21 @@ class Database:
             return self.write(work)
         finally:
             self.rights = object()
+
+    def add_lasting(
+        self, table: sa.Table, row: Mapping[str, object], over: sa.ColumnElement[bool] | None = None
+    ) -> None:
+        """Keep a row that counts for a while, and forget those of its table that are over."""
+        key = [each.name for each in table.primary_key if each.name in row] or row
+        mine = sa.select(table).where(*(table.c[name] == row[name] for name in key))
+
+        def write(connection: Connection, this: Try) -> None:
+            if over is not None:
+                connection.execute(table.delete().where(over))
+            if not (this.again and connection.execute(mine).first()):
+                connection.execute(table.insert().values(**row))
+
+        self.write(write)
 
     def read(
         self, query: sa.Select[Any], parameters: Mapping[str, object] | None = None

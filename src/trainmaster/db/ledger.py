@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from trainmaster.dataclass import dataclass
 from trainmaster.db import tables as t
 from trainmaster.db.events import event_row, insert_events
+from trainmaster.db.transactions import put_row
 from trainmaster.spec import units
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import BUDGET_REACHED
@@ -303,9 +304,7 @@ def quotes_query(of_runs: sa.ColumnElement[bool]) -> sa.Select[Any]:
 
 def set_limits(connection: Connection, team: str, limits: Mapping[str, object]) -> None:
     """Change limits of a team (columns of the table ``budget``); those that are not named stay."""
-    changed = connection.execute(t.budget.update().where(t.budget.c.team == team).values(**limits, team=team))
-    if not changed.rowcount:
-        connection.execute(t.budget.insert().values(team=team, **limits))
+    put_row(connection, t.budget, {"team": team}, limits)
 
 
 def lock_admission(connection: Connection) -> None:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
-from trainmaster.db.database import Database
+from trainmaster.db.database import Database, transaction
 from trainmaster.db.events import event_row, insert_events, json_column
 from trainmaster.db.patience import Try
 from trainmaster.db.registry_rows import (
@@ -51,13 +51,14 @@ def removed_before(database: Database, before: float) -> Iterator[RowMapping]:
         page = database.read(query.where(sa.tuple_(*key) > last))
 
 
-def give_up(database: Database, row: RowMapping, before: float, now: float) -> bool:
+@transaction
+def give_up(connection: Connection, row: RowMapping, before: float, now: float) -> bool:
     """Make sure that a model is not needed, nor will be: its run has it no more, and its files may go.
 
     What registers it holds the row of its task, as this does: it is a version by then, or gone.
 
     Args:
-        database: the database.
+        connection: of its transaction.
         row: of `removed_before`.
         before: Unix seconds: what has ended without success since then may still be resumed with it.
         now: Unix seconds.
@@ -83,19 +84,15 @@ def give_up(database: Database, row: RowMapping, before: float, now: float) -> b
         sa.select(t.endpoint.c.id).where(*serves),
         sa.select(t.replica.c.id).where(t.replica.c.state != "GONE", t.replica.c.model_uri == row["uri"]),
     )
-
-    def write(connection: Connection, _: Try) -> bool:
-        found = connection.execute(task.with_for_update()).first()
-        if any(connection.execute(query.limit(1)).first() is not None for query in users):
-            return False
-        if found is not None and found.model_uri == row["uri"]:
-            connection.execute(t.task.update().where(t.task.c.id == found.id).values(model_uri=None))
-            what = f"its model is removed: it was {row['name']}@{row['version']}, which was removed before"
-            told = event_row(run, now, "note", message=what, experiment=experiment, task=number)
-            insert_events(connection, [told])
-        return found is None or found.model_uri in (None, row["uri"])
-
-    return database.write(write)
+    found = connection.execute(task.with_for_update()).first()
+    if any(connection.execute(query.limit(1)).first() is not None for query in users):
+        return False
+    if found is not None and found.model_uri == row["uri"]:
+        connection.execute(t.task.update().where(t.task.c.id == found.id).values(model_uri=None))
+        what = f"its model is removed: it was {row['name']}@{row['version']}, which was removed before"
+        told = event_row(run, now, "note", message=what, experiment=experiment, task=number)
+        insert_events(connection, [told])
+    return found is None or found.model_uri in (None, row["uri"])
 
 
 def forget(database: Database, row: RowMapping) -> None:
@@ -121,37 +118,29 @@ _MODEL, _VERSION, _ALIAS, _MOVE = (
 )
 
 
-def register(database: Database, new: NewVersionRow, alias: str | None, now: float) -> tuple[int, bool]:
+@transaction
+def register(connection: Connection, new: NewVersionRow, alias: str | None, now: float) -> tuple[int, bool]:
     """Make a version, and have an alias mean it: its number, and whether it is new."""
-
-    def write(connection: Connection, _: Try) -> tuple[int, bool]:
-        version, is_new = add_version(connection, new, now)
-        if alias is not None:
-            present = alias_version(connection, new.team, new.name, alias)
-            move_alias(connection, new.team, new.name, AliasMove(alias, version, new.by), now, present)
-        return version, is_new
-
-    return database.write(write)
+    version, is_new = add_version(connection, new, now)
+    if alias is not None:
+        present = alias_version(connection, new.team, new.name, alias)
+        move_alias(connection, new.team, new.name, AliasMove(alias, version, new.by), now, present)
+    return version, is_new
 
 
-def move(database: Database, team: str, name: str, to: AliasMove, now: float, expected: int | None) -> bool:
-    """See `move_alias`."""
-    return database.write(lambda connection, _: move_alias(connection, team, name, to, now, expected))
+move = transaction(move_alias)
 
 
+@transaction
 def describe(
-    database: Database, team: str, name: str, description: str | None, tags: Mapping[str, str] | None
+    connection: Connection, team: str, name: str, description: str | None, tags: Mapping[str, str] | None
 ) -> bool:
     """Change what is said of a registered model; None leaves it. False if there is none."""
     values: dict[str, Any] = {} if description is None else {"description": description}
     if tags is not None:
         values["tags"] = json_column(dict(tags))
-
-    def write(connection: Connection, _: Try) -> bool:
-        which = (_MODEL.team == team, _MODEL.name == name)
-        return bool(connection.execute(t.registered_model.update().where(*which).values(**values)).rowcount)
-
-    return database.write(write)
+    which = (_MODEL.team == team, _MODEL.name == name)
+    return bool(connection.execute(t.registered_model.update().where(*which).values(**values)).rowcount)
 
 
 def remove_version(database: Database, team: str, name: str, version: int) -> RunModel:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -18,15 +18,13 @@ from sqlalchemy.engine import Connection, RowMapping
 from trainmaster.dataclass import dataclass, field
 from trainmaster.db import ledger
 from trainmaster.db import tables as t
+from trainmaster.db.database import Database, transaction
 from trainmaster.db.events import event_row, insert_events
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.db.patience import Try
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.spec.states import State as RunState
 from trainmaster.spec.topics import TAKEN_BACK
-
-if TYPE_CHECKING:
-    from trainmaster.db.database import Database
 
 Row = dict[str, Any]
 #: About so much of what has grown is carried at once.
@@ -196,38 +194,37 @@ def newest(database: Database, run: str) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def settle(database: Database, rows: RunRows, news: Sequence[RunGrowth], changes: Mapping[str, Any]) -> None:
+@transaction
+def settle(
+    connection: Connection, rows: RunRows, news: Sequence[RunGrowth], changes: Mapping[str, Any]
+) -> None:
     """Write a run into a database of its own; nothing if it is there already.
 
     Args:
-        database: that of the machine.
+        connection: of its transaction.
         rows: of the run.
         news: all pieces of its files.
         changes: of its own row: what is different there.
     """
-
-    def write(connection: Connection) -> None:
-        if connection.execute(sa.select(t.run.c.id).where(t.run.c.id == rows.run["id"])).first():
-            return
-        connection.execute(t.run.insert().values({**_stored(rows.run), **changes}))
-        for table, found in (
-            (t.experiment, rows.experiments),
-            (t.task, rows.tasks),
-            (t.attempt, rows.attempts),
-            (t.quote, rows.quotes),
-            (t.cluster, rows.clusters),
-            (t.measurement, rows.measurements),
-            (t.run_private, rows.private),
-            (t.run_fact, rows.facts),
-            *((t.event, each.events) for each in news),
-        ):
-            if found:
-                connection.execute(table.insert(), [_stored(row) for row in found])
-        for each in news:
-            for row in each.pieces:
-                _put_piece(connection, rows.run["id"], _stored(row))
-
-    database.write(lambda connection, _: write(connection))
+    if connection.execute(sa.select(t.run.c.id).where(t.run.c.id == rows.run["id"])).first():
+        return
+    connection.execute(t.run.insert().values({**_stored(rows.run), **changes}))
+    for table, found in (
+        (t.experiment, rows.experiments),
+        (t.task, rows.tasks),
+        (t.attempt, rows.attempts),
+        (t.quote, rows.quotes),
+        (t.cluster, rows.clusters),
+        (t.measurement, rows.measurements),
+        (t.run_private, rows.private),
+        (t.run_fact, rows.facts),
+        *((t.event, each.events) for each in news),
+    ):
+        if found:
+            connection.execute(table.insert(), [_stored(row) for row in found])
+    for each in news:
+        for row in each.pieces:
+            _put_piece(connection, rows.run["id"], _stored(row))
 
 
 def go_away(database: Database, lease: Lease, away: Mapping[str, Any]) -> None:

@@ -13,27 +13,21 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
-from trainmaster.db.database import Database
+from trainmaster.db.database import Database, transaction
 from trainmaster.db.patience import Try
+from trainmaster.db.transactions import put_row
 
 _C = t.team_secret.c
 
 
-def put_secret(database: Database, team: str, name: str, sealed: bytes, by: str, now: float) -> bool:
+@transaction
+def put_secret(connection: Connection, team: str, name: str, sealed: bytes, by: str, now: float) -> bool:
     """Keep a sealed value, in place of an earlier one; False if there is no such team."""
     values = {"sealed": sealed, "changed_by": by, "changed_at": now}
-
-    def write(connection: Connection, _: Try) -> bool:
-        if connection.execute(sa.select(t.team.c.name).where(t.team.c.name == team)).scalar() is None:
-            return False
-        changed = connection.execute(
-            t.team_secret.update().where(_C.team == team, _C.name == name).values(**values)
-        )
-        if not changed.rowcount:
-            connection.execute(t.team_secret.insert().values(team=team, name=name, **values))
-        return True
-
-    return database.write(write)
+    if connection.execute(sa.select(t.team.c.name).where(t.team.c.name == team)).scalar() is None:
+        return False
+    put_row(connection, t.team_secret, {"team": team, "name": name}, values)
+    return True
 
 
 def of_team(database: Database, team: str) -> Sequence[RowMapping]:
@@ -90,7 +84,8 @@ def with_other_heads(database: Database, head: bytes) -> Iterator[tuple[sa.Colum
                 yield column, row
 
 
-def put(database: Database, column: sa.Column[Any], row: RowMapping, value: bytes) -> bool:
+@transaction
+def put(connection: Connection, column: sa.Column[Any], row: RowMapping, value: bytes) -> bool:
     """Write a value in place of the one of a row; False if somebody has written another one since.
 
     Raises:
@@ -98,11 +93,7 @@ def put(database: Database, column: sa.Column[Any], row: RowMapping, value: byte
     """
     same = [each == row[each.name] for each in column.table.primary_key.columns]
     change = column.table.update().where(*same, column == row[column.name])
-
-    def write(connection: Connection, _: object) -> bool:
-        return connection.execute(change.values({column.name: value})).rowcount == 1
-
-    return database.write(write)
+    return connection.execute(change.values({column.name: value})).rowcount == 1
 
 
 def runs_away(database: Database) -> list[str]:

@@ -9,7 +9,8 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.dataclass import dataclass
 from trainmaster.db import tables as t
-from trainmaster.db.database import Database
+from trainmaster.db.database import Database, transaction
+from trainmaster.db.transactions import put_row
 from trainmaster.spec.states import State
 
 _S = t.sink
@@ -73,14 +74,9 @@ def cursors(database: Database, run: str, kind: str) -> dict[Attempt, Cursor]:
     }
 
 
-def save_cursor(database: Database, run: str, kind: str, attempt: Attempt, cursor: Cursor) -> None:
+@transaction
+def save_cursor(connection: Connection, run: str, kind: str, attempt: Attempt, cursor: Cursor) -> None:
     """Write down how far an attempt is."""
     key = {"run_id": run, "kind": kind, "experiment": attempt[0], "task": attempt[1], "attempt": attempt[2]}
     values = {name: getattr(cursor, name) for name in Cursor.__slots__}
-
-    def write(connection: Connection, _: object) -> None:
-        same = [_C.c[name] == value for name, value in key.items()]
-        if not connection.execute(_C.update().where(*same).values(values)).rowcount:
-            connection.execute(_C.insert().values(key | values))
-
-    database.write(write)
+    put_row(connection, _C, key, values)

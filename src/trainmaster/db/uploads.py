@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
-from trainmaster.db.database import Database
+from trainmaster.db.database import Database, transaction
 from trainmaster.db.patience import Try
 
 #: A claim is good for so long, and renewed by its holder.
@@ -102,32 +102,29 @@ def parts(database: Database, upload: str) -> Sequence[RowMapping]:
     return database.read(t.upload_part.select().where(mine).order_by(t.upload_part.c.offset))
 
 
-def claim(database: Database, uploads: Sequence[str], now: float) -> int | None:
+@transaction
+def claim(connection: Connection, uploads: Sequence[str], now: float) -> int | None:
     """Claim whole uploads, all or none, so that one at a time makes something of them.
 
     Args:
-        database: of the home.
+        connection: of its transaction.
         uploads: ids; the first stands for all.
         now: Unix seconds by `Database.clock_s`.
 
     Returns:
         What the claim is called; None if somebody has one, or one of them is over or not whole.
     """
-
-    def write(connection: Connection, _: Try) -> int | None:
-        rows = connection.execute(t.upload.select().where(t.upload.c.id.in_(uploads)).with_for_update())
-        found = list(rows.mappings())
-        if len(found) != len(set(uploads)) or not all(_is_free(row, now) for row in found):
-            return None
-        token = 1 + max(int(row["claim"]) for row in found)
-        connection.execute(
-            t.upload.update()
-            .where(t.upload.c.id.in_(uploads))
-            .values(state="FINISHING", claim=token, claimed_until=now + CLAIM_S, result=None)
-        )
-        return token
-
-    return database.write(write)
+    rows = connection.execute(t.upload.select().where(t.upload.c.id.in_(uploads)).with_for_update())
+    found = list(rows.mappings())
+    if len(found) != len(set(uploads)) or not all(_is_free(row, now) for row in found):
+        return None
+    token = 1 + max(int(row["claim"]) for row in found)
+    connection.execute(
+        t.upload.update()
+        .where(t.upload.c.id.in_(uploads))
+        .values(state="FINISHING", claim=token, claimed_until=now + CLAIM_S, result=None)
+    )
+    return token
 
 
 def is_finishing(row: RowMapping, now: float) -> bool:
@@ -141,42 +138,33 @@ def renew(database: Database, uploads: Sequence[str], token: int, now: float) ->
     return bool(database.execute(renewed))
 
 
+@transaction
 def end(
-    database: Database, uploads: Sequence[str], token: int, state: str, result: str | None, now: float
+    connection: Connection, uploads: Sequence[str], token: int, state: str, result: str | None, now: float
 ) -> bool:
     """End a claim with what came of it; False if it was lost meanwhile. To be told twice changes nothing."""
-
-    def write(connection: Connection, _: Try) -> bool:
-        values = {"state": state, "result": result, "used_at": now, "claimed_until": None}
-        connection.execute(_claimed(uploads, token).values(values))
-        found = connection.execute(_by_id(uploads[0])).mappings().first()
-        return found is not None and (found["claim"], found["state"]) == (token, state)
-
-    return database.write(write)
+    values = {"state": state, "result": result, "used_at": now, "claimed_until": None}
+    connection.execute(_claimed(uploads, token).values(values))
+    found = connection.execute(_by_id(uploads[0])).mappings().first()
+    return found is not None and (found["claim"], found["state"]) == (token, state)
 
 
-def remove(database: Database, upload: str, now: float) -> bool:
+@transaction
+def remove(connection: Connection, upload: str, now: float) -> bool:
     """Take an upload away, unless somebody makes something of it just now; its rows go with `forget`."""
-
-    def write(connection: Connection, _: Try) -> bool:
-        row = connection.execute(_by_id(upload).with_for_update()).mappings().first()
-        if row is None or is_finishing(row, now):
-            return row is None
-        connection.execute(t.upload.update().where(t.upload.c.id == upload).values(state="REMOVED"))
-        return True
-
-    return database.write(write)
+    row = connection.execute(_by_id(upload).with_for_update()).mappings().first()
+    if row is None or is_finishing(row, now):
+        return row is None
+    connection.execute(t.upload.update().where(t.upload.c.id == upload).values(state="REMOVED"))
+    return True
 
 
-def forget(database: Database, upload: str, *, keeps_row: bool = False) -> None:
+@transaction
+def forget(connection: Connection, upload: str, *, keeps_row: bool = False) -> None:
     """Its objects are gone: its parts, and it itself, are no rows any more."""
-
-    def write(connection: Connection, _: Try) -> None:
-        connection.execute(t.upload_part.delete().where(t.upload_part.c.upload_id == upload))
-        if not keeps_row:
-            connection.execute(t.upload.delete().where(t.upload.c.id == upload))
-
-    database.write(write)
+    connection.execute(t.upload_part.delete().where(t.upload_part.c.upload_id == upload))
+    if not keeps_row:
+        connection.execute(t.upload.delete().where(t.upload.c.id == upload))
 
 
 def unused(database: Database, since: float) -> Sequence[RowMapping]:
@@ -185,14 +173,11 @@ def unused(database: Database, since: float) -> Sequence[RowMapping]:
     return database.read(t.upload.select().where((t.upload.c.state == "REMOVED") | is_old))
 
 
-def describe(database: Database, content: str, described: str) -> None:
+@transaction
+def describe(connection: Connection, content: str, described: str) -> None:
     """Keep what was found in the files of a version; the same content is described once."""
-
-    def write(connection: Connection, _: Try) -> None:
-        connection.execute(t.volume_content.delete().where(t.volume_content.c.id == content))
-        connection.execute(t.volume_content.insert().values(id=content, described=described))
-
-    database.write(write)
+    connection.execute(t.volume_content.delete().where(t.volume_content.c.id == content))
+    connection.execute(t.volume_content.insert().values(id=content, described=described))
 
 
 def described(database: Database, content: str) -> str | None:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
-from trainmaster.db.database import Database
+from trainmaster.db.database import Database, transaction
 
 #: What was delivered or given up is shown for so long, in seconds.
 SHOWN_S: Final = 30 * 86400.0
@@ -96,14 +96,11 @@ def change_hook(database: Database, hook: str, values: Mapping[str, object]) -> 
     database.execute(changed)
 
 
-def remove_hook(database: Database, hook: str) -> None:
+@transaction
+def remove_hook(connection: Connection, hook: str) -> None:
     """Forget a webhook, and what it was to be told."""
-
-    def write(connection: Connection, _: object) -> None:
-        connection.execute(t.notice.delete().where(t.notice.c.webhook_id == hook))
-        connection.execute(t.webhook.delete().where(t.webhook.c.id == hook))
-
-    database.write(write)
+    connection.execute(t.notice.delete().where(t.notice.c.webhook_id == hook))
+    connection.execute(t.webhook.delete().where(t.webhook.c.id == hook))
 
 
 def deliveries_query(hook: str, limit: int) -> sa.Select[Any]:

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.dataclass import dataclass
 from trainmaster.db import tables as t
-from trainmaster.db.database import Database
+from trainmaster.db.database import Database, transaction
 from trainmaster.db.outbox import insert_notice
 from trainmaster.db.patience import Try
 from trainmaster.spec.states import State
@@ -51,45 +51,40 @@ class Cause:
     refused: str = ""
 
 
-def put(database: Database, row: Mapping[str, Any], triggers: Sequence[Mapping[str, Any]]) -> str:
+@transaction
+def put(connection: Connection, row: Mapping[str, Any], triggers: Sequence[Mapping[str, Any]]) -> str:
     """Keep a workflow, or its next revision; its id.
 
     Args:
-        database: the database.
+        connection: of its transaction.
         row: with an id that counts if it is new; ``secret`` only then, or if it has none yet.
         triggers: rows without the id; what is kept of those that stay is what they have seen.
     """
-
-    def write(connection: Connection, _: Try) -> str:
-        which = (_W.team == row["team"], _W.name == row["name"])
-        found = connection.execute(sa.select(t.workflow).where(*which).with_for_update()).mappings().first()
-        if found is None:
-            connection.execute(t.workflow.insert().values(**row))
-            workflow = str(row["id"])
-        else:
-            workflow = found["id"]
-            kept = {"id", "created_at", "revision", *(["secret"] if found["secret"] else [])}
-            values = {key: value for key, value in row.items() if key not in kept}
-            changed = found["request"] != row["request"] or found["concurrency"] != row["concurrency"]
-            connection.execute(
-                t.workflow.update()
-                .where(_W.id == workflow)
-                .values(**values, revision=_W.revision + int(changed))
-            )
-        known = {each.key for each in connection.execute(sa.select(_T.key).where(_T.workflow_id == workflow))}
-        wanted = {each["key"] for each in triggers}
-        gone = (_T.workflow_id == workflow, _T.key.in_(known - wanted))
-        connection.execute(t.workflow_trigger.delete().where(*gone))
-        for each in triggers:
-            if each["key"] not in known:
-                connection.execute(t.workflow_trigger.insert().values(workflow_id=workflow, **each))
-                continue
-            values = {key: each[key] for key in ("ordinal", "data")}
-            same = (_T.workflow_id == workflow, _T.key == each["key"])
-            connection.execute(t.workflow_trigger.update().where(*same).values(**values))
-        return workflow
-
-    return database.write(write)
+    which = (_W.team == row["team"], _W.name == row["name"])
+    found = connection.execute(sa.select(t.workflow).where(*which).with_for_update()).mappings().first()
+    if found is None:
+        connection.execute(t.workflow.insert().values(**row))
+        workflow = str(row["id"])
+    else:
+        workflow = found["id"]
+        kept = {"id", "created_at", "revision", *(["secret"] if found["secret"] else [])}
+        values = {key: value for key, value in row.items() if key not in kept}
+        changed = found["request"] != row["request"] or found["concurrency"] != row["concurrency"]
+        connection.execute(
+            t.workflow.update().where(_W.id == workflow).values(**values, revision=_W.revision + int(changed))
+        )
+    known = {each.key for each in connection.execute(sa.select(_T.key).where(_T.workflow_id == workflow))}
+    wanted = {each["key"] for each in triggers}
+    gone = (_T.workflow_id == workflow, _T.key.in_(known - wanted))
+    connection.execute(t.workflow_trigger.delete().where(*gone))
+    for each in triggers:
+        if each["key"] not in known:
+            connection.execute(t.workflow_trigger.insert().values(workflow_id=workflow, **each))
+            continue
+        values = {key: each[key] for key in ("ordinal", "data")}
+        same = (_T.workflow_id == workflow, _T.key == each["key"])
+        connection.execute(t.workflow_trigger.update().where(*same).values(**values))
+    return workflow
 
 
 def find(database: Database, workflow: str) -> RowMapping | None:
@@ -128,26 +123,21 @@ def triggers(database: Database, workflows: Collection[str]) -> dict[str, list[R
     return found
 
 
-def change_state(database: Database, workflow: str, state: str, now: float) -> None:
+@transaction
+def change_state(connection: Connection, workflow: str, state: str, now: float) -> None:
     """Pause it: what waits is skipped; or go on."""
-
-    def write(connection: Connection, _: Try) -> None:
-        if state == PAUSED:
-            pause(connection, workflow, now)
-            return
-        values = {"state": state, "changed_at": now}
-        connection.execute(t.workflow.update().where(_W.id == workflow).values(**values))
-
-    database.write(write)
-
-
-def refuse(database: Database, workflow: str, why: str, now: float) -> None:
-    """Pause one that may start nothing any more, unless it is paused."""
-    database.write(lambda connection, _: refuse_in(connection, workflow, why, now))
+    if state == PAUSED:
+        pause(connection, workflow, now)
+        return
+    values = {"state": state, "changed_at": now}
+    connection.execute(t.workflow.update().where(_W.id == workflow).values(**values))
 
 
 def refuse_in(connection: Connection, workflow: str, why: str, now: float) -> None:
-    """The same in a transaction: its history and the team's webhooks say why."""
+    """Pause one that may start nothing any more, unless it is paused.
+
+    Its history and the team's webhooks say why.
+    """
     query = sa.select(t.workflow).where(_W.id == workflow, _W.state == ENABLED).with_for_update()
     row = connection.execute(query).mappings().first()
     if row is None:
@@ -164,6 +154,9 @@ def refuse_in(connection: Connection, workflow: str, why: str, now: float) -> No
     }
     connection.execute(t.workflow_firing.insert().values(**firing))
     _tell(connection, row, why, now)
+
+
+refuse = transaction(refuse_in)
 
 
 def pause(connection: Connection, workflow: str, now: float) -> None:
@@ -187,17 +180,14 @@ def pass_over(database: Database, workflow: str, key: str, seen: float) -> None:
     database.execute(t.workflow_trigger.update().where(*which).values(seen=seen))
 
 
-def remove(database: Database, workflow: str) -> None:
+@transaction
+def remove(connection: Connection, workflow: str) -> None:
     """Forget it, what starts it and its history; its runs stay."""
-
-    def write(connection: Connection, _: Try) -> None:
-        # A server that starts a run of it just now has its row, too.
-        connection.execute(sa.select(_W.id).where(_W.id == workflow).with_for_update())
-        connection.execute(t.workflow_firing.delete().where(_F.workflow_id == workflow))
-        connection.execute(t.workflow_trigger.delete().where(_T.workflow_id == workflow))
-        connection.execute(t.workflow.delete().where(_W.id == workflow))
-
-    database.write(write)
+    # A server that starts a run of it just now has its row, too.
+    connection.execute(sa.select(_W.id).where(_W.id == workflow).with_for_update())
+    connection.execute(t.workflow_firing.delete().where(_F.workflow_id == workflow))
+    connection.execute(t.workflow_trigger.delete().where(_T.workflow_id == workflow))
+    connection.execute(t.workflow.delete().where(_W.id == workflow))
 
 
 # --- starts ---------------------------------------------------------------------------------------------
@@ -295,19 +285,16 @@ def put_off(database: Database, firing: int, until: float, message: str) -> None
     database.execute(t.workflow_firing.update().where(*which).values(**values))
 
 
-def end(database: Database, firing: int, state: str, message: str, now: float) -> None:
+@transaction
+def end(connection: Connection, firing: int, state: str, message: str, now: float) -> None:
     """It starts no run; of one that is refused the team's webhooks are told."""
-
-    def write(connection: Connection, _: Try) -> None:
-        which = (_F.id == firing, _F.state == WAITING)
-        values = {"state": state, "message": message}
-        ended = connection.execute(t.workflow_firing.update().where(*which).values(**values)).rowcount
-        if ended and state == REFUSED:
-            query = sa.select(t.workflow).join(t.workflow_firing, _W.id == _F.workflow_id)
-            row = connection.execute(query.where(_F.id == firing)).mappings().one()
-            _tell(connection, row, message, now)
-
-    database.write(write)
+    which = (_F.id == firing, _F.state == WAITING)
+    values = {"state": state, "message": message}
+    ended = connection.execute(t.workflow_firing.update().where(*which).values(**values)).rowcount
+    if ended and state == REFUSED:
+        query = sa.select(t.workflow).join(t.workflow_firing, _W.id == _F.workflow_id)
+        row = connection.execute(query.where(_F.id == firing)).mappings().one()
+        _tell(connection, row, message, now)
 
 
 def history(database: Database, workflow: str, limit: int) -> Sequence[RowMapping]:

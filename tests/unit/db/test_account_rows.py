@@ -5,7 +5,10 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
+import pytest
+
 from trainmaster.db import access, accounts, audit, sealed
+from trainmaster.db.patience import Try
 
 ROW = {"kind": "user", "created_at": 1.0}
 
@@ -40,6 +43,23 @@ def test_what_one_browser_began_is_ended_once(database):
     accounts.begin_sign_in(database, row, 1.0)
     found = at_once(4, lambda _: accounts.take_sign_in(database, "d"))
     assert [each["nonce"] for each in found if each is not None] == ["n"]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_what_a_lost_try_had_to_keep_is_kept_once(database, monkeypatch, is_committed):
+    write = database.write
+
+    def tried(work, **how):
+        if is_committed:
+            write(work, **how)
+        return write(lambda connection, _: work(connection, Try(again=True)), **how)
+
+    monkeypatch.setattr(database, "write", tried)
+    session = {"digest": "d", "name": "ann", "scopes": "read", "expires_at": 9.0}
+    access.add_session(database, session, 1.0)
+    assert list(access.sessions_by_digest(database, ["d"])) == ["d"]
+    accounts.note_attempt(database, "192.0.2.1", 2.0, 0.0)
+    assert accounts.attempts(database, "192.0.2.1", 1.0) == [2.0]
 
 
 def test_groups_replace_what_groups_gave_and_nothing_else(database):

@@ -118,7 +118,10 @@ def test_whatever_takes_rights_away_says_so():
     wrong = []
     for file in Path(trainmaster.db.__file__).parent.glob("*.py"):
         for body in re.split(r"\n(?=def |class )", file.read_text()):
-            changes = re.search(r"t\.(token|web_session|account|member|team)\.(insert|update|delete)\(", body)
+            tables = "t.(token|web_session|account|member|team)"
+            changes = re.search(
+                rf"{tables}\.(insert|update|delete)\(|(add_lasting\(|put_row\(connection, ){tables},", body
+            )
             name = re.match(r"def (\w+)", body)
             if changes and name and not name[1].startswith("_") and "change_rights(" not in body:
                 wrong.append(name[1])
