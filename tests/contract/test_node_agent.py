@@ -2,15 +2,23 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from engine_bench import Bench as ClusterBench
 
-from trainmaster.executors.base import GangStatus, Phase
+from newer_version import newer_version
+from trainmaster.executors.base import Capacity, GangStatus, Phase
 from trainmaster.executors.gangs.agent import Agent
-from trainmaster.spec.errors import ExecutorError
+from trainmaster.executors.gangs.executor import NodesExecutor
+from trainmaster.executors.local.executor import LocalExecutor
+from trainmaster.executors.ssh.cluster import SshCluster
+from trainmaster.spec.errors import ExecutorError, OtherVersionError
 from trainmaster.testing.executor_contract import alive, until
+from trainmaster.testing.ray_here import HERE
 
 LONG = "touch up-$RANDOM; until [ -e go ]; do sleep 0.02; done"
 
@@ -171,3 +179,28 @@ def test_a_gang_whose_record_cannot_be_kept_is_refused(bench, monkeypatch):
     bench.wait("late", Phase.EXITED)
     bench.wait("runs", Phase.EXITED)
     assert not (bench.directory / "never").exists()
+
+
+@pytest.mark.timeout(60)
+def test_a_supervisor_of_a_newer_version(tmp_path, make_node):
+    """It is not asked again and again: the driver is told at once which node it is on, and what to do."""
+    node = make_node(7, "ssh", directory=str(tmp_path / "node"), home=str(tmp_path / "node-home"))
+    cluster = SshCluster.start(tmp_path / "record", [node], *HERE)
+    begin = "import sys; sys.path.append(sys.argv[1]); from trainmaster.executors.supervisor import program"
+    source = str(newer_version(tmp_path / "newer"))
+    command = [sys.executable, "-I", "-S", "-c", f"{begin}; program.main(sys.argv[2:])", source, node.home]
+    subprocess.run(command, check=True)
+    stays = LocalExecutor(Path(node.home))
+    stays.open("other", Capacity(1), {})
+    bench = ClusterBench(lambda: NodesExecutor(cluster), tmp_path)
+    bench.executor.submit([gang := bench.gang("0", "true")])
+    with pytest.raises(ExecutorError, match="Open it again"):
+        bench.wait(gang)
+    bench.executor.close()
+    try:
+        for _ in range(2):
+            with pytest.raises(OtherVersionError, match=rf"node n7: .*another version(.|\n)*{node.home}"):
+                bench.open()
+    finally:
+        stays.close()
+        cluster.stop()

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sqlite3
 import tarfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from newer_version import newer_version
 
 HOMES = Path(__file__).parent / "homes"
 #: Where they were made.
@@ -89,3 +93,22 @@ def test_a_home_of_an_older_version(tm, revision):
     again = tm.call("run", "ended.yaml", "--json").json
     assert again["reason"] == "SUCCEEDED"
     assert len(tm.call("status", "--json").json["runs"]) == len(runs) + 1
+
+
+def test_a_run_that_a_newer_version_has_begun(tm):
+    """Its supervisor is not understood: that is said at once, with what to do; then the run goes on."""
+    newer = {**tm.env, "PYTHONPATH": str(newer_version(tm.root / "newer"))}
+    recipe = tm.task("echo $TRAINMASTER_ATTEMPT >> $NOTES/begun; until test -e $NOTES/go; do sleep 0.1; done")
+    call = tm.start("run", recipe, env=newer)
+    run = call.run_id()
+    tm.until_marks("begun")
+    call.kill()
+    said = tm.call("resume", run, code=1, timeout_s=30).err
+    assert "was started by another version of Trainmaster\nGo on with that one." in said
+    (command,) = re.findall(r"kill \$\(cat (.+)\)", said)
+    assert tm.status(run)["state"] != "DONE"
+    (tm.notes / "go").touch()
+    os.kill(int(Path(command).read_text()), signal.SIGTERM)
+    tm.until(lambda: not tm.supervisors(), "it has ended")
+    assert tm.resume(run)["reason"] == "SUCCEEDED"
+    assert tm.marks("begun") == ["1", "2"]

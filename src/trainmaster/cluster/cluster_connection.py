@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from trainmaster.executors.base import GangRequest, GangStatus, MemberStatus, OneClusterExecutor, Phase
 from trainmaster.executors.gangs.silence import MUTE_S
-from trainmaster.spec.errors import ExecutorError, LeaseLostError, TrainmasterError
+from trainmaster.spec.errors import ExecutorError, LeaseLostError, OtherVersionError, TrainmasterError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.cluster_loop import ClusterLoop
@@ -315,8 +315,8 @@ class ClusterConnection:
         self._call = None
         try:
             statuses = call.statuses.result()
-        except LeaseLostError:
-            raise  # it is another driver's now
+        except (LeaseLostError, OtherVersionError):
+            raise  # it is another driver's now, or was begun by another version of us
         except TrainmasterError as error:
             self._note_unresponsive(error)
             return

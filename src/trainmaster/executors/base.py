@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainmaster.dataclass import dataclass, field
+from trainmaster.spec.errors import OtherVersionError
 
 if TYPE_CHECKING:
     from trainmaster.executors.gangs.placement import LiveNode
@@ -249,12 +250,19 @@ class GangStatus:
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> GangStatus:
-        """As it comes from a supervisor."""
-        attempt, phase, members, ports, started_at, ended_at = row
-        known = len(fields(MemberStatus))  # a newer supervisor tells more
-        rows = tuple(MemberStatus(*member[:known]) for member in members)
-        held = {name: tuple(numbers) for name, numbers in ports.items()}
-        return cls(attempt, Phase(phase), rows, held, started_at, ended_at)
+        """As it comes from a supervisor.
+
+        Raises:
+            OtherVersionError: it cannot be read.
+        """
+        try:
+            attempt, phase, members, ports, started_at, ended_at = row
+            known = len(fields(MemberStatus))  # a newer supervisor tells more
+            rows = tuple(MemberStatus(*member[:known]) for member in members)
+            held = {name: tuple(numbers) for name, numbers in ports.items()}
+            return cls(attempt, Phase(phase), rows, held, started_at, ended_at)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise OtherVersionError(f"what is told of a task cannot be read: {error}") from error
 
     def row(self) -> list[Any]:
         """The contrary of `of_row`."""

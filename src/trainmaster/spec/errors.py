@@ -12,6 +12,7 @@
   + ProviderError             a provider or a machine cannot be reached, or refuses; later may help
   + PublishError              an artifact could not be published or read back whole
   + ExecutorError             the node's supervisor cannot be reached or refused
+    - OtherVersionError       another version of Trainmaster has started it; also a `ValueError`
   + RunError                  a run is not what the caller needs it to be
     - RunFailedError          it has ended, and did not succeed
     - UndrivenError           it has not ended, and no process drives it
@@ -216,6 +217,10 @@ class PublishError(TrainmasterError):
 
 class ExecutorError(TrainmasterError):
     """The node's supervisor cannot be reached or refused."""
+
+
+class OtherVersionError(ExecutorError, ValueError):
+    """Another version of Trainmaster has started the supervisor: it is not understood, and never will be."""
 
 
 class RunError(TrainmasterError):

@@ -28,7 +28,7 @@ from trainmaster.executors.gangs.life import parts_elsewhere
 from trainmaster.executors.gangs.silence import DRIVER_GONE_S
 from trainmaster.executors.local.executor import LocalExecutor
 from trainmaster.executors.wire import Splitter, encode
-from trainmaster.spec.errors import ExecutorError, LeaseLostError, TrainmasterError
+from trainmaster.spec.errors import ExecutorError, LeaseLostError, OtherVersionError, TrainmasterError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -473,6 +473,8 @@ class AgentProgram:
             found: Message = {"result": getattr(self._agent, call["do"])(*call["args"])}
         except LeaseLostError as error:
             found = {"error": [Exception.__str__(error), error.hint], "fenced": True}
+        except OtherVersionError as error:
+            found = {"error": [Exception.__str__(error), error.hint], "other_version": True}
         except TrainmasterError as error:
             found = {"error": [Exception.__str__(error), error.hint]}
         except Exception as error:  # noqa: BLE001 - told to the driver

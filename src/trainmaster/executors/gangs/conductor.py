@@ -177,7 +177,9 @@ class Conductor:
 
     async def _open(self, inbox: Inbox) -> None:
         await self._settled.wait()
-        if self._scheduler.is_refused or 0 < inbox.token < self.lease:
+        if self._scheduler.refusal is not None:
+            raise self._scheduler.refusal
+        if 0 < inbox.token < self.lease:
             raise LeaseLostError.of(self.run)
         self._scheduler.serve(inbox)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.wire import Splitter, WireError, encode
-from trainmaster.spec.errors import ExecutorError, LeaseLostError
+from trainmaster.spec.errors import ExecutorError, LeaseLostError, OtherVersionError
 
 if TYPE_CHECKING:
     from trainmaster.executors.gangs.placement import LiveNode, Reservations
@@ -176,7 +176,8 @@ class StreamAgent:
                     if answer is None or answer.done():
                         continue
                     if "error" in message:
-                        kind = LeaseLostError if "fenced" in message else ExecutorError
+                        kinds = {"fenced": LeaseLostError, "other_version": OtherVersionError}
+                        kind = next((kinds[key] for key in kinds if key in message), ExecutorError)
                         answer.set_exception(kind(*message["error"]))
                     else:
                         answer.set_result(message["result"])

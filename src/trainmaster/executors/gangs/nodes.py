@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.executors.gangs.silence import LATE_S
-from trainmaster.spec.errors import LeaseLostError
+from trainmaster.spec.errors import LeaseLostError, OtherVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainmaster.executors.gangs.engine import Engine, NodeAgent
     from trainmaster.executors.gangs.placement import LiveNode
     from trainmaster.executors.wire import Message
+    from trainmaster.spec.errors import TrainmasterError
 
 LOOK_S = 0.5
 _POLL_S = 2.0
@@ -41,8 +42,8 @@ class Listener(Protocol):
     def attached(self, node: LiveNode, statuses: Sequence[GangStatus], records: Sequence[Message]) -> None:
         """Statuses of all parts that were handed over before, and records of their gangs."""
 
-    def refused(self) -> None:
-        """A node serves a later driver of our run."""
+    def refused(self, node: LiveNode, error: TrainmasterError) -> None:
+        """A node serves a later driver of our run, or is of another version: no other try helps."""
 
     def nodes_changed(self) -> None:
         """Nodes came, went, or can (not) be reached."""
@@ -108,8 +109,8 @@ class Link:
                 await self._work()
             except asyncio.CancelledError:
                 raise
-            except LeaseLostError:
-                self._listener.refused()
+            except (LeaseLostError, OtherVersionError) as error:
+                self._listener.refused(self.node, error)
                 self.attached.set()  # what waits for it need not
                 return
             except Exception as error:  # noqa: BLE001 - whatever the engine raises, the node cannot be reached now

@@ -12,6 +12,7 @@ from trainmaster.executors.gangs.inbox import Inbox
 from trainmaster.executors.gangs.life import ConductedGang, GangOutcome
 from trainmaster.executors.gangs.nodes import Nodes
 from trainmaster.executors.gangs.placing import Placing
+from trainmaster.spec.errors import OtherVersionError
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from trainmaster.executors.gangs.life import GangPart, Step
     from trainmaster.executors.gangs.placement import LiveNode
     from trainmaster.executors.wire import Message
+    from trainmaster.spec.errors import TrainmasterError
 
 
 class Scheduler:
@@ -34,6 +36,7 @@ class Scheduler:
 
     Attributes:
         inbox: of the driver that is served, None while there is none.
+        refusal: why a node serves no driver like ours.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class Scheduler:
         self._note = note
         self._turns = 0
         self._changed: dict[str, None] = {}
-        self.is_refused = False
+        self.refusal: TrainmasterError | None = None
         self._found: dict[str, list[str]] | None = {}  # parts on nodes, by its id, until it is settled
         self._placing = Placing(
             self.gangs, self.nodes, engine, loop.time, self._start, self._refuse, self._tell
@@ -267,9 +270,11 @@ class Scheduler:
             self._record(gang)  # its node may be gone when the next driver asks
         return follows
 
-    def refused(self) -> None:
-        """A node serves a later driver: ours is told so."""
-        self.is_refused = True
+    def refused(self, node: LiveNode, error: TrainmasterError) -> None:
+        """See `Listener.refused`: ours is told so."""
+        if isinstance(error, OtherVersionError):
+            error = OtherVersionError(f"node {node.key}: {error.args[0]}", error.hint)
+        self.refusal = error
         if self.inbox is not None:
             self.inbox.close()
 
@@ -356,7 +361,7 @@ class Scheduler:
 
     def settle(self) -> None:
         """The nodes were asked: what is on others is lost, and what none has heard of never started."""
-        if not self.is_refused:
+        if self.refusal is None:
             self._placing.remove_others(self.gangs)
         alive = self.nodes.alive
         found, self._found = self._found or {}, None

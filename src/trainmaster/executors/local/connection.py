@@ -18,7 +18,7 @@ from trainmaster.executors.supervisor.processes import (
     kept_environment,
 )
 from trainmaster.executors.wire import PROTOCOL, Splitter, WireError, encode
-from trainmaster.spec.errors import ExecutorError, LeaseLostError, fails_as
+from trainmaster.spec.errors import ExecutorError, LeaseLostError, OtherVersionError, fails_as
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,8 +124,7 @@ class SupervisorConnection:
             if data:
                 return self._splitter.feed(data)
         except WireError as error:
-            self.close()
-            raise self._error(f"{SUPERVISOR} speaks another protocol ({error})") from error
+            raise self.other_version() from error
         except OSError:
             pass
         self.close()
@@ -148,6 +147,12 @@ class SupervisorConnection:
                     self._starter = None
             except ChildProcessError:
                 self._starter = None
+
+    def other_version(self) -> OtherVersionError:
+        """What to raise where the supervisor is not understood; hangs up."""
+        self.close()
+        another = f"{SUPERVISOR} was started by another version of Trainmaster"
+        return OtherVersionError(another, f"Go on with that one. {self._error(another).hint}")
 
     def _connect(self) -> bool:
         try:
@@ -176,8 +181,7 @@ class SupervisorConnection:
                     early.append(message)
                     continue
                 if message.get("protocol") != PROTOCOL:
-                    self.close()
-                    raise self._error(f"{SUPERVISOR} is of another version of Trainmaster")
+                    raise self.other_version()
                 if "fenced" in message:
                     self.close()
                     raise LeaseLostError.of(message["fenced"])

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, Phase, QueuePlace, portable
 from trainmaster.executors.local.connection import SUPERVISOR, ConnectionLost, SupervisorConnection
-from trainmaster.spec.errors import ExecutorError
+from trainmaster.spec.errors import ExecutorError, OtherVersionError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from trainmaster.executors.wire import Message
 
 #: A peer that is lost so often within `_LOSSES_WINDOW_S` is not worth another try.
@@ -233,7 +235,7 @@ class LocalExecutor:
                 if message.get("reply") == "observe":
                     if message["id"] != self._asked:
                         continue
-                    answer = [GangStatus.of_row(row) for row in message["gangs"]]
+                    answer = [self._status(row) for row in message["gangs"]]
                     self._live.update(
                         (each.attempt, each) for each in answer if each.phase is not Phase.UNKNOWN
                     )
@@ -241,9 +243,15 @@ class LocalExecutor:
                     self._take(message)
         return answer
 
+    def _status(self, row: Sequence[Any]) -> GangStatus:
+        try:
+            return GangStatus.of_row(row)
+        except OtherVersionError as error:
+            raise self.connection.other_version() from error
+
     def _take(self, message: Message) -> None:
         for row in message.get("news", ()):
-            status = GangStatus.of_row(row)
+            status = self._status(row)
             self._news.pop(status.attempt, None)  # the newest goes to the end
             self._news[status.attempt] = status
             if status.phase is Phase.UNKNOWN:
