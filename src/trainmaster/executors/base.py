@@ -262,7 +262,7 @@ class GangStatus:
             held = {name: tuple(numbers) for name, numbers in ports.items()}
             return cls(attempt, Phase(phase), rows, held, started_at, ended_at)
         except (ValueError, TypeError, AttributeError) as error:
-            raise OtherVersionError(f"what is told of a task cannot be read: {error}") from error
+            raise OtherVersionError(f"the status of a task cannot be read: {error}") from error
 
     def row(self) -> list[Any]:
         """The contrary of `of_row`."""
