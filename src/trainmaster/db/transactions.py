@@ -129,13 +129,12 @@ T = TypeVar("T")
 
 def put_row(
     connection: Connection, table: sa.Table, key: Mapping[str, object], values: Mapping[str, object]
-) -> bool:
-    """Write columns of the row with a key, which is made if there is none; whether it was made."""
+) -> None:
+    """Write columns of the row with a key, which is made if there is none."""
     same = [table.c[name] == value for name, value in key.items()]
     row = {**key, **values}
-    if is_new := not connection.execute(table.update().where(*same).values(row)).rowcount:
+    if not connection.execute(table.update().where(*same).values(row)).rowcount:
         connection.execute(table.insert().values(row))
-    return is_new
 
 
 class Transactions:

@@ -66,6 +66,7 @@ def refused(
         (f"{ALL}\n{LAB[:-1]}gres/gpu:a100=2|", {"gres": "gpu:v100:4"}, ""),
         (f"{ALL}\n{LAB[:-1]}cpu=4,mem=4G|", {}, "its mem of 8G is more than 4G"),
         (f"{ALL}\n{LAB[:-1]}cpu=4,mem=8192M,node=1|", {}, ""),
+        (f"{ALL}\n{LAB[:-1]}mem=8000000K|", {}, "its mem of 8388608K is more than 8000000K"),
         (f"{ALL}\n{LAB[:-1]}|cpu=2", {}, "its cpu of 4 is more than 2, which account lab allows"),
         (f"enforce=associations,qos\n{LAB[:-1]}cpu=2|", {}, ""),
         (f"{ALL}\n{LAB[:-1]}cpu=2|\n{QOS[:-1]}\nqos=normal|||||cpu=4||", {}, ""),  # it replaces the account's

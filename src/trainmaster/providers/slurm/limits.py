@@ -146,13 +146,13 @@ class _UserLimits:
 
 
 def _too_many(machine: SlurmMachine, ranked: Sequence[SlurmAllowance]) -> Iterator[str]:
-    """What a machine alone has more of than a job may have: Slurm would let it wait for ever."""
+    """What a machine alone has more of than a job may have: Slurm would let the job wait for ever."""
     for key in dict.fromkeys(key for each in ranked for key in each.tres):
         most, by = next((each.tres[key], each.name) for each in ranked if key in each.tres)
         unit = most.lstrip("0123456789.")
         asked = units_of(key[1], f"1{unit}", machine)
         if asked > float(most.removesuffix(unit)):
-            yield f"its {key[1]} of {asked:g}{unit} is more than {most}, which {by} allows"
+            yield f"its {key[1]} of {asked:.10g}{unit} is more than {most}, which {by} allows"
 
 
 def _rows(lines: Sequence[tuple[str, str, str]], kind: str) -> list[list[str]]:
