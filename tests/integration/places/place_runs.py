@@ -257,6 +257,43 @@ def keep_for_the_next(
     user.run(recipe, *options, provider=provider).end()
 
 
+def have_two_homes(
+    user: Renter, folder: Path, provider: str, machine: str, held: Callable[[], list[str]]
+) -> None:
+    """Two homes of one account: neither ends or uses what the other has, also with its driver killed.
+
+    Args:
+        user: who has one of them. folder: of the other.
+        provider, machine: where.
+        held: machines that there are.
+    """
+    folder.mkdir()
+    settings = f"{provider}.yaml"
+    (folder / settings).write_text((user.lab.home / settings).read_text())
+    (work := folder / "work").mkdir()
+    other = Renter(replace(user.lab, home=folder), work)
+    other.env["TRAINMASTER_HOME"] = str(folder)
+    short = other.recipe(RECIPE.format(budget="{}", machine=machine, more="", command="hostname"))
+    going = user.run(gang(user, 2, 3000, machine), provider=provider)
+    run = going.run
+    until_step(user, run)
+    before = held()
+    assert other.run(short, provider=provider).end()["state"] == "DONE"
+    going.kill()
+    told = other.run(short, "--keep", "10m", provider=provider).end()  # it looks for what is left, too
+    assert told["state"] == "DONE"
+    other.call("doctor")
+    assert set(before) < set(held()), "what each has stays"
+    again = user.start("resume", run, "--json")
+    again.until_said("driver|goes on|found")
+    told = user.run(user.recipe(short.read_text()), provider=provider).end()  # not on what another home keeps
+    assert told["state"] == "DONE"
+    assert set(before) < set(held()), held()
+    again.interrupt()
+    again.end(code=None)
+    other.run(short, provider=provider).end()
+
+
 def train_as_a_team(user: Renter, provider: str, folder: Path, machine: str = "half", **nowhere: str) -> None:
     """A member on a server that has an account there: with the team's secret, and nobody else's settings."""
     pytest.importorskip("fastapi", reason="the extra `server` is not installed")

@@ -19,6 +19,7 @@ from place_runs import (
     Crossing,
     cross,
     gang,
+    have_two_homes,
     keep_for_the_next,
     serve,
     train_as_a_team,
@@ -91,6 +92,12 @@ def test_parameter_servers(user: Renter, account: KubernetesAccount) -> None:
 def test_machines_that_are_kept_have_the_next_run(user: Renter, account: KubernetesAccount) -> None:
     """The same pods; then they are given back."""
     keep_for_the_next(user, "kubernetes", "node", lambda: sorted(account.kubernetes.left()))
+    check_clean(account)
+
+
+def test_two_homes_have_one_account(user: Renter, account: KubernetesAccount, tmp_path: Path) -> None:
+    """In one namespace."""
+    have_two_homes(user, tmp_path / "other", "kubernetes", "node", lambda: sorted(account.kubernetes.left()))
     check_clean(account)
 
 

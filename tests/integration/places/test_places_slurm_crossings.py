@@ -16,6 +16,7 @@ from place_runs import (
     Crossing,
     check_clean,
     cross,
+    have_two_homes,
     keep_for_the_next,
     podman_with_image,
     train_as_a_team,
@@ -117,6 +118,14 @@ def test_machines_that_are_kept_have_the_next_run(
 ) -> None:
     """The same job; then it is given back."""
     keep_for_the_next(user, "slurm", "half", slurm.jobs)
+    check_clean(account)
+
+
+def test_two_homes_have_one_account(
+    user: Renter, account: Account, slurm: PrivateSlurm, tmp_path: Path
+) -> None:
+    """Also one directory for files of nodes."""
+    have_two_homes(user, tmp_path / "other", "slurm", "half", slurm.jobs)
     check_clean(account)
 
 
