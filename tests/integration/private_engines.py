@@ -14,6 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from trainmaster.testing.waits import until
+
 #: bash, a few tools and this Python.
 IMAGE = "trainmaster-test:1"
 #: Those miss something; docker has them.
@@ -91,11 +93,20 @@ class PrivateEngine:
         """Names of all that there are, in any state."""
         return self.client("ps", "--all", "--format", "{{.Names}}").split()
 
+    def remove_all(self) -> None:
+        """End every container, also one that a supervisor removes just now: that is refused to others."""
+
+        def is_done() -> bool:
+            if left := self.containers():
+                subprocess.run([self.kind, "rm", "--force", *left], env={**os.environ, **self.env})
+            return not left
+
+        until(is_done, "no container is left")
+
     def close(self) -> None:
         """End every container and the daemon; leave nothing."""
         try:
-            if left := self.containers():
-                self.client("rm", "--force", *left)
+            self.remove_all()
         except (AssertionError, subprocess.TimeoutExpired):
             pass  # the daemon is gone, or never came
         if self._daemon is not None:

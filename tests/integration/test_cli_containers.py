@@ -67,8 +67,8 @@ def used(engine, tm):
         yield engine
         tm.until(lambda: not engine.containers(), "no container is left")
     finally:
-        for name in engine.containers():
-            engine.client("rm", "--force", name)
+        tm.clean_up()
+        engine.remove_all()
 
 
 #: What the two do with signals and containers that are left is said by the same calls.
@@ -260,6 +260,16 @@ def test_everything_of_ours_is_killed(tm, dock):
     tm.until(lambda: not dock.containers(), "its container is gone")
 
 
+def with_a_process_that_ends(tm):
+    """Every search for processes also finds one that has ended, first."""
+    grep = tm.write("bin/grep", f"""\
+        #!/bin/sh
+        case "$1" in -l*) echo /proc/4194305/environ;; esac
+        exec {shutil.which("grep")} "$@"
+        """, 0o755)  # fmt: skip
+    return {**tm.env, "PATH": f"{grep.parent}:{tm.env['PATH']}"}
+
+
 def test_exec_and_ssh_are_inside_and_cp_on_the_machine(tm, engine):
     """What is begun there ends with its caller, as elsewhere."""
     tm.env["TOKEN"] = "battery staple"
@@ -279,7 +289,8 @@ def test_exec_and_ssh_are_inside_and_cp_on_the_machine(tm, engine):
     for verb, member in (("exec", "worker-1"), ("ssh", "worker-0")):
         said = tm.call(verb, run, member, "--", line).out
         assert said == f"yes\n{member[-1]}\na 'b\" $c\nd\nbattery staple\n{code}\n/tmp\n"
-    hears = tm.call("exec", run, "--", "cat; echo apart >&2; exit 2", code=2, prefix="exec <<<given;")
+    env = with_a_process_that_ends(tm)
+    hears = tm.call("exec", run, "--", "cat; echo apart >&2; exit 2", code=2, prefix="exec <<<given;", env=env)
     assert (hears.out, hears.err) == ("given\n", "apart\n")
     assert tm.call("exec", run, "--", "python3", "-c", "import sys; print(sys.prefix)").out == "/usr/local\n"
     staying = tm.start("exec", run, "worker-0", "--", "touch here; sleep 12345; true")

@@ -39,7 +39,8 @@ _LOST: Final = 255
 #: What asks a command to end.
 _ENDS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 # On a node: the directory of the run's code, which may just be on its way; then the environment of the first
-# process of the member, if it runs there; then the line, by a shell, whose exit code `xargs` would hide.
+# process of the member, if it runs there; then the line, by a shell, whose exit code `xargs` would hide. What
+# is found may have ended before it is read: that is not told among what the line says, and the next one is taken.
 # Without a terminal nothing ends what was begun when the caller is gone: that of the login is looked at.
 _THERE: Final = """\
 ( [ -d /proc/$PPID ] || exit
@@ -57,10 +58,11 @@ of_member() {
   [ -z "$found" ] || grep -lz "^TRAINMASTER_ROLE=" $found 2>/dev/null
 }
 %(inside)sfor one in $(of_member); do
-  { code=$(exec 3>&1 >&4; xargs -0 -a "$one" sh -c '
-    line=$1; shift
+  { code=$(exec 3>&1 >&4 5>&2 2>/dev/null; xargs -0 -a "$one" sh -c '
+    exec 2>&5 5>&-; line=$1; shift; [ $# -gt 0 ] || exit 1
     env -i TERM="${TERM:-}" SHELL="${SHELL:-/bin/sh}" "$@" sh -c "$line" 3>&- 4>&-
     echo $? >&3' sh "$line"); } 4>&1
+  case $?:$code in 1:|123:) continue;; esac
   exit "${code:-255}"
 done
 exec sh -c "$line"
@@ -70,7 +72,7 @@ exec sh -c "$line"
 # engine's settings in its environment. What is begun there has a mark: no engine ends it with its client.
 _INSIDE: Final = """\
 inner=%(inner)s
-value() { tr '\\0' '\\n' <"$2" | sed -n "s/^$1=//p" | head -n 1; }
+value() { { tr '\\0' '\\n' <"$2"; } 2>/dev/null | sed -n "s/^$1=//p" | head -n 1; }
 ended() {
   leader=
   for one in $(ls -d /proc/[0-9]*/environ | sort -t/ -k3n | xargs grep -lzxF "TRAINMASTER_EXEC=$$")
@@ -91,12 +93,14 @@ for one in $(of_member); do
     name=$(printf '%%s\\n' "$words" | sed -n '/^--name$/{n;p;q}')
     terminal=; [ ! -t 0 ] || terminal=-t
     trap ended TERM HUP INT
-    { code=$(exec 3>&1 >&4; xargs -0 -a "$client" sh -c '
-      inner=$1 line=$2 attempt=$3 member=$4 name=$5 terminal=$6 mark=$7 program=$8; shift 8
+    { code=$(exec 3>&1 >&4 5>&2 2>/dev/null; xargs -0 -a "$client" sh -c '
+      exec 2>&5 5>&-
+      inner=$1 line=$2 attempt=$3 member=$4 name=$5 terminal=$6 mark=$7 program=$8; shift 8; [ $# -gt 0 ] || exit 1
       env -i TERM="${TERM:-}" "$@" "$program" exec -i $terminal -e "TRAINMASTER_EXEC=$mark" -w "$PWD" \
         "$name" bash -c "$inner" bash "$line" "$attempt" "$member" 3>&- 4>&-
       echo $? >&3' sh "$inner" "$line" "$attempt" "$member" "$name" "$terminal" "$$" "${words%%%%
 *}"); } 4>&1
+    case $?:$code in 1:|123:) continue;; esac
     exit "${code:-255}"
   done
 done

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -270,3 +272,22 @@ def test_a_command_without_a_terminal_ends_with_the_login_of_its_caller(rented, 
             return True
 
     until(is_over, "its end")
+
+
+@pytest.mark.parametrize("inside", ["", shells._INSIDE % {"inner": "''", "outside": ":"}])
+def test_a_process_that_ends_while_it_is_looked_at_is_not_told(monkeypatch, tmp_path, inside):
+    """The member's own is taken, though one that has ended was found first."""
+    (grep := tmp_path / "grep").write_text(
+        f'#!/bin/sh\n[ "$1" != -lz ] || echo /proc/4194305/environ\nexec {shutil.which("grep")} "$@"\n'
+    )
+    grep.chmod(0o755)
+    marks = {**shells._marks("run", None), "TRAINMASTER_ROLE": "worker", "WORD": "given"}
+    line = "echo $WORD; echo apart >&2; exit 3"
+    there = shells._there(tmp_path, "run", None, [line], inside=inside, wait=1, late="")
+    with subprocess.Popen(["sleep", "1000"], env=marks | {"PATH": os.environ["PATH"]}) as member:
+        try:
+            path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+            said = subprocess.run(["sh", "-c", there], env=path, capture_output=True, text=True)
+        finally:
+            member.kill()
+    assert (said.stdout, said.stderr, said.returncode) == ("given\n", "apart\n", 3)
