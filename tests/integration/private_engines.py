@@ -12,6 +12,7 @@ import sysconfig
 import tarfile
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from trainmaster.testing.waits import until
@@ -105,10 +106,8 @@ class PrivateEngine:
 
     def close(self) -> None:
         """End every container and the daemon; leave nothing."""
-        try:
+        with suppress(AssertionError, subprocess.TimeoutExpired):  # the daemon is gone, or never came
             self.remove_all()
-        except (AssertionError, subprocess.TimeoutExpired):
-            pass  # the daemon is gone, or never came
         if self._daemon is not None:
             self._daemon.terminate()
             try:

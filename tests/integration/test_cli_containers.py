@@ -290,7 +290,9 @@ def test_exec_and_ssh_are_inside_and_cp_on_the_machine(tm, engine):
         said = tm.call(verb, run, member, "--", line).out
         assert said == f"yes\n{member[-1]}\na 'b\" $c\nd\nbattery staple\n{code}\n/tmp\n"
     env = with_a_process_that_ends(tm)
-    hears = tm.call("exec", run, "--", "cat; echo apart >&2; exit 2", code=2, prefix="exec <<<given;", env=env)
+    hears = tm.call(
+        "exec", run, "--", "cat; echo apart >&2; exit 2", code=2, prefix="exec <<<given;", env=env
+    )
     assert (hears.out, hears.err) == ("given\n", "apart\n")
     assert tm.call("exec", run, "--", "python3", "-c", "import sys; print(sys.prefix)").out == "/usr/local\n"
     staying = tm.start("exec", run, "worker-0", "--", "touch here; sleep 12345; true")

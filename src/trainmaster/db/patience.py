@@ -7,6 +7,7 @@ the run are at work all the time.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 
@@ -66,6 +67,8 @@ class Patience:
         seconds: how long one transaction is tried; 0 for once.
         clock: monotonic seconds.
         sleep: waits.
+        chance: between 0 and 1: the less, the shorter a wait is, down to its half. Many that meet one lock
+            try again at different moments.
 
     Attributes:
         tell: called once per trouble with one line for the user.
@@ -76,6 +79,7 @@ class Patience:
     seconds: float = 0.0
     clock: Callable[[], float] = field(default=time.monotonic, kw_only=True)
     sleep: Callable[[float], None] = field(default=time.sleep, kw_only=True)
+    chance: Callable[[], float] = field(default=random.random, kw_only=True)
     tell: Callable[[str], None] | None = field(default=None, init=False)
     hurried: Callable[[], bool] | None = field(default=None, init=False)
     waits_for_room: bool = field(default=True, init=False)
@@ -108,7 +112,7 @@ class Wait:
         if patience.tell is not None and not self._told and self._next_s > FIRST_WAIT_S:
             self._told = True  # a reconnect that works at once is not worth a line
             patience.tell(f"the database is away ({trouble}); trying again for {left_s:.0f} s")
-        patience.sleep(min(self._next_s, left_s))
+        patience.sleep(min(self._next_s * (1 + patience.chance()) / 2, left_s))
         self._next_s = min(2 * self._next_s, LONGEST_WAIT_S)
         return Try(again=True, waited_s=self.spent_s)
 

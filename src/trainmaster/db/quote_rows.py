@@ -212,11 +212,10 @@ def quotes_query(run: str) -> sa.Select[Any]:
 
 
 def cancelled_query(run: str) -> sa.Select[Any]:
-    """An event of each time that a run was cancelled or interrupted."""
+    """An event of each end of a run by a cancel or Ctrl-C: after one it may succeed all the same."""
     column = t.event.c
-    return sa.select(column.id).where(
-        column.run_id == run, column.kind == "run", column.reason == EndReason.CANCELLED
-    )
+    is_end = column.kind == "run", column.after == State.DONE
+    return sa.select(column.id).where(column.run_id == run, *is_end, column.reason == EndReason.CANCELLED)
 
 
 def judged_query() -> sa.Select[Any]:

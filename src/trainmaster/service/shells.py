@@ -39,8 +39,8 @@ _LOST: Final = 255
 #: What asks a command to end.
 _ENDS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 # On a node: the directory of the run's code, which may just be on its way; then the environment of the first
-# process of the member, if it runs there; then the line, by a shell, whose exit code `xargs` would hide. What
-# is found may have ended before it is read: that is not told among what the line says, and the next one is taken.
+# process of the member, if it runs there; then the line, by a shell, whose exit code `xargs` would hide.
+# What is found may have ended before it is read: nothing is said of that, and the next one is taken.
 # Without a terminal nothing ends what was begun when the caller is gone: that of the login is looked at.
 _THERE: Final = """\
 ( [ -d /proc/$PPID ] || exit
@@ -95,7 +95,8 @@ for one in $(of_member); do
     trap ended TERM HUP INT
     { code=$(exec 3>&1 >&4 5>&2 2>/dev/null; xargs -0 -a "$client" sh -c '
       exec 2>&5 5>&-
-      inner=$1 line=$2 attempt=$3 member=$4 name=$5 terminal=$6 mark=$7 program=$8; shift 8; [ $# -gt 0 ] || exit 1
+      inner=$1 line=$2 attempt=$3 member=$4 name=$5 terminal=$6 mark=$7 program=$8; shift 8
+      [ $# -gt 0 ] || exit 1
       env -i TERM="${TERM:-}" "$@" "$program" exec -i $terminal -e "TRAINMASTER_EXEC=$mark" -w "$PWD" \
         "$name" bash -c "$inner" bash "$line" "$attempt" "$member" 3>&- 4>&-
       echo $? >&3' sh "$inner" "$line" "$attempt" "$member" "$name" "$terminal" "$$" "${words%%%%

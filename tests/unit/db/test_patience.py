@@ -21,9 +21,9 @@ class Time:
         self.now += seconds
 
 
-def patience(seconds: float) -> tuple[Patience, Time]:
+def patience(seconds: float, chance: float = 1.0) -> tuple[Patience, Time]:
     time = Time()
-    return Patience(seconds, clock=lambda: time.now, sleep=time.sleep), time
+    return Patience(seconds, clock=lambda: time.now, sleep=time.sleep, chance=lambda: chance), time
 
 
 def test_waits_grow_and_add_up_to_the_patience():
@@ -37,6 +37,15 @@ def test_waits_grow_and_add_up_to_the_patience():
     assert max(time.waits) == LONGEST_WAIT_S
     assert all(this.again for this in tries)
     assert tries[-1].waited_s == pytest.approx(60)
+
+
+@pytest.mark.parametrize(("chance", "waits"), [(0.0, [0.025, 0.05, 0.1]), (0.5, [0.0375, 0.075, 0.15])])
+def test_many_that_meet_a_lock_try_again_at_different_moments(chance, waits):
+    found, time = patience(60, chance)
+    wait = found.begin()
+    for _ in waits:
+        wait.once_more("locked")
+    assert time.waits == pytest.approx(waits)
 
 
 def test_no_patience_means_once():

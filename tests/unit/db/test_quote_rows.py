@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from database_nouns import NOW, new_run
 
-from trainmaster.db import NewMeasurement, NewQuoteRow, Submission, Truth
+from trainmaster.db import NewMeasurement, NewQuoteRow, RunChange, Submission, Truth
+from trainmaster.spec.states import EndReason, State
 
 
 def measured(name: str, at: float = 0.0, **values: object) -> NewMeasurement:
@@ -104,3 +106,15 @@ def test_the_truth_stands_beside_the_promise(database, lease):
     first, second = database.quotes_of("r-1")
     assert (first["time_s"], first["cost_usd"], first["kept"]) == (71.5, 0.25, False)
     assert (second["time_s"], second["cost_usd"], second["kept"]) == (None, None, None)
+
+
+@pytest.mark.parametrize("reason", [EndReason.SUCCEEDED, EndReason.CANCELLED])
+def test_a_run_was_cancelled_if_that_ended_it(database, lease, reason):
+    """It may succeed though Ctrl-C was pressed: its models were being saved."""
+    stopping = RunChange(State.RUNNING, State.STOPPING, EndReason.CANCELLED)
+    database.commit(lease, [RunChange(State.WAITING, State.RUNNING), stopping], NOW)
+    assert not database.was_cancelled("r-1")
+    database.commit(lease, [RunChange(State.STOPPING, State.DONE, reason)], NOW)
+    assert database.was_cancelled("r-1") is (reason is EndReason.CANCELLED)
+    database.requeue(lease, NOW)
+    assert database.was_cancelled("r-1") is (reason is EndReason.CANCELLED)
