@@ -206,8 +206,9 @@ class BarPart:
 
     Attributes:
         name: of the phase that takes it, or of whose time so much is not known.
-        seconds: its length.
-        at, width: in percent of the bar.
+        seconds: its own median, or how much is not known.
+        at, width: in percent of the bar. Medians do not add up to that of the sum: all are drawn that much
+            longer or shorter.
         kind: number of its colour; ``unsure`` for what lies between the median and the p95.
     """
 
@@ -242,36 +243,37 @@ class IntervalBar:
         >>> phases = [{"phase": name, "time_s": {"p50": s}, "doubt": share} for name, s, share in told]
         >>> bar = IntervalBar.of({"p5": 50.0, "p50": 100.0, "p95": 200.0}, phases)
         >>> [(part.name, part.seconds, part.kind) for part in bar.parts]
-        [('a', 25.0, '0'), ('b', 75.0, '1'), ('b', 90.0, 'unsure'), ('a', 10.0, 'unsure')]
+        [('a', 20.0, '0'), ('b', 60.0, '1'), ('b', 90.0, 'unsure'), ('a', 10.0, 'unsure')]
+        >>> [part.width for part in bar.parts]
+        [12.5, 37.5, 45.0, 5.0]
         """
         axis = FigureAxis([0.0, time_s["p95"]], 0.0, 105.0, time_unit_s(time_s["p95"]))
         ticks = [Tick(axis.at(value), duration(value)) for value in axis.ticks if axis.at(value) <= 94]
         known = {each["phase"]: each["time_s"]["p50"] for each in phases}
         doubt = {each["phase"]: each["doubt"] for each in phases if each["doubt"] > 0}
         parts: list[BarPart] = []
-        for shares, length_s, is_sure in (
-            (known, time_s["p50"], True),
-            (dict(sorted(doubt.items(), key=lambda each: -each[1])), time_s["p95"] - time_s["p50"], False),
+        unknown_s = time_s["p95"] - time_s["p50"]
+        for shares, drawn_s, told_s in (
+            (known, time_s["p50"], sum(known.values())),
+            (dict(sorted(doubt.items(), key=lambda each: -each[1])), unknown_s, unknown_s),
         ):
-            for number, (name, seconds) in enumerate(_told(shares, length_s, time_s["p95"])):
+            least_s = _LEAST_PART * time_s["p95"]
+            for number, (name, share) in enumerate(_seen(shares, least_s / drawn_s) if drawn_s > 0 else ()):
                 at = parts[-1].at + parts[-1].width if parts else 0.0
-                kind = str(number % _COLOURS) if is_sure else "unsure"
-                parts.append(BarPart(name, seconds, at, 100 * seconds / time_s["p95"], kind))
+                kind = str(number % _COLOURS) if shares is known else "unsure"
+                parts.append(BarPart(name, share * told_s, at, 100 * share * drawn_s / time_s["p95"], kind))
         sure, middle, end = (axis.at(time_s[each]) for each in ("p5", "p50", "p95"))
         return cls(sure, middle, end, ticks, parts)
 
 
-def _told(shares: Mapping[str, float], length_s: float, whole_s: float) -> list[tuple[str, float]]:
-    """Seconds of each, which add up to a length; what is too short to be seen is one rest."""
-    total = sum(shares.values())
-    if not total or length_s <= 0:
-        return []
-    found = {name: share * length_s / total for name, share in shares.items()}
-    seen = {name: seconds for name, seconds in found.items() if seconds >= _LEAST_PART * whole_s}
-    rest = length_s - sum(seen.values())
-    if len(found) - len(seen) == 1:
+def _seen(parts: Mapping[str, float], least: float) -> list[tuple[str, float]]:
+    """Shares of each, which add up to 1; those below a least one are one rest."""
+    total = sum(parts.values())
+    found = {name: part / total for name, part in parts.items()} if total else {}
+    seen = {name: share for name, share in found.items() if share >= least}
+    if len(found) - len(seen) <= 1:
         return list(found.items())
-    return [*seen.items(), ("the rest", rest)] if rest > 0 and len(found) > len(seen) else list(seen.items())
+    return [*seen.items(), ("the rest", 1 - sum(seen.values()))]
 
 
 def _some(

@@ -207,6 +207,7 @@ def test_places_are_looked_at_by_admins(site, monkeypatch):
     token = site.state.access.create_token("chief", ["read", "run", "admin"])["token"]
     headers = {"authorization": f"Bearer {token}"}
     assert 'href="/places"' in site.browser.get("/clusters", headers=headers).text
+    assert "settings for none of them yet" in site.browser.get("/places", headers=headers).text
     (site.service.home.root / "slurm.yaml").write_text("")
     form = site.browser.get("/places", headers=headers).text
     assert 'value="slurm" checked' in form

@@ -196,7 +196,9 @@ def member_curves(samples: Sequence[Mapping[str, Any]], points: int) -> dict[str
     >>> member_curves([first, {"time": 12.0, "seconds": 3.0, "cpu_seconds": 4.5}], 9)["cpu_cores"]
     [0.5, 2.0]
     """
-    kept = _evenly([row for row in samples if isinstance(row.get("time"), int | float)], points)
+    timed = [row for row in samples if isinstance(row.get("time"), int | float)]
+    # The line at its end has no memory, and in a moment the processor time of all children.
+    kept = _evenly([row for row in timed if row.get("processes") != 0] or timed, points)
     return {
         "times": [row["time"] for row in kept],
         "cpu_cores": _rates(kept, "cpu_seconds", "seconds", first=0.0),

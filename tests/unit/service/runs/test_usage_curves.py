@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from trainmaster.control.task.layout import Home
 from trainmaster.db import queries
-from trainmaster.service.runs.usage_curves import node_curves
+from trainmaster.service.runs.usage_curves import member_curves, node_curves
 
 
 def look(node, at, **more):
@@ -38,3 +38,13 @@ def test_nodes_are_put_together_from_all_attempts(tmp_path, monkeypatch):
     unseen, named = node_curves(None, home, "r-1", places, 1)
     assert (unseen["node"], named["node"]) == ("b", "node-2"), "as `status` names a member's machine"
     assert named["times"] == [20.0]
+
+
+def test_the_end_of_a_member_is_no_look_at_it():
+    """Its last line has no memory, and the processor time of children that were waited for in no time."""
+    first = {"time": 11.0, "seconds": 1.0, "cpu_seconds": 0.5, "rss_bytes": 9, "processes": 2}
+    last = {"time": 12.01, "seconds": 2.01, "cpu_seconds": 3.5, "rss_bytes": 0, "processes": 0}
+    curves = member_curves([first, {**first, "time": 12.0, "seconds": 2.0, "cpu_seconds": 1.0}, last], 9)
+    assert curves["memory_bytes"] == [9, 9]
+    assert curves["cpu_cores"] == [0.5, 0.5]
+    assert member_curves([last], 9)["cpu_cores"] == [1.741], "all that is known of what was short"
