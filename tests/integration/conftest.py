@@ -274,6 +274,7 @@ class Trainmaster:
                     "saving",
                     "until",
                     "approval",
+                    "lost_output",
                 }
                 | optional
             )

@@ -114,6 +114,10 @@ def test_output_for_which_there_is_no_room_is_told(tm):
         result = tm.call("run", tm.task(command))
         assert "bytes of its output, and metrics in them, are lost" in result.err
         assert "Make room on the disk of this machine" in result.err
+        run = tm.runs()[0]["run"]
+        (lost,) = tm.status(run)["experiments"]["main"]["lost_output"]
+        assert lost["words"].startswith("main/0: worker-0: the last ")
+        assert lost["words"] in tm.call("status", run).out
         tm.until_quiet()
 
 

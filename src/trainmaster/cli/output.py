@@ -124,7 +124,7 @@ def number(value: object) -> str:
 
 
 def verdict_lines(name: str, experiment: Mapping[str, Any]) -> list[str]:
-    """What ended an experiment early, what its gate has decided, its machines, what its model has become."""
+    """What ended an experiment early, its gate's word, its machines, lost output, what its model is now."""
     refused = experiment.get("message") if experiment["reason"] == EndReason.GATE_REFUSED else ""
     until = experiment.get("until")
     early = [] if until is None else [f"{name} ends at {until['condition']}: {until['reached']} so far"]
@@ -132,6 +132,7 @@ def verdict_lines(name: str, experiment: Mapping[str, Any]) -> list[str]:
         early = [f"{name}: {experiment['message']}"] if "message" in experiment else []
     lines = early + [f"gate of {name}: {said}" for said in (refused or experiment.get("gate"),) if said]
     lines += [f"adapt: {each['words']}" for each in experiment.get("adapted", ())]
+    lines += [each["words"] for each in experiment.get("lost_output", ())]
     return lines + ([experiment["promotion"]] if "promotion" in experiment else [])
 
 

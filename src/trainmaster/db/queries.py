@@ -438,10 +438,9 @@ def noted_at(database: Database, run: str, topic: str) -> float:
     return float(row["at"] or 0.0)
 
 
-def experiment_notes(database: Database, run: str, experiments: Collection[str]) -> Sequence[RowMapping]:
-    """Notes about whole experiments of a run, the oldest first."""
-    of_them = (t.event.c.experiment.in_(experiments), t.event.c.task.is_(None))
-    query = sa.select(t.event).where(t.event.c.run_id == run, t.event.c.kind == "note", *of_them)
+def notes_about(database: Database, run: str, topics: Collection[str]) -> Sequence[RowMapping]:
+    """Notes of a run that are about any of these topics, the oldest first."""
+    query = sa.select(t.event).where(t.event.c.run_id == run, t.event.c.topic.in_(topics))
     return database.read(query.order_by(t.event.c.id))
 
 

@@ -50,6 +50,7 @@ APPROVAL_ANSWERED: Final = "approval.answered"
 NOT_PROMOTED: Final = "model.not_promoted"
 GATE_SAID: Final = "gate.said"
 ADAPTED: Final = "run.adapted"
+OUTPUT_LOST: Final = "task.output_lost"
 #: Webhooks do not send it: the home drives a run again whose driver on a machine is gone.
 TAKEN_BACK: Final = "run.taken_back"
 _STARTED: Final = "run.started"

@@ -13,6 +13,7 @@ from trainmaster.control.decide.task import DIED_AT_ONCE_S, Effect, EffectKind, 
 from trainmaster.db.changes import Note, Progress, TaskChange
 from trainmaster.executors.base import MemberStatus, Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, MAX_STAGE_TRIES, EndReason, State
+from trainmaster.spec.topics import OUTPUT_LOST
 from trainmaster.spec.until import Until
 
 POLICY = Policy(retries=1, timeout_s=100, grace_s=7, checkpoint_every_s=60)
@@ -56,6 +57,7 @@ def test_output_that_was_lost_is_told(member_):
     assert isinstance(note, Note)
     assert "worker-0: the last 5,000 bytes" in note.message
     assert "the disk of 10.0.0.7" in note.message
+    assert note.topic == OUTPUT_LOST
 
 
 @pytest.mark.parametrize("state", [State.ACQUIRING, State.STAGING])

@@ -29,7 +29,7 @@ from trainmaster.service.users.saved_views import SavedViews
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import EndReason, State
-from trainmaster.spec.topics import ADAPTED
+from trainmaster.spec.topics import ADAPTED, OUTPUT_LOST
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 with warnings.catch_warnings():
@@ -589,7 +589,14 @@ experiments:
         assert summary["experiments"]["train"]["until"]["condition"] == "loss <= 0.1"
         assert summary["experiments"]["train"]["adapted"] == [{"at": 2.0, "words": slow.message}]
     finally:
-        service.database.commit(lease, [RunChange(State.RUNNING, State.DONE, EndReason.CANCELLED)], 3.0)
+        lost = Note("worker-0: the last 5 bytes are lost", "train", 0, 1, topic=OUTPUT_LOST)
+        over = RunChange(State.RUNNING, State.DONE, EndReason.CANCELLED)
+        service.database.commit(lease, [lost, over], 3.0)
         service.database.release(lease, 4.0)
+    assert f'class="note">train/0: {lost.message}</td>' in site.page("/runs/aims-1")
+    summary = site.browser.get("/api/v1/runs/aims-1").json()
+    assert summary["experiments"]["train"]["lost_output"] == [
+        {"at": 3.0, "words": f"train/0: {lost.message}"}
+    ]
     assert site.browser.get("/api/v1/runs/aims-1/targets").json() == {"targets": []}
     assert '<p id="targets"' not in site.page("/runs/aims-1")

@@ -34,6 +34,7 @@ from trainmaster.control.loop.run_state import Task
 from trainmaster.db.changes import Note, Progress
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, MAX_STAGE_TRIES, EndReason, State
+from trainmaster.spec.topics import OUTPUT_LOST
 from trainmaster.spec.units import format_duration
 
 __all__ = [
@@ -173,7 +174,8 @@ def _running(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list
                 outcome = Outcome(EndReason.NODE_LOST, f"{what} for {now - (seen.moved_at or now):.0f} s")
         case _:  # it ran, and its node knows nothing of it any more
             outcome = Outcome(EndReason.NODE_LOST, "its node lost all trace of it")
-    told = [Note(words, task.experiment, task.number, task.attempt) for words in lost_output(seen.gang)]
+    which = (task.experiment, task.number, task.attempt)
+    told = [Note(words, *which, topic=OUTPUT_LOST) for words in lost_output(seen.gang)]
     fields: dict[str, object] = {"end_reason": outcome.reason}
     if outcome.reason.uses_retry and task.retries_used < policy.retries:
         fields["retries_used"] = task.retries_used + 1

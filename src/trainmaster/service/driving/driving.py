@@ -285,9 +285,8 @@ class Driving:
 
         session = self.session
         tracker = self._tracker(snapshot, world)
-        names = [name for name, each in session.recipe.experiments.items() if each.adapt]
-        earlier = queries.experiment_notes(self.opened.database, session.run, names)
-        told = [(row["experiment"], row["message"]) for row in earlier if row["topic"] == ADAPTED]
+        earlier = queries.notes_about(self.opened.database, session.run, [ADAPTED])
+        told = [(row["experiment"], row["message"]) for row in earlier]
         resizer = None
         if any(map(may_resize, session.recipe.experiments.values())):
             from trainmaster.service.quotes.resizer import Resizer

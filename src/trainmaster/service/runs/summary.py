@@ -22,7 +22,7 @@ from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.facts import Approval, AwaitedApproval, QueuedMachines
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import WHOLE, EndReason, State
-from trainmaster.spec.topics import ADAPTED, GATE_SAID, MODEL_PROMOTED, NOT_PROMOTED
+from trainmaster.spec.topics import ADAPTED, GATE_SAID, MODEL_PROMOTED, NOT_PROMOTED, OUTPUT_LOST
 from trainmaster.spec.until import stored_end
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
     recipe = _stored(row)
     stored = {name: found for name, found in recipe["experiments"].items() if isinstance(found, dict)}
     searches = {name: found.get("search") for name, found in stored.items()}
-    verdicts = _verdicts(database, run, stored)
+    verdicts = _verdicts(database, run, stored, is_over=row["state"] == State.DONE)
     asks = any(found.get("approval") for found in stored.values())
     approvals = database.approvals(run) if asks else {}
     experiments: dict[str, Any] = {}
@@ -278,15 +278,18 @@ def _stored(row: RowMapping) -> dict[str, Any]:
     return {"experiments": {}}
 
 
-def _verdicts(database: Database, run: str, stored: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _verdicts(
+    database: Database, run: str, stored: Mapping[str, Any], *, is_over: bool
+) -> dict[str, dict[str, Any]]:
     """Of experiments with `require` what the gate said last, of those with `promote` what came of that.
 
-    Of those with `adapt` all that was decided of their machines.
+    Of those with `adapt` all that was decided of their machines; of a run that is over, its lost output.
     """
-    keys = ("require", "promote", "adapt")
-    asked = {name: found for name, found in stored.items() if any(map(found.get, keys))}
+    topics = {OUTPUT_LOST} if is_over else set()
+    if any(found.get(key) for found in stored.values() for key in ("require", "promote", "adapt")):
+        topics |= {GATE_SAID, MODEL_PROMOTED, NOT_PROMOTED, ADAPTED}
     told: dict[str, dict[str, Any]] = {}
-    for row in queries.experiment_notes(database, run, asked) if asked else ():
+    for row in queries.notes_about(database, run, topics) if topics else ():
         name, message = row["experiment"], row["message"]
         said = told.setdefault(name, {})
         if row["topic"] == GATE_SAID:
@@ -295,6 +298,9 @@ def _verdicts(database: Database, run: str, stored: Mapping[str, Any]) -> dict[s
             said["promotion"] = message
         elif row["topic"] == ADAPTED:
             said.setdefault("adapted", []).append({"at": row["at"], "words": message})
+        else:
+            words = f"{name}/{row['task']}: {message}"
+            said.setdefault("lost_output", []).append({"at": row["at"], "words": words})
     return told
 
 
