@@ -590,13 +590,11 @@ experiments:
         assert summary["experiments"]["train"]["adapted"] == [{"at": 2.0, "words": slow.message}]
     finally:
         lost = Note("worker-0: the last 5 bytes are lost", "train", 0, 1, topic=OUTPUT_LOST)
-        over = RunChange(State.RUNNING, State.DONE, EndReason.CANCELLED)
-        service.database.commit(lease, [lost, over], 3.0)
+        service.database.commit(lease, [lost, RunChange(State.RUNNING, State.DONE, EndReason.CANCELLED)], 3.0)
         service.database.release(lease, 4.0)
     assert f'class="note">train/0: {lost.message}</td>' in site.page("/runs/aims-1")
     summary = site.browser.get("/api/v1/runs/aims-1").json()
-    assert summary["experiments"]["train"]["lost_output"] == [
-        {"at": 3.0, "words": f"train/0: {lost.message}"}
-    ]
+    (told,) = summary["experiments"]["train"]["lost_output"]
+    assert told == {"at": 3.0, "words": f"train/0: {lost.message}"}
     assert site.browser.get("/api/v1/runs/aims-1/targets").json() == {"targets": []}
     assert '<p id="targets"' not in site.page("/runs/aims-1")
