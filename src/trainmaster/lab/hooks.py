@@ -6,6 +6,7 @@ them. The methods are replaced on moto's classes, so that spot requests and flee
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import threading
@@ -34,7 +35,10 @@ _REQUEST = threading.local()
 
 
 def prepare(directory: Path, settings: LabSettings) -> None:
-    """What moto reads when it is imported: the list of images."""
+    """What moto reads when it is imported: the list of images; and the lists of AWS once, not each time."""
+    from botocore import loaders
+
+    loaders.create_loader = functools.cache(loaders.create_loader)
     image = {
         "ami_id": settings.image_id,
         "name": IMAGE_NAME,

@@ -29,9 +29,11 @@ VERSION: Final = "2.0.0"
 #: Below the cache of the user; another version is another directory.
 DIRECTORY: Final = f"im-{VERSION}"
 #: IM's own settings are files of the machine or of its installation; here they are those of the process. It
-#: would fetch the list of EC2's types from the internet.
+#: would fetch the list of EC2's types from the internet, and parse EC2's API at each call.
 _PROGRAM: Final = """
-import json, sys
+import functools, json, sys
+import botocore.loaders
+botocore.loaders.create_loader = functools.cache(botocore.loaders.create_loader)
 from IM.config import Config
 told = json.loads(sys.argv[1])
 for name, value in told["config"].items():

@@ -260,7 +260,8 @@ class World:
                     there.cut_at = self.now  # nobody reaches it any more
                 is_lost = self.now - there.cut_at > 60.0
                 if self.answers:
-                    machine = replace(machine, started_at=there.started_at)
+                    if machine.started_at is None:
+                        machine = replace(machine, started_at=there.started_at)
                     if there.ended_at <= self.now:
                         machine = replace(machine, ended_at=there.ended_at, is_over=True)
                     elif machine.is_over:
@@ -390,17 +391,17 @@ def unseen_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "mistake",
+    ("mistake", "first"),  # the schedule that finds it; where that no longer does, all are looked at
     [
-        lasting_leases,
-        highest_prices_not_counted,
-        saving_not_measured,
-        kept_as_long_as_asked,
-        unseen_not_counted,
+        (lasting_leases, 0),
+        (highest_prices_not_counted, 0),
+        (saving_not_measured, 4),
+        (kept_as_long_as_asked, 5),
+        (unseen_not_counted, 32),
     ],
 )
 def test_it_finds_each_measure_that_is_taken_back(
-    monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]
+    monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None], first: int
 ) -> None:
     mistake(monkeypatch)
-    assert any(is_over_the_cap(seed) for seed in range(SCHEDULES))
+    assert any(map(is_over_the_cap, (first, *range(SCHEDULES))))
