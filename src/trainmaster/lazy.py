@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first asked for: importing it must cost nothing."""
+"""What a start leaves undone: names of a package, and regular expressions, are made when first asked for."""
 
 from __future__ import annotations
 
@@ -6,9 +6,26 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
+__all__ = ["lazy_exports", "regex"]
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from re import compile as regex
     from typing import Any
+else:
+
+    class regex:  # noqa: N801 - it is called as `re.compile` is
+        """`re.compile`, of an expression of which a start may need nothing."""
+
+        def __init__(self, *given: object) -> None:
+            self._given = given
+
+        def __getattr__(self, name: str) -> object:
+            from re import compile
+
+            found = getattr(compile(*self._given), name)
+            setattr(self, name, found)  # asked for once
+            return found
 
 
 def lazy_exports(package: str) -> tuple[list[str], Callable[[str], object]]:

@@ -51,3 +51,14 @@ print([name for name in ("obstore", "pathspec", "zipfile", "concurrent.futures")
     above = {package.rpartition(".")[0] for package in PACKAGES} - {"trainmaster"}
     assert set(ast.literal_eval(loaded)) == {*PACKAGES, *above, "trainmaster.lazy"}
     assert (heavy, later) == ("[]", "[]")
+
+
+def test_a_regular_expression_is_made_when_it_is_used_and_then_as_fast():
+    program = """
+import re, trainmaster.spec.units as units
+print([each for each in re._cache if "USD" in str(each[1])])
+found = units._DOLLARS
+print(found.fullmatch("$ 3")[1], found.fullmatch("3 usd")[2], "fullmatch" in vars(found))
+"""
+    said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert said.stdout == "[]\n3 3 True\n"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
+from trainmaster.lazy import regex
 from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.reading import (
     Key,
@@ -31,9 +31,9 @@ _MODEL_RIGHT: Final = "write a model such as v100"
 _MOST_GPUS: Final = 100
 #: As SkyPilot and dstack write them: a model and how many; at least so much (which is what is meant here
 #: anyway), or a range.
-_COUNTED: Final = re.compile(r"([A-Za-z][\w-]*):(\d{1,3})")
-_AT_LEAST: Final = re.compile(r"(\d[\w.]*?)(\+|\.\.\s*[\w.]*)")
-_RANGE: Final = re.compile(r"(\d[\w.]*?)\s*\.\.\s*(\d[\w.]*)")
+_COUNTED: Final = regex(r"([A-Za-z][\w-]*):(\d{1,3})")
+_AT_LEAST: Final = regex(r"(\d[\w.]*?)(\+|\.\.\s*[\w.]*)")
+_RANGE: Final = regex(r"(\d[\w.]*?)\s*\.\.\s*(\d[\w.]*)")
 _OPEN: Final = r"^\s*\d[\w.]*?(\+|\.\.)\s*$"
 _CLOSED: Final = r"^\s*\d[\w.]*?\s*\.\.\s*\d[\w.]*\s*$"
 _SIZES: Final = ("memory", "gpu_memory")

@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from trainmaster.lazy import regex
+
 #: As part of a pattern: names of results, which parts of other names may stand before.
 RESULTS: Final = (
     r"(?:log)?loss|accuracy|(?:acc|prec)@?\d{1,2}|acc|auc|f1|mae|mse|rmse|mape|r2|perplexity|ppl|bleu|wer|cer|"
     r"m?iou|reward|ep_rew_mean|(?<=[_/])return|residual|lower[_ ]bound|elbo"
 )
 _HOW_FAR: Final = ("step", "epoch")
-_SAYS_HOW_GOOD: Final = re.compile(rf"loss|accuracy|reward|(?<![a-z])(?:{RESULTS})(?![a-z])", re.I)
+_SAYS_HOW_GOOD: Final = regex(rf"loss|accuracy|reward|(?<![a-z])(?:{RESULTS})(?![a-z])", re.I)
 _IS_SET: Final = frozenset({"lr", "learning_rate", "grad_norm"})
 #: These say how far a task is, not how well it does.
 COUNTERS: Final = frozenset({"step", "epoch", "examples", "seconds", "time", "timestamp", "wall_time"})

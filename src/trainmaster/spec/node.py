@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.dataclass import dataclass, field
+from trainmaster.lazy import regex
 from trainmaster.spec.errors import Mistake, RecipeError, UsageError
 
 if TYPE_CHECKING:
@@ -32,14 +33,14 @@ MAX_NUMBER_CHARACTERS: Final = 100
 
 Scalar = None | bool | int | float | str
 
-_INTEGER = re.compile(r"[-+]?[0-9]+")
-_OCTAL = re.compile(r"0o[0-7]+")
-_HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
-_DECIMAL = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_NON_FINITE = re.compile(r"([-+]?)\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
-_UNREPRESENTABLE = re.compile("[\0\ud800-\udfff]")
+_INTEGER = regex(r"[-+]?[0-9]+")
+_OCTAL = regex(r"0o[0-7]+")
+_HEXADECIMAL = regex(r"0x[0-9a-fA-F]+")
+_DECIMAL = regex(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_NON_FINITE = regex(r"([-+]?)\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_UNREPRESENTABLE = regex("[\0\ud800-\udfff]")
 #: What needs no quotes, and words that do: readers of YAML 1.1 take them for something else.
-_PLAIN: Final = re.compile(r"(?!.*(?:: |:$| #))[A-Za-z/][ -~]*(?<! )")
+_PLAIN: Final = regex(r"(?!.*(?:: |:$| #))[A-Za-z/][ -~]*(?<! )")
 _OTHER_WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 _CONSTANTS: Final[dict[str, bool | None]] = {
     "": None,

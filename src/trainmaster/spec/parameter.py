@@ -6,12 +6,12 @@ The values of parameters, and how they are written into commands and variables.
 from __future__ import annotations
 
 import math
-import re
 from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Final
 
+from trainmaster.lazy import regex
 from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.reading import (
     Key,
@@ -44,8 +44,8 @@ def format_value(value: ParameterValue) -> str:
 
 
 _NUMBER: Final = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-_RANGE = re.compile(rf"\s*({_NUMBER})\s*-\s*({_NUMBER})\s*")
-_ONE_NUMBER = re.compile(_NUMBER)
+_RANGE = regex(rf"\s*({_NUMBER})\s*-\s*({_NUMBER})\s*")
+_ONE_NUMBER = regex(_NUMBER)
 _RIGHT: Final = "write range: a-b or range: [a, b] with a < b"
 
 

@@ -8,7 +8,6 @@ mistakes of a recipe are found in one go.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final, TypeVar
@@ -16,6 +15,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from trainmaster.dataclass import dataclass
+from trainmaster.lazy import regex
 from trainmaster.spec.errors import Mistake
 from trainmaster.spec.node import Kind, YamlNode, nearest
 from trainmaster.spec.units import parse_bytes, parse_duration, parse_money
@@ -258,7 +258,7 @@ def text(right: str = "write a text") -> Reader[str]:
 
 def pattern(allowed: str, right: str) -> Reader[str]:
     """Read a text of which a regular expression describes the whole."""
-    compiled = re.compile(allowed)
+    compiled = regex(allowed)
     read_text = text(right)
 
     def read(node: YamlNode, path: Path, problems: Problems) -> str:
@@ -423,7 +423,7 @@ def mapping_of(read_value: Reader[T], right: str, *, name: str, what: str) -> Re
         name: regular expression for the names.
         what: what the names are and may look like.
     """
-    compiled = re.compile(name)
+    compiled = regex(name)
 
     def read(node: YamlNode, path: Path, problems: Problems) -> dict[str, T]:
         if node.kind is not Kind.MAPPING:

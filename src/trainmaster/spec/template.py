@@ -7,19 +7,19 @@ placeholder wherever a quoted value would not arrive as it is. Where it cannot b
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
 from trainmaster.dataclass import dataclass, field
+from trainmaster.lazy import regex
 
-_PLACEHOLDER = re.compile(r"\{\{[ \t]*([A-Za-z_][A-Za-z0-9_]*)[ \t]*\}\}")
+_PLACEHOLDER = regex(r"\{\{[ \t]*([A-Za-z_][A-Za-z0-9_]*)[ \t]*\}\}")
 #: Looks as if a placeholder was meant. Braces with commas (``{{a,b},c}``) are bash's own.
-_ALMOST = re.compile(r"\{\{[ \t]*([A-Za-z_][\w.\-\[\]|: ]*?)[ \t]*\}\}")
-_SUBSCRIPT = re.compile(r"(?:^|[\s;&|(])[A-Za-z_][A-Za-z0-9_]*\[[^\]\s]*$")
+_ALMOST = regex(r"\{\{[ \t]*([A-Za-z_][\w.\-\[\]|: ]*?)[ \t]*\}\}")
+_SUBSCRIPT = regex(r"(?:^|[\s;&|(])[A-Za-z_][A-Za-z0-9_]*\[[^\]\s]*$")
 _WORD_ENDS: Final = frozenset(" \t\n;&|()<>")
-_BARE = re.compile(r"(?:-?[0-9.]|[A-Za-z_/])[A-Za-z0-9_./@%+:-]*")
+_BARE = regex(r"(?:-?[0-9.]|[A-Za-z_/])[A-Za-z0-9_./@%+:-]*")
 _RESERVED: Final = frozenset(
     {
         "if",
@@ -41,12 +41,12 @@ _RESERVED: Final = frozenset(
 )
 _SPECIAL: Final = frozenset("$#?!@*-0123456789")
 #: `name[` begins a subscript that may go on over spaces, quotes and hashes; the plain ones are passed over.
-_INTRICATE_SUBSCRIPT = re.compile(
+_INTRICATE_SUBSCRIPT = regex(
     r"""[A-Za-z_]\w*\[(?!(?:[\w@*.,:+\-/%!^]|\$\w+|\$\{\w+\}|"\$?[\w .]*"|"\$\{\w+\}"|'[\w .]*')*\])"""
 )
 #: The first of two opening parentheses. If both are not closed at once, they were subshells.
 _OUTER: Final = "(( "
-_CASE = re.compile(r"case\b")
+_CASE = regex(r"case\b")
 
 
 @dataclass(frozen=True, slots=True)

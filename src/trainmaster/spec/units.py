@@ -6,6 +6,8 @@ import math
 import re
 from typing import Final
 
+from trainmaster.lazy import regex
+
 #: An upper limit for every duration: 100 years. What is longer is a slip, and would overflow clocks.
 MAX_DURATION_S: Final = 100 * 365 * 86400.0
 #: Seconds and dollars of quotes are stored with so many digits; smaller differences mean nothing.
@@ -14,14 +16,14 @@ _MAX_BYTES: Final = 1 << 63
 
 _NUMBER: Final = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_DURATION_PART = re.compile(rf"\s*({_NUMBER})\s*(ms|min|s|m|h|d|w)")
-_PLAIN_NUMBER = re.compile(rf"{_NUMBER}(?:[eE][-+]?[0-9]+)?")
-_BYTES = re.compile(rf"({_NUMBER})\s*([kmgtp]?)(i?)(b?)", re.IGNORECASE)
+_DURATION_PART = regex(rf"\s*({_NUMBER})\s*(ms|min|s|m|h|d|w)")
+_PLAIN_NUMBER = regex(rf"{_NUMBER}(?:[eE][-+]?[0-9]+)?")
+_BYTES = regex(rf"({_NUMBER})\s*([kmgtp]?)(i?)(b?)", re.IGNORECASE)
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
-_DOLLARS = re.compile(
+_DOLLARS = regex(
     rf"(?:US)?\$\s*({_NUMBER})(?:\s*USD)?|({_NUMBER})\s*(?:USD|\$)|USD\s*({_NUMBER})", re.IGNORECASE
 )
-_OTHER_CURRENCY = re.compile(r"[A-Z]{3}|[£€¥₹]|\b(?:euros?|pounds?|yen|francs?)\b", re.IGNORECASE)
+_OTHER_CURRENCY = regex(r"[A-Z]{3}|[£€¥₹]|\b(?:euros?|pounds?|yen|francs?)\b", re.IGNORECASE)
 
 #: Of times below so many seconds: to which they are rounded, its unit, and how large the other one is.
 _SPANS: Final[tuple[tuple[float, int, str, int, str], ...]] = (

@@ -20,6 +20,7 @@ from trainmaster.control.checks.preflight import (
     check_volumes,
 )
 from trainmaster.control.task.layout import Home
+from trainmaster.lazy import regex
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.data_source import DataSource
@@ -31,8 +32,8 @@ _ANSWER_S: Final = 10.0
 #: So many files of the code are looked through for a metric, and no larger ones.
 _MOST_FILES: Final = 1000
 _MOST_BYTES: Final = 1 << 20
-_ESTIMATOR: Final = re.compile(r"\b(?:tf|tensorflow)\.(?:estimator|contrib)\b")
-_TENSORFLOW: Final = re.compile(r"tensorflow/tensorflow:(\d+)\.(\d+)")
+_ESTIMATOR: Final = regex(r"\b(?:tf|tensorflow)\.(?:estimator|contrib)\b")
+_TENSORFLOW: Final = regex(r"tensorflow/tensorflow:(\d+)\.(\d+)")
 _REFUSALS: Final = (401, 403, 404, 410)
 _CORRECT: Final = "Correct the URL."
 _HUB: Final = "registry-1.docker.io"
@@ -44,7 +45,7 @@ _KINDS: Final = ", ".join(
         "application/vnd.docker.distribution.manifest.v2+json",
     )
 )
-_CHALLENGE: Final = re.compile(r'(\w+)="([^"]*)"')
+_CHALLENGE: Final = regex(r'(\w+)="([^"]*)"')
 
 
 def check_inputs(
@@ -297,14 +298,14 @@ def _check_images(recipe: Recipe, environ: Mapping[str, str], *, here: bool) -> 
 
 
 #: A file that Python is to run, after options without a value; no placeholder, variable, glob or quote.
-_STARTS: Final = re.compile(
+_STARTS: Final = regex(
     r"(?:(?:exec|[A-Za-z_]\w*=[^\s$`]*)\s+)*python[\d.]*(?:\s+-[uBOIEsSbv]+)*\s+([\w./-]+\.py)(?=\s|$)"
 )
 #: A comment may hold what ends a statement.
-_COMMENT: Final = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_COMMENT: Final = regex(r"^[ \t]*#.*$", re.MULTILINE)
 #: What neither makes files nor goes elsewhere.
-_HARMLESS: Final = re.compile(r"(?:set\s|export\s|[A-Za-z_]\w*=\S*$|echo\s[^>|]*$|:|true$)")
-_ENDS: Final = re.compile(r"\n|;|&&")
+_HARMLESS: Final = regex(r"(?:set\s|export\s|[A-Za-z_]\w*=\S*$|echo\s[^>|]*$|:|true$)")
+_ENDS: Final = regex(r"\n|;|&&")
 
 
 def missing_script_notes(recipe: Recipe, nothing_sent: Path | None = None) -> Iterator[str]:

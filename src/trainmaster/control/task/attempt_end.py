@@ -14,6 +14,7 @@ from trainmaster.control.task.layout import has_entries
 from trainmaster.executors.telemetry.logs import read_tail
 from trainmaster.executors.telemetry.member_metrics import MemberMetrics
 from trainmaster.executors.telemetry.metrics import NotFinite, json_safe
+from trainmaster.lazy import regex
 from trainmaster.spec.search import TaskValue
 from trainmaster.spec.states import EndReason
 
@@ -23,7 +24,7 @@ FAILURE_TAIL_BYTES = 16 << 10
 #: Of these ends the script can hardly say why: the kernel or the cloud took something away.
 TELLING: Final = frozenset({EndReason.OOM, EndReason.NODE_LOST})
 
-_OUT_OF_MEMORY = re.compile(
+_OUT_OF_MEMORY = regex(
     r"^(MemoryError\b|.*\bCUDA out of memory|.*\bOutOfMemoryError\b|.*std::bad_alloc"
     r"|.*[Cc]annot allocate memory|.*can't allocate memory|.*RESOURCE_EXHAUSTED: (OOM|Out of memory)"
     r"|fatal error: out of memory)",
@@ -33,43 +34,41 @@ _MOST_CHARACTERS: Final = 200
 _MOST_ABOVE_ADVICE: Final = 30
 #: What launchers put before the lines of a process: ``[rank0]:``, ``[1,0]<stderr>:``, ``0:``, ``(f pid=7)``;
 #: and the bars of an exception group.
-_PREFIX: Final = re.compile(r"\[[\w,]+\](?:<std\w+>)?: ?|\d+: |\(\w+ pid=\d+[^)]*\) ?|[\s+]*\| ?")
+_PREFIX: Final = regex(r"\[[\w,]+\](?:<std\w+>)?: ?|\d+: |\(\w+ pid=\d+[^)]*\) ?|[\s+]*\| ?")
 #: Colours, and whatever else a terminal would do: what is told goes to terminals of others.
-_CONTROL: Final = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL: Final = regex(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _TRACEBACK: Final = "Traceback (most recent call last):"
 #: The line of a Python traceback that says what went wrong; without a traceback only what is named like one.
-_RAISED: Final = re.compile(r"[A-Za-z_][\w.<>]*(?:\(\w+\))?(?::.*)?")
-_EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt|Failure)\b(?::.*)?")
+_RAISED: Final = regex(r"[A-Za-z_][\w.<>]*(?:\(\w+\))?(?::.*)?")
+_EXCEPTION: Final = regex(r"(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt|Failure)\b(?::.*)?")
 #: Tracebacks after these lines are none of what has ended the process.
 _IGNORED: Final = ("Exception ignored in", "Exception ignored on")
 #: These only tell that something else has failed, which has said why.
-_WRAPPERS: Final = re.compile(
+_WRAPPERS: Final = regex(
     r"(?:[\w.]+\.)?(?:CalledProcessError|ChildFailedError|SystemExit|KeyboardInterrupt|ProcessExitedException)\b"
 )
 #: What other languages say at their end; the groups are what is told.
 _CRASHES: Final = (
-    re.compile(r"^terminate called after throwing an instance of '(.+)'(?:\n\s*what\(\):\s*(.*))?", re.M),
-    re.compile(r"^thread '.*' (?:\(\d+\) )?(panicked at .*)(?:\n(?!note:)(\S.*))?", re.M),
-    re.compile(r"^((?:panic|fatal error|Fatal Python error): .+)", re.M),
-    re.compile(r"^Exception in thread \"[^\"]*\" (.+)", re.M),
-    re.compile(r"^(.*: Assertion `.*' failed\.)", re.M),
+    regex(r"^terminate called after throwing an instance of '(.+)'(?:\n\s*what\(\):\s*(.*))?", re.M),
+    regex(r"^thread '.*' (?:\(\d+\) )?(panicked at .*)(?:\n(?!note:)(\S.*))?", re.M),
+    regex(r"^((?:panic|fatal error|Fatal Python error): .+)", re.M),
+    regex(r"^Exception in thread \"[^\"]*\" (.+)", re.M),
+    regex(r"^(.*: Assertion `.*' failed\.)", re.M),
     # `error: 0.25` is a metric.
-    re.compile(
+    regex(
         r"^((?:[\w./:-]+: )*(?:\[error\]|error:|fatal(?: error)?:) (?![-+.\d]).+|Error in .+)", re.M | re.I
     ),
 )
 #: Launchers say so after what their processes have said.
-_TOLD_AFTER: Final = re.compile(
+_TOLD_AFTER: Final = regex(
     r"(?:srun|slurmstepd|make(?:\[\d+\])?|wandb|ninja): |-{20,}$|Primary job|(?:mpirun|prterun)\b"
     r"|the job to be terminated|  Process name:|.*(?:\bexit(?:ed)? (?:code|status)\b|\(exitcode)",
     re.I,
 )
 #: Above advice: where the complaint begins, if not after the last empty line.
-_COMPLAINT: Final = re.compile(
-    r".*\b(?:could ?n[o']t|can(?:no|')t|no such|not found|missing|invalid)\b", re.I
-)
+_COMPLAINT: Final = regex(r".*\b(?:could ?n[o']t|can(?:no|')t|no such|not found|missing|invalid)\b", re.I)
 #: Advice below an error.
-_HINT: Final = re.compile(
+_HINT: Final = regex(
     r"Set the environment variable HYDRA_FULL_ERROR|note: run with `RUST_BACKTRACE|\(?see https?://"
     r"|For (?:more|further) (?:information|details)|Try '.*--help' for help|Aborted(?: \(core dumped\)|!)?$",
     re.I,

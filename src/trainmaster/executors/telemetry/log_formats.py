@@ -12,6 +12,7 @@ from typing import Literal
 
 from trainmaster.dataclass import dataclass
 from trainmaster.executors.telemetry.metrics import Metrics
+from trainmaster.lazy import regex
 from trainmaster.spec.metric_names import RESULTS
 
 NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
@@ -22,7 +23,7 @@ _NAME = rf"{_SCORE_NAME}|(?:train|val|valid|validation|dev|test|eval)_\w+"
 
 
 def _pair(name: str) -> re.Pattern[str]:
-    return re.compile(
+    return regex(
         r"(?<![\w./@-])(?:(?P<of>train|training|val|valid|validation|dev|test|eval|best)[ -])?"
         rf"(?P<key>{name}|(?:examples|samples|images|tokens|steps)/s(?:ec)?)"
         rf"(?P<sep>\s*[:=]\s*|\s+)(?P<array>\[\s?)?(?P<value>{NUMBER})(?P<percent>\s?%)?"
@@ -33,21 +34,21 @@ def _pair(name: str) -> re.Pattern[str]:
 
 _PAIR = _pair(_NAME)
 _KNOWN_PAIR = _pair(rf"{_NAME}|loss_(?!scale)\w+")
-_IS_SCORE = re.compile(_SCORE_NAME, re.I)
-_COUNTER = re.compile(
+_IS_SCORE = regex(_SCORE_NAME, re.I)
+_COUNTER = regex(
     r"(?<![\w./@-])(?P<key>epoch|global[_ ]step|step|iteration|iter)\s*[:=#]?\s*[\[(]?\s*"
     r"(?P<value>\d{1,15})(?:\s*/\s*\d+)?(?!\w|\.\d)",
     re.I,
 )
-_WORD = re.compile(r"[^\W\d_]{2,}")
-_IS_RESULT = re.compile(rf"(?:[a-z]\w*[_/])?(?:{RESULTS})|\w+/s", re.I)
+_WORD = regex(r"[^\W\d_]{2,}")
+_IS_RESULT = regex(rf"(?:[a-z]\w*[_/])?(?:{RESULTS})|\w+/s", re.I)
 # What scripts are given, for whatever data: "eval_interval = 250", "train_batch_size=8", "min_lr = 1e-4".
-_IS_SETTING = re.compile(
+_IS_SETTING = regex(
     r"(?:\w*_)?(?:lr|learning[_ ]rate|max_grad_norm|interval|every|freq|frequency|iters?|steps?|epochs|batch|"
     r"batches|size|split|ratio|fraction|seed|workers|samples|length|delay|dir|path|file|only)",
     re.I,
 )
-_ANY_NAME = re.compile(r"(?<![\w.@/-])[A-Za-z_][\w.@/-]*['\"]?\s?[=:](?!//)")
+_ANY_NAME = regex(r"(?<![\w.@/-])[A-Za-z_][\w.@/-]*['\"]?\s?[=:](?!//)")
 _COUNTERS = frozenset({"epoch", "step", "global_step", "iteration", "iter"})
 #: So many names beside the known ones are the options of a script.
 MOST_UNKNOWN = 3
@@ -129,7 +130,7 @@ def _without(text: str, spans: list[tuple[int, int]]) -> str:
     return text
 
 
-_DICT_PAIR = re.compile(rf"""['"]([A-Za-z_][\w/@.-]*)['"]:\s*['"]?({NUMBER})['"]?\s*(?=[,}}])""", re.I)
+_DICT_PAIR = regex(rf"""['"]([A-Za-z_][\w/@.-]*)['"]:\s*['"]?({NUMBER})['"]?\s*(?=[,}}])""", re.I)
 
 
 def dictionary(text: str) -> Metrics:
@@ -146,7 +147,7 @@ def _scores(text: str) -> Metrics:
     return dict(_score(match) for match in _KNOWN_PAIR.finditer(text))
 
 
-_RICH_PAIR = re.compile(rf"(?<!\S)([A-Za-z_][\w/@.-]*): ({NUMBER})(?!\S)", re.I)
+_RICH_PAIR = regex(rf"(?<!\S)([A-Za-z_][\w/@.-]*): ({NUMBER})(?!\S)", re.I)
 
 
 def _postfix(text: str) -> Metrics:
@@ -177,7 +178,7 @@ def _in_epoch(mark: str, pattern: str, first: int, **more: object) -> InEpoch:
     """``EPOCH``, ``DONE`` and ``TOTAL`` stand for the groups."""
     pattern = pattern.replace("EPOCH", r"(?P<epoch>\d{1,6})")
     pattern = pattern.replace("DONE", r" *(?P<done>\d{1,12})").replace("TOTAL", r" *(?P<total>\d{1,12})")
-    return InEpoch(mark, re.compile(pattern), first, **more)  # type: ignore[arg-type]
+    return InEpoch(mark, regex(pattern), first, **more)  # type: ignore[arg-type]
 
 
 IN_EPOCH = (
@@ -209,29 +210,29 @@ IN_EPOCH = (
     ),
 )
 
-_FAIRSEQ_EPOCH = re.compile(r'\bepoch(?:": | )(\d{1,6})')
-_FAIRSEQ_PAIR = re.compile(
+_FAIRSEQ_EPOCH = regex(r'\bepoch(?:": | )(\d{1,6})')
+_FAIRSEQ_PAIR = regex(
     rf"""[,|{{ ] ?"?([a-z]\w*)"?(?:=|: ?| )"?({NUMBER})%?"?(?: \({NUMBER}\))?(?=\s*(?:[,|}}\]]|$))"""
 )
-_ROUND = re.compile(r"(?:\[\d\d:\d\d:\d\d\] )?\[(\d{1,12})\]:?\s+(?=\S)")
-_ROUND_PAIR = re.compile(
+_ROUND = regex(r"(?:\[\d\d:\d\d:\d\d\] )?\[(\d{1,12})\]:?\s+(?=\S)")
+_ROUND_PAIR = regex(
     rf"([^\s':]{{1,100}})(?:'s ([^\t:]{{1,100}}))?: ?({NUMBER})(?: ?\+ ?{NUMBER})?(?:\s+|$)", re.I
 )
-_LIGHTGBM = re.compile(
+_LIGHTGBM = regex(
     rf"Iteration:(\d{{1,12}}), (\w+) ([^:]{{1,100}}) : ({NUMBER})$"
     r"|\d+\.\d+ seconds elapsed, finished iteration (\d{1,12})$",
     re.I,
 )
-_ACCELERATE = re.compile(r"epoch (\d{1,6}): (\{[^{}]*\})$", re.I)
-_DETECTRON = re.compile(r"\biter: (\d{1,12}) +total_loss: ")
-_MNIST_TEST = re.compile(
+_ACCELERATE = regex(r"epoch (\d{1,6}): (\{[^{}]*\})$", re.I)
+_DETECTRON = regex(r"\biter: (\d{1,12}) +total_loss: ")
+_MNIST_TEST = regex(
     rf"Test set: Average loss: ({NUMBER}), Accuracy: (\d{{1,12}})/(\d{{1,12}}) \( *\d{{1,3}}%\)", re.I
 )
-_TRIAL = re.compile(rf"Trial (\d{{1,12}}) finished with value: ({NUMBER})(?=\s|\.?$)", re.I)
-_EVALUATION = re.compile(r"\W*(Test|Val|Eval)[a-z]*: +\[ *\d+/ *\d+\]")
+_TRIAL = regex(rf"Trial (\d{{1,12}}) finished with value: ({NUMBER})(?=\s|\.?$)", re.I)
+_EVALUATION = regex(r"\W*(Test|Val|Eval)[a-z]*: +\[ *\d+/ *\d+\]")
 # A row of a table, as Lightning's and Stable-Baselines3's.
-_ROW = re.compile(rf"^[|│]\s+([a-z]\w*(?:/\w+)*)\s+[|│]\s+({NUMBER})\s+[|│]$", re.I)
-_AVERAGE = re.compile(rf"(?<![\w@])([A-Za-z][\w@]*):?\s+{NUMBER}\s+\(\s*({NUMBER})\)", re.I)
+_ROW = regex(rf"^[|│]\s+([a-z]\w*(?:/\w+)*)\s+[|│]\s+({NUMBER})\s+[|│]$", re.I)
+_AVERAGE = regex(rf"(?<![\w@])([A-Za-z][\w@]*):?\s+{NUMBER}\s+\(\s*({NUMBER})\)", re.I)
 
 
 def fairseq(text: str) -> Metrics:

@@ -14,28 +14,27 @@ from collections.abc import Callable
 from trainmaster.executors.telemetry import log_formats
 from trainmaster.executors.telemetry.log_formats import NUMBER, InEpoch, number
 from trainmaster.executors.telemetry.metrics import Metrics, remember
+from trainmaster.lazy import regex
 from trainmaster.spec.errors import UsageError
 
 MAX_LINE = 4096  # bytes of a log line that are looked at: bounds the work of any pattern
 
-_ONE_NUMBER = re.compile(rf"({NUMBER})\s?(%?)[,;:)\]]*", re.I)
+_ONE_NUMBER = regex(rf"({NUMBER})\s?(%?)[,;:)\]]*", re.I)
 # Colours, cursor movements and the backspaces with which Keras wipes its bar.
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\b\x00]")
+_CONTROL = regex(r"\x1b\[[0-9;?]*[A-Za-z]|[\b\x00]")
 
-_EPOCH_LINE = re.compile(r"Epoch (\d{1,9})/\d+")
-_KERAS_BAR = re.compile(r"(\d{1,15})/(\d{1,15}|Unknown)\s+(?:\[[=>.\s]+\]|━|-?\s*\d+(?:\.\d+)?m?s\b)")
-_KERAS_PAIR = re.compile(rf" - ([A-Za-z_]\w*): ({NUMBER})(?= - |$)", re.I)
-_TQDM_BAR = re.compile(
-    r"(?:\d{1,3}%\s?(?:\|[^|]*\|)?\s*(\d{1,15})/(\d{1,15})|(?<!\S)(\d{1,15})it) \[([^\]]*)"
-)
-_TQDM_STEPS = re.compile(r"(?<![a-zA-Z])(?:it|iters?|batch(?:es)?|steps?)/s\b|s/(?:it|iter|batch|step)\b")
-_TQDM_PAIR = re.compile(rf"([A-Za-z_][\w/@.-]*)=\s*({NUMBER})(?=[,\s\]]|$)", re.I)
-_TQDM_EPOCH = re.compile(r"epoch\s*[:\[#]?\s*(\d{1,9})(/\d+)?", re.I)
-_NOT_TRAINING = re.compile(r"\W*(?:val|sanity|test|eval|predict)", re.I)
+_EPOCH_LINE = regex(r"Epoch (\d{1,9})/\d+")
+_KERAS_BAR = regex(r"(\d{1,15})/(\d{1,15}|Unknown)\s+(?:\[[=>.\s]+\]|━|-?\s*\d+(?:\.\d+)?m?s\b)")
+_KERAS_PAIR = regex(rf" - ([A-Za-z_]\w*): ({NUMBER})(?= - |$)", re.I)
+_TQDM_BAR = regex(r"(?:\d{1,3}%\s?(?:\|[^|]*\|)?\s*(\d{1,15})/(\d{1,15})|(?<!\S)(\d{1,15})it) \[([^\]]*)")
+_TQDM_STEPS = regex(r"(?<![a-zA-Z])(?:it|iters?|batch(?:es)?|steps?)/s\b|s/(?:it|iter|batch|step)\b")
+_TQDM_PAIR = regex(rf"([A-Za-z_][\w/@.-]*)=\s*({NUMBER})(?=[,\s\]]|$)", re.I)
+_TQDM_EPOCH = regex(r"epoch\s*[:\[#]?\s*(\d{1,9})(/\d+)?", re.I)
+_NOT_TRAINING = regex(r"\W*(?:val|sanity|test|eval|predict)", re.I)
 # What XGBoost and LightGBM say before they repeat the line of a round long past.
 _BEST_ROUND = ("est iteration is:", "est iteration:")
 # Some of this stands in every line that matters; looking for it first is several times faster.
-_HINT = re.compile(
+_HINT = regex(
     "loss|acc|auc|f1|ma[ep]|mse|r2|perp|ppl|bleu|[wc]er|iou|rew|[_/]return|residual|timesteps|bound|elbo|lr|learn|grad|epoch|trial|"
     "(?:train|val|valid|validation|dev|test|eval)_|/s|s/"
 )

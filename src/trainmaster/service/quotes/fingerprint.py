@@ -16,23 +16,24 @@ from typing import Final
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.capacity import NodeCapacity
+from trainmaster.lazy import regex
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError
 
 #: What every recipe has, in YAML or JSON. One that is sent to a server is written anew when a key is changed.
-_RECIPE: Final = re.compile(rb'^(\{.*)?"?experiments"?\s*:', re.MULTILINE)
+_RECIPE: Final = regex(rb'^(\{.*)?"?experiments"?\s*:', re.MULTILINE)
 #: Files whose lines tell one code from another.
-_CODE: Final = re.compile(
+_CODE: Final = regex(
     r"\.(c|cc|cpp|cu|cxx|f90|go|h|hpp|ipynb|java|jl|js|lua|m|pl|py|r|rb|rs|scala|sh|ts)", re.IGNORECASE
 )
 #: What commands printed, such as the output of an earlier run: it makes no other code.
-_PRINTED: Final = re.compile(r"\.(log|out)", re.IGNORECASE)
+_PRINTED: Final = regex(r"\.(log|out)", re.IGNORECASE)
 #: So many hashes of lines are kept: the share that two codes have in common is known to 0.06 by them.
 _LINES: Final = 64
 _MOST_BYTES: Final = 1 << 20
 #: Shorter lines stand in every code.
 _SHORT: Final = 4
-_NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_NUMBER: Final = regex(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
