@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.executors.gangs.silence import LATE_S
@@ -25,6 +26,12 @@ _POLL_S = 2.0
 _ATTACH_S = 30.0
 _RETRY_S = (0.1, 2.0)
 _DELIVERED_LOOK_S = 0.005
+#: What Python, or Ray for an actor, says of a call with other arguments, or of a method that is not there.
+#: An agent of an earlier version tells its words alone.
+_OTHER_CALL: Final = re.compile(
+    r"^(TypeError: ([\w.]+\(\) (takes|missing|got) |too many positional|missing a required)"
+    r"|AttributeError: '(Agent|ActorHandle)' object has no attribute )"
+)
 
 
 class Listener(Protocol):
@@ -114,11 +121,14 @@ class Link:
                 self.attached.set()  # what waits for it need not
                 return
             except Exception as error:  # noqa: BLE001 - whatever the engine raises, the node cannot be reached now
+                words = str(error).strip()
+                if _OTHER_CALL.match(words):
+                    self._listener.refused(self.node, _other_version(words))
+                    self.attached.set()
+                    return
                 if self.since is None:
                     self.since = time.time()
-                    self._note(
-                        f"node {self.node.key} cannot be reached: {str(error).strip().splitlines()[-1:]}"
-                    )
+                    self._note(f"node {self.node.key} cannot be reached: {words.splitlines()[-1:]}")
                     self._listener.nodes_changed()
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _RETRY_S[1])
@@ -185,6 +195,14 @@ class Link:
                 self._listener.took(self.node, news)
             if output:
                 self._files.grew(output)
+
+
+def _other_version(words: str) -> OtherVersionError:
+    return OtherVersionError(
+        f"its agent was started by another version of Trainmaster ({words.splitlines()[0]})",
+        "Go on with that one. Or wait until its machines have ended, 15 minutes after their last driver: "
+        "then `trainmaster resume` goes on from checkpoints on others.",
+    )
 
 
 class Nodes:

@@ -1,0 +1,78 @@
+"""An agent of another version takes other arguments: the driver asks it once, and says so."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.executors.gangs.engine import StreamAgent
+from trainmaster.executors.gangs.nodes import Link
+from trainmaster.executors.gangs.placement import LiveNode
+from trainmaster.spec.errors import ExecutorError, OtherVersionError
+
+NODE = LiveNode("n0", "id0", "10.0.0.1", 4, 0, {})
+OLDER = """
+from trainmaster.executors.gangs.agent import AgentProgram
+class Agent:
+    %s
+AgentProgram(Agent()).serve()
+"""
+
+
+class Listener(SimpleNamespace):
+    def attempts_on(self, _node):
+        return []
+
+    def refused(self, _node, error):
+        self.error = error
+
+    def nodes_changed(self):
+        self.error = "asked again"
+
+
+async def answer_of(agent):
+    """What a link takes from its first look."""
+    listener = Listener(error=None)
+    link = Link(NODE, agent, listener, SimpleNamespace(), lambda _: None, ("run", 1))
+    async with asyncio.timeout(30):
+        while listener.error is None:
+            await asyncio.sleep(0.01)
+    await link.close(detach=False)
+    return listener.error
+
+
+@pytest.mark.parametrize("method", ["def attach(self, token, attempts): pass", "pass"])
+def test_an_agent_whose_method_is_another(method):
+    ours, theirs = socket.socketpair()
+    program = subprocess.Popen([sys.executable, "-c", OLDER % method], stdin=theirs, stdout=theirs)
+    try:
+        error = asyncio.run(answer_of(StreamAgent("n0", lambda: ours)))
+    finally:
+        program.kill()
+        program.wait()
+        theirs.close()
+    assert isinstance(error, OtherVersionError)
+    assert "another version of Trainmaster" in str(error)
+    assert "attach" in error.args[0]
+    assert "resume" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "is_other"),
+    [
+        ("TypeError: too many positional arguments", True),  # by Ray
+        ("TypeError: missing a required argument: 'lease'", True),
+        ("AttributeError: 'ActorHandle' object has no attribute 'probe'", True),
+        ("TypeError: unsupported operand type(s) for +: 'int' and 'str'", False),
+        ("OSError: [Errno 28] No space left on device", False),
+    ],
+)
+def test_what_else_is_said_of_a_call(words, is_other):
+    async def connect():
+        raise ExecutorError(words, "")
+
+    error = asyncio.run(answer_of(SimpleNamespace(connect=connect)))
+    assert isinstance(error, OtherVersionError) is is_other
