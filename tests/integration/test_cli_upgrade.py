@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from running_server import RunningServer
 
 from newer_version import newer_version
 
@@ -112,3 +113,33 @@ def test_a_run_that_a_newer_version_has_begun(tm):
     tm.until(lambda: not tm.supervisors(), "it has ended")
     assert tm.resume(run)["reason"] == "SUCCEEDED"
     assert tm.marks("begun") == ["1", "2"]
+
+
+@pytest.mark.crossings
+def test_a_server_tells_of_a_run_that_a_newer_version_has_begun(tm):
+    """Once, with what to do; it looks again, ever less often, and goes on when that is done."""
+    newer = {**tm.env, "PYTHONPATH": str(newer_version(tm.root / "newer"))}
+    token = tm.call("token", "create", "ci", "--scopes", "admin", "--json").json["token"]
+    server = RunningServer(lambda *words: tm.start(*words, env=newer), token)
+    server.start()
+    script = "import os, time\nwhile not os.path.exists(os.environ['NOTES'] + '/go'): time.sleep(0.1)\n"
+    recipe = f"name: job\nexperiments: {{main: {{env: {{NOTES: {tm.notes}}}, command: python train.py}}}}\n"
+    run = server.send(script, {"recipe": recipe})[1]["run"]
+    tm.until(lambda: tm.status(run)["experiments"]["main"]["tasks"]["running"], "it runs")
+    drivers = [pid for pid, command in tm.processes().items() if " _driver " in command]
+    for pid in [server.process.process.pid, *drivers]:
+        os.kill(pid, signal.SIGKILL)
+    server.begin = tm.start
+    server.start()
+
+    def told():
+        notes = server.ask("GET", f"/runs/{run}/highlights")[1]["notes"]
+        return [each["message"] for each in notes if "another version of Trainmaster" in each["message"]]
+
+    tm.until(told, "it is told")
+    with server.open("GET", f"/runs/{run}") as page:
+        assert "was started by another version of Trainmaster" in page.read().decode()
+    (command,) = re.findall(r"kill \$\(cat (.+?)\)", told()[0])
+    (tm.notes / "go").touch()
+    os.kill(int(Path(command).read_text()), signal.SIGTERM)
+    tm.until(lambda: tm.status(run)["reason"] == "SUCCEEDED", "it goes on")
