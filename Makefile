@@ -62,7 +62,8 @@ lint: install
 	@$(BIN)/python scripts/import_circles.py
 
 # What to run before every commit: linters, types, and all unit tests but the long simulations, which `make test` has too.
-# Hypothesis makes up 20 examples, as in `make test`, and 100 in a test that is called alone, where it names no number.
+# Hypothesis makes up 20 examples, as in `make test`, or 40 at most where a test names a number; called alone, it has 100,
+# or that number.
 check: install
 	@$(MAKE) --no-print-directory -j 2 lint unit
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 # How long an example takes depends on what else the machine does: a timed test would fail for no reason.
 # More examples than every run can afford: `TRAINMASTER_EXAMPLES=1000 make test`, over night.
@@ -31,6 +31,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if any(map(item.get_closest_marker, unnamed))]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]
+    if asked := os.environ.get("TRAINMASTER_EXAMPLES"):
+        fewer_examples(items, 2 * int(asked))
+
+
+def fewer_examples(items: list[pytest.Item], most: int) -> None:
+    """Also properties that name a number have at most so many: each run draws others."""
+    for item in items:
+        test = getattr(item, "obj", None)
+        test = getattr(test, "__func__", test)  # of a method, whose settings are the function's
+        if is_hypothesis_test(test):
+            own = test._hypothesis_internal_use_settings
+            test._hypothesis_internal_use_settings = settings(own, max_examples=min(own.max_examples, most))
 
 
 def pytest_collection_finish() -> None:

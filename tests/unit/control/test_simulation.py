@@ -14,7 +14,7 @@ from trainmaster.testing.simulation import Simulation, main, simulate
 
 pytestmark = pytest.mark.simulation
 
-SCHEDULES = 500
+SCHEDULES = 400
 
 #: What no decision leads to in this version.
 NOT_REACHED = {
@@ -118,7 +118,7 @@ class Hearing(SimulatedStore):
 def test_whoever_waits_says_so():
     """Its machines cost money meanwhile."""
     failed = Counter()
-    for seed in range(150):
+    for seed in range(75):
         simulation = Simulation(seed, make_store=Hearing)
         simulation.run()
         assert not simulation.database.silent, f"seed {seed}"
@@ -142,7 +142,7 @@ class Bills(SimulatedStore):
 
 def test_a_run_that_ends_because_of_its_budget_says_numbers():
     over = 0
-    for seed in range(150):
+    for seed in range(75):
         simulation = Simulation(seed, make_store=Bills)
         simulation.run()
         said = [
