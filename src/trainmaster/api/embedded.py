@@ -18,7 +18,6 @@ from trainmaster.db.ledger import ALL
 from trainmaster.db.queries import ALL_RUNS
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service import Service
-from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.processes import this_user
 from trainmaster.spec.recipe_source import configuration_files
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from trainmaster.service.users.caller import Caller, Wallet
     from trainmaster.service.users.saved_views import SavedViews
     from trainmaster.service.volumes.stored import RemovedVolume, VolumeInfo
+    from trainmaster.spec import Recipe
 
 _WATCH_S: Final = 0.3
 

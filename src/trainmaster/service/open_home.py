@@ -13,13 +13,13 @@ from trainmaster.control.task.layout import Home, RunFiles
 from trainmaster.db import Database, Patience
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.runs.summary import is_driven
-from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.executors.local.executor import LocalExecutor
     from trainmaster.providers.base import ProviderPlace
     from trainmaster.service.driving.replicas import RunReplicas
+    from trainmaster.spec import Recipe
 
 
 class OpenHome:

@@ -19,7 +19,6 @@ from trainmaster.service.runs.summary import (
     run_summary,
     runs_summary,
 )
-from trainmaster.spec import Recipe
 from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import State
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from trainmaster.service.runs.search_results import SearchResults
     from trainmaster.service.teams.admission import Application
     from trainmaster.service.users.caller import Wallet
+    from trainmaster.spec import Recipe
 
 #: The driver of a run that ended on this machine lets go of it within a moment; rented machines take longer.
 _CLOSED_WITHIN_S, _CLOSED_POLL_S = 3.0, 0.02

@@ -89,6 +89,13 @@ def _in_a_process(words):
     return done.stdout.splitlines()
 
 
+def test_a_list_of_runs_imports_no_recipes(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path))
+    said, *_, imported = _in_a_process(["--local", "status"])
+    assert "no runs" in said
+    assert not {"trainmaster.spec.recipe", "trainmaster.spec.experiment"} & set(json.loads(imported))
+
+
 @pytest.mark.parametrize(
     ("said", "becomes"),
     [("a loop of ours", RuntimeError), ("Could not determine home directory.", SystemExit)],

@@ -9,11 +9,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import StoreError
 
 if TYPE_CHECKING:
     from trainmaster.db import Database
+    from trainmaster.spec import Experiment, Recipe
 
 
 def stored_recipe(row: Mapping[Any, Any]) -> Recipe:
@@ -25,6 +25,8 @@ def stored_recipe(row: Mapping[Any, Any]) -> Recipe:
     Raises:
         StoreError: it is damaged.
     """
+    from trainmaster.spec import Recipe  # lists of runs read none
+
     try:
         return Recipe.model_validate_json(row["recipe"])
     except (ValueError, TypeError) as error:
