@@ -1,12 +1,10 @@
 import math
 import random
-import statistics
 
 import pytest
 
 from trainmaster.spec.errors import UsageError
 from trainmaster.sweeps import Curve, Goal, Trial, TrialState, pruner_class
-from trainmaster.sweeps import pruner as pruner_module
 from trainmaster.sweeps.pruner import Pruner, share_trained, shares_by_order
 from trainmaster.sweeps.trial import MAX_POINTS
 
@@ -48,25 +46,6 @@ def test_asha_lets_those_come_to_their_end_that_begin_first(at_once):
         assert max(play) <= 1.0
         assert min(play[at_once:]) < 0.05
     assert len(shares_by_order(make("asha"), 32, 80, 2)) >= 8, "how often a later one is the best is luck"
-
-
-def test_where_curves_fall_from_other_heights_who_is_ahead_changes(monkeypatch):
-    def plays(height):
-        monkeypatch.setattr(pruner_module, "_FALLS", (height, height))
-        pruner_module._plays.cache_clear()
-        return shares_by_order(make("median"), 24, 80, 2)
-
-    falling, flat = ([made for play in plays(height) for made in play] for height in (1.0, 1e-9))
-    pruner_module._plays.cache_clear()
-    assert sum(0.1 < made < 1 for made in falling) > 5 * sum(0.1 < made < 1 for made in flat)
-
-
-def test_later_trials_of_a_sampler_that_learns_are_compared_with_worse_ones():
-    alike, learnt = (shares_by_order(make("median"), 32, 80, 2, learns=learns) for learns in (False, True))
-    for play in (*alike, *learnt):
-        assert play[:5] == (1.0,) * 5, "of the first there is nothing to be learnt"
-    late = [statistics.mean(made for play in plays for made in play[16:]) for plays in (alike, learnt)]
-    assert late[1] > 1.2 * late[0]
 
 
 def test_asha_keeps_the_best_quarter_at_a_rung():
