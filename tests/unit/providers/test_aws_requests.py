@@ -9,6 +9,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from trainmaster.providers.aws.nodes import (
     node_of,
     notices_of,
 )
+from trainmaster.providers.aws.preflight import AwsPreflight
 from trainmaster.providers.aws.requests import ANY_ZONE, Renter, resolved
 from trainmaster.providers.aws.settings import DISK_BYTES, AwsSettings
 from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderGoneError
@@ -138,6 +140,18 @@ def test_quotas(kind: str, codes: tuple[str, str]) -> None:
 
 
 # --- answers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cores", "used"), [({"CoreCount": 2, "ThreadsPerCore": 2}, 4), (None, 2)])
+def test_what_is_rented_counts_against_the_quota(cores: dict[str, int] | None, used: int) -> None:
+    """Machines of the lab do not say how many cores they have: their type does."""
+    preflight = object.__new__(AwsPreflight)
+    preflight._client = SimpleNamespace(
+        pages=lambda _: [{"Reservations": [{"Instances": [instance(CpuOptions=cores)]}]}],
+        call=lambda _: {"InstanceTypes": [{"VCpuInfo": {"DefaultVCpus": 2}}]},
+    )
+    assert preflight._used("eu-west-1", quota_code("m4.large", spot=False)) == used
+    assert preflight._used("eu-west-1", quota_code("m4.large", spot=True)) == 0
 
 
 def instance(state: str = "running", **more: Any) -> dict[str, Any]:
