@@ -26,7 +26,7 @@ _POLL_S = 2.0
 _ATTACH_S = 30.0
 _RETRY_S = (0.1, 2.0)
 _DELIVERED_LOOK_S = 0.005
-#: What Python, or Ray for an actor, says of a call with other arguments, or of a method that is not there.
+#: What Python, or an engine for it, says of a call with other arguments, or of a method that is not there.
 #: An agent of an earlier version tells its words alone.
 _OTHER_CALL: Final = re.compile(
     r"^(TypeError: ([\w.]+\(\) (takes|missing|got) |too many positional|missing a required)"

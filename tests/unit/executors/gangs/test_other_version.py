@@ -22,26 +22,28 @@ AgentProgram(Agent()).serve()
 """
 
 
-class Listener(SimpleNamespace):
+class Listener:
+    def __init__(self):
+        self.answer = asyncio.get_running_loop().create_future()
+
     def attempts_on(self, _node):
         return []
 
     def refused(self, _node, error):
-        self.error = error
+        self.answer.set_result(error)
 
     def nodes_changed(self):
-        self.error = "asked again"
+        self.answer.set_result("asked again")
 
 
 async def answer_of(agent):
     """What a link takes from its first look."""
-    listener = Listener(error=None)
+    listener = Listener()
     link = Link(NODE, agent, listener, SimpleNamespace(), lambda _: None, ("run", 1))
-    async with asyncio.timeout(30):
-        while listener.error is None:
-            await asyncio.sleep(0.01)
-    await link.close(detach=False)
-    return listener.error
+    try:
+        return await asyncio.wait_for(listener.answer, 30)
+    finally:
+        await link.close(detach=False)
 
 
 @pytest.mark.parametrize("method", ["def attach(self, token, attempts): pass", "pass"])
