@@ -91,6 +91,23 @@ def test_trials_that_begin_first_come_to_their_end_and_those_after_them_are_shor
     assert middle(remaining_s(timing, one, late)) == pytest.approx(0.3 * whole, rel=0.05), "as far again"
 
 
+def test_a_long_trial_that_begins_last_is_waited_for():
+    timing, one, whole = pruned(4, (1.0, 0.05, 0.05, 1.0))
+    running = (RunningTask(100, 0.3, number=0), RunningTask(100, 0.02, number=1))
+    once_s = middle(timing.task_s(one) - timing.training_s(one))
+    expected = (0.03 + 0.05 + 1.0) * whole + 2 * once_s
+    assert middle(remaining_s(timing, one, Doing(running=running))) == pytest.approx(expected, rel=0.03)
+
+
+def test_many_trials_keep_the_slots_busy_whatever_each_takes():
+    timing, one, whole = pruned(20_000, (1.0, 1.0, 0.05, 0.15))
+    once_s = middle(timing.task_s(one) - timing.training_s(one))
+    # of the first half of the plays only the first two are meant, so nearly all take what the later half does
+    expected = 20_000 / 2 * (0.1 * whole + once_s)
+    running = (RunningTask(1, 0.1, number=0), RunningTask(1, 0.1, number=1))
+    assert middle(remaining_s(timing, one, Doing(running=running))) == pytest.approx(expected, rel=0.03)
+
+
 def test_of_the_plays_of_a_pruner_those_count_that_let_a_trial_come_so_far():
     timing, one, whole = pruned(4, (1.0, 0.1, 0.1, 0.1), (0.1, 1.0, 0.4, 0.1))
     last = Doing(ended=3, running=(RunningTask(100, 0.2, number=2),))

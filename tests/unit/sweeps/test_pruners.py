@@ -1,5 +1,6 @@
 import math
 import random
+import statistics
 
 import pytest
 
@@ -46,6 +47,14 @@ def test_asha_lets_those_come_to_their_end_that_begin_first(at_once):
         assert max(play) <= 1.0
         assert min(play[at_once:]) < 0.05
     assert len(shares_by_order(make("asha"), 32, 80, 2)) >= 8, "how often a later one is the best is luck"
+
+
+def test_later_trials_of_a_sampler_that_learns_are_compared_with_worse_ones():
+    alike, learnt = (shares_by_order(make("median"), 32, 80, 2, learns=learns) for learns in (False, True))
+    for play in (*alike, *learnt):
+        assert play[:5] == (1.0,) * 5, "of the first there is nothing to be learnt"
+    late = [statistics.mean(made for play in plays for made in play[16:]) for plays in (alike, learnt)]
+    assert late[1] > 1.2 * late[0]
 
 
 def test_asha_keeps_the_best_quarter_at_a_rung():

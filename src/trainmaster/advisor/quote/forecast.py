@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.phases import NOTHING, Waited, machines_belief
@@ -27,6 +27,8 @@ _LEFT: Final = 0.05
 #: Slots that are free at the same time are taken in their order; halvings of a time that find when that is.
 _TIE_S: Final = 1e-6
 _HALVED: Final = 48
+#: So many of the tasks that wait are given to slots one by one.
+_LAST: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +106,14 @@ def remaining_s(timing: Timing, one: Candidates, doing: Doing) -> Floats:
     waiting = max(total - doing.ended - len(doing.running), 0)
     if waiting == total:
         return timing.outcomes(one).time_s[:, 0]
-    begun, later = _under_way(timing, one, doing, waiting)
-    slots = max(float(one.at_once[0]), len(begun), 1.0)
-    longest = np.max(begun, axis=0) if begun else np.zeros(DRAWS)
-    if not waiting:
-        return longest
-    work = waiting * later + (np.sum(begun, axis=0) if begun else 0.0)
-    # the last ones end one after the other: half a task is lost on average
-    work = work / slots + 0.5 * later * (1 - 1 / slots)
-    return np.maximum(work, longest)
+    begun, each, places = _under_way(timing, one, doing, range(total - waiting, total))
+    slots = max(int(one.at_once[0]), len(begun), 1)
+    free = np.array([*begun, *[np.zeros(DRAWS)] * (slots - len(begun))])
+    # Of many tasks all but the last ones keep every slot busy, whatever each of them takes.
+    free += np.bincount(places[:-_LAST], minlength=len(each)) @ each / slots
+    for place in places[-_LAST:]:
+        free[free.argmin(axis=0), np.arange(DRAWS)] += each[place]
+    return np.asarray(free.max(axis=0), dtype=float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +147,12 @@ def remaining_in_places_s(places: Sequence[PlaceNow], ended: int) -> Floats:
     waiting = max(total - ended - sum(len(place.doing.running) for place in places), 0)
     free, each, running = list[Floats](), list[Floats](), list[Floats]()
     for place in places:
-        begun, later = _under_way(place.timing, place.one, place.doing, waiting, place.slower)
+        later = range(total - waiting, total)
+        begun, takes, kinds = _under_way(place.timing, place.one, place.doing, later, place.slower)
         slots = max(int(place.one.at_once[0]), len(begun), 1)
         running += begun
         free += [*begun, *[np.zeros(DRAWS) + place.come_s] * (slots - len(begun))]
-        each += [later] * slots
+        each += [np.bincount(kinds, minlength=len(takes)) @ takes / max(waiting, 1)] * slots
     last = _last_end_s(np.array(free), np.array(each), waiting)
     return np.max([*running, last], axis=0)
 
@@ -188,33 +190,35 @@ def _last_end_s(free: Floats, each: Floats, tasks: int) -> Floats:
 
 
 def _under_way(
-    timing: Timing, one: Candidates, doing: Doing, waiting: int, slower: Floats | float = 1.0
-) -> tuple[list[Floats], Floats]:
-    """(DRAWS,) seconds that each running task still takes, and that one takes which waits still.
+    timing: Timing, one: Candidates, doing: Doing, waiting: range, slower: Floats | float = 1.0
+) -> tuple[list[Floats], Floats, NDArray[np.int_]]:
+    """(DRAWS,) seconds that each running task still takes, and what one takes which waits still.
+
+    The latter is (P, DRAWS) by place in the order in which tasks begin; last the place of each that waits.
 
     Args:
         timing: of their machines.
         one: their cluster.
         doing: what runs there.
-        waiting: how many tasks of the experiment have not begun.
+        waiting: numbers of the experiment's tasks that have not begun.
         slower: their training takes so many times as long.
     """
-    total = timing.workload.tasks
-    task, training = _copies(timing.task_s(one)), _copies(timing.training_s(one))
-    task, training = task + training * (slower - 1.0), training * slower
+    training = _copies(timing.training_s(one))
+    once, training = _copies(timing.task_s(one)) - training, training * slower
     has_steps = timing.knowledge.model is not None
     tail = _copies(timing.tail_s())
     trained = _copies(timing.trained(one))
-    order = _Order(np.array(timing.workload.plays), total)
+    order = _Order(np.array(timing.workload.plays), timing.workload.tasks)
+    is_played = bool(order.plays.size) and timing.workload.target is None
     begun = []
     for each in doing.running:
-        mine = training * order.over_average([each.number], trained)
-        if timing.workload.target is None:
-            each = order.with_ends(each)
-        begun.append(_left(task - training + mine, mine, training / trained, tail, each, has_steps, trained))
-    if not waiting:
-        return begun, np.zeros(DRAWS)
-    return begun, task - training + training * order.over_average(range(total - waiting, total), trained)
+        share = order.share(int(order.places([each.number])[0]), trained, each.share or 0.0)
+        mine = training / trained * share
+        ends = share if is_played else None
+        begun.append(_left(once + mine, mine, training / trained, tail, each, has_steps, trained, ends))
+    many = order.plays.shape[1] if order.plays.size else 1
+    takes = [once + training / trained * order.share(place, trained) for place in range(many)]
+    return begun, np.array(takes), order.places(waiting)
 
 
 def forecast(
@@ -355,32 +359,29 @@ class _Order:
     plays: Floats
     tasks: int
 
-    def over_average(self, numbers: Sequence[int], trained: Floats) -> Floats:
-        """(DRAWS,) what some tasks make on average, over the average of all; at most whole tasks.
+    def share(self, place: int, trained: Floats, made: float = 0.0) -> Floats:
+        """(DRAWS,) share of its steps that a task makes; of several tasks a draw is of the same play.
 
         Args:
-            numbers: of the tasks.
-            trained: (DRAWS,) share that all make on average.
+            place: of the task in the plays.
+            trained: (DRAWS,) what all make on average, where there are no plays.
+            made: what it has made: plays that let it make no more are replaced by others, if there are any.
         """
         if not self.plays.size:
-            return np.ones(len(trained))
-        each = self.plays[:, [self._place(number) for number in numbers]].mean(axis=1) / self.plays.mean()
-        return np.minimum(np.random.default_rng(8).choice(each, len(trained)), 1 / trained)
+            return trained
+        rng, every = np.random.default_rng(8), self.plays[:, place]
+        shares, longer = rng.choice(every, len(trained)), every[every > made]
+        return np.where(shares > made, shares, rng.choice(longer, len(trained))) if longer.size else shares
 
-    def with_ends(self, running: RunningTask) -> RunningTask:
-        """The same with where it may end, given how far it is; unchanged if no play lets it come so far."""
-        if not self.plays.size or not running.share or running.ends:
-            return running
-        ends = self.plays[:, self._place(running.number)]
-        return replace(running, ends=tuple(ends[ends > running.share].tolist()))
-
-    def _place(self, number: int) -> int:
-        """Of a task in the plays: where these have fewer, only the later half stands for several each."""
+    def places(self, numbers: Sequence[int]) -> NDArray[np.int_]:
+        """Of tasks in the plays: where these have fewer, only the later half stands for several each."""
+        each = np.array(numbers, dtype=int)
+        if not self.plays.size:
+            return np.zeros_like(each)
         here = self.plays.shape[1]
         first = here // 2
-        if number < first or self.tasks <= here:
-            return min(number, here - 1)
-        return min(first + (number - first) * (here - first) // (self.tasks - first), here - 1)
+        late = first + (each - first) * (here - first) // max(self.tasks - first, 1)
+        return np.minimum(np.where((each < first) | (self.tasks <= here), each, late), here - 1)
 
 
 def _left(
@@ -391,6 +392,7 @@ def _left(
     running: RunningTask,
     has_steps: bool,
     trained: Floats,
+    ends: Floats | None,
 ) -> Floats:
     """(DRAWS,) seconds that one running task still takes.
 
@@ -404,6 +406,7 @@ def _left(
         running: how far it is.
         has_steps: it is to show steps.
         trained: share of its steps that a task makes on average.
+        ends: share at which a pruner is taken to end it; None if that is not known.
     """
     if running.share is None and not has_steps:
         return np.maximum(task - running.elapsed_s, _LEFT * task)
@@ -412,6 +415,7 @@ def _left(
     share = min(running.share, 1.0)
     if running.ends:
         ends = np.random.default_rng(8).choice(np.array(running.ends), len(training))
+    if ends is not None and (ends > share).any():
         return np.asarray(whole * np.maximum(ends - share, _LEFT * share) + tail)
     return whole * np.minimum(1 - share, np.maximum(trained - share, share)) + tail
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import log
+from statistics import mean, pstdev
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.market.workload import Workload
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote, Rented
     from trainmaster.service.quotes.quote_options import QuoteOptions
 
-#: How much the share of a sweep that a pruner lets train differs from what is expected (log): early values do
-#: not quite tell which trials are better.
+#: How much the share of a sweep that a pruner lets train differs from what is expected (log), where it cannot
+#: be played: early values do not quite tell which trials are better.
 _PRUNED_SPREAD: Final = 0.35
 #: Trials side by side, where that is not known yet.
 _AT_ONCE: Final = 2
@@ -55,8 +57,12 @@ def workload_of(
     pruner = make_pruner(experiment.search)
     if pruner is None:
         return found
-    all_plays = with_seen(shares_by_order(pruner, found.tasks, steps, at_once), plays)
+    learns = experiment.search.chooses_later
+    played = shares_by_order(pruner, found.tasks, steps, at_once, learns=learns)
+    all_plays = with_seen(played, plays)
     share, spread = share_trained(pruner, all_plays), _PRUNED_SPREAD / (1 + len(plays))
+    if played:
+        spread = pstdev([log(mean(play)) for play in all_plays])
     return replace(found, trained=LogNormal(share, spread), plays=all_plays) if share < 1 else found
 
 
