@@ -61,3 +61,17 @@ def test_ctrl_c_ends_and_the_model_is_kept(tm, server, interrupts):
     os.kill(server.pid, signal.SIGCONT)
     assert tm.resume(call.run_id())["reason"] == "SUCCEEDED"
     assert tm.marks("ran") == ["run"], "trained once"
+
+
+def test_ctrl_c_while_its_last_model_is_saved_leaves_a_run_to_succeed(tm, server):
+    call = tm.start("run", tm.task(TRAIN), "--json")
+    tm.until_marks("ran")
+    os.kill(server.pid, signal.SIGSTOP)
+    (tm.notes / "go").touch()
+    tm.until(lambda: "saving is late" in call.err, call.err)
+    call.send(signal.SIGINT)
+    tm.until(lambda: "stopping" in call.err, call.err)
+    os.kill(server.pid, signal.SIGCONT)
+    ended = call.wait(0)
+    assert tm.summary(ended)["reason"] == "SUCCEEDED"
+    assert "was interrupted" not in ended.err

@@ -39,7 +39,8 @@ _LOST: Final = 255
 #: What asks a command to end.
 _ENDS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 # On a node: the directory of the run's code, which may just be on its way; then the environment of the first
-# process of the member, if it runs there; then the line, by a shell, whose exit code `xargs` would hide.
+# process of the member, if it runs there; then the line, by a shell, whose exit code `xargs` would hide. By
+# itself `xargs` takes 128 KiB at once, and would begin the line again with the rest of a larger environment.
 # What is found may have ended before it is read: nothing is said of that, and the next one is taken.
 # Without a terminal nothing ends what was begun when the caller is gone: that of the login is looked at.
 _THERE: Final = """\
@@ -57,8 +58,9 @@ of_member() {
   done
   [ -z "$found" ] || grep -lz "^TRAINMASTER_ROLE=" $found 2>/dev/null
 }
+with_all() { xargs -x -s 2000000 -n 100000 -0 -a "$@"; }
 %(inside)sfor one in $(of_member); do
-  { code=$(exec 3>&1 >&4 5>&2 2>/dev/null; xargs -0 -a "$one" sh -c '
+  { code=$(exec 3>&1 >&4 5>&2 2>/dev/null; with_all "$one" sh -c '
     exec 2>&5 5>&-; line=$1; shift; [ $# -gt 0 ] || exit 1
     env -i TERM="${TERM:-}" SHELL="${SHELL:-/bin/sh}" "$@" sh -c "$line" 3>&- 4>&-
     echo $? >&3' sh "$line"); } 4>&1
@@ -93,7 +95,7 @@ for one in $(of_member); do
     name=$(printf '%%s\\n' "$words" | sed -n '/^--name$/{n;p;q}')
     terminal=; [ ! -t 0 ] || terminal=-t
     trap ended TERM HUP INT
-    { code=$(exec 3>&1 >&4 5>&2 2>/dev/null; xargs -0 -a "$client" sh -c '
+    { code=$(exec 3>&1 >&4 5>&2 2>/dev/null; with_all "$client" sh -c '
       exec 2>&5 5>&-
       inner=$1 line=$2 attempt=$3 member=$4 name=$5 terminal=$6 mark=$7 program=$8; shift 8
       [ $# -gt 0 ] || exit 1

@@ -291,3 +291,17 @@ def test_a_process_that_ends_while_it_is_looked_at_is_not_told(monkeypatch, tmp_
         finally:
             member.kill()
     assert (said.stdout, said.stderr, said.returncode) == ("given\n", "apart\n", 3)
+
+
+def test_a_command_begins_once_with_all_that_a_member_has_in_its_environment(tmp_path):
+    marks = {**shells._marks("run", None), "TRAINMASTER_ROLE": "worker", "PATH": os.environ["PATH"]}
+    marks |= {f"LARGE{number}": "x" * 100_000 for number in range(4)} | {"LAST": "given"}
+    there = shells._there(
+        tmp_path, "run", None, ["echo ${#LARGE0} ${#LARGE3} $LAST"], inside="", wait=1, late=""
+    )
+    with subprocess.Popen(["sleep", "1000"], env=marks) as member:
+        try:
+            said = subprocess.run(["sh", "-c", there], capture_output=True, text=True)
+        finally:
+            member.kill()
+    assert (said.stdout, said.stderr) == ("100000 100000 given\n", "")

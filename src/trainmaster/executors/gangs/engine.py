@@ -112,6 +112,8 @@ class Engine(Protocol):
 _READ_BYTES = 1 << 20
 #: Connecting blocks a thread; a host that does not answer takes one for a while.
 _reaching = ThreadPoolExecutor(32, thread_name_prefix="reach")
+#: A loop holds its tasks weakly: the stream to a node that was given up would end whenever Python tidies up.
+_listening = set[asyncio.Task[None]]()
 
 
 class StreamAgent:
@@ -140,7 +142,9 @@ class StreamAgent:
         stream = await asyncio.shield(self._dialling)  # one that takes long is waited for again
         self._dialling = None
         reader, self._writer = await asyncio.open_connection(sock=stream)
-        self._listening = asyncio.create_task(self._listen(reader, self._writer))
+        listening = asyncio.create_task(self._listen(reader, self._writer))
+        _listening.add(listening)
+        listening.add_done_callback(_listening.discard)
 
     def detach(self, token: str = "") -> None:
         """See `NodeAgent`; the other end ends with its stream."""
