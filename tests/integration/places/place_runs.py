@@ -267,29 +267,32 @@ def have_two_homes(
         provider, machine: where.
         held: machines that there are.
     """
-    folder.mkdir()
-    settings = f"{provider}.yaml"
-    (folder / settings).write_text((user.lab.home / settings).read_text())
-    (work := folder / "work").mkdir()
-    other = Renter(replace(user.lab, home=folder), work)
-    other.env["TRAINMASTER_HOME"] = str(folder)
-    short = other.recipe(RECIPE.format(budget="{}", machine=machine, more="", command="hostname"))
+    (work := folder / "work").mkdir(parents=True)
+    if (settings := user.lab.home / f"{provider}.yaml").exists():
+        (folder / settings.name).write_text(settings.read_text())
+    other = type(user)(user.lab, work)
+    other.env = {**user.env, "TRAINMASTER_HOME": str(folder)}
+    text = RECIPE.format(budget="{}", machine=machine, more="", command="hostname")
+    text = text.replace("workers: 2", "workers: 1")
+    short = other.recipe(text)
     going = user.run(gang(user, 2, 3000, machine), provider=provider)
     run = going.run
-    until_step(user, run)
+    until(lambda: user.saved_at(run) if "TRAINMASTER_STORE" in user.env else user.checkpoints(run))
     before = held()
     assert other.run(short, provider=provider).end()["state"] == "DONE"
     going.kill()
+    for driver in drivers(run):
+        os.kill(driver, signal.SIGKILL)
     told = other.run(short, "--keep", "10m", provider=provider).end()  # it looks for what is left, too
     assert told["state"] == "DONE"
     other.call("doctor")
     assert set(before) < set(held()), "what each has stays"
     again = user.start("resume", run, "--json")
-    again.until_said("driver|goes on|found")
-    told = user.run(user.recipe(short.read_text()), provider=provider).end()  # not on what another home keeps
+    again.until_said("drive|goes on|found")
+    told = user.run(user.recipe(text), provider=provider).end()  # not on what another home keeps
     assert told["state"] == "DONE"
     assert set(before) < set(held()), held()
-    again.interrupt()
+    user.call("cancel", run)
     again.end(code=None)
     other.run(short, provider=provider).end()
 

@@ -20,6 +20,7 @@ SETTINGS = """\
 {way}scratch: {scratch}
 machines:
   node: {{cpus: 1, memory: 500MB, gpus: 1}}
+  half: {{cpus: 1, memory: 300MB}}
   rack: {{cpus: 1, memory: 500MB, labels: {{rack: "7"}}, resources: {{scanner: 1}}}}
   huge: {{cpus: 64, memory: 500MB}}
   dear: {{cpus: 1, memory: 500MB, usd_per_hour: 3}}

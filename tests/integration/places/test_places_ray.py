@@ -16,6 +16,7 @@ from place_runs import (
     Crossing,
     cross,
     gang,
+    have_two_homes,
     keep_for_the_next,
     podman_with_image,
     serve,
@@ -211,6 +212,14 @@ def test_parameter_servers_driven_by_a_node(away: Renter) -> None:
 def test_machines_that_are_kept_drive_the_next_run(away: Renter, ray: PrivateRay) -> None:
     """The same actors; what the first driver had there is gone."""
     keep_for_the_next(away, "ray", "node", ray.others)
+
+
+@pytest.mark.parametrize("who", ["user", "away"])
+def test_two_homes_have_one_ray(
+    request: pytest.FixtureRequest, ray: PrivateRay, tmp_path: Path, who: str
+) -> None:
+    """Driven from the homes, and by nodes."""
+    have_two_homes(request.getfixturevalue(who), tmp_path / "other", "ray", "half", ray.others)
 
 
 def test_containers(user: Renter, tools: Path) -> None:
