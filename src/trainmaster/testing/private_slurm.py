@@ -56,7 +56,8 @@ class PrivateSlurm(PrivateServer):
         nodes: how many.
         preempts_after_s: grace of jobs in the partition ``scavenge`` that others need the nodes of.
         silent_s: a node that says nothing for so long is down.
-        accounting: it keeps jobs in a database (``slurmdbd`` and MariaDB, eight seconds more).
+        accounting: it keeps jobs in a database (``slurmdbd`` and MariaDB, eight seconds more), and enforces
+            what accounts and QOS allow.
         forgets_after_s: what has ended for so long is only there.
         ranks: jobs have a priority of several factors: `sprio`.
 
@@ -227,7 +228,8 @@ class PrivateSlurm(PrivateServer):
             "PreemptMode=OFF",
             f"PartitionName=scavenge Nodes=n[1-{last}] MaxTime=1-0 State=UP PriorityTier=1 "
             f"PreemptMode=CANCEL GraceTime={self._grace_s}{self._accounting * f' {WEIGHTS}'}",
-            *["AccountingStorageTRES=gres/gpu"] * self._accounting,
+            *["AccountingStorageTRES=gres/gpu", "AccountingStorageEnforce=associations,limits,qos"]
+            * self._accounting,
             *["PriorityType=priority/multifactor", "PriorityWeightJobSize=1000"] * self._ranks,
         ]  # fmt: skip
 

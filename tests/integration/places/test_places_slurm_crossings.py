@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from place_runs import (
     Crossing,
     check_clean,
     cross,
+    gang,
     have_two_homes,
     keep_for_the_next,
     podman_with_image,
@@ -26,9 +28,7 @@ from private_engines import IMAGE
 from renter import Renter
 
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
-from trainmaster.providers.slurm.limits import limit_findings, limits_script
 from trainmaster.providers.slurm.provider import catalogue_of, slurm_provider
-from trainmaster.providers.slurm.settings import SLURM
 from trainmaster.testing.private_slurm import NoSlurmError, PrivateSlurm
 
 if TYPE_CHECKING:  # another folder's conftest.py may have the name by then
@@ -208,23 +208,33 @@ def test_the_accounting_tells_of_what_slurm_has_forgotten(account: Account, acco
     assert usd["scavenger"] == pytest.approx(2 * (2 + 0.25 * 0.9e9 / 2**30))
 
 
-def test_what_an_account_allows(account: Account, accounting: PrivateSlurm) -> None:
-    """`doctor` says it, and what of the user's machines it refuses, where the site enforces that."""
-    accounting.command("sacctmgr", "-i", "add", "account", "lab")
-    accounting.command(
-        "sacctmgr", "-i", "add", "user", "root", "account=lab", "maxjobs=4", "maxwall=06:00:00"
-    )
-    settings = account.home / "slurm.yaml"
-    settings.write_text(
-        settings.read_text() + "  long: {cpus: 1, memory: 300MB, account: lab, time_limit: 12h}\n"
-    )
-    place = ProviderPlace(account.home, "0123456789abcdef", accounting.environ)
-    assert not [each for each in slurm_provider(place).examine({}) if each.what == "limits"]  # not enforced
-    said = accounting.command("sh", "-c", limits_script())
-    assert "partition=main|YES|N/A" in said
-    assert "account=lab||" in said
-    machines = SLURM.read(account.home, {}).machines
-    found = limit_findings(f"enforce=associations,limits\n{said}", machines)
-    words = [each.found for each in found]
-    assert "account lab: at most 4 jobs, 06:00:00 in time each" in words
-    assert [each for each in words if "time_limit of 12 h is more than 6 h" in each], words
+def test_what_an_account_allows(account: Account, accounting: PrivateSlurm, tmp_path: Path) -> None:
+    """`doctor` says it, and which machines it refuses; `run` refuses what would wait for ever."""
+    slurm = accounting
+    slurm.command("sacctmgr", "-i", "add", "account", "dept", "grptres=cpu=3")
+    slurm.command("sacctmgr", "-i", "add", "account", "lab", "parent=dept")
+    slurm.command("sacctmgr", "-i", "add", "user", "root", "account=lab", "maxjobs=4", "maxwall=06:00:00")
+    slurm.command("sacctmgr", "-i", "add", "qos", "small", "maxtres=gres/gpu=1")
+    slurm.command("sacctmgr", "-i", "modify", "account", "lab", "set", "qos=normal,small")
+    with (account.home / "slurm.yaml").open("a") as file:
+        file.write("  long: {cpus: 1, memory: 300MB, account: lab, time_limit: 12h}\n")
+        file.write("  all: {cpus: 4, memory: 300MB, account: lab}\n")
+        file.write("  two: {cpus: 2, memory: 300MB, gpus: 2, account: lab, qos: small}\n")
+    (work := tmp_path / "work").mkdir()
+    user = Renter(replace(account, slurm=slurm, env={**account.env, **slurm.environ}), work)
+    said = user.call("doctor", "--provider", "slurm", code=1).stdout
+    refused = {
+        "long": "its time_limit of 12 h is more than 6 h, which account lab allows",
+        "all": "its cpu of 4 is more than 3, which account dept allows",
+        "two": "its gres/gpu of 2 is more than 1, which QOS small allows",
+    }
+    for words in ("account lab: at most 4 jobs, 06:00:00 in time each", "account dept: at most cpu=3 in all"):
+        assert words in said
+    for name, words in refused.items():
+        assert f"machine {name}: {words}" in said
+        going = user.run(gang(user, 1, 20, name), provider="slurm")
+        assert going.process.wait(120) == 2, going.text
+        assert f"machine {name}: {words}" in going.text
+    slurm.command("sbatch", "-A", "lab", "-c4", "-o", "/dev/null", "--wrap", "true")
+    until(lambda: "AssocGrpCpuLimit" in slurm.command("squeue", "-h", "-o", "%r"), 60)
+    slurm.command("scancel", "-u", "root")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.providers.slurm.limits import limit_findings, limits_script
+from trainmaster.providers.slurm.limits import limit_findings, limits_script, refuse_over_limits
 from trainmaster.providers.slurm.settings import SlurmMachine
+from trainmaster.spec.errors import UsageError
 
 ALL = "enforce=associations,limits,qos"
 LAB = "account=lab||normal|normal,long|4||06:00:00||"
@@ -81,6 +82,35 @@ def test_only_what_the_site_refuses_is_wrong(said: str, machine: dict[str, objec
     assert bool(words) == bool(found), found
 
 
+ABOVE = "above=lab|dept|\nabove=dept|root|cpu=12\nabove=root||"
+
+
+@pytest.mark.parametrize(
+    ("said", "counts", "words"),
+    [
+        (f"{LAB}\n{ABOVE}", (3,), ""),
+        (f"{LAB}\n{ABOVE}", (4,), "its cpu of 16 is more than 12, which account dept allows"),
+        (f"{LAB}\n{ABOVE}", (2, 2), "its cpu of 16 is more than 12"),  # at one time
+        (f"{LAB[:-1]}cpu=8|", (2, 2), ""),  # of each job
+        (f"{LAB[:-1]}cpu=8|", (1, 3), "its cpu of 12 is more than 8, which account lab allows"),
+        (f"{LAB[:-1]}node=2|", (3,), "its node of 3 is more than 2"),
+        (f"{LAB}cpu=20\n{ABOVE}", (4,), "which account dept allows"),  # all of them hold
+        (f"{LAB}\n{ABOVE}\nqos=normal|||||||cpu=40", (4,), ""),  # it replaces those of accounts
+        (f"{LAB}\nabove=lab|dept|\nabove=dept|lab|", (4,), ""),  # nobody's, and it ends
+    ],
+)
+def test_what_is_wanted_is_held_to_limits_as_a_whole(said: str, counts: tuple[int, ...], words: str) -> None:
+    """Each job for itself, and all of them to what an account and those above it may have."""
+    machine = SlurmMachine(cpus=4, memory_bytes=2**30)
+    wanted = [("m", machine, count) for count in counts]
+    if not words:
+        refuse_over_limits(f"{ALL}\n{said}", wanted)
+        return
+    with pytest.raises(UsageError, match=words):
+        refuse_over_limits(f"{ALL}\n{said}", wanted)
+    refuse_over_limits(said, wanted)  # nothing is enforced
+
+
 def test_an_account_with_several_rows_tells_each() -> None:
     """A site may have one for each partition."""
     rows = f"{ALL}\n{LAB}\n{LAB.replace('lab|', 'lab|gpu', 1).replace('06', '12')}"
@@ -93,7 +123,8 @@ def test_an_account_with_several_rows_tells_each() -> None:
 def test_accounts_of_other_clusters_are_not_asked_for(tmp_path: Path) -> None:
     """One accounting may serve several."""
     programs = {
-        "scontrol": "case $2 in config) echo AccountingStorageEnforce = limits; echo ClusterName = one ;; "
+        "scontrol": "case $2 in config) echo AccountingStorageEnforce = associations,limits; "
+        "echo ClusterName = one ;; "
         "*) echo PartitionName=main AllocNodes=ALL Default=YES QoS=N/A DefaultTime=NONE ;; esac",
         "sacctmgr": 'echo "$*"',
     }
@@ -104,7 +135,8 @@ def test_accounts_of_other_clusters_are_not_asked_for(tmp_path: Path) -> None:
     done = subprocess.run(
         ["sh", "-c", limits_script()], env=environ, capture_output=True, text=True, check=True
     )
-    enforce, account, qos, partition = done.stdout.splitlines()
-    assert (enforce, partition) == ("enforce=limits", "partition=main|YES|N/A")
+    enforce, account, above, qos, partition = done.stdout.splitlines()
+    assert (enforce, partition) == ("enforce=associations,limits", "partition=main|YES|N/A")
+    assert above.startswith("above=-nP show assoc user= cluster=one format=Account,ParentName,")
     assert " cluster=one format=Account,Partition,DefaultQOS,QOS,MaxJobs" in account
     assert qos.startswith("qos=-nP show qos format=Name,Flags,")

@@ -195,7 +195,8 @@ class SlurmProvider(LedgerProvider):
     def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:
         """See `Queue`: by the time limits of the jobs before it."""
         partitions, found = self._partitions(), list[float]()
-        for part in self._parts("preflight", requests):  # Slurm reckons with one component at a time
+        parts = self._parts("preflight", requests)
+        for part in parts:  # Slurm reckons with one component at a time
             refuse_misfit(part, partitions)
             script = self._script("preflight", [part], "none", "none", "0")
             done = self._patiently(f"date +now=%s\n{scripts.test_script(script)}")
@@ -203,6 +204,8 @@ class SlurmProvider(LedgerProvider):
                 raise self._refused(done, [part])
             if start := answers.start_of(done.out + done.err):
                 found.append(max(start - answers.parse_jobs(done.out)[0], 0.0))
+        wanted = [(each.request.instance_type, each.machine, each.request.count) for each in parts]
+        limits.refuse_over_limits(self._answer(limits.limits_script()), wanted)
         return max(found, default=None)
 
     def rank_words(self, requests: Sequence[NodeRequest]) -> str:
