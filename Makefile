@@ -29,7 +29,7 @@ system:
 packages:
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=26'
-	@$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --editable '.[all,dev]'
+	@DIST_EXTRA_CONFIG=$(CURDIR)/scripts/wheels.cfg $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --editable '.[all,dev]'
 	@$(COMPILE)
 
 # The demo needs PyTorch only; a full installation serves as well.
