@@ -289,15 +289,8 @@ class _SbatchReader:
 
 
 _SHAPES: Final = (
-    "ntasks",
-    "nodes",
-    "ntasks-per-node",
-    "cpus-per-task",
-    "gpus",
-    "gpus-per-task",
-    "nodelist",
-    "label",
-)
+    "ntasks", "nodes", "ntasks-per-node", "cpus-per-task", "gpus", "gpus-per-task", "nodelist", "label",
+)  # fmt: skip
 
 
 def _option(words: list[Word], at: int) -> tuple[str, str, int]:
