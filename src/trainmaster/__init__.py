@@ -26,16 +26,37 @@ __version__: str
 _NOT_INSTALLED = "0+unknown"
 
 _MODULES = {
-    "Client": "api.client", "Interval": "advisor.quote.interval", "Quote": "advisor.quote.quote",
-    "Recipe": "spec", "Run": "api.run", "Volume": "volumes.reading.volume",
-    "VolumeLoader": "volumes.reading.datasets", "convert": "api.verbs", "init": "api.verbs",
-    "quote": "api.verbs", "recipe_schema": "spec.schema", "run": "api.verbs",
-}  # fmt: skip
+    "Client": "api.client",
+    "Interval": "advisor.quote.interval",
+    "Quote": "advisor.quote.quote",
+    "Recipe": "spec",
+    "Run": "api.run",
+    "Volume": "volumes.reading.volume",
+    "VolumeLoader": "volumes.reading.datasets",
+    "convert": "api.verbs",
+    "init": "api.verbs",
+    "quote": "api.verbs",
+    "recipe_schema": "spec.schema",
+    "run": "api.verbs",
+}
 
 __all__ = [
-    "Client", "Interval", "Quote", "Recipe", "Run", "Volume", "VolumeLoader", "__version__", "convert",
-    "errors", "init", "quote", "recipe_schema", "report", "run",
-]  # fmt: skip
+    "Client",
+    "Interval",
+    "Quote",
+    "Recipe",
+    "Run",
+    "Volume",
+    "VolumeLoader",
+    "__version__",
+    "convert",
+    "errors",
+    "init",
+    "quote",
+    "recipe_schema",
+    "report",
+    "run",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -14,10 +14,20 @@ from trainmaster.inference.model_servers import ModelServer, needed
 from trainmaster.inference.tensors import Arrays, TensorSpec
 
 _DATATYPES: Final = {
-    "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
-    "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float": "FP32",
-    "double": "FP64", "string": "BYTES",
-}  # fmt: skip
+    "bool": "BOOL",
+    "uint8": "UINT8",
+    "uint16": "UINT16",
+    "uint32": "UINT32",
+    "uint64": "UINT64",
+    "int8": "INT8",
+    "int16": "INT16",
+    "int32": "INT32",
+    "int64": "INT64",
+    "float16": "FP16",
+    "float": "FP32",
+    "double": "FP64",
+    "string": "BYTES",
+}
 
 
 class OnnxServer:

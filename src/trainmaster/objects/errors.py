@@ -109,10 +109,19 @@ NETWORK_HINT: Final = (
     "Check the network and the address (AWS_ENDPOINT_URL, GOOGLE_BASE_URL or "
     "AZURE_STORAGE_ENDPOINT, where one is set), then try again: nothing half-written is visible."
 )
-_NETWORK: Final = frozenset({
-    errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EHOSTUNREACH, errno.EHOSTDOWN,
-    errno.ENETUNREACH, errno.ENETDOWN, errno.ETIMEDOUT, errno.EPIPE,
-})  # fmt: skip
+_NETWORK: Final = frozenset(
+    {
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.ECONNABORTED,
+        errno.EHOSTUNREACH,
+        errno.EHOSTDOWN,
+        errno.ENETUNREACH,
+        errno.ENETDOWN,
+        errno.ETIMEDOUT,
+        errno.EPIPE,
+    }
+)
 _BY_ERRNO: Final = {
     **dict.fromkeys(
         (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),

@@ -15,9 +15,19 @@ from trainmaster.spec.addresses import METADATA
 
 #: One of each service: where one answers a task is asked of these.
 ADDRESSES: Final = (
-    "169.254.169.254", "169.254.170.2", "169.254.170.23", "169.254.42.42", "169.254.0.23", "100.100.100.200",
-    "168.63.129.16", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42",
-)  # fmt: skip
+    "169.254.169.254",
+    "169.254.170.2",
+    "169.254.170.23",
+    "169.254.42.42",
+    "169.254.0.23",
+    "100.100.100.200",
+    "168.63.129.16",
+    "fd00:ec2::254",
+    "fd00:ec2::23",
+    "fd20:ce::254",
+    "fd00:c1::a9fe:a9fe",
+    "fd00:42::42",
+)
 #: Of bash, its arguments are addresses: says which of them take a connection.
 TRIAL: Final = r"""
 for each in "$@"; do

@@ -17,10 +17,15 @@ from trainmaster.service.quotes.prices import Prices, named_regions
 from trainmaster.spec.errors import UsageError
 
 _FLAGS: Final = {
-    "gpu": "--gpu", "gpus": "--gpus", "cpus": "--cpus", "memory_bytes": "--memory",
-    "max_price_usd_per_hour": "--max-price", "region": "--region", "provider": "--provider",
+    "gpu": "--gpu",
+    "gpus": "--gpus",
+    "cpus": "--cpus",
+    "memory_bytes": "--memory",
+    "max_price_usd_per_hour": "--max-price",
+    "region": "--region",
+    "provider": "--provider",
     "instances": "--instance",
-}  # fmt: skip
+}
 
 _SORTS: Final[dict[str, Callable[[Offer], Any]]] = {
     "price": lambda o: o.price_usd_per_hour,

@@ -10,10 +10,21 @@ from trainmaster.spec.plugins import PluginRegistry
 
 #: By what people write as ``framework``; a launcher's own name is one, too.
 LAUNCHERS: Final[dict[str, str]] = {
-    "pytorch": "torchrun", "torch": "torchrun", "torchrun": "torchrun", "lightning": "torchrun",
-    "tensorflow": "tensorflow", "keras": "tensorflow", "jax": "jax", "flax": "jax", "mxnet": "mxnet",
-    "mpi": "mpi", "horovod": "mpi", "ray": "ray", "spark": "spark", "plain": "plain",
-}  # fmt: skip
+    "pytorch": "torchrun",
+    "torch": "torchrun",
+    "torchrun": "torchrun",
+    "lightning": "torchrun",
+    "tensorflow": "tensorflow",
+    "keras": "tensorflow",
+    "jax": "jax",
+    "flax": "jax",
+    "mxnet": "mxnet",
+    "mpi": "mpi",
+    "horovod": "mpi",
+    "ray": "ray",
+    "spark": "spark",
+    "plain": "plain",
+}
 #: What makes one cluster of machines: classes that are a `RecordedCluster`.
 ENGINES: Final = PluginRegistry(
     "engine",

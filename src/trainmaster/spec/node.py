@@ -43,9 +43,18 @@ _UNREPRESENTABLE = regex("[\0\ud800-\udfff]")
 _PLAIN: Final = regex(r"(?!.*(?:: |:$| #))[A-Za-z/][ -~]*(?<! )")
 _OTHER_WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 _CONSTANTS: Final[dict[str, bool | None]] = {
-    "": None, "~": None, "null": None, "Null": None, "NULL": None, "true": True, "True": True, "TRUE": True,
-    "false": False, "False": False, "FALSE": False,
-}  # fmt: skip
+    "": None,
+    "~": None,
+    "null": None,
+    "Null": None,
+    "NULL": None,
+    "true": True,
+    "True": True,
+    "TRUE": True,
+    "false": False,
+    "False": False,
+    "FALSE": False,
+}
 
 
 @dataclass(frozen=True, slots=True)

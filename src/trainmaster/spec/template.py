@@ -20,10 +20,25 @@ _ALMOST = regex(r"\{\{[ \t]*([A-Za-z_][\w.\-\[\]|: ]*?)[ \t]*\}\}")
 _SUBSCRIPT = regex(r"(?:^|[\s;&|(])[A-Za-z_][A-Za-z0-9_]*\[[^\]\s]*$")
 _WORD_ENDS: Final = frozenset(" \t\n;&|()<>")
 _BARE = regex(r"(?:-?[0-9.]|[A-Za-z_/])[A-Za-z0-9_./@%+:-]*")
-_RESERVED: Final = frozenset({
-    "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for", "in",
-    "function", "time", "select", "coproc",
-})  # fmt: skip
+_RESERVED: Final = frozenset(
+    {
+        "if",
+        "then",
+        "else",
+        "elif",
+        "fi",
+        "do",
+        "done",
+        "case",
+        "esac",
+        "while",
+        "until",
+        "for",
+        "in",
+        "function",
+    }
+    | {"time", "select", "coproc"}
+)
 _SPECIAL: Final = frozenset("$#?!@*-0123456789")
 #: `name[` begins a subscript that may go on over spaces, quotes and hashes; the plain ones are passed over.
 _INTRICATE_SUBSCRIPT = regex(

@@ -18,9 +18,13 @@ from trainmaster.transport.base import HostKeyError, Target
 FILE_NAME: Final = "known_hosts"
 #: What is asked for first, where a host has several keys.
 _PREFERRED: Final = (
-    "ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "rsa-sha2-512",
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "rsa-sha2-512",
     "rsa-sha2-256",
-)  # fmt: skip
+)
 _FIELDS = 3
 
 

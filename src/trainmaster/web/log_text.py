@@ -25,8 +25,14 @@ _URL: Final = r"https?://[^\s<>\"'`()\[\]{}]+[^\s<>\"'`()\[\]{}.,;:!?]"
 _SHOWN: Final = 4000
 #: Of codes for colours, the class of ours.
 _COLOURS: Final = {
-    31: "bad", 32: "ok", 33: "warn", 34: "blue", 35: "pink", 36: "blue", 90: "dim",
-}  # fmt: skip
+    31: "bad",
+    32: "ok",
+    33: "warn",
+    34: "blue",
+    35: "pink",
+    36: "blue",
+    90: "dim",
+}
 _EMPHASIS: Final = {1: "b", 2: "dim"}
 #: So far apart the largest and the least of red, green and blue are, or it is grey.
 _HUE: Final = 60

@@ -54,11 +54,30 @@ if TYPE_CHECKING:
 
 _Handler = Callable[[Request, Any], Any]
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
-    sessions.router, device.router, home.router, runs.router, run.router, storage.router, compare.router,
-    cost.router, examples.router, clusters.router, apps.router, services.router, offers.router,
-    new_run.router, quotes.router, models.router, registry.router, volumes.router, workflows.router,
-    recommend.router, team.router, audit.router, notifications.router,
-)  # fmt: skip
+    sessions.router,
+    device.router,
+    home.router,
+    runs.router,
+    run.router,
+    storage.router,
+    compare.router,
+    cost.router,
+    examples.router,
+    clusters.router,
+    apps.router,
+    services.router,
+    offers.router,
+    new_run.router,
+    quotes.router,
+    models.router,
+    registry.router,
+    volumes.router,
+    workflows.router,
+    recommend.router,
+    team.router,
+    audit.router,
+    notifications.router,
+)
 
 
 @cache

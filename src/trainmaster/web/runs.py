@@ -25,9 +25,18 @@ from trainmaster.web.rendering import PAGE_ROWS, is_part, page, redirect
 router = APIRouter(include_in_schema=False)
 #: States and reasons that the list can be limited to.
 _STATES: Final = (
-    "WAITING", "RUNNING", "DONE", "SUCCEEDED", "USER_ERROR", "GATE_REFUSED", "DENIED", "UNHEALTHY", "OOM",
-    "BUDGET", "CANCELLED",
-)  # fmt: skip
+    "WAITING",
+    "RUNNING",
+    "DONE",
+    "SUCCEEDED",
+    "USER_ERROR",
+    "GATE_REFUSED",
+    "DENIED",
+    "UNHEALTHY",
+    "OOM",
+    "BUDGET",
+    "CANCELLED",
+)
 _TIMES: Final = {"1h": "last hour", "1d": "last day", "7d": "last week", "30d": "last month"}
 
 

@@ -26,9 +26,17 @@ from trainmaster.spec.errors import UsageError, fails_as
 
 #: The columns of both files. Only ``sync``, ``workers`` and (measured) ``step_time_s`` must be filled.
 COLUMNS: Final = (
-    "job", "sync", "nodes", "workers", "parameter_servers", "local_batch", "latency_ms", "nic_mbps",
-    "gradient_mb", "step_time_s",
-)  # fmt: skip
+    "job",
+    "sync",
+    "nodes",
+    "workers",
+    "parameter_servers",
+    "local_batch",
+    "latency_ms",
+    "nic_mbps",
+    "gradient_mb",
+    "step_time_s",
+)
 #: What a prediction fills in; a query may have these columns, their content is replaced.
 FILLED: Final = ("step_time_s", "lo_s", "hi_s", "bottleneck")
 
@@ -36,8 +44,14 @@ _COUNTS: Final = {"nodes": 1, "workers": 1, "parameter_servers": 0}
 #: Of tables as the paper on recommending clusters has them.
 _EPOCH: Final = "time_per_epoch_s"
 _NUMBERS: Final = (
-    "nodes", "workers", "parameter_servers", "local_batch", "latency_ms", "nic_mbps", "gradient_mb",
-)  # fmt: skip
+    "nodes",
+    "workers",
+    "parameter_servers",
+    "local_batch",
+    "latency_ms",
+    "nic_mbps",
+    "gradient_mb",
+)
 _SHOWN_MISTAKES: Final = 20
 
 

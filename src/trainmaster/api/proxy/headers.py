@@ -23,10 +23,19 @@ ENTER: Final = "/enter/"
 _SERVICE: Final = re.compile(rb"/services/([a-z0-9-]{1,64})(/[^?]*)?(\?.*)?", re.DOTALL)
 _ID: Final = re.compile(rb"/apps/([a-z0-9-]{1,64})([/?].*)?", re.DOTALL)
 #: Of one connection, not of the message; `h11` writes those of the next one.
-_HOP_BY_HOP: Final = frozenset({
-    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
-    b"trailer", b"transfer-encoding", b"upgrade",
-})  # fmt: skip
+_HOP_BY_HOP: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
 #: What we say to the app instead of what the browser or a proxy before us says, or never send.
 _OURS: Final = frozenset(
     {b"host", b"authorization", b"cookie", b"origin", b"referer", b"expect", b"forwarded", b"x-real-ip"}

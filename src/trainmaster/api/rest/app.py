@@ -66,9 +66,31 @@ from trainmaster.spec.errors import TrainmasterError
 
 API: Final = "/api/v1"
 _PARTS: Final = (
-    runs, lookups, run_details, quotes, operations, offers, clusters, images, code, uploads, volumes, models,
-    registry, recommend, budgets, webhooks, workflows, hooks, teams, apps, services, storage, tunnels, views,
-)  # fmt: skip
+    runs,
+    lookups,
+    run_details,
+    quotes,
+    operations,
+    offers,
+    clusters,
+    images,
+    code,
+    uploads,
+    volumes,
+    models,
+    registry,
+    recommend,
+    budgets,
+    webhooks,
+    workflows,
+    hooks,
+    teams,
+    apps,
+    services,
+    storage,
+    tunnels,
+    views,
+)
 
 
 def make_state(

@@ -225,9 +225,16 @@ def _restore(order: Order, _: OrderOutput) -> None:
 
 
 _HERE: Final[Mapping[str, Callable[[Order, OrderOutput], Any]]] = {
-    "look": _look, "freeze": _freeze, "thaw": _thaw, "carry": _carry, "make": _make, "receive": _receive,
-    "reach": _reach, "send": _send, "restore": _restore,
-}  # fmt: skip
+    "look": _look,
+    "freeze": _freeze,
+    "thaw": _thaw,
+    "carry": _carry,
+    "make": _make,
+    "receive": _receive,
+    "reach": _reach,
+    "send": _send,
+    "restore": _restore,
+}
 #: Modules beside this one that take longer to load, and their functions.
 _ELSEWHERE: Final = {
     "image": ("image_orders", "bring_image"),

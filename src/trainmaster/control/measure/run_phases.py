@@ -17,9 +17,17 @@ Span = tuple[float, float, float]
 
 #: Phases in their order. Those of a quote that no look can tell apart are counted with another one.
 PHASES: Final = (
-    "machines", "image", "setup", "data", "staging", "serving", "first step", "steps", "saving",
+    "machines",
+    "image",
+    "setup",
+    "data",
+    "staging",
+    "serving",
+    "first step",
+    "steps",
+    "saving",
     "giving back",
-)  # fmt: skip
+)
 AGAIN: Final = "interruptions"
 _COUNTED_WITH: Final = {"pauses": "steps", "end of the tasks": "steps"}
 #: By less than so much nothing is late: looks are a second apart.

@@ -24,9 +24,14 @@ TAIL_BYTES = 32 << 10
 _REQUIRED: Final = ("seconds", "cpu_seconds", "peak_rss_bytes")
 #: What only grows while a member lives.
 _GROWING: Final = (
-    "bytes_sent", "bytes_received", "cpu_wait_seconds", "machine_cpu_seconds", "stolen_seconds",
-    "send_busy_seconds", "io_wait_seconds",
-)  # fmt: skip
+    "bytes_sent",
+    "bytes_received",
+    "cpu_wait_seconds",
+    "machine_cpu_seconds",
+    "stolen_seconds",
+    "send_busy_seconds",
+    "io_wait_seconds",
+)
 _OPTIONAL: Final = (*_GROWING, "gpu_utilisation", "gpu_memory_bytes", "round_trip_ms")
 _Number = TypeVar("_Number", int, float)
 

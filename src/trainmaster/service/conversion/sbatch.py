@@ -289,8 +289,15 @@ class _SbatchReader:
 
 
 _SHAPES: Final = (
-    "ntasks", "nodes", "ntasks-per-node", "cpus-per-task", "gpus", "gpus-per-task", "nodelist", "label",
-)  # fmt: skip
+    "ntasks",
+    "nodes",
+    "ntasks-per-node",
+    "cpus-per-task",
+    "gpus",
+    "gpus-per-task",
+    "nodelist",
+    "label",
+)
 
 
 def _option(words: list[Word], at: int) -> tuple[str, str, int]:

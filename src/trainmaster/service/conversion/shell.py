@@ -10,10 +10,25 @@ from typing import Final
 from trainmaster.dataclass import dataclass, field
 
 #: Words before which and after which a command begins.
-_RESERVED: Final = frozenset({
-    "if", "then", "else", "elif", "do", "while", "until", "!", "{", "}", "fi", "done", "time", "exec",
-    "nohup",
-})  # fmt: skip
+_RESERVED: Final = frozenset(
+    {
+        "if",
+        "then",
+        "else",
+        "elif",
+        "do",
+        "while",
+        "until",
+        "!",
+        "{",
+        "}",
+        "fi",
+        "done",
+        "time",
+        "exec",
+        "nohup",
+    }
+)
 _OPERATOR: Final = re.compile(r"\n|;;|&&|\|\||<<<|<<-?|&>>?|[0-9]*>>?&?|[0-9]*<&?|[;&|()]")
 _SPACE: Final = re.compile(r"(?:[ \t]|\\\n)+")
 _COMMENT: Final = re.compile(r"#[^\n]*")

@@ -28,8 +28,15 @@ _LOOK_S: Final = 5.0
 _WRITER: Final = Path(__file__).with_name("wandb_writer.py")
 #: What of our environment it gets: nothing that says where else to log in.
 _KEPT: Final = (
-    "PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy",
-)  # fmt: skip
+    "PATH",
+    "LANG",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "NO_PROXY",
+    "no_proxy",
+)
 
 
 def wandb_python() -> str:

@@ -14,12 +14,32 @@ if TYPE_CHECKING:
 Code: TypeAlias = Literal["B", "H", "I", "Q", "q"]
 #: Column -> the letter that ``memoryview.cast`` has for its type.
 CODES: dict[str, Code] = {
-    "sizes": "Q", "modes": "H", "mtimes": "q", "paths": "B", "path_starts": "Q", "parents": "I",
-    "children": "I", "child_starts": "I", "first_chunks": "I", "offsets": "I", "hashes": "B", "targets": "B",
-    "target_starts": "Q", "bucket_starts": "I", "hashed_rows": "I", "hashed_low": "I", "chunk_sizes": "I",
-    "chunk_hashes": "B", "part_starts": "I", "part_offsets": "Q", "part_lengths": "I", "part_keys": "B",
-    "part_key_starts": "Q", "part_etags": "B", "part_etag_starts": "Q",
-}  # fmt: skip
+    "sizes": "Q",
+    "modes": "H",
+    "mtimes": "q",
+    "paths": "B",
+    "path_starts": "Q",
+    "parents": "I",
+    "children": "I",
+    "child_starts": "I",
+    "first_chunks": "I",
+    "offsets": "I",
+    "hashes": "B",
+    "targets": "B",
+    "target_starts": "Q",
+    "bucket_starts": "I",
+    "hashed_rows": "I",
+    "hashed_low": "I",
+    "chunk_sizes": "I",
+    "chunk_hashes": "B",
+    "part_starts": "I",
+    "part_offsets": "Q",
+    "part_lengths": "I",
+    "part_keys": "B",
+    "part_key_starts": "Q",
+    "part_etags": "B",
+    "part_etag_starts": "Q",
+}
 _DTYPES = {"B": "<u1", "H": "<u2", "I": "<u4", "Q": "<u8", "q": "<i8"}
 
 
