@@ -67,11 +67,6 @@ class ClusterFacts:
         return ahead / usd
 
     @property
-    def spot_machines(self) -> int:
-        """How many of its machines may be taken back."""
-        return sum(rental.spot for rental, _ in self.billed)
-
-    @property
     def most_usd_per_hour(self) -> float:
         """Of its machines, if spot ones become as dear as they may."""
         return sum(rental.at_most.usd_per_hour for rental, _ in self.billed)

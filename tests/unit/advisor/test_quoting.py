@@ -260,6 +260,33 @@ def test_machines_that_are_warm_are_not_waited_for():
     assert cost_usd.p50 < 0.5 * 3.06 / 60, "the minute that is billed at least was paid by who kept it"
 
 
+@pytest.mark.parametrize("spot", [False, True])
+def test_what_earlier_runs_lost_is_in_the_interval(spot):
+    """Ten runs of ten minutes on such machines; on those that were never lost it costs nothing."""
+    run = Waited(90.0, provider="aws", spot=spot, used_s=600.0)
+    other = replace(run, lost=9, spot=not spot)
+    job = training(most=1, epochs=4, hardware=Hardware(gpus=1, spot=spot))
+
+    def quoted(*waited):
+        place = replace(market(offer("p3.2xlarge", 3.06, spot=spot)), waited=waited)
+        return make_quote([job], place, QuoteLimits()).main.time_s
+
+    calm, rough = quoted(*[run, other] * 5), quoted(*[replace(run, lost=1), other] * 5)
+    assert rough.p95 > calm.p95 + 90
+    assert rough.p5 < calm.p50
+
+
+def test_spot_machines_that_are_never_lost_take_no_longer_however_often_checkpoints_are_taken():
+    calm = (Waited(90.0, provider="aws", spot=True, used_s=1e7),) * 9
+
+    def quoted(*, spot):
+        keys = {"most": 1, "checkpoint_every_s": 5.0, "hardware": Hardware(gpus=1, spot=spot)}
+        place = replace(market(offer("p3.2xlarge", 3.06, spot=spot)), waited=calm)
+        return make_quote([training(**keys)], place, QuoteLimits()).main.time_s
+
+    assert quoted(spot=True).p95 == pytest.approx(quoted(spot=False).p95, rel=0.01)
+
+
 def test_a_machine_in_the_place_of_a_warm_one_that_was_lost_is_waited_for():
     """As for one of a cluster that was not there before."""
     place = replace(market(offer("spot", 0.9, gpu="V100", spot=True)), waited=(Waited(9000.0),) * 9)

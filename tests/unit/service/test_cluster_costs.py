@@ -290,11 +290,11 @@ def test_a_binding_quote_counts_that_spot_machines_may_be_taken_back(tmp_path):
             world.rental = replace(LARGE, spot=spot)
             world.look(170, step_s=0.5)
             spans[steps, spot] = QuoteRecord.of_row(world.database.rows[0]).time_s
-    assert spans[400, True].p95 == pytest.approx(spans[400, False].p95, rel=0.02)
+    assert spans[400, True].p95 == pytest.approx(spans[400, False].p95, rel=0.03)
     lost = [
         getattr(spans[200_000, True], mark) - getattr(spans[200_000, False], mark) for mark in ("p50", "p95")
     ]
-    assert lost[0] > 100, "its checkpoints, and a machine: 56 node-hours"
+    assert lost[0] > 100, "a machine or more: 56 node-hours"
     assert lost[1] > 900
 
 

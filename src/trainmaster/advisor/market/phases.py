@@ -120,6 +120,8 @@ class Waited:
         queued_s: how long they waited in a queue of the provider before.
         machines: how many came together.
         doubt: about the seconds, where they were seen at another load; see `LoadCorrection`.
+        spot: they were spot machines. used_s: for how long each was there, all together. lost: how many of
+            them were taken back or lost while they were needed.
     """
 
     seconds: float
@@ -129,6 +131,9 @@ class Waited:
     queued_s: float = 0.0
     machines: int = 1
     doubt: float = 0.0
+    spot: bool = False
+    used_s: float = 0.0
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -340,41 +340,50 @@ class Timing:
         return np.asarray(self.knowledge.task_spread * late, dtype=float)
 
     def _lost_s(self, work: Floats, some: Candidates, wait: Floats) -> Floats:
-        """`interrupted_s` of spot machines with the checkpoints that these need, and `change_s`."""
-        at_risk = np.where(self.machines.spot[some.machine], some.machines, 0.0)
+        """`interrupted_s` of machines that may be lost, and `change_s`."""
+        rate = self._loss_rate(0, some.machine, some.machines)
         if len(self.servers):
-            at_risk = at_risk + np.where(self.servers.spot[some.server], some.servers, 0.0)
-        if not at_risk.any():
+            rate = rate + self._loss_rate(1, some.server, some.servers)
+        if not rate.any():
             return self.change_s()[:, None]
-        rate, delta, every = self._checkpoints(work, at_risk)
-        saving = np.where(rate > 0, work * np.minimum(delta / np.maximum(every, 1e-3), 1.0), 0.0)
-        lost = self.interrupted_s(work, at_risk, wait)
-        return np.asarray(lost + saving + self.change_s()[:, None])
+        return np.asarray(self.interrupted_s(work, rate, wait, some) + self.change_s()[:, None])
 
-    def interrupted_s(self, work: Floats, at_risk: Floats, wait: Floats) -> Floats:
-        """(S, m) seconds by preemptions: each costs what was done since the last checkpoint, and a restart.
+    def _loss_rate(self, role: int, which: NDArray[np.int_], count: Floats) -> Floats:
+        """(S, m) losses per second of so many workers' machines (0), or servers' (1)."""
+        medians, spreads = self._losses[role]
+        return self.loss_rate(medians[which], spreads[which], count)
+
+    def loss_rate(self, per_hour: Floats, spread: Floats, count: Floats) -> Floats:
+        """(S, m) losses per second of (m,) machines: of one per hour, the spread of that (log), how many."""
+        return np.asarray(per_hour / 3600 * count * np.exp(spread * self._world(2)))
+
+    @cached_property
+    def _losses(self) -> list[tuple[Floats, Floats]]:
+        """Of the workers' machines and of the servers': (k,) median and spread (log) of losses per hour."""
+        found = []
+        for machines in (self.machines, self.servers):
+            providers = [self.offers[index].provider for index in machines.index.tolist()]
+            kinds = list(zip(providers, machines.spot.astype(bool).tolist(), strict=True))
+            known = {kind: beliefs.losses_per_hour(self.waited, kind[0], spot=kind[1]) for kind in set(kinds)}
+            mine = [known[kind] for kind in kinds]
+            found.append((np.array([each.median for each in mine]), np.array([each.spread for each in mine])))
+        return found
+
+    def interrupted_s(self, work: Floats, rate: Floats, wait: Floats, some: Candidates) -> Floats:
+        """(S, m) seconds by lost machines: each costs what was done since the last checkpoint, and a restart.
 
         Args:
             work: (S, m) seconds to do.
-            at_risk: (m,) spot machines.
+            rate: (S, m) losses per second.
             wait: (S, m) seconds until a machine in the place of a lost one can work.
+            some: candidates.
         """
-        rate, _, every = self._checkpoints(work, at_risk)
-        restart = _draw(beliefs.RESTART_S, self._world(4)) + wait
+        every = np.minimum(self.workload.checkpoint_every_s or CHECKPOINT_EVERY_S, work)
+        start = np.tile(self._start_s(some), (1 if self.central else _COPIES, 1))
+        restart = _draw(beliefs.RESTART_S, self._world(4)) + wait + start
         since = 0.5 if self.central else np.random.default_rng((self.seed, 21)).uniform(size=(DRAWS, 1))
         count = rate * work if self.central else _preemptions(rate * work, self.seed)
         return np.asarray(count * (every * since + restart))
-
-    def _checkpoints(self, work: Floats, at_risk: Floats) -> tuple[Floats, Floats, Floats]:
-        """(S, m) preemptions per second, seconds that a checkpoint takes, and seconds between two.
-
-        The interval is the recipe's, or Young's and Daly's ``sqrt(2 delta / rate)`` (Young, CACM 1974; Daly,
-        FGCS 2006).
-        """
-        rate = _draw(beliefs.PREEMPTIONS_PER_HOUR, self._world(2)) / 3600 * at_risk
-        delta = _draw(beliefs.CHECKPOINT_S, self._world(3))
-        every = self.workload.checkpoint_every_s or np.sqrt(2 * delta / np.maximum(rate, 1e-9))
-        return rate, delta, np.minimum(every, work)
 
     def change_s(self) -> Floats:
         """(DRAWS,) what going on with another machine costs, where one that is slow may be replaced.
@@ -442,7 +451,7 @@ class Timing:
     @cached_property
     def kinds(self) -> NDArray[np.int_]:
         """(k,) numbers of machines that compute alike, and for which one waits alike."""
-        return joined(self._speeds, self.once.kinds, *map(codes, self._starts))
+        return joined(self._speeds, self.once.kinds, *map(codes, (*self._starts, *self._losses[0])))
 
     @cached_property
     def _bill(self) -> Bill:

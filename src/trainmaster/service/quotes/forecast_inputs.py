@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -103,12 +104,19 @@ class RentedNow:
         """That of an experiment; the first of several."""
         return next(iter(self._left(experiment)), None)
 
-    def spot_machines(self, experiment: str) -> Floats | None:
-        """(1,) how many of an experiment's machines may be taken back; None without any."""
+    def losses(self, experiment: str) -> Floats:
+        """(3, k) of each kind of an experiment's machines: losses of one per hour, their spread, how many."""
         import numpy as np
 
-        count = sum(each.spot_machines for each in self._left(experiment))
-        return np.array([float(count)]) if count else None
+        from trainmaster.advisor.quote.beliefs import losses_per_hour
+
+        found = []
+        for each in self._left(experiment):
+            for spot, count in Counter(rental.spot for rental, _ in each.billed).items():
+                provider = each.provider or self.provider
+                belief = losses_per_hour(self.waited, provider, spot=spot)
+                found.append((belief.median, belief.spread, float(count)))
+        return np.array(found).reshape(-1, 3).T
 
     def anew_s(self, experiment: str, seed: int) -> Floats:
         """(DRAWS, 1) seconds until a machine in the place of one that was taken back can work."""
@@ -117,7 +125,7 @@ class RentedNow:
         from trainmaster.advisor.quote.timing import DRAWS
         from trainmaster.providers.capabilities import capabilities_of
 
-        one = next(each for each in self._left(experiment) if each.spot_machines)
+        one = next(each for each in self._left(experiment) if each.billed)
         provider = one.provider or self.provider
         beliefs = [
             machines_belief(capabilities_of(provider).provisioning_s, self.waited, provider, one.machine)
@@ -285,8 +293,9 @@ def forecast_inputs(
             left[name] = left[name] + timing.change_s()
         left_s[name] = span(left[name])
         training[name] = {phase: span(drawn) for phase, drawn in timing.phases_s(one).items()}
-        if rented is not None and (at_risk := rented.spot_machines(name)) is not None:
-            lost_s = timing.interrupted_s(left[name][:, None], at_risk, rented.anew_s(name, number))[:, 0]
+        if rented is not None and (losses := rented.losses(name))[0].any():
+            rate = timing.loss_rate(*losses).sum(1, keepdims=True)
+            lost_s = timing.interrupted_s(left[name][:, None], rate, rented.anew_s(name, number), one)[:, 0]
             training[name]["interruptions"] = span(lost_s)
             left[name] = left[name] + lost_s
         if beside is not None and name in beside:

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome
 
 _MOST_S: Final = 7 * 86_400.0
+#: Machines that are given back together end within such a time.
+_TOGETHER_S: Final = 15.0
+#: The successor of one that is lost is asked for within that of its end: when it was announced, or missed.
+_SUCCEEDS_S: Final = (-600.0, 120.0)
 #: What a machine image holds.
 _IN_IMAGE: Final = ("setup", "image")
 
@@ -284,20 +288,23 @@ def waited_for(
     vcpus = {each.instance_type: each.vcpus for each in offers}
     for row in database.cluster_waits(provider):
         rental: dict[str, Any] = {}
-        queued_s, machines, plan = 0.0, 1, ""
+        queued_s, machines, plan, losses = 0.0, 1, "", (0.0, 0)
         with suppress(ValueError, TypeError, LookupError, AttributeError):
             data = json.loads(row["data"])
             queued_s = _queued_s(data, row["waited_s"]) if capabilities_of(provider).queues else 0.0
-            taken = [machine["rental"] for machine in data.get("machines", ()) if machine.get("has_joined")]
+            joined = [machine for machine in data.get("machines", ()) if machine.get("has_joined")]
+            taken = [machine["rental"] for machine in joined]
             roles, plan = data["plan"]["roles"], data["plan"]["name"]
             # the smallest come last, and all had to be there
             rentals = taken or [role["rentals"][0] for role in roles]
             rental = min(rentals, key=lambda each: vcpus.get(each.get("instance_type", ""), math.inf))
-            machines = len(taken) or sum(role["count"] for role in roles)
+            machines = len({machine["seat"] for machine in joined}) or sum(role["count"] for role in roles)
+            losses = _losses(data.get("machines", ()), rental["spot"])
         instance = str(rental.get("instance_type", ""))
         offer = measured_name(provider, instance)
         cores = vcpus.get(instance, 0.0)
-        found.append(Waited(row["waited_s"] - queued_s, offer, provider, cores, queued_s, machines))
+        seen = Waited(row["waited_s"] - queued_s, offer, provider, cores, queued_s, machines)
+        found.append(replace(seen, spot=bool(rental.get("spot")), used_s=losses[0], lost=losses[1]))
         first = row["id"].removesuffix(f".{plan}")  # that has waited: later ones have found it warm
         times.append(PastDuration((offer, machines), first, found[-1].seconds, offer))
     shifts = (load or HomeLoad.now()).shifts(database, times)
@@ -312,3 +319,21 @@ def _queued_s(data: Mapping[str, Any], waited_s: float) -> float:
     asked_at = data["asked_at"]
     began = (each.get("started_at") or asked_at for each in data["machines"] if each.get("has_joined"))
     return max((at - asked_at for at in began if 0 <= at - asked_at <= waited_s), default=0.0)
+
+
+def _losses(machines: Sequence[Mapping[str, Any]], spot: object) -> tuple[float, int]:
+    """For how long machines of a cluster were there, all together, and how many were lost.
+
+    What was lost has a successor in its seat, and was announced, or others of its cluster were there yet: all
+    of them end together where a run pauses, and so does the only one.
+    """
+    used_s, lost = 0.0, 0
+    ended = [each for each in machines if each["started_at"] and each["ended_at"]]
+    for each in (one for one in ended if one["rental"]["spot"] == spot):
+        end = each["ended_at"]
+        used_s += max(end - each["started_at"], 0.0)
+        asked = [m["asked_at"] - end for m in machines if m["seat"] == each["seat"] and m is not each]
+        was_alone = not any(m["started_at"] < end < m["ended_at"] - _TOGETHER_S for m in ended)
+        if each["slow_at"] is None and (each["is_leaving"] or not was_alone):
+            lost += any(_SUCCEEDS_S[0] <= after_s <= _SUCCEEDS_S[1] for after_s in asked)
+    return used_s, lost

@@ -99,7 +99,8 @@ def test_where_no_wait_was_seen_there_is_nothing_to_shift(database):
 def test_a_wait_is_that_of_the_smallest_machine(database, monkeypatch):
     """Small machines boot more slowly, and all had to be there."""
     machines = [
-        {"rental": {"instance_type": each}, "has_joined": True} for each in ("large", "large", "small")
+        {"rental": {"instance_type": each}, "has_joined": True, "seat": f"worker-{n}"}
+        for n, each in enumerate(("large", "large", "small"))
     ]
     data = json.dumps({"asked_at": 0.0, "machines": machines, "plan": {"name": "main", "roles": []}})
     row = {"data": data, "waited_s": 26.0, "id": "calm.main"}
@@ -115,13 +116,51 @@ def test_a_wait_is_that_of_the_smallest_machine(database, monkeypatch):
 
 
 def test_a_wait_is_at_the_load_of_the_run_that_waited_whoever_found_its_machines_warm(database, accepted):
-    machine = {"rental": {"instance_type": "large"}, "has_joined": True}
+    machine = {"rental": {"instance_type": "large"}, "has_joined": True, "seat": "worker-0"}
     data = {"asked_at": 0.0, "machines": [machine], "plan": {"name": "main", "roles": []}}
     lease = accepted(database, "taker")
     cluster = ClusterRow("busy.main", "lab", "home", "ACTIVE", json.dumps(data), waited_s=26.0)
     database.put_cluster(lease, cluster, 1.0)
     (known,) = waited_for(database, "lab", load=HomeLoad(0.0))
     assert known.seconds < 20.0
+
+
+LOST = {
+    "taken back after a notice": ([(0, 40, 0, {"is_leaving": True}), (30, 99, 0, {})], 1),
+    "gone without one": ([(0, 99, 1, {}), (0, 40, 0, {}), (55, 99, 0, {})], 1),
+    "given back by a run that went on soon": ([(0, 40, 0, {}), (0, 40, 1, {}), (60, 99, 0, {})], 0),
+    "the only one, unannounced": ([(0, 40, 0, {}), (60, 99, 0, {})], 0),
+    "slow, and replaced": ([(0, 99, 1, {}), (0, 40, 0, {"slow_at": 20.0}), (20, 99, 0, {})], 0),
+    "another kind": ([(0, 40, 0, {"is_leaving": True, "spot": False}), (30, 99, 0, {})], 0),
+    "still there": ([(0, None, 0, {}), (0, None, 1, {})], 0),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_lost_machines_are_counted_with_how_long_all_were_there(database, monkeypatch, case):
+    spans, lost = LOST[case]
+    machines = [
+        {
+            "rental": {"instance_type": "large", "spot": more.get("spot", True)},
+            "seat": f"worker-{seat}",
+            "has_joined": True,
+            "asked_at": 1000.0 + began,
+            "started_at": 1000.0 + began,
+            "ended_at": end and 1000.0 + end,
+            "is_leaving": False,
+            "slow_at": None,
+            **more,
+        }
+        for began, end, seat, more in reversed(spans)
+    ]
+    data = json.dumps({"asked_at": 1000.0, "machines": machines, "plan": {"name": "main", "roles": []}})
+    row = {"data": data, "waited_s": 10.0, "id": "calm.main"}
+    monkeypatch.setattr(database, "cluster_waits", lambda _: [row])
+    (known,) = waited_for(database, "lab", load=HomeLoad(0.0))
+    assert (known.lost, known.spot) == (lost, True)
+    assert known.machines == len({seat for *_, seat, _ in spans})
+    mine = [end - began for began, end, _, more in spans if end and more.get("spot", True)]
+    assert known.used_s == sum(mine)
 
 
 def test_machines_elsewhere_are_quoted_as_from_a_calm_machine(database):
