@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -75,9 +76,10 @@ class ContractHome:
     """Inherited by contracts of clients: a home of its own with two runs that have ended."""
 
     @pytest.fixture
-    def home(self, tmp_path: Path) -> Home:
-        """The home that is asked about."""
+    def home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+        """The home that is asked about, with a cache of its own."""
         root = tmp_path / "home"
+        monkeypatch.setenv("TRAINMASTER_CACHE", os.fspath(root / "cache"))
         return Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 'trainmaster.db'}")
 
     @pytest.fixture
