@@ -8,7 +8,7 @@
 # Ctrl-C ends all of them, with what they have started; a second one does not wait for what they take down.
 set -mu -o pipefail # each part is a process group of its own; without -m, what runs in the background ignores SIGINT
 python=${1:-python3}
-at_once=7
+at_once=8
 parts=(hosts unit lint lab runs crossings others servers remote volumes middle rest last contract doors)
 lab=tests/integration/lab
 others=(tests/integration/test_[!cs]*.py)
@@ -24,7 +24,7 @@ hosts=("$lab"/test_lab_[dikln]*.py "$lab"/test_lab_h[do]*.py)
 again="--reruns 1 -r R"
 reruns_max=8
 patience_s=60 # taking a lab down takes some seconds
-"$python" -m compileall -qq -j 0 src # on a new machine each of seven parts would do it for itself
+"$python" -m compileall -qq -j 0 src # on a new machine each of the first parts would do it for itself
 logs=$(mktemp -d)
 export TRAINMASTER_TESTS_SEEN_COMMANDS=$logs/commands # the first call of a verb is a real one, once in all parts
 mkdir "$logs/commands"
