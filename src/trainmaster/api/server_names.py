@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.addresses import is_loopback, name_of
 from trainmaster.spec.errors import UsageError, fails_as
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from cryptography.x509 import Certificate
 
 _LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 
@@ -103,9 +108,31 @@ def names_of_certificate(pem: Path) -> frozenset[str]:
     from cryptography import x509
 
     try:
-        certificate = x509.load_pem_x509_certificate(pem.read_bytes())
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        found = _read(pem).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (OSError, ValueError, x509.ExtensionNotFound):
         return frozenset()
     names = [name.lower() for name in found.get_values_for_type(x509.DNSName)]
     return frozenset([*names, *(str(each) for each in found.get_values_for_type(x509.IPAddress))])
+
+
+def why_not_valid(pem: Path, now: datetime) -> str:
+    """Why clients refuse a certificate at this time; empty if they do not, or compare its SHA-256 only."""
+    certificate = _read(pem)
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if begins <= now <= ends or certificate.issuer == certificate.subject:
+        return ""
+    how = (
+        f"is not valid before {begins:%Y-%m-%d %H:%M}"
+        if now < begins
+        else f"has ended on {ends:%Y-%m-%d %H:%M}"
+    )
+    return (
+        f"{pem} {how} UTC, and this machine's clock says {now:%Y-%m-%d %H:%M} UTC: clients refuse it; "
+        "give another one, or set the clock if it is wrong"
+    )
+
+
+def _read(pem: Path) -> Certificate:
+    from cryptography.x509 import load_pem_x509_certificate
+
+    return load_pem_x509_certificate(pem.read_bytes())

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,7 @@ from trainmaster.api.server_names import (
     names_of_certificate,
     names_of_urls,
     origin_of,
+    why_not_valid,
 )
 from trainmaster.dataclass import dataclass
 from trainmaster.executors.supervisor.processes import raise_limit
@@ -127,7 +129,9 @@ class ServerAddress:
 
     def warnings(self) -> list[str]:
         """What those who start it should know."""
-        told = []
+        told: list[str] = []
+        if self.tls_cert is not None:
+            told += filter(None, [why_not_valid(Path(self.tls_cert), datetime.now(UTC))])
         if self.behind_proxy is not None and not self.urls:
             told.append(
                 "without --url the name under which the proxy has this server is not known: requests for it "

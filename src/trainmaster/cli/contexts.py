@@ -18,6 +18,7 @@ from trainmaster.spec.errors import TrainmasterError, UsageError
 
 if TYPE_CHECKING:
     from trainmaster.api.remote.connection import RestConnection
+    from trainmaster.api.remote.contexts import Certificate
 
 app = typer.Typer(
     cls=DefaultGroup,
@@ -49,10 +50,10 @@ def login(
         )
     seen = certificate(url)
     pin = ""
-    if seen is not None and not seen.is_trusted:
+    if seen is not None and seen.why_untrusted:
         pin = seen.fingerprint
         if fingerprint is None:
-            _agree_to(url, pin)
+            _agree_to(url, seen)
         elif fingerprint.lower() != pin:
             raise UsageError(f"{url} has another certificate: {pin}", "Nothing was kept; ask who runs it.")
     is_pasted = token is not None
@@ -83,9 +84,9 @@ def login(
                 )
 
 
-def _agree_to(url: str, fingerprint: str) -> None:
-    say(f"{url} has signed its certificate itself. Its SHA-256:")
-    say(f"  {fingerprint}")
+def _agree_to(url: str, seen: Certificate) -> None:
+    say(f"{url}: this machine does not trust its certificate: {seen.why_untrusted}. Its SHA-256:")
+    say(f"  {seen.fingerprint}")
     say("`trainmaster server` prints the same where it runs, if nobody is in between.")
     sys.stderr.write("Is it the same? [y/N] ")
     sys.stderr.flush()

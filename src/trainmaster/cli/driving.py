@@ -150,7 +150,8 @@ def finish(client: ClientProtocol, run: str, *, as_json: bool) -> int:
             say(experiment["promotion"])
     for line in model_lines(run, summary):
         say(line)
-    for left in client.highlights(run).without_model:
+    highlights = client.highlights(run)
+    for left in highlights.without_model:
         say(without_model_text(**left))
     for unsaved in summary.get("unsaved", ())[:SHOWN_MODELS]:
         say(unsaved_text(unsaved))
@@ -159,7 +160,7 @@ def finish(client: ClientProtocol, run: str, *, as_json: bool) -> int:
         say(quote_text(summary["quote"]))
     if summary["reason"] == EndReason.BUDGET:
         # In the words of `Allowance`: a larger cap gives it none of that.
-        is_month = "month's budget" in summary.get("message", "")
+        is_month = any("month's budget" in each.message for each in highlights.bad)
         how = f"{run}` goes on" if is_month else f"{run} --total USD` goes on with more money"
         when = ", once the month has money again" if is_month else ""
         say(f"`trainmaster resume {how}, from its newest checkpoints{when}")

@@ -26,6 +26,7 @@ from trainmaster.service.driving.run_watcher import (
     TaskView,
     WentOn,
 )
+from trainmaster.service.runs.highlights import Highlights, TaskLine
 from trainmaster.spec.states import EndReason, State
 
 
@@ -52,10 +53,10 @@ def test_tasks_that_failed_are_not_done():
 )
 def test_the_end_of_a_run_says_how_to_go_on(capsys, reason, message, said):
     """No cap of its own gives a run more of the month's money."""
-    summary = {"experiments": {}, "reason": reason, "message": message, "seconds": 9.0, "cost_usd": 0.5}
-    summary["models"] = []
+    summary = {"experiments": {}, "reason": reason, "seconds": 9.0, "cost_usd": 0.5, "models": []}
+    bad = (TaskLine("train", 0, 1, reason, message, {}),)
     client = SimpleNamespace(
-        status=lambda _: SimpleNamespace(json=summary), highlights=lambda _: SimpleNamespace(without_model=())
+        status=lambda _: SimpleNamespace(json=summary), highlights=lambda _: Highlights((), bad, ())
     )
     assert finish(client, "r", as_json=False) == 1
     assert said in capsys.readouterr().err.splitlines()[-1]
@@ -76,7 +77,7 @@ def test_the_end_of_a_run_elsewhere_says_whether_its_quote_was_kept(capsys):
     said = iter([summary | {"quote": quote}, summary | {"quote": quote | judged}])
     client = SimpleNamespace(
         status=lambda _: SimpleNamespace(json=next(said)),
-        highlights=lambda _: SimpleNamespace(without_model=()),
+        highlights=lambda _: Highlights((), (), ()),
     )
     assert finish(client, "r", as_json=False) == 0
     assert capsys.readouterr().err.splitlines()[-1].endswith(": kept")

@@ -319,10 +319,7 @@ class RestConnection:
     def unreachable(self, error: Exception) -> TrainmasterError:
         """A connection that broke, or was given up, as an error for people."""
         if isinstance(error, ssl.SSLCertVerificationError):
-            return AccessError(
-                f"{self.url}: its certificate is not trusted: {error.verify_message}",
-                "`trainmaster login` shows it and asks, if it has signed itself.",
-            )
+            return why_untrusted(self.url, error)
         return ServerUnreachableError(
             f"{self.url} does not answer: {error or type(error).__name__}",
             "Is the server up, and is this machine on its network? What runs there goes on.",
@@ -359,6 +356,19 @@ def error_of(status: int, problem: Mapping[str, Any], url: str) -> TrainmasterEr
     if isinstance(found, errors.RunError):
         found.run = title.partition(":")[0]
     return found
+
+
+#: What OpenSSL says of a certificate that is not valid yet, or no more (X509_V_ERR_...).
+OFF_CLOCK: Final = (9, 10)
+
+
+def why_untrusted(url: str, error: ssl.SSLCertVerificationError) -> AccessError:
+    """A certificate that is not trusted, as an error for people."""
+    why, hint = error.verify_message, "`trainmaster login` shows it and asks, if it has signed itself."
+    if error.verify_code in OFF_CLOCK:
+        why += f", by the clock of this machine ({time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC)"
+        hint = "Set that clock, if it is wrong. If it is right, the server needs another certificate."
+    return AccessError(f"{url}: its certificate is not trusted: {why}", hint)
 
 
 def is_untrusted(error: Exception) -> bool:

@@ -183,20 +183,21 @@ class Certificate:
 
     Attributes:
         fingerprint: its SHA-256.
-        is_trusted: an authority that this system trusts has signed it for this name.
+        why_untrusted: empty: an authority that this system trusts has signed it for this name.
     """
 
     fingerprint: str
-    is_trusted: bool
+    why_untrusted: str = ""
 
 
 def certificate(url: str) -> Certificate | None:
     """The certificate of a server; None without TLS.
 
     Raises:
+        AccessError: it would be trusted at another time.
         UnreachableError: the server does not answer.
     """
-    from trainmaster.api.remote.connection import ServerUnreachableError
+    from trainmaster.api.remote.connection import OFF_CLOCK, ServerUnreachableError, why_untrusted
 
     parts = urlsplit(url)
     if parts.scheme != "https" or not parts.hostname:
@@ -204,11 +205,13 @@ def certificate(url: str) -> Certificate | None:
     where = (parts.hostname, parts.port or 443)
     with fails_as(f"{url} does not answer", "Is the server up?", ServerUnreachableError):
         try:
-            return Certificate(_seen(where, ssl.create_default_context()), is_trusted=True)
-        except ssl.SSLCertVerificationError:
+            return Certificate(_seen(where, ssl.create_default_context()))
+        except ssl.SSLCertVerificationError as error:
+            if error.verify_code in OFF_CLOCK:  # pinned, it would be trusted when it has ended, too
+                raise why_untrusted(url, error) from None
             context = ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            return Certificate(_seen(where, context), is_trusted=False)
+            return Certificate(_seen(where, context), error.verify_message)
 
 
 def _seen(where: tuple[str, int], context: ssl.SSLContext) -> str:

@@ -6,6 +6,9 @@ import http.client
 import stat
 import threading
 import warnings
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 
 import pytest
 
@@ -13,11 +16,17 @@ from command_line import invoke
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 import uvicorn
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from trainmaster.api import Client
 from trainmaster.api.remote.connection import RestConnection
 from trainmaster.api.remote.contexts import Contexts, certificate
 from trainmaster.api.rest.app import make_app, make_state
+from trainmaster.api.serving import ServerAddress
 from trainmaster.cli import opening
 from trainmaster.control.task.layout import Home
 from trainmaster.service import Service
@@ -35,14 +44,9 @@ def state(tmp_path):
     service.close()
 
 
-@pytest.fixture
-def served(state, tmp_path, monkeypatch):
-    """URL, fingerprint and a token of a server with TLS; contexts are kept in a place of their own."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr(opening, "_is_local", False)
-    root = tmp_path / "home"
-    token = state.access.create_token("ann", ["read", "run"])["token"]
-    pem, fingerprint = self_signed(root, "127.0.0.1")
+@contextmanager
+def listening(state, pem):
+    """The URL of a server with that certificate."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         config = uvicorn.Config(
@@ -52,9 +56,75 @@ def served(state, tmp_path, monkeypatch):
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         until(lambda: server.started, "the server listens")
-    yield f"https://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", fingerprint, token
+    yield f"https://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     server.should_exit = True
     thread.join(60)
+
+
+@pytest.fixture
+def served(state, tmp_path, monkeypatch):
+    """URL, fingerprint and a token of a server with TLS; contexts are kept in a place of their own."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(opening, "_is_local", False)
+    root = tmp_path / "home"
+    token = state.access.create_token("ann", ["read", "run"])["token"]
+    pem, fingerprint = self_signed(root, "127.0.0.1")
+    with listening(state, pem) as url:
+        yield url, fingerprint, token
+
+
+def certified(folder, begins, ends):
+    """The PEM files of an authority, and of a certificate by it for 127.0.0.1, with its key."""
+    now, keys = datetime.now(UTC), [ec.generate_private_key(ec.SECP256R1()) for _ in "ab"]
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in ("authority", "server")]
+    host = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    made = []
+    for name, key, days, more in (
+        (names[0], keys[0], (-9, 9), x509.BasicConstraints(ca=True, path_length=None)),
+        (names[1], keys[1], (begins, ends), host),
+    ):
+        built = (
+            x509.CertificateBuilder().subject_name(name).issuer_name(names[0]).serial_number(len(made) + 1)
+        )
+        built = built.public_key(key.public_key()).add_extension(more, critical=False)
+        built = built.not_valid_before(now + timedelta(days=days[0]))
+        signed = built.not_valid_after(now + timedelta(days=days[1])).sign(keys[0], hashes.SHA256())
+        made.append(signed.public_bytes(Encoding.PEM))
+    made[1] += keys[1].private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    for name, data in zip(("authority.pem", "signed.pem"), made, strict=True):
+        (folder / name).write_bytes(data)
+    return folder / "authority.pem", folder / "signed.pem"
+
+
+@pytest.mark.parametrize(
+    ("days", "said", "at_start"),
+    [
+        ((-2, -1), "certificate has expired", "has ended on"),
+        ((1, 2), "certificate is not yet valid", "is not valid before"),
+        ((-1, 1), "", ""),
+    ],
+)
+def test_a_certificate_that_is_good_at_another_time_is_not_asked_about(
+    state, tmp_path, monkeypatch, days, said, at_start
+):
+    """A clock that is wrong is named, where agreeing would have trusted the certificate for ever."""
+    authority, pem = certified(tmp_path, *days)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(opening, "_is_local", False)
+    where = ServerAddress(tls_cert=str(pem), tls_key=str(pem)).checked()
+    assert [at_start in each for each in where.warnings()] == [True] * bool(at_start)
+    token = state.access.create_token("ann", ["read", "run"])["token"]
+    with listening(state, pem) as url:
+        if not said:
+            assert certificate(url).why_untrusted == ""
+            return
+        with pytest.raises(AccessError, match=f"{said}, by the clock of this machine") as refused:
+            invoke("login", url, "--token", "-", "--fingerprint", "ab" * 32, typed=token)
+        assert "Set that clock" in refused.value.hint
+        with pytest.raises(AccessError, match=f"{said}, by the clock of this machine"):
+            RestConnection(url, token, sleep=lambda _: None).get("/info")
+    assert Contexts().current() is None
 
 
 def test_a_certificate_is_made_once_and_for_its_owner_only(tmp_path):
@@ -69,7 +139,8 @@ def test_a_certificate_is_made_once_and_for_its_owner_only(tmp_path):
 def test_who_agrees_is_logged_in_and_talks_to_that_certificate_only(served):
     url, fingerprint, token = served
     seen = certificate(url)
-    assert (seen.fingerprint, seen.is_trusted, certificate("http://x")) == (fingerprint, False, None)
+    assert (seen.fingerprint, seen.why_untrusted) == (fingerprint, "self-signed certificate")
+    assert certificate("http://x") is None
     with pytest.raises(UsageError, match="another certificate"):
         invoke("login", url, "--token", "-", "--fingerprint", "ab" * 32, typed=token)
     done = invoke("login", url, "--token", "-", "--fingerprint", fingerprint, typed=token)
