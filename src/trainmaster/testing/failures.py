@@ -9,14 +9,13 @@ failure; the seed then replays it line by line::
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
@@ -49,7 +48,7 @@ from trainmaster.testing.simulated_saving import (
 from trainmaster.testing.simulated_store import SimulatedStore
 from trainmaster.testing.simulated_volumes import Volumes
 from trainmaster.testing.simulated_world import ViolationError, World
-from trainmaster.testing.simulation import Report
+from trainmaster.testing.simulation import Report, replayed, report_of
 
 if TYPE_CHECKING:
     pass
@@ -445,33 +444,12 @@ def simulate(seeds: Iterable[int], weights: Mapping[Hazard, int] = WEIGHTS) -> R
     >>> simulate(range(3)).schedules
     3
     """
-    report = Report()
-    for seed in seeds:
-        report.schedules += 1
-        try:
-            report.seen.update(Failures(seed, weights=weights).go())
-        except Exception as error:  # noqa: BLE001 - each is a finding, the others go on
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            report.failures[seed] = f"{type(error).__name__}: {error} ({where.name}:{where.lineno})"
-    return report
+    return report_of(seeds, partial(_run, weights=weights))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Replay one seed, or run many."""
-    parser = argparse.ArgumentParser(prog="python -m trainmaster.testing.failures")
-    parser.add_argument("--seed", type=int, default=0, help="the schedule, or the first of them")
-    parser.add_argument("--schedules", type=int, default=1, help="how many")
-    parser.add_argument("--verbose", action="store_true", help="print what happens")
-    options = parser.parse_args(arguments)
-    if options.verbose:
-        Failures(options.seed, verbose=True).go()
-        return 0
-    report = simulate(range(options.seed, options.seed + options.schedules))
-    for seed, failure in report.failures.items():
-        print(f"seed {seed}: {failure}")  # noqa: T201
-    print(f"{report.schedules} schedules, {len(report.failures)} failures")  # noqa: T201
-    return 1 if report.failures else 0
+def _run(seed: int, *, weights: Mapping[Hazard, int] = WEIGHTS, verbose: bool = False) -> Counter[str]:
+    return Failures(seed, weights=weights, verbose=verbose).go()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(replayed(_run, "failures"))

@@ -8,10 +8,8 @@ Members react to each other: when one fails or is lost, others fail, end well or
 
 from __future__ import annotations
 
-import argparse
 import sys
-import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from random import Random
 from typing import Final
 
@@ -20,7 +18,7 @@ from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest, P
 from trainmaster.testing.simulated_gangs import Link, Place, SimulatedGangs
 from trainmaster.testing.simulated_node import Ending
 from trainmaster.testing.simulated_world import ViolationError, World
-from trainmaster.testing.simulation import Report
+from trainmaster.testing.simulation import Report, replayed, report_of
 
 _SLOTS: Final = 2
 #: After the last fault everything has to end within so long.
@@ -219,33 +217,13 @@ def simulate(seeds: Iterable[int]) -> Report:
     >>> simulate(range(20)).failures
     {}
     """
-    report = Report()
-    for seed in seeds:
-        report.schedules += 1
-        try:
-            GangSchedule(seed).go()
-        except Exception as error:  # noqa: BLE001 - each is a finding, the others go on
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            report.failures[seed] = f"{type(error).__name__}: {error} ({where.name}:{where.lineno})"
-    return report
+    return report_of(seeds, _run)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Replay one seed, or run many."""
-    parser = argparse.ArgumentParser(prog="python -m trainmaster.testing.gang_schedules")
-    parser.add_argument("--seed", type=int, default=0, help="the schedule, or the first of them")
-    parser.add_argument("--schedules", type=int, default=1, help="how many")
-    parser.add_argument("--verbose", action="store_true", help="print what happens")
-    options = parser.parse_args(arguments)
-    if options.verbose:
-        GangSchedule(options.seed, verbose=True).go()
-        return 0
-    report = simulate(range(options.seed, options.seed + options.schedules))
-    for seed, failure in report.failures.items():
-        print(f"seed {seed}: {failure}")  # noqa: T201
-    print(f"{report.schedules} schedules, {len(report.failures)} failures")  # noqa: T201
-    return 1 if report.failures else 0
+def _run(seed: int, *, verbose: bool = False) -> Iterable[str]:
+    GangSchedule(seed, verbose=verbose).go()
+    return ()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(replayed(_run, "gang_schedules"))

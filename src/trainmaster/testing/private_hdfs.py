@@ -14,12 +14,11 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
-from trainmaster.testing.private_server import PrivateServer, free_ports
+from trainmaster.testing.private_server import PrivateServer, free_ports, spawn, wait_until
 
 #: Of several Javas on a machine that others use, too.
 _START_TIMEOUT_S = 300.0
@@ -183,25 +182,10 @@ class PrivateHdfs(PrivateServer):
         self._configure(place, address)
         classes = ":".join([str(place / "conf"), str(self._directory / "web"), f"{self.jars}/*"])
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
-        with (place / "log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                [
-                    "java",
-                    *_JVM,
-                    f"-Djava.io.tmpdir={place}/scratch",
-                    *opened,
-                    "-cp",
-                    classes,
-                    f"org.apache.hadoop.hdfs.server.{main}",
-                    *arguments,
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=place,
-                start_new_session=True,
-                env={**os.environ, "HADOOP_USER_NAME": "tester"},
-            )
+        words = ["java", *_JVM, f"-Djava.io.tmpdir={place}/scratch", *opened, "-cp", classes]
+        words += [f"org.apache.hadoop.hdfs.server.{main}", *arguments]
+        environ = {**os.environ, "HADOOP_USER_NAME": "tester"}
+        self._processes[name] = spawn(words, place / "log", environ, place)
 
     def _configure(self, place: Path, address: str) -> None:
         data_port, ipc_port = free_ports(2)
@@ -238,11 +222,12 @@ class PrivateHdfs(PrivateServer):
 
     def _wait(self) -> None:
         """Until every datanode is known: a file can be written and read."""
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while self._live() < self._count:
-            if time.monotonic() > deadline or any(one.poll() is not None for one in self._processes.values()):
-                raise NoHdfsError("\n".join(self._log(name) for name in ("namenode", "datanode0")))
-            time.sleep(0.2)
+
+        def failed() -> NoHdfsError:
+            return NoHdfsError("\n".join(self._log(name) for name in ("namenode", "datanode0")))
+
+        started = self._processes.values()
+        wait_until(lambda: self._live() >= self._count, started, failed, _START_TIMEOUT_S)
 
     def _live(self) -> int:
         import json

@@ -11,18 +11,18 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from trainmaster.testing.private_server import (
-    START_TIMEOUT_S,
     PrivateServer,
     ending_with_us,
     free_ports,
     kill_group,
+    spawn,
+    wait_until,
 )
 
 VERSION: Final = "2.0.0"
@@ -106,21 +106,14 @@ class PrivateIm(PrivateServer):
             "MAX_VM_FAILS": 1,
         }
         told = json.dumps({"config": config, "types": self._types})
-        with (self._directory / "out.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                ending_with_us([str(self._python), "-c", _PROGRAM, told]),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._directory,
-                env=self._environment(os.environ),
-                start_new_session=True,
-            )
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise NoImError(f"Infrastructure Manager does not start:\n{self.log()}")
-            time.sleep(0.1)
+        words = ending_with_us([str(self._python), "-c", _PROGRAM, told])
+        log, environ = self._directory / "out.log", self._environment(os.environ)
+        self._process = spawn(words, log, environ, self._directory)
+
+        def failed() -> NoImError:
+            return NoImError(f"Infrastructure Manager does not start:\n{self.log()}")
+
+        wait_until(self._answers, [self._process], failed)
 
     def stop(self) -> None:
         """Ends it at once; what it has written stays."""

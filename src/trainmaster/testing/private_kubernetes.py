@@ -15,7 +15,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
-from trainmaster.testing.private_server import PrivateServer, free_ports
+from trainmaster.testing.private_server import PrivateServer, free_ports, spawn, stay
 from trainmaster.transport.http_calls import gone_is_fine
 from trainmaster.transport.kubernetes.api import KubeApi, KubeRefusedError
 from trainmaster.transport.kubernetes.login import read_login
@@ -436,10 +435,7 @@ class PrivateKubernetes(PrivateServer):
                 self._docker(name, "rm", "-f", *found, check=False)
 
     def _spawn(self, name: str, *words: str) -> None:
-        with (self._place / f"{name}.log").open("ab") as log:
-            self._started[name] = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
-            )
+        self._started[name] = spawn(words, self._place / f"{name}.log")
 
     def _end(self, name: str) -> None:
         process = self._started.pop(name, None)
@@ -483,12 +479,10 @@ def _run(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
 def main() -> None:
     """A Kubernetes to try, until it is interrupted."""
     with PrivateKubernetes.installed(2) as kubernetes:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: sys.exit(0))
-        sys.stdout.write(f"export KUBECONFIG={kubernetes.kubeconfig}\n")
-        sys.stdout.write(f"two nodes, and you may use the namespace {NAMESPACE}; Ctrl-C ends it\n")
-        sys.stdout.flush()
-        signal.pause()
+        stay(
+            f"export KUBECONFIG={kubernetes.kubeconfig}\n"
+            f"two nodes, and you may use the namespace {NAMESPACE}; Ctrl-C ends it\n"
+        )
 
 
 if __name__ == "__main__":

@@ -11,20 +11,21 @@ import json
 import shutil
 import subprocess
 import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.providers.openstack.client import OpenstackClient
 from trainmaster.providers.openstack.login import read_login
 from trainmaster.testing.private_server import (
-    START_TIMEOUT_S,
     PrivateServer,
     ending_with_us,
     free_ports,
     kill_group,
+    spawn,
+    wait_until,
 )
 
 #: Below the cache of the user; another version is another directory.
@@ -81,28 +82,20 @@ class PrivateNova(PrivateServer):
         keystone = self._program.with_name("keystone_process.py")
         self._launch("keystone", keystone, self._address, str(self._keystone), self._cloud)
         self._launch("nova", self._program, self._address, str(self._port), self.url, self._hook)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        for process, name in zip(self._processes, ("keystone", "nova"), strict=True):
-            log = self._directory / name / "log"
-            while b"\nready\n" not in b"\n" + log.read_bytes():
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise NoNovaError(f"{name} does not start:\n{log.read_text()[-3000:]}")
-                time.sleep(0.1)
+        logs = [self._directory / name / "log" for name in ("keystone", "nova")]
+
+        def failed() -> NoNovaError:
+            said = "\n".join(log.read_text()[-3000:] for log in logs)
+            return NoNovaError(f"Nova or Keystone does not start:\n{said}")
+
+        for log in logs:
+            wait_until(partial(_is_ready, log), self._processes, failed)
 
     def _launch(self, name: str, program: Path, *arguments: str) -> None:
         (directory := self._directory / name).mkdir()
-        with (directory / "log").open("ab") as log:
-            self._processes.append(
-                subprocess.Popen(
-                    ending_with_us([str(self._python), "-W", "ignore", str(program), *arguments]),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd=directory,
-                    env={"HOME": str(directory), "PATH": "/usr/bin:/bin", "TMPDIR": str(directory)},
-                    start_new_session=True,
-                )
-            )
+        words = ending_with_us([str(self._python), "-W", "ignore", str(program), *arguments])
+        environ = {"HOME": str(directory), "PATH": "/usr/bin:/bin", "TMPDIR": str(directory)}
+        self._processes.append(spawn(words, directory / "log", environ, directory))
 
     def close(self) -> None:
         """See `PrivateServer`."""
@@ -170,3 +163,7 @@ class PrivateNova(PrivateServer):
         (service,) = self.asked("GET", "/v2.1/os-services?binary=nova-compute")["services"]
         status = {"status": "disabled" if closed else "enabled"}
         self.asked("PUT", f"/v2.1/os-services/{service['id']}", status)
+
+
+def _is_ready(log: Path) -> bool:
+    return b"\nready\n" in b"\n" + log.read_bytes()

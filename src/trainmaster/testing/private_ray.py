@@ -23,7 +23,7 @@ from typing import Final
 
 from trainmaster.executors.ray.tls import Authority, variables
 from trainmaster.testing.private_network import NoNetworkError, PrivateNetwork
-from trainmaster.testing.private_server import PrivateServer, ending_with_us, kill_group
+from trainmaster.testing.private_server import PrivateServer, ending_with_us, kill_group, spawn, stay
 
 _START_S: Final = 400.0
 _PROGRAMS: Final = ("ip", "unshare")
@@ -265,11 +265,8 @@ class PrivateRay(PrivateServer):
 
     def _spawn(self, name: str, *words: str) -> None:
         command = [*self._entering(name), sys.executable, "-c", _START, *words]
-        with (self._place / f"{name}.log").open("ab") as log:
-            self._started[name] = subprocess.Popen(
-                ending_with_us(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
-                start_new_session=True, env=self._environ(name),
-            )  # fmt: skip
+        log = self._place / f"{name}.log"
+        self._started[name] = spawn(ending_with_us(command), log, self._environ(name))
 
     def _until(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _START_S
@@ -298,13 +295,9 @@ print(*(row['name'] or 'group' for row in placement_group_table().values() if ro
 def main() -> None:
     """A Ray to try, until it is interrupted."""
     with PrivateRay() as ray:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: sys.exit(0))
         has = f"{CPUS} CPUs, {_MEMORY / 1e9:g} GB and {GPUS} GPU that does nothing"
-        sys.stdout.write(f"{ray.client}scratch: {ray.scratch}\n")
-        sys.stdout.write(f"# {len(ray.names)} nodes of {has}; Ctrl-C ends it\n")
-        sys.stdout.flush()
-        signal.pause()
+        nodes = f"# {len(ray.names)} nodes of {has}; Ctrl-C ends it\n"
+        stay(f"{ray.client}scratch: {ray.scratch}\n{nodes}")
 
 
 if __name__ == "__main__":

@@ -9,17 +9,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 from trainmaster.testing.private_server import (
-    START_TIMEOUT_S,
     PrivateServer,
     ending_with_us,
     free_ports,
     kill_group,
+    spawn,
+    wait_until,
 )
 
 _KEY, _SECRET = "private-s3", "private-s3-secret"
@@ -144,21 +144,13 @@ class PrivateS3(PrivateServer):
             pair = {"s3.cert.file": self._certificate, "s3.key.file": self._certificate}
             options |= {"s3.port.https": self._tls_port, **pair}
         words = [str(self._weed), "server", "-s3", *(f"-{name}={value}" for name, value in options.items())]
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                ending_with_us(words),
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                cwd=self._directory,
-                env={**os.environ, "TMPDIR": str(self._directory)},
-                start_new_session=True,
-            )
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise NoS3Error(f"SeaweedFS does not start: {log.read_text(errors='replace')[-2000:]}")
-            time.sleep(0.1)
+        environ = {**os.environ, "TMPDIR": str(self._directory)}
+        self._process = spawn(ending_with_us(words), log, environ, self._directory)
+
+        def failed() -> NoS3Error:
+            return NoS3Error(f"SeaweedFS does not start: {log.read_text(errors='replace')[-2000:]}")
+
+        wait_until(self._answers, [self._process], failed)
 
     def stop(self) -> None:
         """Ends it; its data stay for the next :meth:`start`."""

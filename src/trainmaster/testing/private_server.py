@@ -8,8 +8,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -47,6 +50,44 @@ class PrivateServer(ABC):
     @abstractmethod
     def close(self) -> None:
         """Ends it and removes everything; also if it was only half started."""
+
+
+def spawn(
+    words: Sequence[str], log: Path, env: Mapping[str, str] | None = None, cwd: Path | str = "/"
+) -> subprocess.Popen[bytes]:
+    """A server that leads a process group of its own; what it says is added to a file."""
+    with log.open("ab") as said:
+        return subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=cwd, env=env,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+def wait_until(
+    done: Callable[[], object],
+    started: Iterable[subprocess.Popen[bytes]],
+    failed: Callable[[], Exception],
+    patience_s: float = START_TIMEOUT_S,
+) -> None:
+    """Wait for servers that were started.
+
+    Raises:
+        Exception: what `failed` makes, as one of them has ended, or they take too long.
+    """
+    deadline = time.monotonic() + patience_s
+    while not done():
+        if time.monotonic() > deadline or any(each.poll() is not None for each in started):
+            raise failed()
+        time.sleep(0.1)
+
+
+def stay(told: str) -> None:
+    """Tell how a server is used, and wait until somebody ends it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
+    sys.stdout.write(told)
+    sys.stdout.flush()
+    signal.pause()
 
 
 def ending_with_us(words: Sequence[str], number: str = "KILL") -> list[str]:

@@ -10,16 +10,23 @@ import contextlib
 import os
 import secrets
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from trainmaster.testing.private_network import NoNetworkError, PrivateNetwork, run
-from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, ending_with_us, free_ports
+from trainmaster.testing.private_server import (
+    PrivateServer,
+    ending_with_us,
+    free_ports,
+    kill_group,
+    spawn,
+    stay,
+    wait_until,
+)
 
 _PROGRAMS: Final = ("slurmctld", "slurmd", "munged", "sbatch", "ip", "unshare", "sshd")
 _ACCOUNTING: Final = ("slurmdbd", "mariadbd", "mariadb-install-db", "my_print_defaults")
@@ -263,38 +270,27 @@ class PrivateSlurm(PrivateServer):
         kept = {
             key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "TRAINMASTER"))
         }
-        with (self._place / f"{name}.log").open("ab") as log:
-            self._started[name] = subprocess.Popen(
-                ending_with_us(words), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
-                start_new_session=True, env=kept | self.environ,
-            )  # fmt: skip
+        log = self._place / f"{name}.log"
+        self._started[name] = spawn(ending_with_us(words), log, kept | self.environ)
 
     def _end(self, name: str) -> None:
-        process = self._started.pop(name, None)
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        kill_group(self._started.pop(name, None))
 
-    def _until(self, done: object, name: str) -> None:
-        assert callable(done)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not done():
-            if time.monotonic() > deadline or any(each.poll() is not None for each in self._started.values()):
-                raise NoSlurmError(f"{name} does not start:\n{self.log()}")
-            time.sleep(0.05)
+    def _until(self, done: Callable[[], object], name: str) -> None:
+        def failed() -> NoSlurmError:
+            return NoSlurmError(f"{name} does not start:\n{self.log()}")
+
+        wait_until(done, self._started.values(), failed)
 
 
 def main() -> None:
     """A Slurm to try, until it is interrupted."""
     with PrivateSlurm() as slurm:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: sys.exit(0))
         has = f"{CPUS} CPUs, {MEMORY_MB} MB and {GPUS} GPUs that do nothing"
-        sys.stdout.write(f"export SLURM_CONF={slurm.environ['SLURM_CONF']}\n")
-        sys.stdout.write(f"{len(slurm.names)} nodes of {has}; Ctrl-C ends it\n")
-        sys.stdout.flush()
-        signal.pause()
+        stay(
+            f"export SLURM_CONF={slurm.environ['SLURM_CONF']}\n"
+            f"{len(slurm.names)} nodes of {has}; Ctrl-C ends it\n"
+        )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import argparse
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final
@@ -400,38 +400,63 @@ class Report:
     seen: Counter[str] = field(default_factory=Counter)
 
 
-def simulate(seeds: Iterable[int]) -> Report:
+def report_of(seeds: Iterable[int], run: Callable[[int], Iterable[str]]) -> Report:
     """Run many schedules.
 
-    >>> simulate(range(20)).failures
-    {}
+    Args:
+        seeds: of them.
+        run: runs one, and gives what it has reached.
     """
     report = Report()
     for seed in seeds:
         report.schedules += 1
         try:
-            report.seen.update(Simulation(seed).run())
+            report.seen.update(run(seed))
         except Exception as error:  # noqa: BLE001 - each is a finding, the others go on
             where = traceback.extract_tb(error.__traceback__)[-1]
             report.failures[seed] = f"{type(error).__name__}: {error} ({where.name}:{where.lineno})"
     return report
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Replay one seed, or run many."""
-    parser = argparse.ArgumentParser(prog="python -m trainmaster.testing.simulation")
+def replayed(run: Callable[..., Iterable[str]], name: str, arguments: Sequence[str] | None = None) -> int:
+    """Replay one seed, or run many, as a command line says.
+
+    Args:
+        run: runs a seed, and prints it if it is ``verbose``.
+        name: of its module.
+        arguments: of the command line.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m trainmaster.testing.{name}")
     parser.add_argument("--seed", type=int, default=0, help="the schedule, or the first of them")
     parser.add_argument("--schedules", type=int, default=1, help="how many")
     parser.add_argument("--verbose", action="store_true", help="print what happens")
     options = parser.parse_args(arguments)
     if options.verbose:
-        Simulation(options.seed, verbose=True).run()
+        run(options.seed, verbose=True)
         return 0
-    report = simulate(range(options.seed, options.seed + options.schedules))
+    report = report_of(range(options.seed, options.seed + options.schedules), run)
     for seed, failure in report.failures.items():
         print(f"seed {seed}: {failure}")  # noqa: T201
     print(f"{report.schedules} schedules, {len(report.failures)} failures")  # noqa: T201
     return 1 if report.failures else 0
+
+
+def _run(seed: int, *, verbose: bool = False) -> Counter[str]:
+    return Simulation(seed, verbose=verbose).run()
+
+
+def simulate(seeds: Iterable[int]) -> Report:
+    """Run many schedules.
+
+    >>> simulate(range(20)).failures
+    {}
+    """
+    return report_of(seeds, _run)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Replay one seed, or run many."""
+    return replayed(_run, "simulation", arguments)
 
 
 if __name__ == "__main__":
