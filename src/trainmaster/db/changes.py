@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from trainmaster.dataclass import dataclass, field
-from trainmaster.spec.gate import Gate
 from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.spec.gate import Gate
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, RowMapping
@@ -38,8 +38,10 @@ from trainmaster.db.task_rows import tasks_of
 from trainmaster.db.transactions import Transactions
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.facts import Approval, Fact
-from trainmaster.spec.gate import Gate, GateResult
 from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.spec.gate import Gate, GateResult
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -68,6 +68,14 @@ def test_a_metric_that_nothing_names_is_told(tmp_path: Path) -> None:
     assert not notes(tmp_path, "report(accuracy=1)\n", "until: accuracy > 0.9")
 
 
+@pytest.mark.parametrize(("keys", "are_read"), [("retries: 1", False), ("until: accuracy > 0.9", True)])
+def test_scripts_are_read_where_a_note_could_come_of_it(tmp_path: Path, keys, are_read, monkeypatch):
+    read = []
+    monkeypatch.setattr(Path, "rglob", lambda *asked: read.append(asked) or [])
+    notes(tmp_path, "accuracy", keys)
+    assert bool(read) is are_read
+
+
 @pytest.mark.parametrize(
     ("keys", "is_sure"),
     [

@@ -104,12 +104,14 @@ def check_inputs(
 
 def _script_notes(recipe: Recipe) -> Iterator[str]:
     """What the scripts in the code seem to do, and what will hardly come of it; a slip, perhaps."""
-    code = recipe.directory / Path(recipe.code).expanduser()
-    if not code.is_dir():
+    code, experiments = recipe.directory / Path(recipe.code).expanduser(), recipe.experiments
+    staged = {name for name, each in experiments.items() if "hdfs" in {of.stage for of in each.data.values()}}
+    is_read = staged or any(each.ends_at or each.launcher == "tensorflow" for each in experiments.values())
+    if not is_read or not code.is_dir():
         return
     files = [file for file in islice(code.rglob("*.py"), _MOST_FILES) if file.stat().st_size <= _MOST_BYTES]
     text = "\n".join(file.read_text(errors="replace") for file in files)
-    for name, experiment in recipe.experiments.items():
+    for name, experiment in experiments.items():
         until, pattern = experiment.ends_at, experiment.metrics_pattern
         known = f"{experiment.command}\n{pattern or ''}\n{text}"
         if until is not None and text and until.metric not in known:
@@ -118,8 +120,7 @@ def _script_notes(recipe: Recipe) -> Iterator[str]:
                 "ends nothing unless that is reported: "
                 f"trainmaster.report({until.metric}=...), or metrics.pattern"
             )
-        is_staged = any(source.stage == "hdfs" for source in experiment.data.values())
-        if is_staged and "hdfs://" in known and "TRAINMASTER_OUTPUT_HDFS" not in known:
+        if name in staged and "hdfs://" in known and "TRAINMASTER_OUTPUT_HDFS" not in known:
             yield (
                 f"experiments.{name}: what its script writes to hdfs:// is lost with the cluster, but for "
                 "what is below TRAINMASTER_OUTPUT_HDFS: that becomes part of the model"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainmaster.control.decide.queue_wait import QueueWait
 from trainmaster.dataclass import dataclass, field
@@ -25,9 +25,11 @@ from trainmaster.db.changes import (
     TaskChange,
 )
 from trainmaster.spec.facts import Approval, AwaitedApproval
-from trainmaster.spec.gate import Gate, GateResult
 from trainmaster.spec.parameter import ParameterValue
 from trainmaster.spec.states import EndReason, State, may_follow
+
+if TYPE_CHECKING:
+    from trainmaster.spec.gate import Gate, GateResult
 
 
 @dataclass(slots=True)
