@@ -1,4 +1,4 @@
-"""What pages show of a run, in a browser: curves over other axes, its log."""
+"""What pages show of a run and a team, in a browser: curves over other axes, a log, members."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ pytestmark = pytest.mark.timeout(600)
 STEPS = 60
 RUN_ENDS = "UPDATE run SET state = 'DONE', reason = 'SUCCEEDED', ended_at = ?, closed_at = ? WHERE id = ?"
 AXIS = "key => (data => data?.length ? [data[0], data.at(-1)] : null)(charts.chart(key).plot?.data[0])"
+#: Controls that cross a line of their table.
+CROSSING = """all => all.filter(each => each.checkVisibility()).filter(each => {
+  const at = each.getBoundingClientRect(), row = each.closest("tr").getBoundingClientRect();
+  return at.top < row.top - 0.5 || at.bottom > row.bottom + 0.5; }).map(each => each.outerHTML)"""
 
 
 @pytest.fixture(scope="module")
@@ -432,4 +436,18 @@ def test_one_field_keeps_machines_warm_and_is_kept_itself(browser, site):  # noq
         keep.fill("45m")
         keep.blur()
     assert "keep=45m" in asked.value.post_data
+    page.context.close()
+
+
+@pytest.mark.browser
+def test_what_changes_a_member_lies_within_the_lines_of_its_row(browser, site):  # noqa: F811
+    page = opened(browser, site)
+    own = {"headers": {"Authorization": f"Bearer {site.token}"}}
+    api = site.url + "/api/v1/teams"
+    assert page.request.put(api, data={"team": "vision"}, **own).ok
+    assert page.request.post(site.url + "/api/v1/users", data={"name": "bob"}, **own).ok
+    assert page.request.put(f"{api}/vision/members/bob", data={"role": "member"}, **own).ok
+    page.goto(site.url + "/team?team=vision")
+    page.get_by_role("button", name="Remove bob").wait_for()
+    assert not page.eval_on_selector_all("main tr button, main tr select", CROSSING)
     page.context.close()

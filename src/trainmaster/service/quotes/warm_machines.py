@@ -91,10 +91,11 @@ class WarmMachines:
     def _warmed(self, recipe: Recipe, cold: Quote | None, options: QuoteOptions, quoting: Quoting) -> Quote:
         """The quote of what was chosen, if anything was, with what is there of it."""
         known = options
+        there: Mapping[str, KeptCluster] = {}
         with suppress(UsageError):  # no machines can be planned for all of it, which planning tells better
-            known = self._on_warm(self.plans(recipe, cold), options)
+            known, there = self._on_warm(self.plans(recipe, cold), options)
         if cold is None or known.warm:
-            taken = recipe if cold is None or cold.is_unknown else with_clusters(recipe, cold)
+            taken = recipe if cold is None or cold.is_unknown else _taken(recipe, cold, there)
             return _told(quoting(taken, known), known)
         return cold
 
@@ -111,7 +112,7 @@ class WarmMachines:
         taken = recipe.model_copy(update={"experiments": pinned})
         guess = replace(options, warm=dict.fromkeys(names, there), shares=shares)
         found = quoting(taken, guess)
-        known = self._on_warm(self.plans(recipe, found), options)
+        known, _ = self._on_warm(self.plans(recipe, found), options)
         if not known.warm:
             return None
         if known.warm != guess.warm:
@@ -135,16 +136,27 @@ class WarmMachines:
         picks = {} if made is None or made.is_unknown else picks_of(made)
         return capped(settled, plan_clusters(settled, available, picks))
 
-    def _on_warm(self, plans: tuple[ClusterPlan, ...], options: QuoteOptions) -> QuoteOptions:
-        """With what is there of the machines that are planned: just these are taken."""
+    def _on_warm(
+        self, plans: tuple[ClusterPlan, ...], options: QuoteOptions
+    ) -> tuple[QuoteOptions, dict[str, KeptCluster]]:
+        """With what is there of the machines that are planned: just these are taken; they, by experiment."""
         from trainmaster.service.renting.kept_clusters import warm_clusters
 
         found = warm_clusters(self.service, plans, self.service.team)
         warm, shares = dict[str, frozenset[str]](), dict[str, TaskShare]()
+        there: dict[str, KeptCluster] = {}
         for plan in (plan for plan in plans if plan.name in found):
+            there |= dict.fromkeys(plan.experiments, found[plan.name])
             warm |= dict.fromkeys(plan.experiments, found[plan.name].contents(self.service))
             shares |= dict.fromkeys(plan.experiments, TaskShare(plan.roles[0].count))
-        return replace(options, warm=warm, shares=shares | dict(options.shares))
+        return replace(options, warm=warm, shares=shares | dict(options.shares)), there
+
+
+def _taken(recipe: Recipe, cold: Quote, there: Mapping[str, KeptCluster]) -> Recipe:
+    """The recipe with the clusters of a quote, or with those that are there and that a run takes instead."""
+    chosen = with_clusters(recipe, cold)
+    kept = {name: on_machines(chosen.experiments[name], *one.machines) for name, one in there.items()}
+    return chosen.model_copy(update={"experiments": {**chosen.experiments, **kept}})
 
 
 def _to_be_small(objective: Objective, made: Quote) -> float:

@@ -142,6 +142,18 @@ def test_every_door_quotes_them_without_a_wait_and_says_so(world: World) -> None
     assert any(line.endswith("on machines that are still warm") for line in then.lines)
 
 
+def test_what_is_there_is_named_and_quoted_though_others_would_be_rented(world: World) -> None:
+    """A run takes it over: it is neither asked for the price of others, nor quoted by that."""
+    first = world.plan(world.recipe())
+    assert first.lines[0] == "main: 1 x small in r1 at $0.1195 per hour"
+    world.keep(world.recipe("", "    hardware: {instance: large}\n"))
+    then = world.plan(world.recipe())
+    assert then.lines[0] == "main: 1 x large in r1 at $0.1295 per hour"
+    assert then.quote is not None
+    assert then.quote.warm == ("main",)
+    assert then.quote.main.cluster.worker.instance == "large"
+
+
 @pytest.mark.parametrize("limit", ["deadline: 180s", "total: $0.012"])
 def test_a_limit_that_only_they_keep_is_kept(world: World, limit: str) -> None:
     """With the wait for new ones, or what that costs, it is refused."""
