@@ -132,7 +132,7 @@ _PLACES = re.compile(
 )
 _WRITES = re.compile(
     r"write_text|write_bytes|open\([^)]*[\"'][wax]b?\+?[\"']|\.mkdir\(|symlink_to|copytree|copyfile|\.touch\("
-    r"|write_private\(|create_private\(|materialise\(|move_into_place|\blocked\(|make_directories|\bwrite\(|\bfetch_models\(|\bpull\("
+    r"|write_private\(|create_private\(|materialise\(|move_into_place|\bmade_whole\(|\blocked\(|make_directories|\bwrite\(|\bfetch_models\(|\bpull\("
 )
 
 

@@ -38,6 +38,14 @@ def scratch_directory(target: Path) -> Iterator[Path]:
             os.close(descriptor)
 
 
+@contextmanager
+def made_whole(target: Path) -> Iterator[Path]:
+    """Gives an empty directory that becomes ``target`` in the end; one that others made meanwhile stays."""
+    with scratch_directory(target) as scratch:
+        yield scratch
+        move_into_place(scratch, target)
+
+
 def is_occupied(target: Path) -> bool:
     """Whether something is there, other than an empty directory."""
     try:

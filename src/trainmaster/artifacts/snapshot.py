@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainmaster.artifacts.code_tree import CodeFile, CodeTree, NotSent, scan_code
-from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
+from trainmaster.artifacts.scratch import is_occupied, made_whole, move_into_place, scratch_directory
 from trainmaster.dataclass import dataclass
 from trainmaster.objects.errors import explaining
 from trainmaster.spec.errors import UsageError
@@ -138,9 +138,8 @@ def materialise(snapshot_path: Path, directory: Path) -> None:
         raise UsageError(
             f"The code's snapshot {snapshot_path} is gone.", "Start a new run: this one cannot be resumed."
         )
-    with explaining("write", str(directory)), scratch_directory(directory) as scratch:
+    with explaining("write", str(directory)), made_whole(directory) as scratch:
         shutil.copytree(snapshot_path, scratch, symlinks=True, copy_function=_copy_file, dirs_exist_ok=True)
-        move_into_place(scratch, directory)
 
 
 def changed_since(snapshot_path: Path, source: str, base: Path) -> list[str]:

@@ -308,15 +308,7 @@ def _row(root: YamlNode, path: tuple[str, ...], file: str) -> dict[str, Any]:
     if node.via and not node.via.startswith("--set"):
         said_by, _, number = node.via.rpartition(":")
         line = int(number)
-    return {"key": ".".join(path), "value": _plain(node), "file": said_by, "line": line}
-
-
-def _plain(node: YamlNode) -> Any:  # noqa: ANN401 - whatever a recipe may hold
-    if node.kind is Kind.LIST:
-        return [_plain(each) for each in node.items]
-    if node.kind is Kind.MAPPING:
-        return {key: _plain(each) for key, each in node.entries.items()}
-    return node.value
+    return {"key": ".".join(path), "value": node.plain_value(), "file": said_by, "line": line}
 
 
 def _built_in(key: str) -> dict[str, Any]:

@@ -120,6 +120,12 @@ class YamlNode:
         """True for ``null``, ``~`` and a value left out."""
         return self.kind is Kind.SCALAR and self.value is None
 
+    def plain_value(self) -> Any:  # noqa: ANN401 - whatever YAML may hold
+        """Mappings, lists and scalars as Python has them."""
+        if self.kind is Kind.MAPPING:
+            return {key: each.plain_value() for key, each in self.entries.items()}
+        return [each.plain_value() for each in self.items] if self.kind is Kind.LIST else self.value
+
     @property
     def value(self) -> Scalar:
         """A scalar's value by the core schema of YAML 1.2 (``on`` and ``yes`` are texts)."""

@@ -180,13 +180,7 @@ def _variables(node: YamlNode, path: Path, problems: Problems) -> dict[str, Any]
             raise problems.refuse(
                 key, (*path, name), f"the name '{name}'; Ansible takes letters, digits and '_'"
             )
-    return {name: _plain(child) for name, child in node.entries.items()}
-
-
-def _plain(node: YamlNode) -> Any:  # noqa: ANN401 - whatever a role wants
-    if node.kind is Kind.MAPPING:
-        return {name: _plain(child) for name, child in node.entries.items()}
-    return [_plain(item) for item in node.items] if node.kind is Kind.LIST else node.value
+    return {name: child.plain_value() for name, child in node.entries.items()}
 
 
 def is_requirements(entry: str) -> bool:

@@ -22,7 +22,7 @@ import zlib
 from pathlib import Path
 from typing import Final
 
-from trainmaster.artifacts.scratch import move_into_place, scratch_directory
+from trainmaster.artifacts.scratch import made_whole
 from trainmaster.cluster.node_files.order_output import NoWayError, Order, OrderOutput
 from trainmaster.control.attempt.data_sources import fetch_models
 from trainmaster.control.attempt.data_urls import fetch_url, open_web
@@ -177,7 +177,7 @@ def packed_columns(columns: Path, cache: Path) -> Path:
     target = cache / "volumes" / "sent" / columns.name
     with locked(target):
         if not target.is_dir():
-            with scratch_directory(target) as scratch:
+            with made_whole(target) as scratch:
                 for file in columns.iterdir():
                     packed = scratch / f"{file.name}{_END}"
                     with (
@@ -185,7 +185,6 @@ def packed_columns(columns: Path, cache: Path) -> Path:
                         gzip.open(packed, "wb", compresslevel=_COMPRESSION) as out,
                     ):
                         shutil.copyfileobj(source, out, _BLOCK_BYTES)
-                move_into_place(scratch, target)
     return target
 
 
@@ -202,14 +201,13 @@ def unpack_columns(sent: Path, target: Path) -> None:
     with locked(target):
         try:
             if not (target / META_NAME).is_file():
-                with scratch_directory(target) as scratch:
+                with made_whole(target) as scratch:
                     for name in (*CODES, META_NAME):
                         packed = sent / f"{name}{_END}"
                         if packed.is_file():  # volumes without links have no columns for them
                             _unpack(packed, scratch / name)
                     _check(scratch, sent)
                     shutil.rmtree(target, ignore_errors=True)  # what somebody has half removed
-                    move_into_place(scratch, target)
         finally:
             shutil.rmtree(sent, ignore_errors=True)
 

@@ -232,11 +232,11 @@ class RunReplicas:
         if not row["can_move"] or self.began_here(row) or self.is_here(row):
             return
         from trainmaster.artifacts import materialise
-        from trainmaster.artifacts.scratch import move_into_place, scratch_directory
+        from trainmaster.artifacts.scratch import made_whole
 
         key = self._key(environ)
         place = self._taken(row)
-        with scratch_directory(place) as root:
+        with made_whole(place) as root:
             root.chmod(0o700)
             self._prepare(root, row)
             for name, sealed in run_files.private(self._database, row["id"]).items():
@@ -246,7 +246,6 @@ class RunReplicas:
             pull(self._database, row["id"], run_directory)
             materialise(self.code(row), run_directory / "code")
             shutil.rmtree(place, ignore_errors=True)  # of an earlier time that we had it
-            move_into_place(root, place)
         run_files.keep_here(self._database, lease, self._home.identity())
 
     def replication(self, lease: Lease, environ: Mapping[str, str]) -> Replication | None:
@@ -378,7 +377,7 @@ def bring_code(store_url: str, digest: str, snapshots: Path) -> Path:
     Raises:
         PublishError: it is not on the store, or cannot be read.
     """
-    from trainmaster.artifacts.scratch import move_into_place, scratch_directory
+    from trainmaster.artifacts.scratch import made_whole
     from trainmaster.artifacts.unpacking import UnpackError, UnpackLimits, unpack
 
     place = snapshots / digest
@@ -391,15 +390,11 @@ def bring_code(store_url: str, digest: str, snapshots: Path) -> Path:
             f"{store.url_of(_code_key(digest))} is gone: the code of a run", "Was it deleted from the store?"
         )
     what = f"{store.url_of(_code_key(digest))} is damaged"
-    with (
-        fails_as(what, "Start it anew.", PublishError, on=UnpackError),
-        scratch_directory(place) as scratch,
-    ):
+    with fails_as(what, "Start it anew.", PublishError, on=UnpackError), made_whole(place) as scratch:
         unpack(io.BytesIO(packed), "code.tar", scratch, UnpackLimits(2 * _MOST_CODE_BYTES))
         for path in scratch.rglob("*"):
             if path.is_file() and not path.is_symlink():
                 path.chmod(path.stat().st_mode & 0o555)  # a snapshot is never written to
-        move_into_place(scratch, place)
     return place
 
 

@@ -202,7 +202,7 @@ def open_capsule(path: Path, cache: Path) -> OpenedCapsule:
     Raises:
         UsageError: it is damaged, holds what no archive should, or a later Trainmaster has written it.
     """
-    from trainmaster.artifacts.scratch import move_into_place, scratch_directory
+    from trainmaster.artifacts.scratch import made_whole
     from trainmaster.artifacts.unpacking import UnpackError, UnpackLimits, unpack
 
     with path.open("rb") as file:
@@ -210,7 +210,7 @@ def open_capsule(path: Path, cache: Path) -> OpenedCapsule:
     target = cache / "capsules" / digest[:20]
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("rb") as file, scratch_directory(target) as scratch:
+        with path.open("rb") as file, made_whole(target) as scratch:
             try:
                 unpack(file, f"{path.name}.zip", scratch, UnpackLimits(_MOST_BYTES, _MOST_ENTRIES))
             except UnpackError as error:
@@ -218,7 +218,6 @@ def open_capsule(path: Path, cache: Path) -> OpenedCapsule:
                     f"{path} is no whole capsule: {error.__cause__ or error}",
                     "Copy it once more, or export the run again.",
                 ) from error
-            move_into_place(scratch, target)
     if not (target / _ABOUT).is_file():
         raise UsageError(f"{path} is no capsule: a zip without {_ABOUT}", "`trainmaster export` makes them.")
     try:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.artifacts.scratch import move_into_place, scratch_directory
+from trainmaster.artifacts.scratch import made_whole, move_into_place
 from trainmaster.objects.errors import explaining
 from trainmaster.objects.names import link_stays_inside
 from trainmaster.objects.object_store import ObjectStore
@@ -162,13 +162,12 @@ def materialised(store: ObjectStore, head: Head, cache: Path) -> Path:
         return target
     with explaining("write", str(target)), _only_one(target):
         if not (target / META_NAME).is_file():
-            with scratch_directory(target) as scratch:
+            with made_whole(target) as scratch:
                 tables = fetched_tables(store, named_tables(head), scratch)
                 write_columns(tables, head, scratch, store.url)
                 for path in tables.values():
                     path.unlink()
                 shutil.rmtree(target, ignore_errors=True)  # what somebody has half removed
-                move_into_place(scratch, target)
     return target
 
 
