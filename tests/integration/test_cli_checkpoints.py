@@ -244,3 +244,18 @@ def test_a_rented_notebook_begins_again_with_what_was_written(tm):
     assert (tm.root / "model" / "code" / "recipe.yaml").exists()
     assert not (tm.root / "model" / "code" / "old.py").exists()
     assert not list(store.rglob("manifest.json"))
+
+
+def test_a_new_run_goes_on_from_the_checkpoint_of_one_that_failed(tm):
+    """As docs/how/resume.md says: `models get` tells where it is, where there is no model."""
+    count = 'cd "$TRAINMASTER_CHECKPOINT_DIR"; echo x >> steps; '
+    run = tm.run(tm.task(f"{count} exit 3"), code=1)["run"]
+    uri = places(tm, run)[-1].as_uri()
+    refused = tm.call("models", "get", run, tm.root / "none", code=2).err
+    assert f"`trainmaster models get {uri} DIR` gets the last checkpoint of main/0." in refused
+    tm.call("models", "get", uri, tm.recipe("").parent / "start")
+    begin = 'cp -Rn "$TRAINMASTER_DATA_START"/. "$TRAINMASTER_CHECKPOINT_DIR"\n'
+    again = tm.run(
+        tm.task(f"{begin}{count} wc -l < steps | tee $NOTES/seen", data={"start": {"dir": "start"}})
+    )
+    assert (again["reason"], tm.marks("seen")) == ("SUCCEEDED", ["2"])

@@ -334,7 +334,7 @@ class Service(OpenHome):
         """The URI of the one model that a name means; see `model_names.find_model`."""
         from trainmaster.service.models.model_names import find_model
 
-        return find_model(self.database, name)
+        return find_model(self.database, name, is_own=True)
 
     def measurements(self, recipe: Recipe, load: HomeLoad | None = None) -> dict[str, History]:
         """What was measured before of each experiment of a recipe, and of similar ones; newest first.

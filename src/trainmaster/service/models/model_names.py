@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 from trainmaster.db import Database, queries
 from trainmaster.service.runs.summary import resolve_run
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason, State
 
 
@@ -38,13 +39,14 @@ def find_models(database: Database, run: str, experiment: str, best: str | None)
     return [(row["task"], row["uri"])]
 
 
-def find_model(database: Database, name: str, run: str | None = None) -> str:
+def find_model(database: Database, name: str, run: str | None = None, *, is_own: bool = False) -> str:
     """The URI of the one model that ``RUN``, ``RUN/EXPERIMENT`` or ``RUN/EXPERIMENT/TASK`` means.
 
     Args:
         database: the database.
         name: of the model.
         run: id of the run that it names; None to look for it.
+        is_own: the caller reads the store: where there is no model, the error names a checkpoint there.
 
     Raises:
         NotFoundError: there is no such run, or it left no such model.
@@ -69,11 +71,27 @@ def find_model(database: Database, name: str, run: str | None = None) -> str:
     if row["state"] != State.DONE:
         raise NotFoundError(f"{run} has no model yet", "A task leaves its model when it has ended.")
     if row["reason"] != EndReason.SUCCEEDED:
-        why = f"`trainmaster status {run}` says why."
+        why = f"`trainmaster status {run}` says why.{_newest_checkpoint(database, run) if is_own else ''}"
         raise NotFoundError(f"{run} left no model: it ended as {row['reason']}", why)
     raise NotFoundError(
         f"{run} left no model", "Its tasks must write files into the directory TRAINMASTER_OUTPUT_DIR."
     )
+
+
+def _newest_checkpoint(database: Database, run: str) -> str:
+    """How to get the newest one of the first task that failed and has one; empty if none has."""
+    from trainmaster.artifacts import CheckpointSeries
+    from trainmaster.service.runs.summary import highlights
+
+    store = database.run_row(run)["store_url"].rstrip("/")
+    for each in highlights(database, run).bad:
+        task = f"{each.experiment}/{each.task}"
+        series = CheckpointSeries(f"{store}/checkpoints/{run}/{task}")
+        with suppress(TrainmasterError):  # the model is what was asked for
+            if (number := series.newest()) is not None:
+                uri = series.uri_of(number)
+                return f"\n`trainmaster models get {uri} DIR` gets the last checkpoint of {task}."
+    return ""
 
 
 def _refuse_if_others_lack(database: Database, name: str, run: str, task: str) -> None:
