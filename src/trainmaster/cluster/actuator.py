@@ -111,26 +111,12 @@ class Actuator:
 
     def _request(self, record: ClusterRecord, token: str) -> NodeRequest:
         asked = [machine for machine in record.machines if machine.token == token]
-        rental = asked[0].rental
         role = next(role for role in record.plan.roles if role.role == asked[0].role)
-        return NodeRequest(
-            role=role.role,
+        return replace(
+            role.request(asked[0].rental, token),
             count=len(asked),
-            instance_type=rental.instance_type,
-            region=rental.region,
-            zone=rental.zone,
-            spot=rental.spot,
-            token=token,
-            labels=dict(role.labels),
             lease_s=self._provisioner.lease_s,
-            require=dict(role.require),
-            slots=role.host_slots,
-            gpus=role.host_gpus,
-            disk_bytes=role.disk_bytes,
             least=_least(record, role, token),
-            max_usd_per_hour=rental.max_price_usd_per_hour,
-            memory_bytes=role.memory_bytes,
-            cpus=role.cpus,
             content=self._content,
         )
 

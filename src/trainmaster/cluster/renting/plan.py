@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.market import hourly_cost
 from trainmaster.dataclass import dataclass, field
@@ -12,6 +12,9 @@ from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.frameworks import DEFAULT_ENGINE
 from trainmaster.spec.plain_json import EXACTLY
+
+if TYPE_CHECKING:
+    from trainmaster.providers.base import NodeRequest
 
 #: What ran out of memory gets at least so many times as much: with less it would only do so again.
 MORE: Final = 1.25
@@ -154,6 +157,34 @@ class RolePlan:
     larger: tuple[Rental, ...] = ()
     memory_bytes: int = 0
     cpus: int = 0
+
+    def request(self, rental: Rental, token: str) -> NodeRequest:
+        """What a provider is asked for, to have all of them in one of the ways.
+
+        Args:
+            rental: the way.
+            token: of the request.
+        """
+        from trainmaster.providers.base import NodeRequest
+
+        return NodeRequest(
+            role=self.role,
+            count=self.count,
+            instance_type=rental.instance_type,
+            region=rental.region,
+            zone=rental.zone,
+            spot=rental.spot,
+            token=token,
+            labels=dict(self.labels),
+            require=dict(self.require),
+            slots=self.host_slots,
+            gpus=self.host_gpus,
+            disk_bytes=self.disk_bytes,
+            least=self.least,
+            max_usd_per_hour=rental.max_price_usd_per_hour,
+            memory_bytes=self.memory_bytes,
+            cpus=self.cpus,
+        )
 
     @property
     def needed(self) -> int:

@@ -66,27 +66,7 @@ def check_with_provider(
 
 def requests_of(plan: ClusterPlan) -> list[NodeRequest]:
     """What is asked of the provider for a cluster, had in the best way."""
-    requests = [
-        NodeRequest(
-            role=role.role,
-            count=role.count,
-            instance_type=role.rentals[0].instance_type,
-            region=role.rentals[0].region,
-            zone=role.rentals[0].zone,
-            spot=role.rentals[0].spot,
-            token=f"{plan.name}-{role.role}",
-            labels=role.labels,
-            require=role.require,
-            slots=role.host_slots,
-            gpus=role.host_gpus,
-            disk_bytes=role.disk_bytes,
-            least=role.least,
-            max_usd_per_hour=role.rentals[0].max_price_usd_per_hour,
-            memory_bytes=role.memory_bytes,
-            cpus=role.cpus,
-        )
-        for role in plan.roles
-    ]
+    requests = [role.request(role.rentals[0], f"{plan.name}-{role.role}") for role in plan.roles]
     return [
         replace(each, beside=tuple(other for other in requests if other is not each)) for each in requests
     ]
