@@ -23,7 +23,7 @@ from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.volumes.packed.addresses import is_short_name
 from trainmaster.volumes.packed.getting import GetProgress
 from trainmaster.volumes.packed.hashes import joined_digest, new_digest
-from trainmaster.volumes.packed.head import Head, StoredTable
+from trainmaster.volumes.packed.head import Head, StoredTable, VolumeKind
 from trainmaster.volumes.packed.table import Entry
 from trainmaster.volumes.packed.verifying import Damage
 
@@ -45,19 +45,25 @@ def is_name(text: str) -> bool:
 
 def info_of(found: Mapping[str, Any]) -> VolumeInfo:
     """From the object of ``GET /api/v1/volumes/{name}``."""
-    return VolumeInfo(found["volume"], tuple(_head(row) for row in found["versions"]))
+    return VolumeInfo(
+        found["volume"],
+        tuple(
+            _head(row, datetime.fromtimestamp(row["created_at"], UTC), "packed", row["size_bytes"])
+            for row in found["versions"]
+        ),
+    )
 
 
-def _head(row: Mapping[str, Any]) -> Head:
+def _head(row: Mapping[str, Any], created_at: datetime, kind: VolumeKind, total_bytes: int) -> Head:
     return Head(
         version=row["version"],
-        created_at=datetime.fromtimestamp(row["created_at"], UTC),
-        kind="packed",
+        created_at=created_at,
+        kind=kind,
         order="path",
         chunk_limit_bytes=0,
         file_count=row["files"],
         row_count=row["files"],
-        total_bytes=row["size_bytes"],
+        total_bytes=total_bytes,
         chunk_count=row["chunks"],
         files=UNTOLD,
         chunks=UNTOLD,
@@ -346,21 +352,7 @@ def _verdict(found: Mapping[str, Any]) -> VersionCheck:
     damage = [Damage(each["what"], each["advice"]) for each in found["damage"]]
     if more := found.get("more_damage"):
         damage.append(Damage(f"and {more:,} more faults", "Mend those that are told first."))
-    return VersionCheck(found["version"], _looked_at_head(found) if "kind" in found else None, tuple(damage))
-
-
-def _looked_at_head(found: Mapping[str, Any]) -> Head:
-    return Head(
-        version=found["version"],
-        created_at=datetime.fromisoformat(found["created_at"]),
-        kind=found["kind"],
-        order="path",
-        chunk_limit_bytes=0,
-        file_count=found["files"],
-        row_count=found["files"],
-        total_bytes=found["bytes"],
-        chunk_count=found["chunks"],
-        files=UNTOLD,
-        chunks=UNTOLD,
-        notes=tuple(found["notes"]),
-    )
+    head = None
+    if "kind" in found:
+        head = _head(found, datetime.fromisoformat(found["created_at"]), found["kind"], found["bytes"])
+    return VersionCheck(found["version"], head, tuple(damage))

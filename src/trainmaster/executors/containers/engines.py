@@ -175,15 +175,7 @@ class ContainerEngine:
             FullStoreError: there is no room for it.
         """
         kind = ["--format", "docker-archive"] if self.kind == "podman" else []
-        done = subprocess.run(
-            [self.program, "save", *kind, "--output", target, name],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=dict(self.settings),
-            check=False,
-        )
+        done = self._call(["save", *kind, "--output", target, name])
         if done.returncode:
             raise self.refusal(f"{self.kind} cannot save the image {name}", done.stderr)
 
@@ -205,21 +197,26 @@ class ContainerEngine:
 
     def _run(self, arguments: Sequence[str]) -> tuple[int, str]:
         try:
-            done = subprocess.run(
-                [self.program, *arguments],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                env=dict(self.settings),
-                timeout=_ANSWER_S,
-                check=False,
-            )
+            done = self._call(arguments, _ANSWER_S)
         except subprocess.TimeoutExpired:
             return -1, f"no answer within {_ANSWER_S:.0f} s"
         except OSError as error:
             return -1, f"{self.program}: {error.strerror}"
         return done.returncode, done.stdout if not done.returncode else done.stderr
+
+    def _call(
+        self, arguments: Sequence[str], timeout_s: float | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.program, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=dict(self.settings),
+            timeout=timeout_s,
+            check=False,
+        )
 
 
 def find_engine(environ: Mapping[str, str]) -> ContainerEngine:

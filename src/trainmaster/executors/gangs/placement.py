@@ -135,9 +135,7 @@ def plan_gang(request: Message, nodes: Sequence[LiveNode]) -> Placement | None:
     if not nodes or not request["members"]:
         return None
     total = sum(node.slots for node in nodes)
-    per_node = request.get("per_node", 0)
-    share = request["slots"] / len(request["members"])
-    bundles = _bundles(request["members"], per_node, share)
+    per_node, bundles = request.get("per_node", 0), _bundles(request)
     if per_node:
         bundles = _fold(bundles, len(nodes))
     strategy = STRICT_SPREAD if per_node and len(bundles) > 1 else PACK
@@ -164,9 +162,7 @@ def lacking(request: Message, nodes: Sequence[LiveNode]) -> str:
         return ""
     if not nodes:
         return "a machine, and none is ready"
-    per_node = request.get("per_node", 0)
-    share = request["slots"] / len(request["members"])
-    bundles = _bundles(request["members"], per_node, share)
+    per_node, bundles = request.get("per_node", 0), _bundles(request)
     kinds: dict[tuple[tuple[str, str], ...], list[Bundle]] = {}
     for bundle in bundles:
         kinds.setdefault(bundle.labels, []).append(bundle)
@@ -204,9 +200,10 @@ def assign(bundles: Sequence[Bundle], nodes: Sequence[LiveNode], strategy: str) 
     return None if found is None else [nodes[index].node_id for index in found]
 
 
-def _bundles(members: Sequence[Message], per_node: int, share: float) -> list[Bundle]:
+def _bundles(request: Message) -> list[Bundle]:
+    per_node, share = request.get("per_node", 0), request["slots"] / len(request["members"])
     groups: list[list[Message]] = []
-    for member in members:
+    for member in request["members"]:
         last = groups[-1] if groups else []
         if per_node and 0 < len(last) < per_node and _kind(last[0]) == _kind(member):
             last.append(member)
