@@ -23,6 +23,7 @@ from place_runs import (
     Crossing,
     cross,
     gang,
+    have_two_homes,
     keep_for_the_next,
     serve,
     train_as_a_team,
@@ -118,6 +119,11 @@ def test_a_team_trains_on_a_server_that_has_an_account(user: Renter, tmp_path: P
 def test_machines_that_are_kept_have_the_next_run(user: Renter, cloud: Cloud) -> None:
     """The same servers; then they are given back."""
     keep_for_the_next(user, "openstack", "m1.tiny", cloud.servers)
+
+
+def test_two_homes_have_one_project(user: Renter, cloud: Cloud, tmp_path: Path) -> None:
+    """Neither ends or uses what the other has."""
+    have_two_homes(user, tmp_path / "other", "openstack", "m1.tiny", cloud.servers)
 
 
 def test_a_driver_that_is_killed_finds_its_servers(user: Renter, cloud: Cloud) -> None:
