@@ -358,9 +358,13 @@ class NodeProvisioner:
             found = kind.find(directory, self._ask, shell.stream)
             if found is None:
                 return kind.start(directory, members, self._ask, shell.stream)
-            known = {node.key for node in found.nodes}
-            for key in known - rented:
-                found.remove(key, is_gone=True)
+            known, again = {node.key for node in found.nodes}, set[str]()
+            if not kind.has_head:  # hosts that were given up and claimed again: what runs there ends
+                over = {machine.id for machine in record.machines if machine.is_over}
+                again = {key_of(m.id) for m in record.rented if m.id in over and not m.has_joined}
+            for key in known - (rented - again):
+                found.remove(key, is_gone=key not in rented)
+                known.discard(key)
             if new := [node for node in members if node.key not in known]:
                 found.add(new)
         except TrainmasterError:

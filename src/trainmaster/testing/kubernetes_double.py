@@ -234,6 +234,18 @@ class KubernetesDouble(PrivateServer):
         """As somebody who drains its node does."""
         self._delete(space, name, grace_s)
 
+    def fill(self, name: str, space: str = "research") -> None:
+        """As the kubelet does with a pod that has used up its disk."""
+        with self._lock:
+            pod = self._pods[space, name]
+            pod.kill()
+            pod.look()
+            pod.told["status"] |= {
+                "phase": "Failed",
+                "reason": "Evicted",
+                "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1G. ",
+            }
+
     def annotate(self, key: str, value: str) -> None:
         """Write something on every pod."""
         with self._lock:

@@ -18,6 +18,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 
 from renter import SCALE, Renter
 
+from newer_version import newer_version
 from trainmaster.testing.waits import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
@@ -299,3 +300,25 @@ def test_what_waits_for_a_lost_host_ends_without_a_driver(renter: Renter, owner:
     owner.call("heal", machines["worker-1"])
     assert renter.start("resume", run, "--json").end()["reason"] == "SUCCEEDED"
     assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
+
+
+@pytest.mark.crossings
+def test_agents_of_a_newer_version_are_left_for_15_minutes(
+    renter: Renter, owner: Any, tmp_path: Path
+) -> None:
+    """Its driver is not understood, which is told; when hosts are given up, it begins on them again."""
+    renter.env["TRAINMASTER_NODE_LEASE"] = "40s"
+    newer = str(newer_version(tmp_path / "newer", also_agents=True))
+    going = renter.run(renter.gang(steps=900, every=3, engine="ssh"), provider="hosts", PYTHONPATH=newer)
+    run = going.run
+    until(lambda: renter.checkpoints(run), "a checkpoint", patience_s=120.0)
+    going.kill()
+    refused = renter.call("resume", run, code=1).stderr
+    assert "its agent was started by another version of Trainmaster" in refused
+    assert "without a driver for 15 minutes" in refused
+    assert "steps.py" in processes_on_hosts(owner)
+    time.sleep(50)  # here it is 40 s
+    assert renter.start("resume", run, "--json").end()["reason"] == "SUCCEEDED"
+    assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
+    assert max(step for _, step in renter.starts(run)) > 0
+    assert "steps.py" not in processes_on_hosts(owner)

@@ -28,6 +28,8 @@ from place_runs import (
 )
 from renter import Renter
 
+from trainmaster.testing.kubernetes_double import KubernetesDouble
+
 __all__ = ["kubernetes"]
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="pods of the double need namespaces, and these root"),
@@ -125,15 +127,21 @@ def test_a_login_whose_time_is_over_ends_no_run(user: Renter, account: Kubernete
     check_clean(account)
 
 
-@pytest.mark.parametrize("how", ["evicted", "deleted at once"])
+@pytest.mark.parametrize("how", ["evicted", "deleted at once", "full"])
 def test_a_pod_goes(user: Renter, account: KubernetesAccount, how: str) -> None:
     """Another one comes, and the work goes on from a checkpoint."""
+    if how == "full" and not isinstance(account.kubernetes, KubernetesDouble):
+        pytest.skip("the kubelet here cannot tell how much disk pods use")
     going = user.run(gang(user, 2, 200), provider="kubernetes")
     run = going.run
     until_step(user, run)
     pod = user.machines(run)["worker-1"]
-    account.kubernetes.evict(pod, grace_s=None if how == "evicted" else 0)
-    going.until_said("is taken back" if how == "evicted" else "is lost", 200)
+    if how == "full":
+        account.kubernetes.fill(pod)
+    else:
+        account.kubernetes.evict(pod, grace_s=None if how == "evicted" else 0)
+    said = {"evicted": "is taken back", "full": "is lost: Evicted: Pod ephemeral .* asks for more"}
+    going.until_said(said.get(how, "is lost"), 200)
     assert going.end()["state"] == "DONE"
     assert max(step for _, step in user.starts(run)) > 0
     check_clean(account)

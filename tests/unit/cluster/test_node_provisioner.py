@@ -20,6 +20,7 @@ from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home
 from trainmaster.executors.gangs.engine import ClusterNode
 from trainmaster.executors.ray import cluster as ray_cluster
+from trainmaster.executors.ssh.cluster import SshCluster
 from trainmaster.providers.base import Node, NodeState
 from trainmaster.spec.errors import ProviderError
 from trainmaster.transport.base import Target
@@ -34,6 +35,10 @@ def record(rental: Rental, *names: str) -> ClusterRecord:
 
 RENTED = record(Rental("m4.large", "us"), "i-0", "i-1")
 OWN = record(Rental(slots=2, is_rented=False), "gpu1.lab", "gpu2.lab")
+NODES = {
+    f"gpu{n}.lab": ClusterNode(f"gpu{n}-lab", "10.0.0.1", 2, f"/d/gpu{n}-lab", f"/d/gpu{n}-lab/node", {})
+    for n in (1, 2)
+}
 
 
 @pytest.fixture
@@ -103,6 +108,29 @@ def test_hosts_of_ones_own_stay_known(provisioner: NodeProvisioner) -> None:
     keys.accept(target, "ssh-ed25519 AAAA")
     provisioner.forget(OWN, [cast("Any", SimpleNamespace(target=target))])
     assert keys.pins(target)
+
+
+@pytest.mark.parametrize("is_claimed_again", [True, False])
+def test_what_runs_on_a_host_that_was_given_up_and_claimed_again_is_ended(
+    provisioner: NodeProvisioner, monkeypatch: pytest.MonkeyPatch, is_claimed_again: bool
+) -> None:
+    """Agents of another version would be asked, and refuse; and it would run beside what begins there."""
+    noted(provisioner, "gpu1-lab", "gpu2-lab")
+    done: list[tuple[str, object]] = []
+
+    def remove(self: SshCluster, key: str, *, is_gone: bool = False) -> None:
+        done.append((key, is_gone))
+
+    monkeypatch.setattr(SshCluster, "remove", remove)
+    monkeypatch.setattr(SshCluster, "add", lambda _, nodes: done.append(("add", [n.key for n in nodes])))
+    monkeypatch.setattr(provisioner, "_cluster_node", lambda _, machine, __: NODES[machine.id])
+    machines = OWN.machines
+    if is_claimed_again:
+        machines = (replace(machines[0], is_over=True, has_joined=True), *machines)
+    own = replace(OWN, plan=replace(OWN.plan, engine="ssh"), machines=machines)
+    access = cast("Any", SimpleNamespace(target=Target("gpu1.lab", "gpu1.lab")))
+    provisioner.form(own, [(machine, access) for machine in own.rented])
+    assert done == ([("gpu1-lab", False), ("add", ["gpu1-lab"])] if is_claimed_again else [])
 
 
 def test_what_an_earlier_process_had_started_on_own_hosts_is_ended(

@@ -34,6 +34,11 @@ def ended(code: int, reason: str = "Error") -> dict[str, Any]:
     return {"phase": "Failed", "containerStatuses": [told]}
 
 
+EVICTED = {
+    "phase": "Failed",
+    "reason": "Evicted",
+    "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1G. ",
+}
 UNSCHEDULED = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes: 3 Insufficient cpu"}
 DISRUPTED = {"type": "DisruptionTarget", "message": "preempted by a more important one"}
 
@@ -51,6 +56,7 @@ DISRUPTED = {"type": "DisruptionTarget", "message": "preempted by a more importa
         (RUNNING, "2027-01-15T07:59:50Z", NodeState.LEAVING, "being deleted"),
         (RUNNING, "2027-01-15T07:58:00Z", NodeState.GONE, "deleted"),
         ({"phase": "Failed", "reason": "Evicted", "message": "low"}, "", NodeState.GONE, "Evicted: low"),
+        (EVICTED, "", NodeState.GONE, "of containers 1G; `disk` in the recipe's `hardware` asks for more"),
         (ended(42), "", NodeState.GONE, "not renewed"),
         (ended(137, "OOMKilled"), "", NodeState.GONE, "memory did not suffice"),
         (ended(7), "", NodeState.GONE, "ended with 7"),

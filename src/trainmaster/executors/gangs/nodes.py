@@ -200,8 +200,8 @@ class Link:
 def _other_version(words: str) -> OtherVersionError:
     return OtherVersionError(
         f"its agent was started by another version of Trainmaster ({words.splitlines()[0]})",
-        "Go on with that one. Or wait until its machines have ended, 15 minutes after their last driver: "
-        "then `trainmaster resume` goes on from checkpoints on others.",
+        "Go on with that one. Or leave the run without a driver for 15 minutes: rented machines have ended "
+        "then, and hosts of your own are given up. Then `trainmaster resume` goes on from checkpoints.",
     )
 
 

@@ -223,6 +223,8 @@ def _state(status: Mapping[str, Any], leaves_at: float, now: float) -> tuple[Nod
 def _end(reason: str, said: str, ended: Mapping[str, Any]) -> str:
     """Why a pod has ended."""
     if reason:  # Evicted, Preempting, NodeLost, DeadlineExceeded, OutOfcpu
+        if "ephemeral" in said and "exceed" in said:
+            said = f"{said.rstrip('. ')}; `disk` in the recipe's `hardware` asks for more"
         return f"{reason}: {said}" if said else reason
     if ended.get("reason") == "OOMKilled":
         return "its memory did not suffice (OOMKilled)"

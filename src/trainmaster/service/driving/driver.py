@@ -31,7 +31,7 @@ from trainmaster.service.driving.worlds import Session
 from trainmaster.service.full_disks import full_disk
 from trainmaster.service.service import Service
 from trainmaster.spec.clocks import boot_s
-from trainmaster.spec.errors import LeaseLostError, StoreError, TrainmasterError, one_line
+from trainmaster.spec.errors import LeaseLostError, OtherVersionError, StoreError, TrainmasterError, one_line
 
 #: How often it is looked for runs to take, and for those that are to stop.
 LOOK_S: Final = 0.4
@@ -47,6 +47,8 @@ MOST_RUNS: Final = 1000
 _AT_ONCE: Final = 16
 #: A run that cannot be driven is tried again after 5 s, 10 s, 20 s ... up to ten minutes.
 _RETRY_S, _LONGEST_RETRY_S = 5.0, 600.0
+#: Machines of another version of us have ended then, as no driver has renewed their lease.
+_LEFT_ALONE_S = 1200.0
 #: A run of many: what it does by itself can wait half a second, and its pages read files, not rows.
 PACE: Final = LoopIntervals(idle_s=0.5, progress_s=1.0, stored_s=5.0)
 
@@ -162,7 +164,8 @@ class Driver:
         except LeaseLostError:
             pass
         except TrainmasterError as error:
-            self._failed(service, run, one_line(error))
+            is_other = isinstance(error, OtherVersionError)
+            self._failed(service, run, one_line(error), _LEFT_ALONE_S if is_other else _LONGEST_RETRY_S)
         except Exception as error:  # noqa: BLE001 - a mistake of ours, or of a plug-in: it ends this run only
             if (full := full_disk(error, service.home)) is not None:
                 self._failed(service, run, one_line(full))
@@ -180,9 +183,9 @@ class Driver:
         """Tell the servers of this home, whose users may wait for that."""
         wake_all(self.service.home.root / SERVERS, run)
 
-    def _failed(self, service: Service, run: str, why: str) -> None:
+    def _failed(self, service: Service, run: str, why: str, longest_s: float = _LONGEST_RETRY_S) -> None:
         failure = self._failures.setdefault(run, _Failure())
-        wait_s = min(_RETRY_S * 2.0 ** min(failure.times, 16), _LONGEST_RETRY_S)
+        wait_s = min(_RETRY_S * 2.0 ** min(failure.times, 16), longest_s)
         failure.times += 1
         failure.try_at = boot_s() + wait_s
         log.warning("%s cannot be driven: %s; tried again in %.0f s", run, why, wait_s)

@@ -18,7 +18,8 @@ from trainmaster.service.driving.drivers import Drivers
 from trainmaster.service.driving.driving import Driving
 from trainmaster.service.driving.wake_pipes import SUFFIX, WakePipe, wake_all
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import FullDiskError, StoreError, UsageError
+from trainmaster.spec.clocks import boot_s
+from trainmaster.spec.errors import FullDiskError, OtherVersionError, StoreError, UsageError
 from trainmaster.spec.states import State
 from trainmaster.testing.waits import until
 
@@ -111,6 +112,21 @@ def test_a_run_whose_code_raises_ends_only_itself_and_is_told_why(service, send,
     assert log.exists() == isinstance(error, ZeroDivisionError)
     drives.may_end.set()
     joined(driver)
+
+
+@pytest.mark.parametrize(
+    ("error", "pause_s"), [(UsageError("no", ""), 600.0), (OtherVersionError("not understood", ""), 1200.0)]
+)
+def test_machines_of_another_version_are_left_alone_until_they_have_ended(
+    service, send, drives, monkeypatch, error, pause_s
+):
+    monkeypatch.setattr("trainmaster.service.driving.driver._RETRY_S", 5000.0)  # as after some tries
+    send("a")
+    drives.bad["a"] = error
+    driver = Driver(service, os.environ)
+    driver.look()
+    joined(driver)
+    assert driver._failures["a"].try_at - boot_s() == pytest.approx(pause_s, abs=60)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
