@@ -25,6 +25,14 @@ def garbage_is_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
         gc.collect(1)  # of what is young: all of it would take a process minutes in all
 
 
+@pytest.fixture
+def home(tmp_path: Path) -> Any:
+    """A home with nothing in it."""
+    from trainmaster.control.task.layout import Home
+
+    return Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path}/t.db")
+
+
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], bytes]:
     """A new SQLite database as a file, made once: thousands of tests begin with one."""

@@ -16,7 +16,6 @@ from trainmaster.control.attempt.recorded_environment import (
     environment_at,
     note_found,
 )
-from trainmaster.control.task.layout import Home
 from trainmaster.service.runs.capsule import differences
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.facts import Fact, RunFacts
@@ -24,8 +23,7 @@ from trainmaster.transport.base import Result
 
 
 @pytest.fixture
-def context(tmp_path):
-    home = Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path}/x.db")
+def context(home):
     home.run_directory("r").mkdir(parents=True)
     experiment = SimpleNamespace(name="main", container=None, data={})
     return SimpleNamespace(

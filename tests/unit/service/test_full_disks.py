@@ -8,13 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.control.task.layout import Home
 from trainmaster.service.full_disks import full_disk
-
-
-@pytest.fixture
-def home(tmp_path):
-    return Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path}/t.db")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from trainmaster.artifacts import publish
-from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, ClosedAttempt, Database, RunChange, TaskChange, registry, tables
 from trainmaster.db import removals as rows
 from trainmaster.db.registry_rows import NewVersionRow, RunModel
@@ -22,11 +21,6 @@ from trainmaster.spec.states import EndReason, State
 
 DOCS = Path(__file__).parents[3] / "docs" / "server" / "kept.md"
 NEW = AcceptedRun("r-1", "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], home_id="h")
-
-
-@pytest.fixture
-def home(tmp_path):
-    return Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path / 'a.db'}")
 
 
 @pytest.fixture

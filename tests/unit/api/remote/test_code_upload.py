@@ -14,19 +14,10 @@ from served_tcp import serving
 from trainmaster.api.remote import uploads
 from trainmaster.api.remote.connection import ServerUnreachableError
 from trainmaster.api.remote.remote import RemoteClient
-from trainmaster.control.task.layout import Home
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.spec import Recipe
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def home(tmp_path):
-    (tmp_path / "home").mkdir()
-    return Home(
-        tmp_path / "home", tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path}/t.db"
-    )
 
 
 @pytest.fixture

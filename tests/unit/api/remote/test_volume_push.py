@@ -15,17 +15,8 @@ from served_tcp import serving
 from trainmaster.api.remote import volume_push
 from trainmaster.api.remote.connection import ServerUnreachableError
 from trainmaster.api.remote.directory_tar import DirectoryTar
-from trainmaster.control.task.layout import Home
 from trainmaster.service.volumes import PushProgress, open_volume
 from trainmaster.spec.errors import PublishError, UsageError
-
-
-@pytest.fixture
-def home(tmp_path):
-    (tmp_path / "home").mkdir()
-    return Home(
-        tmp_path / "home", tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path}/t.db"
-    )
 
 
 @pytest.fixture

@@ -20,20 +20,11 @@ from served_tcp import serving
 from trainmaster.api.remote.volume_objects import know_servers
 from trainmaster.api.remote.volumes import RemoteVolume
 from trainmaster.cli import opening
-from trainmaster.control.task.layout import Home
 from trainmaster.objects.errors import RefusingStoreError
 from trainmaster.service.volumes import GetProgress, open_volume, push
 from trainmaster.service.volumes.stored import content as content_of
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.volumes.mounting import available
-
-
-@pytest.fixture
-def home(tmp_path):
-    (tmp_path / "home").mkdir()
-    return Home(
-        tmp_path / "home", tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path}/t.db"
-    )
 
 
 @pytest.fixture

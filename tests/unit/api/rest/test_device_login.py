@@ -8,7 +8,6 @@ import warnings
 
 import pytest
 
-from trainmaster.control.task.layout import Home
 from trainmaster.service import Service
 from trainmaster.service.users import device_login as module
 from trainmaster.service.users.access import ATTEMPTS
@@ -25,8 +24,7 @@ from trainmaster.web.pages import add_pages
 
 
 @pytest.fixture
-def state(tmp_path):
-    home = Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path / 't.db'}")
+def state(home):
     service = Service(home)
     yield make_state(service, {})
     service.close()

@@ -8,7 +8,6 @@ import threading
 
 import pytest
 
-from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, ExperimentChange, Patience, Submission, TaskChange
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, undriven
 from trainmaster.db.queries import events
@@ -28,8 +27,7 @@ LONG_S = 60.0
 
 
 @pytest.fixture
-def service(tmp_path):
-    home = Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path}/t.db")
+def service(home):
     found = Service(home)
     yield found
     found.close()

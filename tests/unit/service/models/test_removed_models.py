@@ -6,7 +6,6 @@ import pytest
 
 from trainmaster.artifacts import publish
 from trainmaster.artifacts.publishing import read_manifest
-from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, ClosedAttempt, RunChange, TaskChange, registry, tables
 from trainmaster.db import registry as rows
 from trainmaster.db.registry_rows import NewVersionRow, RunModel, UsedVersion, use
@@ -16,11 +15,6 @@ from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import EndReason, State
 
 LATER = 1e12
-
-
-@pytest.fixture
-def home(tmp_path):
-    return Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path / 'a.db'}")
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 
 from trainmaster.advisor.model.knowledge import Knowledge, curves_of
 from trainmaster.advisor.model.measurement import Measurement, Point
-from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database, NewMeasurement, Submission
 from trainmaster.service.quotes.history import borrowing_spread, experience_of, histories, new_row
 from trainmaster.service.quotes.home_load import HomeLoad
@@ -20,11 +19,6 @@ from trainmaster.spec.experiment import Batch
 from trainmaster.spec.until import MetricTarget
 
 OWNER = "r-owner"
-
-
-@pytest.fixture
-def home(tmp_path):
-    return Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path / 'd.db'}")
 
 
 @pytest.fixture
