@@ -180,6 +180,12 @@ def pass_over(database: Database, workflow: str, key: str, seen: float) -> None:
     database.execute(t.workflow_trigger.update().where(*which).values(seen=seen))
 
 
+def set_back(database: Database, workflow: str, key: str, seen: float, now: float) -> None:
+    """What it had seen is still to come, as the clock was wrong: it has seen what came up to now."""
+    which = (_T.workflow_id == workflow, _T.key == key, _T.seen == seen)
+    database.execute(t.workflow_trigger.update().where(*which).values(seen=now))
+
+
 @transaction
 def remove(connection: Connection, workflow: str) -> None:
     """Forget it, what starts it and its history; its runs stay."""

@@ -25,7 +25,15 @@ from trainmaster.service.server_loops import ServerLoop
 from trainmaster.service.teams.team_volumes import volumes_url
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import Caller, Maker, caller
-from trainmaster.service.workflows.decisions import Due, Waiting, chain_fault, due_time, due_version, plan
+from trainmaster.service.workflows.decisions import (
+    LATE_S,
+    Due,
+    Waiting,
+    chain_fault,
+    due_time,
+    due_version,
+    plan,
+)
 from trainmaster.spec.errors import (
     AccessError,
     FullDiskError,
@@ -171,7 +179,11 @@ class Triggers(ServerLoop):
             if due is not None:
                 chain = self._chain(url, int(due.seen))
         else:
-            due = None if trigger.schedule is None else due_time(trigger, row["seen"], now)
+            seen = row["seen"]
+            if seen > now + LATE_S:  # the clock was set back: it would start nothing until it is there again
+                rows.set_back(self._database, workflow["id"], row["key"], seen, now)
+                seen = now
+            due = None if trigger.schedule is None else due_time(trigger, seen, now)
             place = workflow["id"], row["key"]
             for at in [known[place]] if known.get(place, 0.0) > now else trigger.next_times(now, 1):
                 self._times[place] = at

@@ -537,6 +537,18 @@ def test_what_was_missed_and_is_not_made_up_for_is_looked_at_once(served, ask, m
     assert (found["history"], found["on"][0]["seen"]) == ([], day + 3 * 3600.0)
 
 
+def test_a_schedule_goes_on_after_a_clock_was_ahead(served, ask, monkeypatch):
+    day, triggers = 1_800_000_000 // 86400 * 86400, served.state.triggers
+    clock = [float(day)]
+    monkeypatch.setattr(type(served.service.database), "clock_s", lambda _: clock[0])
+    assert ask("POST", "/workflows", recipe("{schedule: '0 * * * *'}"))[0] == 201
+    for clock[0] in (day + 86460.0, day + 1800.0, day + 3600.0):
+        triggers.look()
+    found = ask("GET", "/workflows/nightly")[1]
+    assert {each["at"] for each in found["history"]} == {day + 86460.0, day + 3600.0}
+    assert found["on"][0]["next"][0] == day + 7200.0
+
+
 def test_what_was_skipped_is_told_once_however_often_it_is_tried(served, ask, look, pets, monkeypatch):
     from trainmaster.spec.errors import ProviderError
 
