@@ -31,6 +31,17 @@ def test_falling_curves_of_three_forms(curve, aim, true):
     assert found.chance > 0.8
 
 
+@pytest.mark.parametrize("power", [1.6, 2.0])
+def test_a_loss_that_falls_ever_faster_is_not_taken_for_one_that_slows_down(power):
+    """A network of a low rate: a quarter of the curve is its slow beginning."""
+    at = np.arange(1, 16)
+    loss = 2.3 * np.exp(-((at / 40) ** power)) * (1 + 0.003 * np.sin(7 * at))
+    found = forecast_curve(at, loss, 1.0, more_is_better=False)
+    true = 40 * math.log(2.3) ** (1 / power)
+    assert found.quantile(0.05) <= true <= found.quantile(0.95)
+    assert found.quantile(0.5) < 2 * true
+
+
 def test_what_rises_is_what_falls_to_its_best():
     accuracy = 1 - 0.6 * (AT / 10) ** -0.5
     ours = forecast_curve(AT, accuracy, 0.9, more_is_better=True)
