@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.cluster.record import ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home
-from trainmaster.db import RunChange, ledger, tables
+from trainmaster.db import NewQuoteRow, RunChange, ledger, tables
 from trainmaster.db.ledger import ALL
 from trainmaster.service import Service
 from trainmaster.service.driving import dialling, sessions
@@ -163,10 +164,34 @@ def test_a_run_that_its_own_machine_drives_has_its_whole_cap_set_aside(home, mon
     assert begin(home, 2.0, text, moves=True)[1] == 10.0
 
 
+def test_a_short_run_has_set_aside_what_its_machines_need_from_start_to_end(home, monkeypatch):
+    """With less, it would end at once: they could not be given back in order."""
+    monkeypatch.setattr(Offer, "plans", (ONE_MACHINE,))
+    assert begin(home, 0.01)[1] == pytest.approx(20 - 0.33, abs=0.005)
+    assert begin(home, 19.4)[1] < 0.3
+    with pytest.raises(OverBudgetError, match=r"may cost \$0.33, and the owner of the home has \$0.27 left"):
+        begin(home, 0.01)
+
+
+def test_what_goes_on_has_that_set_aside_too(home, monkeypatch):
+    run = ended_at_its_cap(home, monkeypatch)
+    quote = {"time_s": {}, "cost_usd": {"p5": 1.0, "p50": 1.5, "p95": 1.81}, "measurements": 1}
+    quote["time_s"] = quote["cost_usd"]
+    home._service.database.add_quote(NewQuoteRow(run, None, "estimate", time.time(), json.dumps(quote)))
+    home.take_run(run, max_usd=3.0)
+    assert HomeAdministration(home._service).budget(None)["left_usd"] == pytest.approx(18.2 - 0.33, abs=0.005)
+
+
+#: For $3.60 an hour.
+ONE_MACHINE = ClusterPlan(
+    "main", ("main",), "aws", (RolePlan("worker", 1, (Rental("m", usd_per_hour=3.6),)),)
+)
+
+
 def ended_at_its_cap(home, monkeypatch):
     """A run whose one machine, of $3.60 an hour, has cost $1.80 of $2."""
-    rental, now = Rental("m", usd_per_hour=3.6), time.time()
-    plan = ClusterPlan("main", ("main",), "aws", (RolePlan("worker", 1, (rental,)),))
+    plan, now = ONE_MACHINE, time.time()
+    rental = plan.roles[0].rentals[0]
     monkeypatch.setattr(Offer, "plans", (plan,))
     monkeypatch.setattr(dialling, "check_provider", lambda *_, **__: None)
     session = home._service.start(

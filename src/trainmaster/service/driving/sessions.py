@@ -149,6 +149,13 @@ def accept(
     may_cost, team = 0.0 if offer is None else offer.most_usd, (submission and submission.team) or OWNER
     if (moves or wallet) and may_cost and recipe.budget is not None and recipe.budget.total_usd is not None:
         may_cost = recipe.budget.total_usd  # it asks for no more later
+    if may_cost and offer is not None:
+        from trainmaster.service.renting.cheapest import least_usd
+        from trainmaster.service.renting.kept_clusters import warm_clusters
+
+        # With less it would end at once: its machines could not be given back in order.
+        warm = warm_clusters(opened, offer.plans, opened.team)
+        may_cost = max(may_cost, least_usd(recipe, offer.plans, warm=warm))
     try:
         admit = entrance(run, team, may_cost, application, now, wallet)
         if any(each.data for each in recipe.experiments.values()):
@@ -211,8 +218,7 @@ def resume(
         if row["state"] != State.DONE:
             raise _not_over(run)
         recipe = with_total(recipe, total_usd)
-    if row["state"] == State.DONE and recipe.budget is not None and recipe.budget.total_usd is not None:
-        _check_left(opened, run, recipe)
+    least = _least_usd(opened, run, recipe) if row["state"] == State.DONE else 0.0
     environ = opened.replicas.with_secrets(row, environ)
     try:
         notes = opened.check(recipe, environ)
@@ -251,7 +257,7 @@ def resume(
     with _released_on_error(opened, lease):
         if total_usd is not None and opened.database.run_row(run)["state"] != State.DONE:
             raise _not_over(run)  # another request of this process has it go on already
-        requeue(opened.database, lease, row, recipe, wallet, total_usd)
+        requeue(opened.database, lease, row, recipe, wallet, total_usd, least)
         snapshot = opened.replicas.code(row)
         materialise(snapshot, opened.home_of(run).code_directory(run))
         if changed := changed_since(snapshot, recipe.code, recipe.directory):
@@ -318,6 +324,7 @@ def requeue(
     recipe: Recipe,
     wallet: Wallet | None = None,
     total_usd: float | None = None,
+    least_usd: float = 0.0,
 ) -> None:
     """Have all of a run wait again that did not succeed, if what that may cost fits.
 
@@ -328,6 +335,7 @@ def requeue(
         recipe: of the run.
         wallet: of who asks for it.
         total_usd: its ``budget.total`` is that from now on.
+        least_usd: in all, with less of which it would end at once.
 
     Raises:
         OverBudgetError: it does not fit in the month's budget of the team, or the wallet.
@@ -336,6 +344,7 @@ def requeue(
     quote, now = quote_summary(database, lease.run), database.clock_s()
     # Of a run from a wallet all of its cap is set aside.
     most = most_usd(None if quote is None or row["wallet"] else quote["cost_usd"]["p95"], recipe)
+    most = None if most is None else max(most, least_usd)
     most = most if any(capabilities_of(each).costs for each in named_places(recipe)) else 0.0
     admit = entrance(lease.run, row["team"] or OWNER, most, None, now, wallet)
 
@@ -355,18 +364,20 @@ def _not_over(run: str) -> UsageError:
     )
 
 
-def _check_left(opened: OpenHome, run: str, recipe: Recipe) -> None:
-    """Refuse to go on with a run that would end at once, as its ``budget.total`` is used up.
+def _least_usd(opened: OpenHome, run: str, recipe: Recipe) -> float:
+    """What a run that is over needs in all, with what it has cost: with less, going on would end at once.
 
     Raises:
-        UsageError: naming the least that would do.
+        UsageError: its ``budget.total`` is less; naming the least that would do.
     """
+    database = opened.database
+    if not (clusters := database.clusters_of(run)):
+        return 0.0
     from trainmaster.cluster.record import ClusterRecord, resumed
-    from trainmaster.service.renting.cheapest import check_total
+    from trainmaster.service.renting.cheapest import check_total, least_usd
     from trainmaster.service.renting.kept_clusters import warm_clusters
 
-    database = opened.database
-    records = [ClusterRecord.of_row(each) for each in database.clusters_of(run)]
+    records = [ClusterRecord.of_row(each) for each in clusters]
     # What only has its gate asked again needs no machines.
     done = Counter[str]()
     for each in database.tallies(run):
@@ -375,7 +386,10 @@ def _check_left(opened: OpenHome, run: str, recipe: Recipe) -> None:
     left = {e["name"] for e in rows if e["reason"] not in FINISHED and done[e["name"]] < e["tasks_total"]}
     plans, now = [each.plan for each in resumed(records)], time.time()
     spent_usd = sum(each.most_usd(now, now) for each in records)
-    check_total(recipe, plans, run, spent_usd, left, lambda: warm_clusters(opened, plans, opened.team))
+    warm = warm_clusters(opened, plans, opened.team)
+    check_total(recipe, plans, run, spent_usd, left, lambda: warm)
+    least = least_usd(recipe, plans, left, warm)
+    return spent_usd + least if least else 0.0
 
 
 def _acquire(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Lease | None:

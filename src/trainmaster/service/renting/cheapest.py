@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from types import MappingProxyType
 from typing import Final
 
 from trainmaster.cluster.renting.offer_filter import AvailableOffers
@@ -123,6 +124,31 @@ def not_stale(recipe: Recipe, candidate_offers: CandidateOffers, today: date) ->
     return fresh
 
 
+def least_usd(
+    recipe: Recipe,
+    plans: Sequence[ClusterPlan],
+    left: Container[str] | None = None,
+    warm: Mapping[str, KeptCluster] = MappingProxyType({}),
+) -> float:
+    """What a run needs at most to start the machines of any of its experiments and to give them back in order.
+
+    Args:
+        recipe: of the run.
+        plans: of its clusters.
+        left: experiments that are not over; None: all.
+        warm: what is there already, by the plans' names, which neither boots nor costs more than it does.
+    """
+    ending_s = end_reserve_s(each.grace_s for each in recipe.experiments.values())
+    bills = dict[str, float]()
+    for plan in plans:
+        kept, reserved_s = warm.get(plan.name), BOOTING_S + ending_s
+        usd = sum(role.count * role.rentals[0].at_most.billed_usd(reserved_s) for role in plan.roles)
+        usd = usd if kept is None else kept.billed_usd(ending_s)
+        names = [name for name in plan.experiments if left is None or name in left]
+        bills |= {name: min(usd, bills.get(name, usd)) for name in names}
+    return max(bills.values(), default=0.0)
+
+
 def check_total(
     recipe: Recipe,
     plans: Sequence[ClusterPlan],
@@ -139,8 +165,7 @@ def check_total(
         resumed: id of a run that is to go on.
         spent_usd: by that, at most.
         left: experiments that are not over; None: all.
-        warm: gives what is there already, by the plans' names, which neither boots nor costs more than it
-            does. It is asked with a cap alone.
+        warm: gives what is there already; see `least_usd`. It is asked with a cap alone.
 
     Raises:
         UsageError: naming the least that would do.
@@ -148,16 +173,7 @@ def check_total(
     total = recipe.budget.total_usd if recipe.budget else None
     if total is None:
         return
-    there = warm()
-    ending_s = end_reserve_s(each.grace_s for each in recipe.experiments.values())
-    bills = dict[str, float]()
-    for plan in plans:
-        kept, reserved_s = there.get(plan.name), BOOTING_S + ending_s
-        usd = sum(role.count * role.rentals[0].at_most.billed_usd(reserved_s) for role in plan.roles)
-        usd = usd if kept is None else kept.billed_usd(ending_s)
-        names = [name for name in plan.experiments if left is None or name in left]
-        bills |= {name: min(usd, bills.get(name, usd)) for name in names}
-    least = max(bills.values(), default=0.0)
+    least = least_usd(recipe, plans, left, warm())
     if least > 0 and total <= spent_usd + least:
         would_do = enough_dollars(spent_usd + 1.1 * least)
         begins = f"{dollars(total)} is used up before anything has run: to start the machines"
