@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -270,7 +271,7 @@ def test_a_node_that_is_lost_and_silent_is_not_waited_for(nodes: Hosts, line: Co
     assert CheckpointSeries(context.checkpoints_uri).newest() == 2
     nodes.site.clean_up(context)
 
-    second = nodes.context(attempt=2)
+    second = replace(nodes.context(attempt=2), facts=context.facts)  # as in a run: its environment is noted
     assert staging.stage(second, {}).error == ""
     (nodes.there(1, second.place.checkpoint) / "big").write_bytes(b"1" * 24 * MB)
     line.bytes_per_s = 4 * MB

@@ -130,7 +130,7 @@ def least_usd(
     left: Container[str] | None = None,
     warm: Mapping[str, KeptCluster] = MappingProxyType({}),
 ) -> float:
-    """What a run needs at most to start the machines of any of its experiments and to give them back in order.
+    """What a run needs to start the machines of any of its experiments and to give them back in order.
 
     Args:
         recipe: of the run.
