@@ -57,6 +57,7 @@ class Seen:
         troubles: why machines are BROKEN, by id.
         lost_since: since when a machine is silent, Unix seconds, by id.
         disconnected: ids of machines that had joined, and that the cluster takes to be dead.
+        alive: ids of machines that its engine takes to be alive, as it said last; none before it answers.
         rented: ids that requests were answered with, by token, in the order of their seats.
         refusals: of requests, by token.
         renting: tokens of requests under way.
@@ -76,6 +77,7 @@ class Seen:
     troubles: Mapping[str, str] = field(default_factory=dict)
     lost_since: Mapping[str, float] = field(default_factory=dict)
     disconnected: frozenset[str] = frozenset()
+    alive: frozenset[str] = frozenset()
     rented: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
     renting: frozenset[str] = frozenset()

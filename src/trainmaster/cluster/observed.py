@@ -205,6 +205,7 @@ class Observed:
             troubles=self.troubles,
             lost_since=lost_since,
             disconnected=self._disconnected(now),
+            alive=frozenset(machine for machine in self.stages if key_of(machine) in self._alive),
             rented=dict(self.rented),
             refusals=dict(self.refusals),
             renting=frozenset(renting),

@@ -161,7 +161,7 @@ class ClusterRecord:
         brought: hashes of what the run before has brought there, if it took over a warm one; None: unknown.
         leased_until: Unix seconds at which its machines have ended themselves, unless their lease is renewed.
         asked_at: Unix seconds of the first request.
-        waited_s: from then to the first time that it was up.
+        waited_s: from then to the first time that it was up, and its engine knew its machines.
         waiting_since: Unix seconds since when its run, or who resumed that, waits for it; None: it is up.
     """
 

@@ -158,9 +158,12 @@ def test_a_machine_on_demand_becomes_the_head() -> None:
     assert action.ids == ("i-1", "i-0")
 
 
-def test_how_long_it_took_is_written_once() -> None:
-    record = rented()
-    up = Seen(nodes=nodes(record), stages=dict.fromkeys(("i-0", "i-1"), Stage.JOINED), is_formed=True)
+def test_how_long_it_took_until_its_engine_knew_all_machines_is_written_once() -> None:
+    record, both = rented(), ("i-0", "i-1")
+    joined = Seen(nodes=nodes(record), stages=dict.fromkeys(both, Stage.JOINED), is_formed=True)
+    assert step(record, joined, now=NOW + 20).record.waited_s is None
+    assert step(record, replace(joined, alive=frozenset(["i-0"])), now=NOW + 25).record.waited_s is None
+    up = replace(joined, alive=frozenset(both))
     later = step(record, up, now=NOW + 30).record
     assert later.waited_s == 30
     assert step(later, up, now=NOW + 90).record.waited_s == 30
