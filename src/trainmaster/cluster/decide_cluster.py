@@ -507,7 +507,7 @@ def _bring_up(decision: Decision, seen: Seen, now: float, scaling: Scaling) -> N
         if is_there or (ready and all(_enough(record, role, ready, scaling) for role in record.plan.roles)):
             decision.act(ActionKind.FORM, [m.id for m in _in_order(record, ready, seen.head)])
         return
-    # No member can start before its engine knows the machines: on a small one Ray takes 7 s to say so.
+    # No member can start before its engine knows the machines, which takes some 7 s on a small one.
     alive = [m for m in answers if m.id in seen.alive]
     is_up = all(_enough(record, role, alive, scaling) for role in record.plan.roles)
     if is_up and record.waited_s is None and record.asked_at is not None:
