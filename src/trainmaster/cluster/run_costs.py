@@ -61,11 +61,11 @@ class RunCosts:
         """Leases are no longer than the money lasts; said before `open`, which renews those that there are.
 
         Args:
-            meter: is told what is billed at most.
+            meter: is told what it has cost, and what is billed at most.
             now: Unix seconds.
         """
         self._meter = meter
-        meter.bill = self._bill(now)
+        meter.bill, meter.spent = self._bill(now), self.spent_usd
         if not meter.usual_lease_s:
             return
         lease_s = meter.lease_s(now)

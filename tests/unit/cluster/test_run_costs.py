@@ -298,6 +298,22 @@ def test_what_costs_is_not_asked_for_if_the_cap_would_end_a_run_that_goes_on_for
     assert is_asked or why == ("from their start to their end the run could come to $0.41; it may cost $0.40")
 
 
+def test_a_run_whose_machines_were_not_seen_is_not_said_to_have_cost_what_they_may(
+    loop: Loop, clock: Clock
+) -> None:
+    """`status` says $0 of it."""
+    rented(loop, PRICED)
+    unseen = Machine("worker-0", "worker", "t", PRICED, asked_at=clock.now)
+    loop.record = replace(loop.record, machines=(unseen,))
+    clusters, meter = beside_hosts(loop, clock, OWN), Meter(cap_usd=0.2, usual_lease_s=900.0)
+    clusters.costs.pay_by(meter, clock.now)
+    said = meter.why_over(clock.now)
+    assert "; it is known to have cost $0, and may have cost up to $0.12, and with 200 s more" in said
+    loop.record = replace(loop.record, machines=(replace(unseen, id="i-1", started_at=clock.now - 100.0),))
+    clusters.costs.pay_by(meter, clock.now)
+    assert "; it has cost $0.10, and" in meter.why_over(clock.now)
+
+
 def test_what_costs_is_given_back_before_the_cap_ends_a_run_that_goes_on_for_nothing(
     loop: Loop, clock: Clock
 ) -> None:
@@ -311,9 +327,7 @@ def test_what_costs_is_given_back_before_the_cap_ends_a_run_that_goes_on_for_not
             ended = replace(loop.record.machines[0], is_over=True, ended_at=float(clock.now))
             loop.record = replace(loop.record, machines=(ended,))
     (line,) = told
-    assert line.startswith(
-        "train gives back the machines of lab: it may cost $1.00; it has cost up to $0.81, "
-    )
+    assert line.startswith("train gives back the machines of lab: it may cost $1.00; it has cost $0.81, ")
     assert not loop.is_wanted
     assert loop.record.machines[0].ended_at == pytest.approx(1715.0, abs=10.0), "nothing was on it"
 

@@ -114,10 +114,12 @@ def test_machines_without_a_driver_live_for_a_quarter_of_an_hour() -> None:
 
 def test_why_a_run_ends_is_told_in_numbers_also_of_a_cap_too_small_to_begin() -> None:
     """Two cents, and a machine of 3.60 dollars an hour: no lease that can be renewed is paid by them."""
-    meter = Meter(0.02, lambda until: 0.001 * (until + 5), usual_lease_s=900.0)
+    spent, bill = (lambda until: 0.001 * until), lambda until: 0.001 * (until + 5)
+    meter = Meter(0.02, bill, spent, usual_lease_s=900.0)
     assert meter.must_end(0.0)
     said = meter.why_over(0.0)
-    for number in ("may cost $0.02", "has cost up to $0.005,", "200 s", "be $0.21", "up to $3.60"):
+    is_unseen = "it is known to have cost $0, and may have cost up to $0.005,"
+    for number in ("may cost $0.02", is_unseen, "200 s", "be $0.21", "up to $3.60"):
         assert number in said
     meter.why = "of the month's budget there were only $0.02 for it"
-    assert meter.why_over(0.0).startswith(meter.why + "; it has cost up to $0.005, and with 200 s more")
+    assert meter.why_over(0.0).startswith(f"{meter.why}; {is_unseen} and with 200 s more")

@@ -190,8 +190,15 @@ ONE_MACHINE = ClusterPlan(
 
 def ended_at_its_cap(home, monkeypatch):
     """A run whose one machine, of $3.60 an hour, has cost $1.80 of $2."""
+    now = time.time()
+    rental = ONE_MACHINE.roles[0].rentals[0]
+    over = Machine("worker-0", "worker", "t", rental, "i-1", "a", now - 1800, now, is_over=True)
+    return ended_with(home, monkeypatch, over, 1.8)
+
+
+def ended_with(home, monkeypatch, machine, cost_usd):
+    """A run of at most $2 that had this machine, and ended at its cap."""
     plan, now = ONE_MACHINE, time.time()
-    rental = plan.roles[0].rentals[0]
     monkeypatch.setattr(Offer, "plans", (plan,))
     monkeypatch.setattr(dialling, "check_provider", lambda *_, **__: None)
     session = home._service.start(
@@ -200,11 +207,10 @@ def ended_at_its_cap(home, monkeypatch):
         {},
         Offer(2.0),
     )
-    over = Machine("worker-0", "worker", "t", rental, "i-1", "a", now - 1800, now, is_over=True)
-    record = replace(new_record(session.run, plan, "home"), state=ClusterState.ENDED, machines=(over,))
+    record = replace(new_record(session.run, plan, "home"), state=ClusterState.ENDED, machines=(machine,))
     database = home._service.database
     database.put_cluster(session.lease, record.as_row(), now)
-    database.put_cost(session.lease, 1.8, now)
+    database.put_cost(session.lease, cost_usd, now)
     database.commit(session.lease, [RunChange(State.WAITING, State.DONE, EndReason.BUDGET)], now)
     database.release(session.lease, now)
     return session.run
@@ -212,9 +218,7 @@ def ended_at_its_cap(home, monkeypatch):
 
 def test_a_run_that_ended_at_its_cap_goes_on_with_more(home, monkeypatch):
     run = ended_at_its_cap(home, monkeypatch)
-    with pytest.raises(
-        UsageError, match=r"of \$2.00, job-\w+ has cost up to \$1.80: .* up to \$0.33"
-    ) as refused:
+    with pytest.raises(UsageError, match=r"of \$2.00, job-\w+ has cost \$1.80: .* up to \$0.33") as refused:
         home.take_run(run)
     assert refused.value.hint.startswith("Give it $2.16 or more in all. `trainmaster resume job-")
     with pytest.raises(UsageError, match=r"\$1.90"):
@@ -233,6 +237,18 @@ def test_a_run_that_ended_at_its_cap_goes_on_with_more(home, monkeypatch):
     with pytest.raises(UsageError, match="is not over") as refused:
         home.take_run(run, max_usd=4.0)
     assert "cancel" in refused.value.hint
+
+
+def test_a_run_that_cost_nothing_as_far_as_is_known_is_told_so(home, monkeypatch):
+    """Its provider never said whether the machine that it had asked for began: `status` says $0."""
+    rental = ONE_MACHINE.roles[0].rentals[0]
+    unseen = Machine("worker-0", "worker", "t", rental, "i-1", asked_at=time.time() - 1700, is_over=True)
+    run = ended_with(home, monkeypatch, unseen, 0.0)
+    assert home.status(run).json["cost_usd"] == 0
+    with pytest.raises(
+        UsageError, match=r"job-\w+ is known to have cost \$0, and may have cost up to \$1.13: to start"
+    ):
+        home.take_run(run, max_usd=1.2)
 
 
 def test_who_is_later_is_told_that_the_total_stays(home, monkeypatch):

@@ -28,6 +28,22 @@ _AT_WORK: Final = (State.ACQUIRING, State.STAGING, State.RUNNING)
 _ENDED: Final = (State.RECOVERING, State.SAVING)
 
 
+def cost_words(spent_usd: float, most_usd: float) -> str:
+    """What a run has cost: what is known, and what it may be, as machines may be there that were not seen yet.
+
+    Args:
+        spent_usd: by what was seen.
+        most_usd: that may be billed until now.
+
+    >>> cost_words(0.0, 0.0028), cost_words(0.81, 0.8101)
+    ('is known to have cost $0, and may have cost up to $0.0028', 'has cost $0.81')
+    """
+    known, most = dollars(spent_usd), dollars(most_usd)
+    if known == most:
+        return f"has cost {known}"
+    return f"is known to have cost {known}, and may have cost up to {most}"
+
+
 def saving_limit_usd(given_usd: float | None, usd_per_hour: float) -> float:
     """How much waiting for something to be saved may cost.
 
@@ -179,6 +195,7 @@ class Meter:
     Attributes:
         cap_usd: ``budget.total``; infinite where there is none. Less where others draw on the same money.
         bill: what the provider bills at most; nothing on the user's own machines.
+        spent: Unix seconds -> what it has cost until then by what was seen, in dollars.
         stopping_s: how long members may take to stop.
         publishing: how long saving takes.
         releasing_s: how long machines are billed that were asked to end.
@@ -189,6 +206,7 @@ class Meter:
 
     cap_usd: float = math.inf
     bill: Bill = field(default=lambda _: 0.0)
+    spent: Bill = field(default=lambda _: 0.0)
     stopping_s: float = 0.0
     publishing: Publishing = field(default_factory=Publishing)
     releasing_s: float = RELEASING_S
@@ -234,17 +252,17 @@ class Meter:
     def why_over(self, now: float) -> str:
         """Why it `must_end`, in numbers: what it may cost, has cost, could with its end; what an hour costs.
 
-        >>> Meter(0.1, lambda until: until / 1000, usual_lease_s=900.0).why_over(30.0)
-        'it may cost $0.10; it has cost up to $0.03, and with 200 s more, for a lease and an end in order, \
+        >>> Meter(0.1, bill := lambda until: until / 1000, bill, usual_lease_s=900.0).why_over(30.0)
+        'it may cost $0.10; it has cost $0.03, and with 200 s more, for a lease and an end in order, \
 it could be $0.23; an hour of its machines costs up to $3.60'
         """
         least_s = self.reserved_s
         needs_usd = self.bill(now + least_s)
         hour_usd = self.bill(now + least_s + 3600) - needs_usd
         return (
-            f"{self.limit}; it has cost up to {dollars(self.bill(now))}, and with {least_s:.0f} s more, for "
-            f"a lease and an end in order, it could be {dollars(needs_usd)}; an hour of its machines costs "
-            f"up to {dollars(hour_usd)}"
+            f"{self.limit}; it {cost_words(self.spent(now), self.bill(now))}, and with {least_s:.0f} s more, "
+            f"for a lease and an end in order, it could be {dollars(needs_usd)}; an hour of its machines "
+            f"costs up to {dollars(hour_usd)}"
         )
 
     def must_be_over(self, now: float) -> float:

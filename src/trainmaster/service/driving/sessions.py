@@ -386,8 +386,9 @@ def _least_usd(opened: OpenHome, run: str, recipe: Recipe) -> float:
     left = {e["name"] for e in rows if e["reason"] not in FINISHED and done[e["name"]] < e["tasks_total"]}
     plans, now = [each.plan for each in resumed(records)], time.time()
     spent_usd = sum(each.most_usd(now, now) for each in records)
+    known_usd = sum(each.spent_usd(now) for each in records)
     warm = warm_clusters(opened, plans, opened.team)
-    check_total(recipe, plans, run, spent_usd, left, lambda: warm)
+    check_total(recipe, plans, run, spent_usd, known_usd, left, lambda: warm)
     least = least_usd(recipe, plans, left, warm)
     return spent_usd + least if least else 0.0
 

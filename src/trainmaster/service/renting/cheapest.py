@@ -11,7 +11,7 @@ from typing import Final
 from trainmaster.cluster.renting.offer_filter import AvailableOffers
 from trainmaster.cluster.renting.plan import ClusterPlan, capped
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
-from trainmaster.control.decide.budget import BOOTING_S, end_reserve_s
+from trainmaster.control.decide.budget import BOOTING_S, cost_words, end_reserve_s
 from trainmaster.providers import StalePrices
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.open_home import OpenHome
@@ -154,6 +154,7 @@ def check_total(
     plans: Sequence[ClusterPlan],
     resumed: str = "",
     spent_usd: float = 0.0,
+    known_usd: float = 0.0,
     left: Container[str] | None = None,
     warm: Callable[[], Mapping[str, KeptCluster]] = dict,
 ) -> None:
@@ -164,6 +165,7 @@ def check_total(
         plans: of its clusters.
         resumed: id of a run that is to go on.
         spent_usd: by that, at most.
+        known_usd: by that, of what was seen.
         left: experiments that are not over; None: all.
         warm: gives what is there already; see `least_usd`. It is asked with a cap alone.
 
@@ -179,7 +181,7 @@ def check_total(
         begins = f"{dollars(total)} is used up before anything has run: to start the machines"
         hint = f"Raise budget.total to {would_do}, or ask for fewer or smaller machines."
         if resumed:
-            spent = f"{resumed} has cost up to {dollars(spent_usd)}"
+            spent = f"{resumed} {cost_words(known_usd, spent_usd)}"
             begins = f"of {dollars(total)}, {spent}: to start its machines"
             verb = f"trainmaster resume {resumed} --total '{would_do}'"
             hint = f"Give it {would_do} or more in all. `{verb}` does."

@@ -238,7 +238,7 @@ def test_a_run_goes_on_with_what_is_left_of_its_cap_if_machines_are_there(
         connection.execute(text("UPDATE cluster SET state = 'ENDED', data = json_remove(data, '$.machines')"))
     for looks in ("sessions.check_still_there", "sessions.materialise", "dialling.check_provider"):
         monkeypatch.setattr(f"trainmaster.service.driving.{looks}", lambda *_: None)
-    with pytest.raises(UsageError, match=r"of \$0.0075, run has cost up to"):
+    with pytest.raises(UsageError, match=r"of \$0.0075, run has cost \$0: to start"):
         world.service.resume("run", world.environ)
     world.keep(recipe, "other")
     session = world.service.resume("run", world.environ)
