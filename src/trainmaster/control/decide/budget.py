@@ -29,7 +29,7 @@ _ENDED: Final = (State.RECOVERING, State.SAVING)
 
 
 def cost_words(spent_usd: float, most_usd: float) -> str:
-    """What a run has cost: what is known, and what it may be, as machines may be there that were not seen yet.
+    """What a run has cost by what is known, and what it may have: machines may be there that were not seen.
 
     Args:
         spent_usd: by what was seen.
