@@ -461,6 +461,23 @@ def fits(kept: ClusterRecord, plan: ClusterPlan) -> bool:
     return True
 
 
+def as_there(plan: ClusterPlan, kept: ClusterRecord) -> ClusterPlan:
+    """The plan with that way to have its machines first which those of a warm cluster that fits are.
+
+    Args:
+        plan: of what they are taken over for.
+        kept: the warm cluster.
+    """
+    kinds = {machine.role: _kind(machine.rental) for machine in kept.rented}
+
+    def ordered(role: RolePlan) -> RolePlan:
+        return replace(
+            role, rentals=tuple(sorted(role.rentals, key=lambda way: _kind(way) != kinds[role.role]))
+        )
+
+    return replace(plan, roles=tuple(map(ordered, plan.roles)))
+
+
 def taken_over(
     kept: ClusterRecord, planned: ClusterRecord, now: float, brought: Iterable[str] = ()
 ) -> ClusterRecord:

@@ -95,8 +95,8 @@ class WarmMachines:
         with suppress(UsageError):  # no machines can be planned for all of it, which planning tells better
             known, there = self._on_warm(self.plans(recipe, cold), options)
         if cold is None or known.warm:
-            taken = recipe if cold is None or cold.is_unknown else _taken(recipe, cold, there)
-            return _told(quoting(taken, known), known)
+            chosen = recipe if cold is None or cold.is_unknown else with_clusters(recipe, cold)
+            return _told(quoting(_on_kept(chosen, there), known), known)
         return cold
 
     def _on(self, kept: KeptCluster, recipe: Recipe, options: QuoteOptions, quoting: Quoting) -> Quote | None:
@@ -152,11 +152,10 @@ class WarmMachines:
         return replace(options, warm=warm, shares=shares | dict(options.shares)), there
 
 
-def _taken(recipe: Recipe, cold: Quote, there: Mapping[str, KeptCluster]) -> Recipe:
-    """The recipe with the clusters of a quote, or with those that are there and that a run takes instead."""
-    chosen = with_clusters(recipe, cold)
-    kept = {name: on_machines(chosen.experiments[name], *one.machines) for name, one in there.items()}
-    return chosen.model_copy(update={"experiments": {**chosen.experiments, **kept}})
+def _on_kept(recipe: Recipe, there: Mapping[str, KeptCluster]) -> Recipe:
+    """The recipe with the machines that are there, and that a run takes instead."""
+    kept = {name: on_machines(recipe.experiments[name], *one.machines) for name, one in there.items()}
+    return recipe.model_copy(update={"experiments": {**recipe.experiments, **kept}})
 
 
 def _to_be_small(objective: Objective, made: Quote) -> float:

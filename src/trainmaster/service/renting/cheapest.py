@@ -18,7 +18,7 @@ from trainmaster.service.open_home import OpenHome
 from trainmaster.service.quotes.candidate_offers import CandidateOffers, candidate_offers_of, own_arch
 from trainmaster.service.quotes.prices import CATALOGUE
 from trainmaster.service.quotes.worker_counts import with_fewest
-from trainmaster.service.renting.kept_clusters import KeptCluster, warm_clusters
+from trainmaster.service.renting.kept_clusters import KeptCluster, on_warm, warm_clusters
 from trainmaster.service.renting.offer import RentalOffer, offer_of
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError
@@ -56,7 +56,7 @@ def offer_of_parts(
         found = plan_clusters(part, available_of(offers))
         plans += _named_apart(found, {plan.name for plan in plans}, recipe.experiments)
         placed, notes = pinned(placed, found), notes + offers.notes
-    every = capped(recipe, plans)
+    every = on_warm(service, capped(recipe, plans), service.team)
     check_total(recipe, every, warm=lambda: warm_clusters(service, every, service.team))
     return offer_of(placed, every, notes=notes)
 

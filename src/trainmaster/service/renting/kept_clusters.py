@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from trainmaster.cluster.record import ClusterRecord, ClusterState, fits, readable
+from trainmaster.cluster.record import ClusterRecord, ClusterState, as_there, fits, readable
 from trainmaster.cluster.renting.plan import ClusterPlan
 from trainmaster.cluster.renting.requirements import SERVER, WORKER
 from trainmaster.dataclass import dataclass
@@ -77,3 +77,10 @@ def warm_clusters(
                 found[plan.name] = kept
                 break
     return found
+
+
+def on_warm(service: OpenHome, plans: Iterable[ClusterPlan], team: str | None) -> tuple[ClusterPlan, ...]:
+    """The plans with what a run takes over first: it has neither name nor price of what it would rent."""
+    plans = tuple(plans)
+    warm = warm_clusters(service, plans, team)
+    return tuple(as_there(plan, warm[plan.name].record) if plan.name in warm else plan for plan in plans)

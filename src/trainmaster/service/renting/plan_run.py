@@ -33,7 +33,7 @@ from trainmaster.service.renting.cheapest import (
     not_stale,
     offer_of_parts,
 )
-from trainmaster.service.renting.kept_clusters import warm_clusters
+from trainmaster.service.renting.kept_clusters import on_warm, warm_clusters
 from trainmaster.service.renting.offer import RentalOffer, offer_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError, one_line
@@ -109,7 +109,7 @@ def plan_run(
     picks = picks_of(quote) if quote is not None and is_known and candidate_offers.costs else {}
     picks |= picks_of(chosen) if chosen is not None else {}
     available = replace(available_of(candidate_offers), memory=quoter.memory(settled, environ))
-    plans = capped(settled, plan_clusters(settled, available, picks))
+    plans = on_warm(service, capped(settled, plan_clusters(settled, available, picks)), service.team)
     check_total(settled, plans, warm=partial(warm_clusters, service, plans, service.team))
     unknown = quote.unknown if quote is not None else None
     offered = offer_of(pinned(settled, plans), plans, None if unknown else quote, why, notes)

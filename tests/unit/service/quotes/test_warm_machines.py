@@ -28,6 +28,7 @@ from trainmaster.service.quotes.history import new_row
 from trainmaster.service.quotes.phase_records import phase_rows
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_service import Quoter
+from trainmaster.service.renting.cheapest import plans_of
 from trainmaster.service.renting.kept_clusters import warm_clusters
 from trainmaster.service.renting.offer import RentalOffer
 from trainmaster.service.renting.plan_run import plan_run
@@ -152,6 +153,27 @@ def test_what_is_there_is_named_and_quoted_though_others_would_be_rented(world: 
     assert then.quote is not None
     assert then.quote.warm == ("main",)
     assert then.quote.main.cluster.worker.instance == "large"
+
+
+def test_a_job_of_which_nothing_is_known_is_priced_by_what_is_there_too(
+    world: World, command_line: Any
+) -> None:
+    """Its run takes these over, and so they are what is named, asked for and set aside."""
+    world.keep(world.recipe("", "    hardware: {instance: large}\n"))
+    recipe = world.recipe()
+    world.service.database.write(lambda made, _: made.execute(text("DELETE FROM measurement")))
+    made, quoted = world.plan(recipe), world.quoter().estimate(recipe, world.environ)[0]
+    assert made.quote is None
+    assert made.unknown is not None
+    assert made.unknown.starts_s.p95 < 10, "they are not waited for"
+    assert made.lines[0] == "main: 1 x large in r1 at $0.1295 per hour"
+    assert made.usd_per_hour == pytest.approx(0.1295, rel=1e-3)
+    assert [way.instance_type for way in made.plans[0].roles[0].rentals] == ["large", "small"]
+    assert quoted is not None
+    assert (quoted.warm, quoted.main.cluster.worker.instance) == (("main",), "large")
+    assert plans_of(world.service, recipe, world.environ) == made.plans, "of each place of a list"
+    said = command_line("quote", "--no-measure")
+    assert "main: 1 x large" in said.stdout, said
 
 
 @pytest.mark.parametrize("limit", ["deadline: 180s", "total: $0.012"])
