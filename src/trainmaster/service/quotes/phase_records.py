@@ -13,11 +13,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.control.decide.budget import USUAL_LEASE_S
 from trainmaster.control.task.contents import content_of, of_nodes, part_hash, setup_hash
 from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, NewMeasurement
 from trainmaster.db.quote_rows import phase_of
 from trainmaster.providers.capabilities import HOST, capabilities_of, measured_name
+from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError
@@ -41,6 +43,8 @@ _MOST_S: Final = 7 * 86_400.0
 _TOGETHER_S: Final = 15.0
 #: The successor of one that is lost is asked for within that of its end: when it was announced, or missed.
 _SUCCEEDS_S: Final = (-600.0, 120.0)
+#: Until when the lease of one was noted that goes on by itself is at most so much after its end.
+_LEFT_S: Final = USUAL_LEASE_S / RENEWALS
 #: What a machine image holds.
 _IN_IMAGE: Final = ("setup", "image")
 
@@ -325,7 +329,8 @@ def _losses(machines: Sequence[Mapping[str, Any]], spot: object) -> tuple[float,
     """For how long machines of a cluster were there, all together, and how many were lost.
 
     What was lost has a successor in its seat, and was announced, or others of its cluster were there yet: all
-    of them end together where a run pauses, and so does the only one.
+    of them end together where a run pauses, and so does the only one. That was lost if its driver has seen
+    that it was gone before its lease can have ended: on demand no loss is announced.
     """
     used_s, lost = 0.0, 0
     ended = [each for each in machines if each["started_at"] and each["ended_at"]]
@@ -334,6 +339,8 @@ def _losses(machines: Sequence[Mapping[str, Any]], spot: object) -> tuple[float,
         used_s += max(end - each["started_at"], 0.0)
         asked = [m["asked_at"] - end for m in machines if m["seat"] == each["seat"] and m is not each]
         was_alone = not any(m["started_at"] < end < m["ended_at"] - _TOGETHER_S for m in ended)
-        if each["slow_at"] is None and (each["is_leaving"] or not was_alone):
+        lease_left_s = (each.get("leased_until") or end) - _LEFT_S - end
+        was_seen = each["has_joined"] and each.get("reason") and lease_left_s > 0
+        if each["slow_at"] is None and (each["is_leaving"] or not was_alone or was_seen):
             lost += any(_SUCCEEDS_S[0] <= after_s <= _SUCCEEDS_S[1] for after_s in asked)
     return used_s, lost

@@ -125,11 +125,26 @@ def test_a_wait_is_at_the_load_of_the_run_that_waited_whoever_found_its_machines
     assert known.seconds < 20.0
 
 
+GONE = {"reason": "it is gone"}
+
+
+def lease(until):
+    """Noted as its end, in seconds as those of the spans below."""
+    return {"leased_until": 1000.0 + until}
+
+
 LOST = {
     "taken back after a notice": ([(0, 40, 0, {"is_leaving": True}), (30, 99, 0, {})], 1),
     "gone without one": ([(0, 99, 1, {}), (0, 40, 0, {}), (55, 99, 0, {})], 1),
     "given back by a run that went on soon": ([(0, 40, 0, {}), (0, 40, 1, {}), (60, 99, 0, {})], 0),
-    "the only one, unannounced": ([(0, 40, 0, {}), (60, 99, 0, {})], 0),
+    "the only one, of which nothing was noted": ([(0, 40, 0, {}), (60, 99, 0, {})], 0),
+    "the only one, gone within its lease": ([(0, 40, 0, GONE | lease(1100.0)), (60, 99, 0, {})], 1),
+    "the only one, gone with its lease": ([(0, 40, 0, GONE | lease(200.0)), (60, 99, 0, {})], 0),
+    "the only one, given back": ([(0, 40, 0, {"reason": "", **lease(1100.0)}), (60, 99, 0, {})], 0),
+    "the only one, never a node": (
+        [(0, 40, 0, GONE | lease(1100.0) | {"has_joined": False}), (60, 99, 0, {})],
+        0,
+    ),
     "slow, and replaced": ([(0, 99, 1, {}), (0, 40, 0, {"slow_at": 20.0}), (20, 99, 0, {})], 0),
     "another kind": ([(0, 40, 0, {"is_leaving": True, "spot": False}), (30, 99, 0, {})], 0),
     "still there": ([(0, None, 0, {}), (0, None, 1, {})], 0),
