@@ -107,7 +107,8 @@ def test_machines_that_no_limit_counts_do_not_stay_warm(office, whose, limit):
     office.access.make_team("red", None)
     office.send(keep_s=600.0)
     office.service.database.write(lambda connection, _: ledger.set_limits(connection, whose, {limit: 20.0}))
-    with pytest.raises(UsageError, match=r"keep_s: .* has limits"):
+    has = "all teams together have" if whose == ALL else "team red has"
+    with pytest.raises(UsageError, match=rf"next run \(`--keep`, by REST `keep_s`\): {has} limits"):
         office.send(keep_s=600.0)
     office.send()
 

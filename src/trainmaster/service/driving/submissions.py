@@ -385,14 +385,15 @@ class Submissions:
         """
         if not keep_s:
             return
+        why = ""
         if limited := next((each for each in self._budgets(team) if each.is_limited), None):
+            why = f"{limited.who} {limited.has} limits, and machines that stay warm are in none of them"
+        elif wallet is not None:
+            why = "machines that stay warm are in no wallet"
+        if why:
             raise UsageError(
-                f"keep_s: {limited.who} has limits, and machines that stay warm are in none of them",
+                f"no machines stay warm for the next run (`--keep`, by REST `keep_s`): {why}",
                 "Leave it out: machines are given back when the run is over.",
-            )
-        if wallet is not None:
-            raise UsageError(
-                "keep_s: machines that stay warm are in no wallet", "Leave it out: they are given back."
             )
 
     def keep(self, recipe: Recipe) -> Path:

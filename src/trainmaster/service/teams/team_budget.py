@@ -146,6 +146,11 @@ class TeamBudget(Told):
         """
         return {OWNER: "the owner of the home", ALL: "all teams together"}.get(self.team, f"team {self.team}")
 
+    @property
+    def has(self) -> str:
+        """The verb for `who`."""
+        return "have" if self.team == ALL else "has"
+
     def admit(self, most_usd: float | None) -> None:
         """Refuse a run that may cost so much; None if the amount is unknown.
 
@@ -155,17 +160,16 @@ class TeamBudget(Told):
         """
         if self.left_usd is None or most_usd == 0:
             return
-        has = "have" if self.team == ALL else "has"
         if most_usd is None:
             raise UsageError(
-                f"{self.who} {has} a budget, and nobody can say what this run may cost",
+                f"{self.who} {self.has} a budget, and nobody can say what this run may cost",
                 "Set `budget.total` in the recipe (`--set 'budget.total=$5'`), or \"max_usd\" by REST.",
             )
         if ledger.micro(most_usd) > ledger.micro(self.left_usd):
             left_usd = max(0.0, self.left_usd)
             raise OverBudgetError(
-                f"this run may cost {dollars(most_usd)}, and {self.who} {has} {dollars(left_usd)} left of "
-                f"{dollars(self.monthly_usd or 0.0)} this month "
+                f"this run may cost {dollars(most_usd)}, and {self.who} {self.has} {dollars(left_usd)} left "
+                f"of {dollars(self.monthly_usd or 0.0)} this month "
                 f"({dollars(self.spent_usd)} spent, {dollars(self.reserved_usd)} reserved)",
                 "Set a lower cap, or raise it: `trainmaster budget --monthly`."
                 if self.team == OWNER

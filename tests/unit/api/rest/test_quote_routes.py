@@ -242,4 +242,7 @@ def test_no_plan_keeps_machines_warm_that_its_run_might_not(served):
 
     assert ask("owner").status_code == 202
     refused = ask("red-user")
-    assert (refused.status_code, "keep_s: team red has limits" in refused.text) == (422, True)
+    assert (refused.status_code, "(`--keep`, by REST `keep_s`): team red has limits" in refused.text) == (
+        422,
+        True,
+    )

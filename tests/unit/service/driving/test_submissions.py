@@ -270,7 +270,7 @@ def test_on_what_a_caller_may_run(tmp_path, has_local):
         ({"max_usd": 5.0}, ""),
         ({"agreed_usd_per_hour": 2.0}, ""),
         ({"agreed_usd_per_hour": 1.99}, r"at most \$2 per hour now, and \$1.99 was agreed to"),
-        ({"max_usd": 5.0, "keep_s": 60.0}, "keep_s: team red has limits"),
+        ({"max_usd": 5.0, "keep_s": 60.0}, r"by REST `keep_s`\): team red has limits"),
     ],
 )
 def test_only_what_was_agreed_to_is_rented(at_server, monkeypatch, agrees, why):
