@@ -174,6 +174,13 @@ def test_a_short_run_has_set_aside_what_its_machines_need_from_start_to_end(home
         begin(home, 0.01)
 
 
+def test_experiments_side_by_side_have_set_aside_what_the_machines_of_all_need(home, monkeypatch):
+    both = replace(ONE_MACHINE, name="other", experiments=("other",))
+    monkeypatch.setattr(Offer, "plans", (ONE_MACHINE, both))
+    text = "experiments: {main: {command: 'true'}, other: {command: 'true'}}\n"
+    assert begin(home, 0.01, text)[1] == pytest.approx(20 - 2 * 0.325, abs=0.001)
+
+
 def test_what_goes_on_has_that_set_aside_too(home, monkeypatch):
     run = ended_at_its_cap(home, monkeypatch)
     quote = {"time_s": {}, "cost_usd": {"p5": 1.0, "p50": 1.5, "p95": 1.81}, "measurements": 1}

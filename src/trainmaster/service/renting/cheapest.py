@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from trainmaster.cluster.renting.offer_filter import AvailableOffers
-from trainmaster.cluster.renting.plan import ClusterPlan, capped
+from trainmaster.cluster.renting.plan import ClusterPlan, capped, most_at_once
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
 from trainmaster.control.decide.budget import BOOTING_S, cost_words, end_reserve_s
 from trainmaster.providers import StalePrices
@@ -130,7 +130,9 @@ def least_usd(
     left: Container[str] | None = None,
     warm: Mapping[str, KeptCluster] = MappingProxyType({}),
 ) -> float:
-    """What a run needs to start the machines of any of its experiments and to give them back in order.
+    """What a run needs to start the machines that it has at once, at most, and to give them back in order.
+
+    Of an experiment that several clusters are for, the one is counted that costs least.
 
     Args:
         recipe: of the run.
@@ -139,14 +141,20 @@ def least_usd(
         warm: what is there already, by the plans' names, which neither boots nor costs more than it does.
     """
     ending_s = end_reserve_s(each.grace_s for each in recipe.experiments.values())
-    bills = dict[str, float]()
+    bills, served = dict[str, float](), dict[str, str]()
     for plan in plans:
         kept, reserved_s = warm.get(plan.name), BOOTING_S + ending_s
         usd = sum(role.count * role.rentals[0].at_most.billed_usd(reserved_s) for role in plan.roles)
-        usd = usd if kept is None else kept.billed_usd(ending_s)
-        names = [name for name in plan.experiments if left is None or name in left]
-        bills |= {name: min(usd, bills.get(name, usd)) for name in names}
-    return max(bills.values(), default=0.0)
+        bills[plan.name] = usd if kept is None else kept.billed_usd(ending_s)
+        for name in plan.experiments:
+            if left is None or name in left:
+                served[name] = min(served.get(name, plan.name), plan.name, key=bills.__getitem__)
+    begin = [
+        replace(plan, experiments=names)
+        for plan in plans
+        if (names := tuple(name for name in plan.experiments if served.get(name) == plan.name))
+    ]
+    return most_at_once(recipe, {plan.name: bills[plan.name] for plan in begin}, begin)
 
 
 def check_total(

@@ -22,7 +22,7 @@ from trainmaster.service.quotes.candidate_offers import candidate_offers_of
 from trainmaster.service.quotes.prices import CATALOGUE
 from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.service.quotes.worker_counts import with_fewest, with_workers
-from trainmaster.service.renting.cheapest import check_total
+from trainmaster.service.renting.cheapest import check_total, least_usd
 from trainmaster.service.renting.plan_run import plan_run
 from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import UsageError
@@ -332,6 +332,40 @@ def test_budgets_that_allow_nothing_are_refused(world, experiment, budget, said)
         world.plan(world.recipe({"main": experiment}, budget=budget))
     assert said in str(error.value)
     assert world.asked == []
+
+
+@pytest.mark.parametrize("total", ["$0.025", "$0.05"])
+@pytest.mark.parametrize("after", [(), ("main",)], ids=["side by side", "one after the other"])
+def test_a_cap_pays_for_the_start_of_all_that_run_at_once(world, total, after):
+    """Else the run is ended as soon as the machines of the second one are asked for."""
+    world.prices()
+    kinds = {"main": ("small", []), "other": ("large", list(after))}
+    made = {name: {"hardware": {"instance": kind}, "after": on} for name, (kind, on) in kinds.items()}
+    recipe = world.recipe(made, budget={"total": total})
+    if after or total == "$0.05":
+        assert len(world.plan(recipe).plans) == 2
+        return
+    with pytest.raises(UsageError, match="to start the machines and to give them back in order") as refused:
+        world.plan(recipe)
+    assert "Raise budget.total to $0.034" in refused.value.hint
+
+
+def test_what_runs_at_once_is_set_aside_with_what_each_cluster_costs_once(world):
+    def cluster(name, *experiments, usd_per_hour):
+        return ClusterPlan(
+            name, experiments, "aws", (RolePlan("worker", 1, (Rental("m", usd_per_hour=usd_per_hour),)),)
+        )
+
+    recipe = world.recipe({"a": {}, "b": {}, "c": {"after": ["a"]}})
+    one, two = cluster("a", "a", "b", usd_per_hour=3.6), cluster("c", "c", usd_per_hour=36.0)
+    alone = {plan.name: least_usd(recipe, (plan,)) for plan in (one, two)}
+    assert alone["c"] == pytest.approx(10 * alone["a"])
+    assert least_usd(recipe, (one, two)) == pytest.approx(alone["a"] + alone["c"]), "b and c run at once"
+    assert least_usd(recipe, (one, two), left={"a"}) == alone["a"]
+    chain = cluster("a", "a", usd_per_hour=3.6)
+    assert least_usd(recipe, (chain, two)) == pytest.approx(alone["c"]), "c waits for a"
+    cheaper = cluster("c-hosts", "c", usd_per_hour=0.0)
+    assert least_usd(recipe, (one, two, cheaper)) == pytest.approx(alone["a"]), "in its cheapest place"
 
 
 def test_a_cap_that_pays_for_one_place_of_a_sweep_is_enough(world):
