@@ -122,6 +122,13 @@ def test_what_was_reported_is_exported(tm, tmp_path):
     run = tm.run(tm.task(report))["run"]
     table = tm.call("metrics", "export", run, "--csv", "-").out
     assert table == "experiment,task,attempt,step,loss\nmain,0,1,1,0.5\n"
+    told = tm.call("metrics", "export", run, "--json").json
+    assert told == {
+        "run": run,
+        "reports": [{"experiment": "main", "task": 0, "attempt": 1, "step": 1, "loss": 0.5}],
+    }
+    both = tm.call("metrics", "export", run, "--json", "--csv", "-", code=2)
+    assert "give one of --csv, --tensorboard and --json" in both.err
     tm.call("metrics", "export", run, "--tensorboard", str(tmp_path / "events"))
     assert [path.name for path in (tmp_path / "events/main/0").iterdir()] == [
         "events.out.tfevents.0000000001.trainmaster"

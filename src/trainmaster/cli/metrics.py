@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.options import RunId
-from trainmaster.cli.output import say
+from trainmaster.cli.options import AsJson, RunId
+from trainmaster.cli.output import print_json, say
 from trainmaster.spec.errors import UsageError, fails_as
 
 app = typer.Typer(help="Give what tasks have reported to other tools.", no_args_is_help=True)
@@ -30,13 +30,14 @@ def export(
         Path | None,
         typer.Option("--tensorboard", metavar="DIR", help="Event files for TensorBoard, a folder per task."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write what the tasks of a run have reported until now into a CSV file, or into event files."""
+    """Write what the tasks of a run have reported until now into a CSV file, event files, or as JSON."""
     from trainmaster.cli.opening import open_client
     from trainmaster.service.runs.metric_export import EventFiles, write_csv
 
-    if (to_csv is None) == (tensorboard is None):
-        raise UsageError("give either --csv or --tensorboard", "Such as --csv points.csv.")
+    if (to_csv is not None) + (tensorboard is not None) + as_json != 1:
+        raise UsageError("give one of --csv, --tensorboard and --json", "Such as --csv points.csv.")
     if tensorboard is not None and tensorboard.exists() and not tensorboard.is_dir():
         raise UsageError(f"{tensorboard} is a file", "Name a directory that is empty or not there.")
     if tensorboard is not None and tensorboard.is_dir() and any(tensorboard.iterdir()):
@@ -49,6 +50,9 @@ def export(
     if not reports:
         how = "with trainmaster.report(step=10, loss=0.5), or by printing `step 10 loss 0.5`"
         say(f"{run} has reported nothing yet; tasks do {how}")
+    if as_json:
+        print_json({"run": run, "reports": reports})
+        return
     if to_csv == "-":
         write_csv(reports, sys.stdout)
         return

@@ -60,6 +60,9 @@ def test_a_run_without_metrics_is_told_how_tasks_report(monkeypatch, capsys):
     monkeypatch.setattr(opening, "open_client", lambda: client)
     metrics.export("r-1", to_csv="-")
     assert "trainmaster.report(step=10, loss=0.5)" in capsys.readouterr().err
+    metrics.export("r-1", as_json=True)
+    said = capsys.readouterr()
+    assert (json.loads(said.out), "trainmaster.report" in said.err) == ({"run": "r-1", "reports": []}, True)
 
 
 def test_no_share_of_the_doubt_is_less_than_nothing():
