@@ -275,6 +275,7 @@ class Trainmaster:
                     "until",
                     "approval",
                     "lost_output",
+                    "begins_with",
                 }
                 | optional
             )

@@ -142,6 +142,37 @@ def test_resume_after_ctrl_c_goes_on(tm):
     assert int(starts(tm)[1][2]) > 5
 
 
+def test_a_new_run_with_changed_code_begins_with_the_checkpoint_of_another_one(tm):
+    script = """
+        f=$TRAINMASTER_CHECKPOINT_DIR/step; count=$(cat $f 2>/dev/null || echo 0); echo $count >> $NOTES/begun
+        echo $((count + 5)) > $f; test -e $NOTES/mended
+    """
+    first = tm.run(tm.task(script), code=1)["run"]
+    refused = tm.call("models", "get", first, tm.root / "none", code=2).err
+    uri = places(tm, first)[-1].as_uri()
+    assert f"`trainmaster models get {uri} DIR` gets the last checkpoint of main/0" in refused
+    assert f"`checkpoint: {{from: {first}/main/0}}`" in refused
+    (tm.notes / "mended").touch()
+    changed = {"checkpoint": {"from": first}, "distributed": {"strategy": "allreduce", "workers": 2}}
+    command = f"test $TRAINMASTER_INDEX = 1 || ({script})"
+    run = tm.run(tm.task(command, **changed), code=0)["run"]
+    assert tm.marks("begun") == ["0", "5"]
+    said = f"begins with checkpoint {first}/main/0@1"
+    assert said in tm.call("status", run).out
+    assert tm.status(run)["experiments"]["main"]["begins_with"] == f"{first}/main/0@1"
+    (tm.notes / "mended").unlink()
+    failed = tm.run(tm.task(script, checkpoint={"from": run}), code=1)["run"]
+    assert tm.marks("begun")[-1] == "10"
+    refused = tm.call("rm", run, "--yes", code=2)
+    assert f"the recipe of {failed} names it" in refused.out + refused.err
+    (tm.notes / "mended").touch()
+    tm.resume(failed)
+    assert tm.marks("begun")[-1] == "15", "its own checkpoint wins"
+    tm.call("rm", run, "--yes")
+    refused = tm.call("run", tm.task(script, checkpoint={"from": run}), code=2)
+    assert f"experiments.main.checkpoint.from: there is no run '{run}'" in refused.err
+
+
 def test_a_member_may_write_its_checkpoint_on_sigterm(tm):
     recipe = tm.task("""
         late=$TRAINMASTER_CHECKPOINT_DIR/late
@@ -244,18 +275,3 @@ def test_a_rented_notebook_begins_again_with_what_was_written(tm):
     assert (tm.root / "model" / "code" / "recipe.yaml").exists()
     assert not (tm.root / "model" / "code" / "old.py").exists()
     assert not list(store.rglob("manifest.json"))
-
-
-def test_a_new_run_goes_on_from_the_checkpoint_of_one_that_failed(tm):
-    """As docs/how/resume.md says: `models get` tells where it is, where there is no model."""
-    count = 'cd "$TRAINMASTER_CHECKPOINT_DIR"; echo x >> steps; '
-    run = tm.run(tm.task(f"{count} exit 3"), code=1)["run"]
-    uri = places(tm, run)[-1].as_uri()
-    refused = tm.call("models", "get", run, tm.root / "none", code=2).err
-    assert f"`trainmaster models get {uri} DIR` gets the last checkpoint of main/0." in refused
-    tm.call("models", "get", uri, tm.recipe("").parent / "start")
-    begin = 'cp -Rn "$TRAINMASTER_DATA_START"/. "$TRAINMASTER_CHECKPOINT_DIR"\n'
-    again = tm.run(
-        tm.task(f"{begin}{count} wc -l < steps | tee $NOTES/seen", data={"start": {"dir": "start"}})
-    )
-    assert (again["reason"], tm.marks("seen")) == ("SUCCEEDED", ["2"])

@@ -124,13 +124,16 @@ def number(value: object) -> str:
 
 
 def verdict_lines(name: str, experiment: Mapping[str, Any]) -> list[str]:
-    """What ended an experiment early, its gate's word, its machines, lost output, what its model is now."""
+    """Where it began, what ended it early, its gate's word, machines, lost output, what its model is now."""
+    lines = []
+    if "begins_with" in experiment:
+        lines = [f"{name} begins with checkpoint {experiment['begins_with']}"]
     refused = experiment.get("message") if experiment["reason"] == EndReason.GATE_REFUSED else ""
     until = experiment.get("until")
     early = [] if until is None else [f"{name} ends at {until['condition']}: {until['reached']} so far"]
     if until is not None and experiment["reason"] == EndReason.SUCCEEDED:
         early = [f"{name}: {experiment['message']}"] if "message" in experiment else []
-    lines = early + [f"gate of {name}: {said}" for said in (refused or experiment.get("gate"),) if said]
+    lines += early + [f"gate of {name}: {said}" for said in (refused or experiment.get("gate"),) if said]
     lines += [f"adapt: {each['words']}" for each in experiment.get("adapted", ())]
     lines += [each["words"] for each in experiment.get("lost_output", ())]
     return lines + ([experiment["promotion"]] if "promotion" in experiment else [])

@@ -25,6 +25,7 @@ from trainmaster.db.patience import Try
 from trainmaster.db.queries import RunFilter
 from trainmaster.db.registry import may_go_on
 from trainmaster.db.run_rows import run_row
+from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import WHOLE, State
 
 if TYPE_CHECKING:
@@ -153,6 +154,18 @@ def mark(database: Database, run: str, by: str, record: Sequence[Reason] = ()) -
         return found
 
     return database.write(write)
+
+
+def require_whole(connection: Connection, runs: Collection[str]) -> None:
+    """Refuse runs that are not there any more, or only their record: what removes them waits for this.
+
+    Raises:
+        NotFoundError: one is not.
+    """
+    for run in runs:
+        here = (t.run.c.id == run, t.run.c.removed_at.is_(None), t.run.c.trimmed_at.is_(None))
+        if connection.execute(sa.select(t.run.c.id).where(*here).with_for_update(read=True)).first() is None:
+            raise NotFoundError(f"{run} was removed", "`trainmaster status` lists the runs.")
 
 
 def half_removed(database: Database) -> Sequence[RowMapping]:

@@ -270,8 +270,8 @@ class RunPlanner:
         return PlannedRun(recipe)
 
     def _with_versions(self, recipe: Recipe) -> Recipe:
-        """With the versions of models that it starts from."""
-        if not any(each.data for each in recipe.experiments.values()):
+        """With the versions of what it starts from."""
+        if not any(each.starts_from for each in recipe.experiments.values()):
             return recipe
         from trainmaster.service.models.starting_models import with_versions
 

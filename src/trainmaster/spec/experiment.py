@@ -41,7 +41,7 @@ from trainmaster.spec.reading import (
 )
 from trainmaster.spec.roles import Roles
 from trainmaster.spec.search import Search
-from trainmaster.spec.sections import Checkpoint, Metrics, ProfilePlan
+from trainmaster.spec.sections import Checkpoint, CheckpointReference, Metrics, ProfilePlan
 from trainmaster.spec.serve import Serve, check_serve, lift_command
 from trainmaster.spec.task_space import MAX_TASKS, TaskSpace
 from trainmaster.spec.until import MetricTarget, Until, read_until
@@ -247,6 +247,16 @@ class Experiment(Noun):
         values["name"] = path[-1]
         check_serve(values, node, path, problems)
         check_experiment(values, node, path, problems)
+
+    @property
+    def beginning(self) -> CheckpointReference | None:
+        """The checkpoint of another run that its tasks begin with."""
+        return None if self.checkpoint is None else self.checkpoint.beginning
+
+    @property
+    def starts_from(self) -> bool:
+        """Whether it names registered models or a checkpoint of another run."""
+        return self.beginning is not None or any(each.model for each in self.data.values())
 
     @property
     def depends_on(self) -> tuple[str, ...]:

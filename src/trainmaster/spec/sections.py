@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
+from trainmaster.dataclass import dataclass
+from trainmaster.spec.data_source import EXPERIMENT_NAME
+from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.node import Kind, YamlNode
-from trainmaster.spec.reading import Key, Noun, Path, Problems, duration, integer, list_of, takes, text
+from trainmaster.spec.reading import (
+    Key,
+    Noun,
+    Path,
+    Problems,
+    duration,
+    integer,
+    list_of,
+    pattern,
+    takes,
+    text,
+)
+
+_REFERENCE: Final = rf"({EXPERIMENT_NAME})(?:/({EXPERIMENT_NAME})(?:/(\d{{1,9}}))?)?(?:@([1-9]\d{{0,8}}))?"
+_REFERENCE_RIGHT: Final = "write a run, such as digits-7f3a09c2d1, RUN/EXPERIMENT, RUN/EXPERIMENT/TASK"
 
 
 class Code(Noun):
@@ -49,18 +67,109 @@ class Code(Noun):
             problems.add(node.keys["include"], (*path, "include"), message)
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointReference:
+    """Which checkpoint of a run is meant: ``RUN[/EXPERIMENT[/TASK]][@NUMBER]``.
+
+    Attributes:
+        run: its id.
+        experiment, task: None: those that `settled` finds.
+        number: of the checkpoint; None: the newest.
+    """
+
+    run: str
+    experiment: str | None = None
+    task: int | None = None
+    number: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> CheckpointReference:
+        """Read one.
+
+        >>> str(CheckpointReference.parse("digits-7f3a/train/0@2"))
+        'digits-7f3a/train/0@2'
+        """
+        found = re.fullmatch(_REFERENCE, text)
+        assert found is not None, f"{text}: the recipe was read"
+        run, experiment, task, number = found.groups()
+        return cls(
+            run, experiment, None if task is None else int(task), None if number is None else int(number)
+        )
+
+    def __str__(self) -> str:
+        place = "/".join(str(each) for each in (self.run, self.experiment, self.task) if each is not None)
+        return place if self.number is None else f"{place}@{self.number}"
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """Run, experiment and task of one that is settled."""
+        assert self.experiment is not None, f"{self}: it was planned by `with_versions`"
+        assert self.task is not None, f"{self}: it was planned by `with_versions`"
+        return self.run, self.experiment, self.task
+
+    def settled(self, namesake: str, found: Mapping[str, Collection[int]]) -> CheckpointReference:
+        """The task that is meant: of the experiment of the same name, or of the only one with checkpoints.
+
+        Args:
+            namesake: the experiment that is to begin with it.
+            found: the run's experiments, and of each the tasks that have left checkpoints.
+
+        Raises:
+            NotFoundError: there is none.
+            UsageError: there are several.
+        """
+        having = [name for name, tasks in found.items() if tasks]
+        name = self.experiment or (namesake if namesake in having else None)
+        if name is None:
+            if not having:
+                raise NotFoundError(f"{self.run} left no checkpoint", _LEFT_NONE)
+            if len(having) > 1:
+                several = ", ".join(having)
+                raise UsageError(
+                    f"several experiments of {self.run} left checkpoints: {several}",
+                    f"Name one, such as {self.run}/{having[0]}.",
+                )
+            name = having[0]
+        if name not in found:
+            raise NotFoundError(f"{self.run} has no experiment {name}", f"It has {', '.join(found)}.")
+        tasks = sorted(found[name])
+        if self.task is None and len(tasks) > 1:
+            shown = ", ".join(map(str, tasks[:_SHOWN])) + ", ..." * (len(tasks) > _SHOWN)
+            raise UsageError(
+                f"several tasks of {self.run}/{name} left checkpoints: {shown}",
+                f"Name one, such as {self.run}/{name}/{tasks[0]}.",
+            )
+        if not tasks or (self.task is not None and self.task not in tasks):
+            what = f"{self.run}/{name}" if self.task is None else f"{self.run}/{name}/{self.task}"
+            raise NotFoundError(f"{what} left no checkpoint", _LEFT_NONE)
+        return CheckpointReference(self.run, name, tasks[0] if self.task is None else self.task, self.number)
+
+
+#: What helps where there is no checkpoint.
+_LEFT_NONE: Final = "A script saves them in TRAINMASTER_CHECKPOINT_DIR. A model is named under `data`."
+#: So many tasks are named.
+_SHOWN: Final = 5
+
+
 class Checkpoint(Noun):
-    """How often checkpoints are published, and how many are kept.
+    """How often checkpoints are published, how many are kept, and with which one the training begins.
 
     Attributes:
         every_s: seconds between two.
         keep: the newest ones that stay.
         keep_after: those that stay of a task that has succeeded, once its model is kept.
+        begins_with: another run's with which a task begins that has none of its own: ``RUN/EXPERIMENT/TASK``.
     """
 
     every_s: Annotated[float, Key("every", duration())] = 60.0
     keep: Annotated[int, Key("keep", integer(1, 1_000_000))] = 2
     keep_after: Annotated[int, Key("keep_after", integer(0, 1_000_000))] = 1
+    begins_with: Annotated[str | None, Key("from", pattern(_REFERENCE, _REFERENCE_RIGHT))] = None
+
+    @property
+    def beginning(self) -> CheckpointReference | None:
+        """Which that is."""
+        return None if self.begins_with is None else CheckpointReference.parse(self.begins_with)
 
 
 def _pattern(node: YamlNode, path: Path, problems: Problems) -> str:

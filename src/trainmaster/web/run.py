@@ -45,7 +45,9 @@ _MODELS: Final = 8
 _TASKS: Final = 12
 _LINES: Final = 15
 #: The rows of experiments are shown if one says something that graph and tasks do not.
-_TOLD: Final = frozenset({"best", "until", "approval", "gate", "promotion", "adapted", "lost_output"})
+_TOLD: Final = frozenset(
+    {"begins_with", "best", "until", "approval", "gate", "promotion", "adapted", "lost_output"}
+)
 #: Such a run ends the same way again, unless something is changed.
 _OF_SCRIPT: Final = (EndReason.USER_ERROR, EndReason.OOM, EndReason.TIMEOUT, EndReason.GATE_REFUSED)
 

@@ -24,7 +24,7 @@ def start(tmp_path, attempt=1, is_behind=False, earlier=None, **keys):
         members=("worker-0",),
         place=place,
         attempt=attempt,
-        parent=None,
+        goes_on=attempt > 1,
     )
 
     def say(line):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import threading
 from pathlib import Path
@@ -22,6 +23,7 @@ from trainmaster.control.task.layout import Home
 from trainmaster.objects.errors import FullStoreError, UnreachableStoreError
 from trainmaster.spec import Distributed, Experiment, Recipe
 from trainmaster.spec.errors import PublishError
+from trainmaster.spec.sections import Checkpoint
 from trainmaster.spec.states import EndReason
 
 
@@ -51,8 +53,17 @@ def names(context: TaskContext) -> list[str]:
     return [] if manifest is None else [entry.path for entry in manifest.files]
 
 
-def context(directory: Path, site: Site | None, attempt: int = 2, parent: int | None = None) -> TaskContext:
-    experiment = Experiment(name="train", command="true", distributed=Distributed(workers=2))
+def context(
+    directory: Path,
+    site: Site | None,
+    attempt: int = 2,
+    parent: int | None = None,
+    begins_with: str | None = None,
+) -> TaskContext:
+    checkpoint = begins_with and Checkpoint(begins_with=begins_with)
+    experiment = Experiment(
+        name="train", command="true", distributed=Distributed(workers=2), checkpoint=checkpoint or None
+    )
     recipe = Recipe(name="digits", directory=directory, experiments={"train": experiment})
     home = Home.from_environment({"TRAINMASTER_HOME": str(directory / "home")})
     claim = directory / "home/store/runs/digits-7f3a.json"
@@ -136,6 +147,65 @@ def test_what_another_task_has_left_counts(tmp_path: Path) -> None:
     publish(asked, tmp_path / "one", "a")
     assert staging.stage(asked, {}).error == ""
     assert names(asked) == ["a"]
+
+
+EARLIER = "digits-1a2b/train/3"
+
+
+def publish_earlier(asked: TaskContext, directory: Path, *files: str) -> int | None:
+    """Another run's next checkpoint, with such files."""
+    directory.mkdir()
+    for name in files:
+        (directory / name).write_text(name)
+    series = CheckpointSeries(asked.home.checkpoints_uri("digits-1a2b", "train", 3))
+    return series.publish({"": directory}, attempt=1)
+
+
+@pytest.mark.parametrize(("number", "found"), [(1, "a"), (2, "b")])
+def test_a_run_begins_with_the_checkpoint_of_another_one_that_its_recipe_names(
+    tmp_path: Path, number: int, found: str
+) -> None:
+    asked = context(tmp_path, None, attempt=1, begins_with=f"{EARLIER}@{number}")
+    assert asked.goes_on
+    publish_earlier(asked, tmp_path / "one", "a")
+    publish_earlier(asked, tmp_path / "two", "b")
+    assert staging.stage(asked, {}).fields == {"restored": None}, "it is no checkpoint of its own"
+    assert [path.name for path in asked.place.checkpoint.iterdir()] == [found]
+    assert not asked.listings, "so that it is published as the run's own"
+
+
+def test_each_node_begins_with_all_of_another_runs_checkpoint(tmp_path: Path) -> None:
+    asked = context(tmp_path, site := Site(), attempt=1, begins_with=f"{EARLIER}@1")
+    publish_earlier(asked, tmp_path / "one", "rank-0", "rank-1")
+    assert staging.stage(asked, {}).error == ""
+    assert site.noted == [["rank-0", "rank-1"]] * 2, "known before anything is on a node"
+
+
+def test_a_tasks_own_checkpoint_wins_over_another_runs(tmp_path: Path) -> None:
+    asked = context(tmp_path, None, attempt=2, begins_with=f"{EARLIER}@1")
+    publish_earlier(asked, tmp_path / "one", "a")
+    assert staging.stage(asked, {}).fields == {"restored": None}
+    publish(asked, tmp_path / "two", "own")
+    assert staging.stage(asked, {}).fields == {"restored": 1}
+    assert [path.name for path in asked.place.checkpoint.iterdir()] == ["own"]
+
+
+def test_another_runs_checkpoint_that_is_gone_is_the_users_fault(tmp_path: Path) -> None:
+    asked = context(tmp_path, None, attempt=1, begins_with=f"{EARLIER}@1")
+    job = staging.stage(asked, {})
+    assert job.users_fault
+    assert f"experiments.train.checkpoint.from: {EARLIER}@1 is not there any more" in job.error
+
+
+def test_a_measurement_begins_with_it_too_though_it_has_a_store_of_its_own(tmp_path: Path) -> None:
+    asked = context(tmp_path, None, attempt=1, begins_with=f"{EARLIER}@1")
+    publish_earlier(asked, tmp_path / "one", "a")
+    scratch = dataclasses.replace(
+        asked.home, store_url=f"file://{tmp_path}/scratch", volumes_in=asked.home.store_url
+    )
+    measured = dataclasses.replace(asked, home=scratch)
+    assert staging.stage(measured, {}).error == ""
+    assert [path.name for path in measured.place.checkpoint.iterdir()] == ["a"]
 
 
 def test_without_nodes_nothing_is_written(tmp_path: Path) -> None:

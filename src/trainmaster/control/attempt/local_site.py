@@ -99,9 +99,8 @@ class LocalSite:
         experiment = context.experiment
         match kind:
             case EffectKind.STAGE:
-                is_new = context.attempt == 1 and context.parent is None
-                is_bare = experiment.setup is None and experiment.container is None
-                return is_new and is_bare and all(each.directory for each in experiment.data.values())
+                is_bare = experiment.setup is None and experiment.container is None and not context.goes_on
+                return is_bare and all(each.directory for each in experiment.data.values())
             case EffectKind.SAVE | EffectKind.RECOVER:
                 return not context.staged and is_small(context)
             case _:

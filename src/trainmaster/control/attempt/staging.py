@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from trainmaster.control.attempt.images import Images
     from trainmaster.control.attempt.setup import Setup
     from trainmaster.executors.containers.engines import Image
+    from trainmaster.spec.sections import CheckpointReference
 
 #: What environments are made with: path and version.
 _PYTHON: Final = (f"{sys.base_prefix}/bin/python3", sys.version.split(maxsplit=1)[0])
@@ -70,7 +72,7 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
     except InUseError as error:  # by what is left of an earlier attempt: it is waited for, but not for ever
         return Job(done=True, error=one_line(error), reason=EndReason.NODE_LOST, users_fault=True)
     except (TrainmasterError, OSError) as error:
-        has_worked = context.attempt > 1 or context.parent is not None or any(models.values())
+        has_worked = context.goes_on or any(models.values())
         trouble = trouble_of(error)
         found = verdict(NoticedAt.LATER if has_worked else NoticedAt.FIRST, trouble)
         lacks_room = found is StoreVerdict.WAIT and trouble is StoreTrouble.FULL
@@ -105,7 +107,7 @@ def _stage(context: TaskContext, models: Mapping[str, Sequence[tuple[int, str]]]
     """Have all of it where members will look; the number of the checkpoint that is restored."""
     context.place.make_directories(context.members)
     restored = None
-    if context.attempt > 1 or context.parent is not None:
+    if context.goes_on:
         restored = restore(context)
     for name, source in context.experiment.data.items():
         if source.stage is None:
@@ -257,19 +259,19 @@ def setup_of(
 
 
 def restore(context: TaskContext) -> int | None:
-    """Begin with the last checkpoint of the task; without any with that of its parent, if it has one.
+    """Begin with the last checkpoint of the task; without any with another task's, if that is wanted.
 
     Returns:
         The number of the task's own; None if it begins with another one, or with none.
 
     Raises:
-        UsageError: its parent left none.
+        UsageError: the other task left none.
         TrainmasterError: the store cannot be read.
         OSError: something cannot be written.
     """
     number = _restore(context) if context.attempt > 1 else None
-    if number is None and context.parent_checkpoints_uri is not None:
-        _inherit(context, context.parent_checkpoints_uri)
+    if number is None and context.beginning is not None:
+        _inherit(context, context.beginning)
     return number
 
 
@@ -287,11 +289,13 @@ def _restore(context: TaskContext) -> int | None:
     return number
 
 
-def _begin_with_newest(context: TaskContext, series: CheckpointSeries, *, is_own: bool = True) -> int | None:
-    """Begin with the newest checkpoint of a series that is whole; None if there is none."""
+def _begin_with_newest(
+    context: TaskContext, series: CheckpointSeries, *, is_own: bool = True, most: int | None = None
+) -> int | None:
+    """Begin with the newest whole checkpoint of a series, at most number ``most``; None if there is none."""
     target, damaged = context.place.checkpoint, list[int]()
     for number in reversed(series.complete()):
-        if is_own and number in context.bad_checkpoints:
+        if (is_own and number in context.bad_checkpoints) or (most is not None and number > most):
             continue
         if target.exists():
             shutil.rmtree(target)
@@ -354,14 +358,24 @@ def begins_with_kept(context: TaskContext, attempt: int) -> bool:
     return True
 
 
-def _inherit(context: TaskContext, uri: str) -> None:
-    """Begin with the last checkpoint of another task (population-based training).
+def _inherit(context: TaskContext, beginning: CheckpointReference) -> None:
+    """Begin with the last checkpoint of another task, of this run (population-based training) or another one.
 
     Raises:
         UsageError: it left none.
     """
-    if _begin_with_newest(context, CheckpointSeries(uri, context.owner), is_own=False) is None:
+    is_of_run, home = beginning.run == context.run, context.home
+    if not is_of_run:  # a measurement has a store of its own
+        home = replace(home, store_url=home.volumes_in or home.store_url)
+    series = CheckpointSeries(home.checkpoints_uri(*beginning.place), context.owner if is_of_run else None)
+    if _begin_with_newest(context, series, is_own=False, most=beginning.number) is not None:
+        return
+    if is_of_run:
         raise UsageError(
-            f"task {context.parent}, whose training it goes on with, left no checkpoint",
+            f"task {beginning.task}, whose training it goes on with, left no checkpoint",
             "Population-based training needs scripts that save and load TRAINMASTER_CHECKPOINT_DIR.",
         )
+    raise UsageError(
+        f"experiments.{context.experiment.name}.checkpoint.from: {beginning} is not there any more",
+        f"{beginning.run} has gone on since, or its checkpoints were removed. Start the recipe again.",
+    )

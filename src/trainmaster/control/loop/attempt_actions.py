@@ -235,7 +235,8 @@ class AttemptActions:
         if searcher is not None and searcher.prunes:
             curve = self.curve(replace(task, attempt=task.attempt - 1))
         is_behind = (task.experiment, task.number, task.attempt) in self._adopted
-        has_checkpoint = any(each is not None for each in (task.restored, task.kept_checkpoint, task.parent))
+        begun_with = (task.restored, task.kept_checkpoint, context.beginning)
+        has_checkpoint = any(each is not None for each in begun_with)
         return TaskProgress.of(
             context, curve, earlier=task.metrics, is_behind=is_behind, has_checkpoint=has_checkpoint
         )
@@ -309,10 +310,9 @@ class AttemptActions:
     def _needs_hold(self, context: TaskContext) -> bool:
         ports = any(context.launcher.ports_per_member(name.rpartition("-")[0]) for name in context.members)
         experiment = context.experiment
-        restores = context.attempt > 1 or context.parent is not None
         prepares = experiment.setup is not None or experiment.container is not None or bool(experiment.data)
         ports = ports or _chooses_port(experiment)
-        return ports or restores or prepares or self.site.needs_hold(context)
+        return ports or context.goes_on or prepares or self.site.needs_hold(context)
 
     def _environments(
         self,

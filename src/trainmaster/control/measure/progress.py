@@ -138,7 +138,7 @@ class TaskProgress:
             metric=search.metric if search is not None and curve is not None else None,
             curve=curve,
             make_trace=trace,
-            goes_on=context.attempt > 1 or context.parent is not None,
+            goes_on=context.goes_on,
             is_behind=is_behind,
             came_to=None if is_behind else _number(earlier or {}, "step"),
             has_checkpoint=has_checkpoint or is_behind,

@@ -21,6 +21,7 @@ from trainmaster.launchers import Launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.facts import RunFacts
+from trainmaster.spec.sections import CheckpointReference
 from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
@@ -119,11 +120,16 @@ class TaskContext:
         return self.home.checkpoints_uri(self.run, self.experiment.name, self.task)
 
     @property
-    def parent_checkpoints_uri(self) -> str | None:
-        """Where those of its parent are published."""
-        if self.parent is None:
-            return None
-        return self.home.checkpoints_uri(self.run, self.experiment.name, self.parent)
+    def beginning(self) -> CheckpointReference | None:
+        """The checkpoint of another task with which it begins while it has none of its own."""
+        if self.parent is not None:
+            return CheckpointReference(self.run, self.experiment.name, self.parent)
+        return self.experiment.beginning
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there may be a checkpoint to begin with."""
+        return self.attempt > 1 or self.beginning is not None
 
     @property
     def model_uri(self) -> str:

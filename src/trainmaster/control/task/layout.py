@@ -64,7 +64,8 @@ class Home(RunFiles):
         database_url: SQLite or PostgreSQL (``TRAINMASTER_DATABASE``).
         patience_s: how long what drives a run waits for a database that is away
             (``TRAINMASTER_DATABASE_PATIENCE``).
-        volumes_in: the store of volumes that are named without one; empty for ``store_url``.
+        volumes_in: the store of volumes that are named without one, and of other runs; empty for
+            ``store_url``.
     """
 
     cache: Path

@@ -158,7 +158,7 @@ def accept(
         may_cost = max(may_cost, least_usd(recipe, offer.plans, warm=warm))
     try:
         admit = entrance(run, team, may_cost, application, now, wallet)
-        if any(each.data for each in recipe.experiments.values()):
+        if any(each.starts_from for each in recipe.experiments.values()):
             from trainmaster.service.models.starting_models import using
 
             admit = using(recipe, run, team, admit)

@@ -90,7 +90,8 @@ def _newest_checkpoint(database: Database, run: str) -> str:
         with suppress(TrainmasterError):  # the model is what was asked for
             if (number := series.newest()) is not None:
                 uri = series.uri_of(number)
-                return f"\n`trainmaster models get {uri} DIR` gets the last checkpoint of {task}."
+                begins = f"a recipe with `checkpoint: {{from: {run}/{task}}}` begins with it"
+                return f"\n`trainmaster models get {uri} DIR` gets the last checkpoint of {task}; {begins}."
     return ""
 
 

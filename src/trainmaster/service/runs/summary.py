@@ -116,6 +116,8 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
         if until is not None:
             ended = sum(found["tasks"] for found in of_it if found["reason"] == EndReason.UNTIL)
             shown["until"] = {"condition": str(until), "reached": ended}
+        if begins_with := (stored.get(experiment["name"], {}).get("checkpoint") or {}).get("begins_with"):
+            shown["begins_with"] = begins_with
         search = searches.get(experiment["name"])
         if search is not None:
             from trainmaster.service.runs.search_results import best_tasks

@@ -145,13 +145,14 @@ class Pruning:
                 and (row["ended_at"] < self._database.clock_s() - kept_s)
             )
             good = removals.whole_tasks(self._database, row["id"])
+            least = int(is_old and bool(removals.needed(self._database, row["id"]).whole))
             for name in store.folders(f"checkpoints/{row['id']}"):
                 for task in store.folders(f"checkpoints/{row['id']}/{name}"):
                     if (experiment := recipe.experiments.get(name)) is not None:
                         is_good = (name, task) in good
                         keep = kept_after(experiment) if is_good else checkpoints_of(experiment).keep
                         place = f"checkpoints/{row['id']}/{name}/{task}"
-                        self._thin(found, row, store, place, 0 if is_old and is_good else keep)
+                        self._thin(found, row, store, place, least if is_old and is_good else keep)
 
     def _thin(self, found: Prunable, row: RowMapping, store: ObjectStore, place: str, keep: int) -> None:
         series = CheckpointSeries(store.url_of(place), owner_of(row, self._home))

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from trainmaster.artifacts import CheckpointSeries
+from trainmaster.db import tables
+from trainmaster.service.driving.submissions import Submissions
+from trainmaster.service.runs.run_names import owner_of
+
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 
@@ -83,3 +88,75 @@ def test_a_run_starts_from_models_of_its_own_team_only(served, ask):
     assert (mistake["line"], mistake["key"]) == (6, "experiments.main.data.w.model")
     assert "there is no registered model 'ferns'" in mistake["message"]
     assert str(served.service.home.root) not in answer.text
+
+
+@pytest.fixture
+def begin(served):
+    """Runs of red and of the owner have left a checkpoint; asks for a run that begins with one."""
+    home, database = served.service.home, served.service.database
+    change = tables.run.update().values(store_url=home.store_url)
+    database.write(lambda connection, _: connection.execute(change))
+    folder = home.root / "saved"
+    folder.mkdir(exist_ok=True)
+    (folder / "state").write_text("5")
+    for run in ("job-red", "job-own"):
+        series = CheckpointSeries(home.checkpoints_uri(run, "main", 0), owner_of(database.run_row(run), home))
+        assert series.newest() or series.publish({"": folder}, attempt=1)
+
+    def begin(who, run, provider="local"):
+        recipe = (
+            f"name: job\nprovider: {provider}\nexperiments:\n  main:\n    command: 'true'\n"
+            f"    checkpoint: {{from: {run}}}\n"
+        )
+        return served.ask(who, "POST", "/api/v1/runs", json={"recipe": recipe, "max_usd": 1})
+
+    return begin
+
+
+def test_a_run_begins_with_the_checkpoint_of_another_one(served, begin, monkeypatch):
+    monkeypatch.setattr(Submissions, "_is_shared_with", lambda *_: False)  # it is the owner's alone
+    answer = begin("owner", "job-own")
+    assert answer.status_code == 201, answer.text
+    run = answer.json()["run"]
+    shown = served.ask("owner", "GET", f"/api/v1/runs/{run}").json()
+    assert shown["experiments"]["main"]["begins_with"] == "job-own/main/0@1"
+    page = served.ask("owner", "GET", f"/runs/{run}").text
+    assert "Begins with checkpoint job-own/main/0@1" in page
+    removed = served.ask("owner", "POST", "/api/v1/storage/remove-runs", json={"runs": ["job-own"]}).json()
+    assert [each["outcome"] for each in removed["runs"]] == ["KEPT"], removed
+
+
+@pytest.mark.parametrize(
+    ("who", "run", "said"),
+    [
+        ("blue-user", "job-red", "there is no run 'job-red'"),
+        ("blue-user", "job-blue", "job-blue left no checkpoint"),
+        ("red-user", "job-red/main/3", "job-red/main/3 left no checkpoint"),
+        ("red-user", "job-red@4", "there is no checkpoint job-red/main/0@4: it has 1"),
+        ("red-user", "latest", "`latest` names no run of a team"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_or_of_another_team_is_refused(served, begin, who, run, said):
+    answer = begin(who, run, "lab")
+    assert answer.status_code == 422
+    (mistake,) = answer.json()["mistakes"]
+    assert (mistake["line"], mistake["key"]) == (6, "experiments.main.checkpoint.from")
+    assert said in mistake["message"]
+    assert str(served.service.home.root) not in answer.text
+
+
+def test_a_run_that_is_not_over_or_has_another_store_is_refused(served, begin):
+    served.run("job-red-9", "red")
+
+    def set_row(**values):
+        change = tables.run.update().where(tables.run.c.id == "job-red-9").values(**values)
+        served.service.database.write(lambda connection, _: connection.execute(change))
+
+    set_row(state="RUNNING")
+    assert "job-red-9 is not over" in begin("red-user", "job-red-9", "lab").json()["mistakes"][0]["message"]
+    set_row(state="DONE", store_url="file:///elsewhere")
+    answer = begin("red-user", "job-red-9", "lab")
+    assert "are on another store" in answer.json()["mistakes"][0]["message"]
+    assert "elsewhere" not in answer.text
+    set_row(store_url=served.service.home.store_url, trimmed_at=1.0)
+    assert "were removed" in begin("red-user", "job-red-9", "lab").json()["mistakes"][0]["message"]

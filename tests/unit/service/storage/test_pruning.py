@@ -161,6 +161,18 @@ def test_runs_and_checkpoints_go_that_are_kept_for_a_time_only(service, monkeypa
     assert Retention(service.home, service.database, keep).sweep() == {}
 
 
+def test_the_last_checkpoint_stays_that_a_run_begins_with_which_may_go_on(service):
+    now = service.database.clock_s()
+    set_row(service, RUN, ended_at=now - 2 * DAY_S)
+    named = {"checkpoint": {"from": f"{RUN}/main/0@1"}}
+    recipe_with(service, OTHER, **named)
+    set_row(service, OTHER, reason="USER_ERROR", ended_at=now)
+    assert prune(service, "checkpoints", checkpoints=DAY_S) == {}
+    assert there(service, RUN) == ["000001"]
+    set_row(service, OTHER, reason="SUCCEEDED")
+    assert prune(service, "checkpoints", checkpoints=DAY_S) == {"checkpoints": 1}
+
+
 def test_a_kind_that_cannot_be_looked_at_hides_nothing_of_the_others(service, monkeypatch):
     monkeypatch.setattr(pruning.ObjectStore, "folders", _away)
     unused = snapshot(service, "unused")
