@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.cluster_connection import ClusterConnection, Opener, Places
-from trainmaster.cluster.gang_ends import GangEnds, GangPlaces, Witness
+from trainmaster.cluster.gang_ends import GangEnds, GangPlaces, Witness, with_overuse
 from trainmaster.cluster.node_links import NodeVerdicts
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
 from trainmaster.cluster.renting.growth import Growth, growth
@@ -541,6 +541,7 @@ class ClusterExecutor:
         machines = self._member_places.machines(status.attempt, nodes)
         is_asked = connection.is_asked_to_end(status.attempt)
         judged = self._ends.judged(status, GangPlaces(machines, nodes, connection.loop.troubles, is_asked))
+        judged = with_overuse(status, machines, connection.loop.overused()) or judged
         if silent := self._ends.silent(judged, machines):
             self.on_lost(status.attempt, silent)
         return judged

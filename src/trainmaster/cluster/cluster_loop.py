@@ -340,6 +340,10 @@ class ClusterLoop:
                 found[machine.id] = "is given back, so that the run stays below its cap"
         return found
 
+    def overused(self) -> dict[str, Node]:
+        """Machines that were ended as what ran on them used more than it had asked for, by id."""
+        return {name: node for name, node in self._observed.nodes.items() if node.overused is not None}
+
     def notes(self) -> list[str]:
         """What the user is to be told, since the last call."""
         return _taken(self._notes)

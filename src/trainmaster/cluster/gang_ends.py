@@ -16,6 +16,7 @@ from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.control.decide.outcome import failed_by_itself
 from trainmaster.dataclass import dataclass
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
+from trainmaster.providers import Node
 
 #: A member reacts so late at most to the loss of another one's machine: frameworks wait for an answer first.
 REACTION_S: Final = 30.0
@@ -189,3 +190,25 @@ def judge(
         return replace(status, lost_nodes=tuple(words))
     is_open = any(answer is None for answer in answers.values())
     return replace(status, phase=Phase.RUNNING) if waits and is_open else status
+
+
+def with_overuse(
+    status: GangStatus, machines: Sequence[tuple[str, str]], overused: Mapping[str, Node]
+) -> GangStatus | None:
+    """An end that a gang has brought on itself: it used more of a machine than it had asked for.
+
+    Its machine is lost by that, and any other one would be, too. None if nothing shows that.
+
+    Args:
+        status: as it was heard.
+        machines: members with the ids of their machines.
+        overused: machines that were ended for that, by id.
+    """
+    if status.phase is not Phase.EXITED:
+        return None
+    cut_off = {member.name for member in status.members if member.exit_code is None}
+    for name, machine in machines:
+        if name in cut_off and (node := overused.get(machine)) is not None:
+            why = f"machine {machine} of {name} was ended: {node.reason}"
+            return replace(status, lost_nodes=(why,), overused=node.overused)
+    return None

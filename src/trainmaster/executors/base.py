@@ -20,6 +20,7 @@ from trainmaster.spec.errors import OtherVersionError
 if TYPE_CHECKING:
     from trainmaster.executors.gangs.placement import LiveNode
     from trainmaster.spec.facts import QueuedMachines
+    from trainmaster.spec.states import Overuse
 
 
 class Phase(StrEnum):
@@ -237,6 +238,7 @@ class GangStatus:
             machine.
         lost_nodes: of a gang over several machines with a member that failed: machines that did not live
             beyond that, one clause each for people; empty if all of them did.
+        overused: of what it used more than it asked for, if one of these was ended for that.
     """
 
     attempt: str
@@ -247,6 +249,7 @@ class GangStatus:
     ended_at: float | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
     lost_nodes: tuple[str, ...] = ()
+    overused: Overuse | None = None
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> GangStatus:

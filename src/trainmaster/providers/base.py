@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.private_files import short_digest
+from trainmaster.spec.states import Overuse
 
 #: Drivers of one home may have clocks that differ by so much.
 CLOCKS_DIFFER_S: Final = 300.0
@@ -172,6 +173,7 @@ class Node:
         python: on the machine, for our runtime; empty to look for one.
         directory: on the machine, where the runtime is put; empty for ``~/.trainmaster-runtime``.
         is_queued: it waits in a queue of its provider: ``reason`` says for what.
+        overused: of what the task that ran on it used more than it asked for, if it was ended for that.
     """
 
     id: str
@@ -202,6 +204,7 @@ class Node:
     directory: str = ""
     is_rented: bool = True
     is_queued: bool = False
+    overused: Overuse | None = None
 
 
 @dataclass(frozen=True, slots=True)

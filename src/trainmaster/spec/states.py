@@ -66,6 +66,13 @@ class EndReason(StrEnum):
         return self in (EndReason.NODE_LOST, EndReason.PREEMPTED)
 
 
+class Overuse(StrEnum):
+    """Of what a task used more than it asked for, so that its place has ended the machine."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+
+
 #: Ends of what trained as far as it was to, and of that for which nothing is left to do.
 WHOLE: Final = tuple(reason for reason in EndReason if reason.is_whole)
 FINISHED: Final = tuple(reason for reason in EndReason if reason.is_success)

@@ -127,23 +127,34 @@ def test_a_login_whose_time_is_over_ends_no_run(user: Renter, account: Kubernete
     check_clean(account)
 
 
-@pytest.mark.parametrize("how", ["evicted", "deleted at once", "full"])
+@pytest.mark.parametrize("how", ["evicted", "deleted at once"])
 def test_a_pod_goes(user: Renter, account: KubernetesAccount, how: str) -> None:
     """Another one comes, and the work goes on from a checkpoint."""
-    if how == "full" and not isinstance(account.kubernetes, KubernetesDouble):
-        pytest.skip("the kubelet here cannot tell how much disk pods use")
     going = user.run(gang(user, 2, 200), provider="kubernetes")
     run = going.run
     until_step(user, run)
-    pod = user.machines(run)["worker-1"]
-    if how == "full":
-        account.kubernetes.fill(pod)
-    else:
-        account.kubernetes.evict(pod, grace_s=None if how == "evicted" else 0)
-    said = {"evicted": "is taken back", "full": "is lost: Evicted: Pod ephemeral .* asks for more"}
-    going.until_said(said.get(how, "is lost"), 200)
+    account.kubernetes.evict(user.machines(run)["worker-1"], grace_s=None if how == "evicted" else 0)
+    going.until_said("is taken back" if how == "evicted" else "is lost", 200)
     assert going.end()["state"] == "DONE"
     assert max(step for _, step in user.starts(run)) > 0
+    check_clean(account)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_pod_that_fills_its_disk_is_the_fault_of_the_task(
+    user: Renter, account: KubernetesAccount, workers: int
+) -> None:
+    """It is tried again as often as the recipe says, and not twenty times more; Kubernetes' words say why."""
+    if not isinstance(account.kubernetes, KubernetesDouble):
+        pytest.skip("the kubelet here cannot tell how much disk pods use")
+    going = user.run(gang(user, workers, 200), provider="kubernetes")
+    run = going.run
+    until_step(user, run)
+    account.kubernetes.fill(user.machines(run)[f"worker-{workers - 1}"])
+    said = "was ended: Evicted: Pod ephemeral .* exceeds the total limit of containers 1G; .* asks for more"
+    going.until_said(said, 200)
+    ended = going.end(code=1)
+    assert ended["reason"] == "USER_ERROR"
     check_clean(account)
 
 

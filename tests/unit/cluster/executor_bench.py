@@ -46,6 +46,7 @@ class FakeLoop:
     told_idle: frozenset[str] = frozenset()
     told_spare: frozenset[str] = frozenset()
     befell: dict[str, str] = field(default_factory=dict)
+    used_up: dict[str, Any] = field(default_factory=dict)
     scaling: Scaling = field(default_factory=Scaling)
     awaits: bool = False
     wanted: bool = False
@@ -75,6 +76,9 @@ class FakeLoop:
 
     def troubles(self, since: float) -> dict[str, str]:
         return self.befell
+
+    def overused(self) -> dict[str, Any]:
+        return self.used_up
 
     def notes(self) -> list[str]:
         said, self.said = self.said, []

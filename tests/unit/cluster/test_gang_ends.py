@@ -17,7 +17,7 @@ from trainmaster.cluster.gang_ends import REACTION_S
 from trainmaster.cluster.node_links import NodeVerdicts
 from trainmaster.control.decide.outcome import classify
 from trainmaster.executors.base import GangStatus, Phase
-from trainmaster.spec.states import EndReason
+from trainmaster.spec.states import EndReason, Overuse
 
 
 @pytest.fixture
@@ -197,3 +197,43 @@ def test_a_successor_asks_for_itself(bench: Bench) -> None:
     after.witness.answered = {"i-1": True, "i-2": False}
     (ended,) = after.cluster_executor.changes(0.0)
     assert ended.lost_nodes == ("machine i-2 of worker-1 did not answer any more",)
+
+
+@pytest.mark.parametrize(
+    ("overuse", "reason"), [(Overuse.DISK, EndReason.USER_ERROR), (Overuse.MEMORY, EndReason.OOM)]
+)
+@pytest.mark.parametrize("how", [{"lost": True}, {"signal": 9}])
+def test_a_machine_that_was_ended_for_what_its_gang_used_is_the_gangs_fault(
+    bench: Bench, overuse: Overuse, reason: EndReason, how: dict[str, Any]
+) -> None:
+    """Another one would end alike: with the words of its place it counts as a failed attempt."""
+    running_on_two(bench)
+    bench.loop.used_up = {"i-2": SimpleNamespace(overused=overuse, reason="Evicted: it used 3G")}
+    bench.clusters[0].fails_on_two(ONE, **how)
+    (ended,) = bench.cluster_executor.changes(0.0)
+    found = classify(ended, None)
+    assert (found.reason, found.message) == (
+        reason,
+        "machine i-2 of worker-1 was ended: Evicted: it used 3G",
+    )
+
+
+def test_a_machine_that_was_ended_for_that_later_or_of_others_tells_nothing(bench: Bench) -> None:
+    running_on_two(bench)
+    told = SimpleNamespace(overused=Overuse.DISK, reason="Evicted: it used 3G")
+    bench.loop.used_up = {"i-1": told, "i-9": told}
+    bench.clusters[0].fails_on_two(ONE, exit_code=3)
+    bench.cluster_executor.changes(0.0)
+    bench.witness.answered = {"i-1": True, "i-2": True}
+    (ended,) = bench.cluster_executor.changes(0.0)
+    assert (classify(ended, None).message, ended.overused) == ("worker-0: exit code 1", None)
+
+
+def test_the_only_machine_of_a_gang_that_was_ended_for_that(bench: Bench) -> None:
+    bench.rent("i-2", "10.0.0.2")
+    running(bench)
+    bench.loop.used_up = {"i-2": SimpleNamespace(overused=Overuse.DISK, reason="Evicted: it used 3G")}
+    bench.loop.formation = None
+    bench.loop.accesses = {}
+    (ended,) = bench.cluster_executor.changes(0.0)
+    assert (ended.phase, classify(ended, None).reason) == (Phase.EXITED, EndReason.USER_ERROR)

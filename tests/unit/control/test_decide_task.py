@@ -12,7 +12,7 @@ from trainmaster.control.decide.saving import NOT_REACHED
 from trainmaster.control.decide.task import DIED_AT_ONCE_S, Effect, EffectKind, Job, Policy, decide_task
 from trainmaster.db.changes import Note, Progress, TaskChange
 from trainmaster.executors.base import MemberStatus, Phase
-from trainmaster.spec.states import MAX_FREE_RESTARTS, MAX_STAGE_TRIES, EndReason, State
+from trainmaster.spec.states import MAX_FREE_RESTARTS, MAX_STAGE_TRIES, EndReason, Overuse, State
 from trainmaster.spec.topics import OUTPUT_LOST
 from trainmaster.spec.until import Until
 
@@ -459,6 +459,22 @@ def test_a_script_that_failed_as_its_node_lost_its_data_goes_on_for_free(retries
     # not for ever
     often = task(State.SAVING, end_reason=EndReason.USER_ERROR, free_restarts=MAX_FREE_RESTARTS)
     assert only_move(decide(often, job, policy)).after is State.DONE
+
+
+@pytest.mark.parametrize("overuse", Overuse)
+def test_what_used_up_its_machine_has_its_retries_and_no_others(overuse):
+    """Whatever is found where the machine is gone."""
+    failed = replace(exited(member(lost=True)), lost_nodes=("machine p was ended: full",), overused=overuse)
+    move = only_move(decide(task(State.RUNNING), seen(failed), Policy(retries=1)))
+    assert (move.after, move.message) == (State.RECOVERING, "machine p was ended: full")
+    assert move.fields["retries_used"] == 1
+    gone = seen(failed, jobs={EffectKind.RECOVER: Job(done=True, reason=EndReason.NODE_LOST)})
+    again = only_move(decide(task(State.RECOVERING, **move.fields), gone, Policy(retries=1), now=NOW + 60))
+    assert "free_restarts" not in again.fields
+    last = only_move(decide(task(State.RUNNING, **move.fields), seen(failed), Policy(retries=1)))
+    over = only_move(decide(task(State.SAVING, message=last.message, **last.fields), gone, Policy(retries=1)))
+    assert (over.after, over.reason) == (State.DONE, move.reason)
+    assert over.message.startswith("machine p was ended: full")
 
 
 UNTIL = Policy(timeout_s=100, grace_s=7, until=Until("accuracy", ">=", 0.9))

@@ -13,6 +13,7 @@ from trainmaster.providers.kubernetes.answers import pod_of_answer, words_of
 from trainmaster.providers.kubernetes.manifests import needs_of, pod_names, pod_of
 from trainmaster.providers.kubernetes.settings import KUBERNETES, KubernetesSettings
 from trainmaster.spec.errors import RecipeError, UsageError
+from trainmaster.spec.states import Overuse
 
 NOW = 1_800_000_000.0
 RUNNING = {"phase": "Running", "containerStatuses": [{"name": "node", "state": {"running": {}}}]}
@@ -67,6 +68,38 @@ def test_states(status: dict[str, Any], gone_at: str, expected: NodeState, words
     found, reason = state(status, gone_at)
     assert found is expected
     assert words in reason
+
+
+PRESSED = "The node was low on resource: {}. Threshold quantity: 1, available: 0. "
+LARGER = PRESSED + "Container node was using 9Gi, request is 1Gi, has larger consumption of {}. "
+
+
+def evicted(message: str) -> dict[str, Any]:
+    return EVICTED | {"message": message}
+
+
+@pytest.mark.parametrize(
+    ("status", "overused"),
+    [
+        (EVICTED, Overuse.DISK),
+        (evicted('Container node exceeded its local ephemeral storage limit "1G". '), Overuse.DISK),
+        (evicted('Usage of EmptyDir volume "home" exceeds the limit "1Gi". '), Overuse.DISK),
+        (evicted(LARGER.format("ephemeral-storage", "ephemeral-storage")), Overuse.DISK),
+        (evicted(LARGER.format("memory", "memory")), Overuse.MEMORY),
+        (ended(137, "OOMKilled"), Overuse.MEMORY),
+        (evicted(PRESSED.format("memory")), None),
+        (EVICTED | {"reason": "Preempting"}, None),
+        (ended(137), None),
+        (RUNNING, None),
+    ],
+)
+def test_what_a_pod_was_ended_for_is_its_own_use_where_that_is_said(
+    status: dict[str, Any], overused: Overuse | None
+) -> None:
+    """A node that lacks something ends pods that have done nothing wrong, too."""
+    pod = pod_of_answer({"metadata": {"name": "p"}, "spec": {}, "status": status}, NOW)
+    assert pod.overused is overused
+    assert ("`disk`" in pod.reason) is (overused is Overuse.DISK)
 
 
 def test_what_was_put_beside_it_holds_a_pod() -> None:

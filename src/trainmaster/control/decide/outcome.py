@@ -14,7 +14,7 @@ from typing import Final
 
 from trainmaster.dataclass import dataclass
 from trainmaster.executors.base import GangStatus, MemberStatus
-from trainmaster.spec.states import EndReason
+from trainmaster.spec.states import EndReason, Overuse
 
 #: The second retry waits this long, each further one twice as long, up to the maximum.
 BACKOFF_S = 1.0
@@ -92,6 +92,9 @@ def classify(
     if essential and all(_ended_well(m) for m in essential):
         return Outcome(EndReason.SUCCEEDED)
     failed = _failed(gang)
+    if gang.overused is not None:  # no other machine would do
+        reason = EndReason.OOM if gang.overused is Overuse.MEMORY else EndReason.USER_ERROR
+        return Outcome(reason, loss_words(gang))
     if gang.lost_nodes:
         return Outcome(EndReason.NODE_LOST, loss_words(gang))
     lost = sorted((m for m in gang.members if m.lost), key=lambda m: m.ended_at or 0.0)

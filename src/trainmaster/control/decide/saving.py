@@ -45,6 +45,7 @@ def recovering(task: Task, seen: ObservedTask, now: float) -> list[Step]:
     job = _last_word(task, seen, EffectKind.RECOVER, now)
     if isinstance(job, list):
         return job
+    job = _without_loss(seen, job)
     if now < task.not_before:
         return []
     more = seen.more_memory
@@ -71,6 +72,7 @@ def saving(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list[S
     job = _last_word(task, seen, kind, now)
     if isinstance(job, list):
         return job
+    job = _without_loss(seen, job)
     is_lost = kind is EffectKind.SAVE and job.error and job.reason is EndReason.NODE_LOST
     if (is_lost and task.free_restarts < MAX_FREE_RESTARTS) or _was_free(task, seen, job):
         # It ended well, but what it made is lost; or it ended badly, as something of its node's was lost.
@@ -302,10 +304,18 @@ def _no_more_tries(task: Task) -> dict[str, object]:
     return {"tries": 0, "try_at": 0.0, "saving_usd": 0.0} if task.tries else {}
 
 
+def _without_loss(seen: ObservedTask, job: Job) -> Job:
+    """What went with a machine that its own gang has used up is no reason for the end of that."""
+    if seen.gang.overused is None or job.reason is not EndReason.NODE_LOST:
+        return job
+    return replace(job, reason=None, message="")
+
+
 def _was_free(task: Task, seen: ObservedTask, job: Job) -> bool:
     """Whether a failure of the script was found to be none of its own, also after it was judged."""
     return (
         reason_of(task) is EndReason.USER_ERROR
+        and seen.gang.overused is None
         and (job.reason is EndReason.NODE_LOST or bool(seen.gang.lost_nodes))
         and task.free_restarts < MAX_FREE_RESTARTS
     )

@@ -10,6 +10,7 @@ from trainmaster.dataclass import dataclass
 from trainmaster.providers.base import NodeState
 from trainmaster.providers.examining import Finding, driver_finding, unseen_drivers
 from trainmaster.providers.kubernetes.manifests import ENDS, HOME, OF, TOKEN, UNTIL, amount_of
+from trainmaster.spec.states import Overuse
 from trainmaster.transport.kubernetes.exec_process import CONTAINER
 
 #: A node that answers has ended a pod by so long after it should have.
@@ -34,6 +35,7 @@ class Pod:
         created_at, started_at: when. leaves_at: when it is ended by force. ended_at: when it has ended.
         is_leaving: somebody has deleted it, and it ends.
         is_held: ours has ended, and what was put beside it has not.
+        overused: see `Node`.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Pod:
     ended_at: float = 0.0
     is_leaving: bool = False
     is_held: bool = False
+    overused: Overuse | None = None
 
 
 def pod_of_answer(told: Mapping[str, Any], now: float) -> Pod:
@@ -81,6 +84,7 @@ def pod_of_answer(told: Mapping[str, Any], now: float) -> Pod:
         ended_at=ended or (leaves_at if state is NodeState.GONE else 0.0),
         is_leaving=bool(leaves_at),
         is_held=status.get("phase") == "Running" and 0 < ended < now - _GONE_S,
+        overused=_overused(status) if state is NodeState.GONE else None,
     )
 
 
@@ -199,7 +203,8 @@ def _state(status: Mapping[str, Any], leaves_at: float, now: float) -> tuple[Nod
     conditions = {str(each.get("type")): each for each in status.get("conditions") or ()}
     said = " ".join(str(status.get("message") or "").split())
     if phase in ("Succeeded", "Failed") or "terminated" in container:
-        return NodeState.GONE, _end(str(status.get("reason") or ""), said, container.get("terminated") or {})
+        ended = container.get("terminated") or {}
+        return NodeState.GONE, _end(str(status.get("reason") or ""), said, ended, _overused(status))
     if leaves_at:
         why = str((conditions.get("DisruptionTarget") or {}).get("message") or said)
         if phase == "Pending" or now > leaves_at + _GONE_S:
@@ -220,10 +225,29 @@ def _state(status: Mapping[str, Any], leaves_at: float, now: float) -> tuple[Nod
     return NodeState.STARTING, what
 
 
-def _end(reason: str, said: str, ended: Mapping[str, Any]) -> str:
+def _overused(status: Mapping[str, Any]) -> Overuse | None:
+    """What our container used too much of. A node that lacks it ends pods that use more than they asked for.
+
+    >>> _overused({"reason": "Evicted", "message": "The node was low on resource: memory. Container main was \
+using 3Gi, request is 1Gi, has larger consumption of memory. "})
+    <Overuse.MEMORY: 'memory'>
+    >>> _overused({"reason": "Evicted", "message": "The node was low on resource: memory. "})
+    """
+    if (_container(status).get("terminated") or {}).get("reason") == "OOMKilled":
+        return Overuse.MEMORY
+    if status.get("reason") != "Evicted":
+        return None
+    said = str(status.get("message") or "").lower()
+    if "larger consumption of memory" in said:
+        return Overuse.MEMORY
+    is_own = "exceed" in said and ("ephemeral" in said or "emptydir" in said)
+    return Overuse.DISK if is_own or "larger consumption of ephemeral-storage" in said else None
+
+
+def _end(reason: str, said: str, ended: Mapping[str, Any], overused: Overuse | None) -> str:
     """Why a pod has ended."""
     if reason:  # Evicted, Preempting, NodeLost, DeadlineExceeded, OutOfcpu
-        if "ephemeral" in said and "exceed" in said:
+        if overused is Overuse.DISK:
             said = f"{said.rstrip('. ')}; `disk` in the recipe's `hardware` asks for more"
         return f"{reason}: {said}" if said else reason
     if ended.get("reason") == "OOMKilled":

@@ -32,6 +32,7 @@ from trainmaster.providers.sent_settings import SentSettings
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 from trainmaster.spec.private_files import short_digest
+from trainmaster.spec.states import Overuse
 from trainmaster.spec.units import format_duration
 from trainmaster.transport.http_calls import Send, gone_is_fine
 from trainmaster.transport.kubernetes.api import KubeApi, KubeRefusedError
@@ -44,6 +45,8 @@ _RELEASE_S: Final = "1"
 _AT_ONCE_S: Final = 5.0
 _GOING_S: Final = 90.0
 _LOOK_S: Final = 0.2
+#: What a pod was ended for, in what is known of it.
+_OVERUSED: Final = "overused"
 #: A user in a pod is known by a number, of which nothing need be known.
 _USER: Final = "pod"
 _HINT: Final = "Look with `kubectl get pods` what there is, delete what is unused, and remove the file."
@@ -356,6 +359,8 @@ class KubernetesProvider(LedgerProvider):
         if pod is None or given_up or pod.state is NodeState.GONE:
             reason = given_up or (pod.reason if pod else known.reason or "somebody has deleted its pod")
             ended_at = pod.ended_at - ahead_s if pod and pod.ended_at else self._clock()
+            if pod is not None and pod.overused and not known.ended_at:
+                known = replace(known, about={**known.about, _OVERUSED: pod.overused})
             return SeenMachine(NodeState.GONE), known.ended(ended_at, reason)
         if pod.state is NodeState.LEAVING:
             reason = known.reason or self._why(name) or pod.reason
@@ -372,8 +377,10 @@ class KubernetesProvider(LedgerProvider):
     def _reached(self, node: Node, known: KnownCluster, asked: AskedMachines, machine: KnownMachine) -> Node:
         """See `LedgerProvider`."""
         kind = self._settings.machines.get(asked.machine)
+        overused = machine.about.get(_OVERUSED)
         return replace(
             node,
+            overused=Overuse(str(overused)) if overused else None,
             address=node.id,
             user=_USER,
             zone=self._api.namespace,
