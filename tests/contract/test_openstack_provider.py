@@ -253,6 +253,33 @@ def test_a_quota_is_refused_with_numbers(bench: OpenstackBench) -> None:
     assert bench.left() == []
 
 
+def test_a_group_that_keeps_machines_apart_is_told_before_they_are_rented(bench: OpenstackBench) -> None:
+    """By `doctor` and by a run; one that there is not is refused."""
+    provider = bench.provider()
+    client = provider._client
+    made = client.call("POST", "network", "/security-groups", {"security_group": {"name": "mine"}})
+    id = made["security_group"]["id"]
+    rule = {"security_group_id": id, "direction": "ingress", "ethertype": "IPv4", "remote_ip_prefix": None}
+    ssh = rule | {"protocol": "tcp", "port_range_min": 22, "port_range_max": 22}
+    client.call("POST", "network", "/security-group-rules", {"security_group_rule": ssh})
+    bench.settings = f"{SETTINGS}security_group: mine\n"
+    words = "security group mine does not let in what its own machines send each other"
+    (finding,) = [each for each in examined(bench.provider(), {}) if each.what == "network"]
+    assert words in finding.found
+    assert not finding.ok
+    (note,) = bench.provider().preflight([bench.request()])
+    assert words in note
+    client.call(
+        "POST", "network", "/security-group-rules", {"security_group_rule": rule | {"remote_group_id": id}}
+    )
+    assert not [each for each in examined(bench.provider(), {}) if each.what == "network"]
+    assert bench.provider().preflight([bench.request()]) == []
+    bench.settings = f"{SETTINGS}security_group: yours\n"
+    with pytest.raises(UsageError, match="no security group 'yours'"):
+        bench.provider().preflight([bench.request()])
+    client.call("DELETE", "network", f"/security-groups/{id}")
+
+
 def test_each_machine_has_a_floating_address_as_long_as_it_is_there(bench: OpenstackBench) -> None:
     """It is reached there; the others of its cluster reach it at its own."""
     bench.settings = SETTINGS + "floating: public\n"

@@ -473,6 +473,40 @@ def test_a_group_of_one_s_own_is_used_and_none_made(provider):
     assert shown[-1]["parameters"]["server"]["security_groups"] == [{"name": "mine"}]
 
 
+OWN_GROUP = {"id": "g", "name": "mine"}
+SSH_IN = {"direction": "ingress", "ethertype": "IPv4", "protocol": "tcp", "port_range_min": 22,
+          "port_range_max": 22, "remote_ip_prefix": "10.0.0.0/8", "remote_group_id": None}  # fmt: skip
+ALL_IN = {**SSH_IN, "protocol": None, "port_range_min": None, "port_range_max": None}
+EACH_OTHER = {**ALL_IN, "remote_ip_prefix": None, "remote_group_id": "g"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "gaps"),
+    [
+        ([SSH_IN, EACH_OTHER], ""),
+        ([ALL_IN], ""),
+        ([SSH_IN], "does not let in what its own machines send each other"),
+        ([EACH_OTHER], "does not let in SSH"),
+        ([SSH_IN, EACH_OTHER | {"remote_group_id": "else"}], "what its own machines send"),
+        ([SSH_IN | {"direction": "egress"}, EACH_OTHER], "SSH"),
+        ([SSH_IN, EACH_OTHER | {"protocol": "udp"}], "what its own machines send"),
+        ([SSH_IN | {"ethertype": "IPv6"}], "SSH (TCP port 22) or what its own machines send"),
+        ([SSH_IN, EACH_OTHER | {"protocol": "6", "port_range_min": 1, "port_range_max": 65535}], ""),
+    ],
+)  # fmt: skip
+def test_a_group_of_one_s_own_that_lets_nothing_in_is_told(provider, rules, gaps):
+    told = {"security_groups": [{"id": "0", "name": "default"}, OWN_GROUP | {"security_group_rules": rules}]}
+    for named in ("mine", "g"):
+        cloud = Cloud(HttpAnswer(200, json.dumps(told)))
+        said = provider(f"security_group: {named}\n", cloud)._project.check_own_group()
+        assert gaps in said
+        assert bool(said) is bool(gaps)
+    cloud = Cloud(HttpAnswer(200, json.dumps(told)))
+    with pytest.raises(UsageError, match="no security group 'yours'") as caught:
+        provider("security_group: yours\n", cloud)._project.check_own_group()
+    assert "default, mine" in caught.value.hint
+
+
 def test_a_network_that_is_not_named_must_be_the_only_one(provider):
     networks = [
         {"id": "1", "name": "a"},

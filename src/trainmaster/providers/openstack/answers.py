@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any, Final
 
@@ -169,6 +169,11 @@ def gpus_of(properties: Mapping[str, Any]) -> tuple[int, str]:
     return 0, ""
 
 
+#: Between these, machines of a cluster listen.
+_FIRST_PORT: Final = 1024
+_LAST_PORT: Final = 65535
+
+
 def offers_of(flavors: Sequence[Flavor], settings: OpenstackSettings, today: date) -> list[Offer]:
     """What may be asked for, at the site's own price, or for nothing."""
     named, source = settings.flavors, str(settings.file)
@@ -186,6 +191,39 @@ def offers_of(flavors: Sequence[Flavor], settings: OpenstackSettings, today: dat
 def limit_findings(absolute: Mapping[str, Any], whose: str) -> list[Finding]:
     """What a project uses of what it may have."""
     return [room_finding(what, float(used), float(limit), whose) for what, used, limit in _room(absolute)]
+
+
+def group_gaps(group: Mapping[str, Any]) -> list[str]:
+    """What a security group of the user's own does not let in, of what runs need.
+
+    Whoever a rule names by an address block is taken to be right.
+
+    >>> group_gaps({"id": "g", "security_group_rules": []})
+    ['SSH (TCP port 22)', 'what its own machines send each other (all TCP ports)']
+    """
+    inward = [
+        rule
+        for rule in group.get("security_group_rules") or ()
+        if rule.get("direction") == "ingress"
+        and (rule.get("ethertype") or "IPv4") == "IPv4"
+        and str(rule.get("protocol") or "any").lower() in ("any", "tcp", "6")
+    ]
+
+    def lets_in(low: int, high: int, groups: Collection[object]) -> bool:
+        return any(
+            (rule.get("port_range_min") or 0) <= low
+            and (rule.get("port_range_max") or _LAST_PORT) >= high
+            and rule.get("remote_group_id") in groups
+            for rule in inward
+        )
+
+    needed = {
+        "SSH (TCP port 22)": lets_in(22, 22, (None,)),
+        "what its own machines send each other (all TCP ports)": lets_in(
+            _FIRST_PORT, _LAST_PORT, (None, group.get("id"))
+        ),
+    }
+    return [what for what, is_let in needed.items() if not is_let]
 
 
 def _room(absolute: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
-from trainmaster.providers.openstack.answers import Flavor, Server, flavor_of
+from trainmaster.providers.openstack.answers import Flavor, Server, flavor_of, group_gaps
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
 from trainmaster.providers.openstack.self_deletion import SelfDeletion
 from trainmaster.providers.openstack.settings import OpenstackSettings
@@ -120,6 +120,25 @@ class OpenstackProject:
         """Id of the network whose addresses machines get; empty if they get none."""
         wanted = self._settings.floating
         return self._id_of("floating", wanted, self._networks) if wanted else ""
+
+    def check_own_group(self) -> str:
+        """What the user's own security group does not let in; empty if nothing, or if there is none.
+
+        Raises:
+            UsageError: OpenStack has no such group.
+        """
+        if not (wanted := self._settings.security_group):
+            return ""
+        there = self._groups()
+        found = [each for each in there if wanted in (each.get("id"), each.get("name"))]
+        if not found:
+            names = ", ".join(sorted({str(each.get("name")) for each in there})) or "none"
+            raise UsageError(
+                f"OpenStack has no security group {wanted!r}",
+                f"There is {names}. Write a name, or an id, as `security_group` into {self._settings.file}.",
+            )
+        gaps = min((group_gaps(each) for each in found), key=len)  # an administrator sees others', too
+        return f"security group {wanted} does not let in {' or '.join(gaps)}" if gaps else ""
 
     def _networks(self) -> list[dict[str, Any]]:
         return self.client.listed("network", "/networks")

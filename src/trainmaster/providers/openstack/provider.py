@@ -137,7 +137,7 @@ class OpenstackProvider(LedgerProvider):
         self._project.network()
         self._project.floating_network()
         answers.check_limits(self._limits(), wanted)
-        return []
+        return list(filter(None, [self._project.check_own_group()]))
 
     def _limits(self) -> dict[str, Any]:
         """What the project may have, and what it uses of that."""
@@ -153,10 +153,14 @@ class OpenstackProvider(LedgerProvider):
 
     def examine(self, builds: Mapping[str, str]) -> list[Finding]:
         """See `Examined`. A security group of ours lets the machines of a cluster reach each other."""
+
+        def check_group() -> None:
+            if gaps := self._project.check_own_group():
+                raise UsageError(gaps, "Add these rules to it, or leave out `security_group`.")
+
         limits, roles = self._limits(), self._client.roles()
-        networks = (
-            found_by(look, "network", "") for look in (self._project.network, self._project.floating_network)
-        )
+        of_networks = (self._project.network, self._project.floating_network, check_group)
+        networks = (found_by(look, "network", "") for look in of_networks)
         words = "delete themselves, each by a credential of its own"
         end = found_by(self._self_deletion.check, "lost machines", words)
         return [
