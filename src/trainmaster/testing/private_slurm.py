@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
@@ -35,6 +36,8 @@ _PATH: Final = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 CPUS: Final = 4
 MEMORY_MB: Final = 2000
 GPUS: Final = 2
+#: The device `/dev/null`.
+_NULL: Final = (1, 3)
 #: Of `scavenge`, where there is accounting.
 WEIGHTS: Final = "TRESBillingWeights=CPU=1.0,Mem=0.25G,GRES/gpu=2.0"
 
@@ -111,9 +114,11 @@ class PrivateSlurm(PrivateServer):
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(128))
         (self._place / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nIgnoreSystemd=yes\n")
-        for number in range(GPUS):  # devices that nothing can be done with
-            (self._place / f"gpu{number}").touch()
-        (self._place / "gres.conf").write_text(f"Name=gpu Type=a100 File={self._place}/gpu[0-{GPUS - 1}]\n")
+        for number in range(GPUS):  # what is no device Slurm gives to nobody; with these nothing can be done
+            os.mknod(self._place / f"nvidia{number}", stat.S_IFCHR | 0o666, os.makedev(*_NULL))
+        (self._place / "gres.conf").write_text(
+            f"Name=gpu Type=a100 File={self._place}/nvidia[0-{GPUS - 1}]\n"
+        )
         (self._place / "slurm.conf").write_text("\n".join(self._configuration()) + "\n")
 
     def start(self) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from renter import SCALE, Renter, with_engine
+
+from trainmaster.testing.private_slurm import NoSlurmError, PrivateSlurm, check_installed
+from trainmaster.testing.waits import until
 
 pytestmark = [pytest.mark.crossings, pytest.mark.timeout(900)]
 SWEEP = """
@@ -114,7 +118,7 @@ def test_a_run_in_two_places(renter: Renter, text: str, steps: int, event: str, 
     going = renter.start("run", recipe, "--yes", "--json", *keep)
     run = going.run
     if event in ("kill", "interrupt", "lose", "lose all", "cancel"):
-        going.until(lambda: "attempt 1 starts" in renter.call("logs", run, code=None).stdout, "it runs")
+        going.until(partial(has_begun, renter, run), "it runs")
     if event == "kill":
         going.kill()
         going = renter.start("resume", run, "--json")
@@ -158,4 +162,85 @@ def test_a_run_in_two_places(renter: Renter, text: str, steps: int, event: str, 
         renter.call("clusters", "end", "--all")
         assert renter.lab.alive() == before
         return
+    assert renter.lab.alive() == before
+
+
+GANG = """
+name: steps
+provider: [hosts, slurm, lab]
+budget: {total: $1}
+experiments:
+  train:
+    distributed: {strategy: allreduce, workers: 2, per_node: 1}
+    framework: plain
+    hardware: {cpus: 1}
+    command: python3 steps.py 9000 0.2
+"""
+
+
+@pytest.fixture
+def slurm(renter: Renter, tmp_path: Path) -> Iterator[PrivateSlurm]:
+    """A queue that they may use, too."""
+    try:
+        check_installed()
+    except NoSlurmError as error:
+        pytest.skip(str(error))
+    with PrivateSlurm(2) as running:
+        (scratch := tmp_path / "scratch").mkdir()
+        settings = renter.lab.home / "slurm.yaml"
+        settings.write_text(f"scratch: {scratch}\nmachines:\n  node: {{cpus: 2, memory: 900MB}}\n")
+        renter.env |= running.environ
+        yield running
+        renter.kill_all()
+        settings.unlink()
+
+
+def has_begun(renter: Renter, run: str) -> bool:
+    """Whether a member has said something."""
+    return "attempt 1 starts" in renter.call("logs", run, code=None).stdout
+
+
+def test_own_hosts_then_the_queue_then_rented(renter: Renter, slurm: PrivateSlurm) -> None:
+    """Each gang is whole in the first place that has room, or will in time; all run at once."""
+    before, recipe = renter.lab.alive(), renter.work / "recipe.yaml"
+    recipe.write_text(with_engine(GANG, "ssh"))
+    going, table = [], ""
+    for place in ("hosts", "slurm", "lab"):
+        if place == "lab":  # no job of ours begins within the quarter of an hour that it may wait
+            slurm.command(
+                "sbatch", "-N2", "--exclusive", "-t", "120", "-o", "/dev/null", "--wrap", "sleep 900"
+            )
+        going.append(renter.start("run", recipe, "--yes", "--json"))
+        run = going[-1].run
+        going[-1].until(partial(has_begun, renter, run), place)
+        table = going[-1].text
+        rented = json.loads(renter.call("clusters", "--json").stdout)["clusters"]
+        assert {each["provider"] for each in rented if each["run"] == run} == {place}, table
+    assert re.search("place hosts: no, 0 of 2 hosts are free", table)
+    assert re.search(r"place slurm: 2 x node, \$0 an hour; waits .* h", table)
+    assert "it runs on lab, the first that can begin in time" in table
+    for each in going:
+        renter.call("cancel", each.run)
+        each.end(code=None)
+    slurm.command("scancel", "-n", "wrap")
+    until(lambda: not slurm.jobs())
+    assert renter.lab.alive() == before
+
+
+def test_a_sweep_is_on_own_hosts_in_a_queue_and_on_rented_machines(
+    renter: Renter, slurm: PrivateSlurm
+) -> None:
+    """Each task once, in all three places; a machine of the queue is lost meanwhile."""
+    before, recipe = renter.lab.alive(), renter.work / "recipe.yaml"
+    text = SWEEP.replace("[hosts, lab]", "[hosts, slurm, lab]").replace("workers: 4", "workers: 6")
+    recipe.write_text(with_engine(text.replace("5, 6]", "5, 6, 7, 8]").replace("STEPS", "60"), "ssh"))
+    going = renter.start("run", recipe, "--yes", "--json")
+    going.until(lambda: places_of(renter, going.run) == {"hosts", "slurm", "lab"}, "tasks in all")
+    slurm.command("scancel", *slurm.jobs())
+    found = going.end()
+    assert found["reason"] == "SUCCEEDED", going.text
+    status = json.loads(renter.call("status", going.run, "--json").stdout)
+    assert status["experiments"]["train"]["tasks"]["succeeded"] == 8
+    assert 0 < status["cost_usd"] < 1
+    until(lambda: not slurm.jobs())
     assert renter.lab.alive() == before

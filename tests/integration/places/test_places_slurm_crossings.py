@@ -56,6 +56,9 @@ ROWS = {
     "cap": Crossing(
         "sleep 600", "the run ends: it may cost", "dear", "{total: $0.6}", code=1
     ),
+    "constraint, GPUs by their option, reservation": Crossing(
+        "echo gpus=$CUDA_VISIBLE_DEVICES", "gpus=0", "chosen"
+    ),
     "a limit of waiting": Crossing("echo never", "no machines after 5 s", "node", "{wait: 5s}", code=1),
     "driver on the cluster": Crossing("echo never", "neither side could", options=("--on-cluster",), code=2),
     "a limit above the partition's": Crossing("echo never", "than partition main allows", "long", code=2),
@@ -69,6 +72,7 @@ MACHINES = """\
   large: {cpus: 1, memory: 9GB}
   gpus: {cpus: 1, memory: 300MB, gpus: 3}
   reserved: {cpus: 1, memory: 300MB, reservation: nobodys}
+  chosen: {cpus: 1, memory: 300MB, constraint: fast, gpus: 1, gpus_per_node: "a100:1", reservation: ours}
 """
 
 
@@ -108,8 +112,14 @@ def test_crossing(
     settings.write_text(text)
     if name == "a limit of waiting":
         slurm.command("sbatch", "-N3", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1000")
-    cross(user, "slurm", row)
-    slurm.command("scancel", "-n", "wrap")
+    reserved = ("ReservationName=ours", "Nodes=ALL", "Users=root", "StartTime=now", "Duration=60")
+    if row.machine == "chosen":  # no other job would begin
+        slurm.command("scontrol", "create", "reservation", *reserved)
+    try:
+        cross(user, "slurm", row)
+    finally:
+        slurm.command("scancel", "-n", "wrap")
+        slurm.command("scontrol", "delete", reserved[0], check=False)
     check_clean(account)
 
 
