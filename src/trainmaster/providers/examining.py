@@ -104,6 +104,17 @@ def clock_finding(ahead_s: float, whose: str) -> Finding:
     )
 
 
+def scratch_finding(whose: str, user: str, may: bool, scratch: str, file: str) -> Finding:
+    """Whether a user may write where ours is to lie on a node.
+
+    >>> scratch_finding("n1", "ada", False, "/scratch", "slurm.yaml").found
+    'n1: ada may not write below /scratch'
+    """
+    words = f"{whose}: {user} {'may' if may else 'may not'} write below {scratch}"
+    advice = "" if may else f"Name as `scratch` in {file} a directory that tasks may write to."
+    return Finding("rights", words, may, advice)
+
+
 def room_finding(what: str, used: float, limit: float, whose: str) -> Finding:
     """How much of a quota is left.
 

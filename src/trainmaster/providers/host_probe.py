@@ -101,7 +101,8 @@ def probe_findings(
     except ValueError:
         words = (answer.err or answer.out).strip().splitlines()[-1:] or ["it says nothing"]
         return [Finding(name, f"python3 does not run there: {words[0]}", ok=False, advice="Install python3.")]
-    unmet = [peer for peer in peers if peer != name and peer not in said["met"]]
+    others = [peer for peer in peers if peer != name]
+    unmet = [peer for peer in others if peer not in said["met"]]
     found = [
         Finding(
             "network",
@@ -111,8 +112,9 @@ def probe_findings(
         )
         for peer in unmet
     ]
-    if not found and len(peers) > 1:
-        found = [Finding("network", f"{name} reaches all {len(peers) - 1} others")]
+    if not found and others:
+        reached = f"all {len(others)} others" if len(others) > 1 else others[0]
+        found = [Finding("network", f"{name} reaches {reached}")]
     if driver := str(said["driver"]):
         there = {package: cuda for package, cuda in said["builds"].items() if cuda}
         found.append(driver_finding(name, driver, {**builds, **there}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -244,4 +245,32 @@ def test_a_driver_that_never_comes_back_leaves_nothing(user: Renter, account: Ac
     until_step(user, going.run)
     going.kill()
     until(lambda: not account.slurm.jobs(), 120)
+    check_clean(account)
+
+
+def test_a_doctor_looks_at_free_nodes(
+    user: Renter, account: Account, slurm: PrivateSlurm, tmp_path: Path
+) -> None:
+    """Network, driver, clock and rights of two of them; with the node that others have, it says so."""
+    (tools := tmp_path / "tools").mkdir()
+    (tools / "nvidia-smi").write_text("#!/bin/sh\necho 470.57.02\n")
+    (tools / "nvidia-smi").chmod(0o755)
+    settings = account.home / "slurm.yaml"
+    settings.write_text(f"before: export PATH={tools}:$PATH\n{settings.read_text()}")
+    recipe = user.recipe(
+        "name: seen\nprovider: slurm\nexperiments:\n  train: {command: python3 t.py, container: "
+        "'pytorch/pytorch:2.7.1-cuda12.8-cudnn9-runtime', framework: torch, hardware: {instance: half}}\n"
+    )
+    said = user.call("doctor", recipe, code=1).stdout
+    for name, other in (("n1", "n2"), ("n2", "n1")):
+        assert f"network: {name} reaches {other}" in said, said
+        assert f"driver: {name}: driver 470.57.02 is too old for torch, which is built for CUDA 12.8" in said
+        assert f"clock: {name}: as ours" in said
+        assert re.search(f"rights: {name}: .* may write below {tmp_path}/scratch", said)
+    assert "no sshd" not in said
+    slurm.command("sbatch", "-N3", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1000")
+    until(lambda: "idle" not in slurm.states(), 20)
+    said = user.call("doctor", "--provider", "slurm").stdout
+    assert "not looked at, as none is free now" in said
+    slurm.command("scancel", "-u", "root")
     check_clean(account)

@@ -11,6 +11,7 @@ import pytest
 
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, MachineLedger
+from trainmaster.providers.examining import Finding
 from trainmaster.providers.slurm import answers, billing, scripts, shell
 from trainmaster.providers.slurm.answers import JobPhase
 from trainmaster.providers.slurm.fitting import refuse_misfit
@@ -223,10 +224,12 @@ BIG = NodeRequest("worker", 1, "big", token="worker-0")
 HAS_BIG = Result(0, SINFO.replace("down*", "idle"), "")
 
 
-def provider_of(tmp_path: Path, shell: Shell, pauses_s: list[float] | None = None) -> SlurmProvider:
+def provider_of(
+    tmp_path: Path, shell: Shell, pauses_s: list[float] | None = None, text: str = SETTINGS
+) -> SlurmProvider:
     (tmp_path / "slurm").mkdir(exist_ok=True)
     place, slept = ProviderPlace(tmp_path, "home"), [] if pauses_s is None else pauses_s
-    return SlurmProvider(settings(tmp_path), place, shell, clock=lambda: 100.0, sleep=slept.append)
+    return SlurmProvider(settings(tmp_path, text), place, shell, clock=lambda: 100.0, sleep=slept.append)
 
 
 def test_a_busy_controller_ends_no_run_before_it_begins(tmp_path):
@@ -465,3 +468,62 @@ def test_doctor_says_which_machines_no_partition_has(tmp_path):
     (machine, *_) = [each for each in found if each.what == "machine"]
     assert not machine.ok
     assert "no partition" in machine.found
+
+
+LOOKED = """\
+now=200
+1: @@trainmaster-node n2 620 no no ada
+0: @@trainmaster-node n1 201 yes yes ada
+1: python3 was loaded
+0: @@trainmaster-probe {"met": ["n1"], "why": {"n2": "timed out"}, "builds": {}, "driver": "470.57.02"}
+1: @@trainmaster-probe {"met": ["n1", "n2"], "why": {}, "builds": {}, "driver": ""}
+then=203
+"""
+
+
+def looked_at(
+    tmp_path: Path, answer: Result, sinfo: str = SINFO, costs: str = ""
+) -> tuple[list[Finding], list[str]]:
+    """What is found beside what partitions and limits say, and the scripts that lead to nodes."""
+    shell = Slurm(**{"sinfo -h": Result(0, sinfo, ""), "immediate": answer})
+    provider = provider_of(tmp_path, shell, text=SETTINGS.replace(", usd_per_hour: 1.5", costs))
+    found = [each for each in provider.examine({"torch": "12.4"}) if each.what not in ("login", "partition")]
+    return found, [each for each in shell.told if "immediate" in each]
+
+
+def test_doctor_has_free_nodes_look_at_themselves_and_at_each_other(tmp_path):
+    """Of each partition, those that nothing runs on, by the machine with the most GPUs."""
+    found, (script,) = looked_at(tmp_path, Result(0, LOOKED, ""))
+    for words in ("--nodelist=n1,n2", "--gres=gpu:a100:2", "--account=physics", "--constraint=nvlink"):
+        assert words in script
+    assert script.index("--time=720") < script.index("--time=1 "), "a look takes no minute"
+    assert "module load cuda" in script
+    wrong = {each.found: each.what for each in found if not each.ok and each.what != "machine"}
+    assert wrong == {
+        "n1 does not reach n2: timed out": "network",
+        "n1: driver 470.57.02 is too old for torch, which is built for CUDA 12.4": "driver",
+        "n2: ada may not write below /tmp": "rights",
+        "n2: 5 min 17 s ahead of ours": "clock",
+        "n2: a node has no sshd": "sshd",
+    }
+    fine = [each.found for each in found if each.ok]
+    assert "n1: ada may write below /tmp" in fine
+    assert "n2 reaches n1" in fine
+
+
+BUSY = "srun: error: Unable to allocate resources: Requested nodes are busy"
+
+
+@pytest.mark.parametrize(
+    ("sinfo", "costs", "words"),
+    [
+        (SINFO, ", usd_per_hour: 1", "machine gpu: not looked at, as its jobs cost"),
+        (SINFO.replace("idle", "mixed"), "", "machine gpu: not looked at, as none is free now"),
+        (SINFO, "", f"n1, n2: not looked at: {BUSY.removeprefix('srun: error: ')}"),
+    ],
+)
+def test_doctor_looks_at_no_nodes_that_cost_or_that_others_have(tmp_path, sinfo, costs, words):
+    """That is no fault."""
+    found, asked = looked_at(tmp_path, Result(1, "now=1\nthen=6\n", BUSY), sinfo, costs)
+    assert [(each.found, each.ok) for each in found if each.what == "nodes"] == [(words, True)]
+    assert bool(asked) is words.startswith("n1")

@@ -25,7 +25,7 @@ from trainmaster.providers.base import (
     root_on_nodes,
 )
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
-from trainmaster.providers.examining import Finding, clock_finding, unseen_drivers
+from trainmaster.providers.examining import Finding, clock_finding, scratch_finding, unseen_drivers
 from trainmaster.providers.host_probe import MOST_PROBED, probe_findings, probe_script
 from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, check_requests
 from trainmaster.providers.own_settings import shown_variable
@@ -362,10 +362,9 @@ def look_findings(
             continue
         peers = [each for each, other in seen["nodes"].items() if not other["error"]]
         user, may = node["about"]["user"], node["about"]["writes"]
-        words = f"{name}: {user} {'may' if may else 'may not'} write below {scratch}"
-        advice = "" if may else "Name as `scratch` in ray.yaml a directory that tasks may write to."
+        rights = scratch_finding(name, user, may, scratch, "ray.yaml")
         what = "rights" if may or not any_may else "node"  # others suffice, maybe
-        found += [Finding(what, words, may, advice), clock_finding(node["ahead_s"] + ahead_s, name)]
+        found += [replace(rights, what=what), clock_finding(node["ahead_s"] + ahead_s, name)]
         found += probe_findings(name, peers, Result(*node["run"]), builds)
     return found
 

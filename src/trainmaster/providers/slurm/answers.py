@@ -324,9 +324,10 @@ def rank_words(text: str, partitions: frozenset[str]) -> str:
 
 
 def refused_words(said: str) -> str:
-    """What `sbatch` complains of, in one line."""
+    """What a command of Slurm complains of, in one line."""
     lines = [
-        re.sub(r"^(sbatch|squeue|scontrol|sinfo): (error: )?", "", line.strip()) for line in said.splitlines()
+        re.sub(r"^(sbatch|squeue|scontrol|sinfo|srun): (error: )?", "", line.strip())
+        for line in said.splitlines()
     ]
     kept = [line for line in lines if line and not line.startswith(("job=", "now="))]
     return "; ".join(dict.fromkeys(kept[-2:])) or "it does not say why"

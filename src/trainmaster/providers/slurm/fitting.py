@@ -42,9 +42,9 @@ def refuse_misfit(part: Part, partitions: Mapping[str, Partition], excluded: Col
         )
     kinds = [kind.without(excluded) for kind in partition.nodes]
     there = [kind for kind in kinds if kind.is_there and kind.count] or kinds
-    suited = [kind for kind in there if _lacks(part, kind) == ""]
+    suited = [kind for kind in there if lacks(part, kind) == ""]
     if not suited:
-        reasons = dict.fromkeys(_lacks(part, kind) for kind in there)
+        reasons = dict.fromkeys(lacks(part, kind) for kind in there)
         raise UsageError(
             f"machine {request.instance_type}: no node of partition {name} has "
             f"{' or '.join(reasons) or 'it'}",
@@ -59,7 +59,7 @@ def refuse_misfit(part: Part, partitions: Mapping[str, Partition], excluded: Col
         )
 
 
-def _lacks(part: Part, kind: NodeKind) -> str:
+def lacks(part: Part, kind: NodeKind) -> str:
     """What a node has not; empty if it has all."""
     machine = part.machine
     if machine.cpus > kind.cpus:

@@ -38,6 +38,12 @@ from trainmaster.providers.slurm import answers, billing, limits, scripts
 from trainmaster.providers.slurm.answers import JobPhase, Partition, SlurmJob
 from trainmaster.providers.slurm.billing import BillingWeights
 from trainmaster.providers.slurm.fitting import refuse_misfit
+from trainmaster.providers.slurm.node_look import (
+    MOST_NODES,
+    free_nodes,
+    node_look_findings,
+    node_look_script,
+)
 from trainmaster.providers.slurm.settings import SLURM, SlurmSettings
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
@@ -164,7 +170,7 @@ class SlurmProvider(LedgerProvider):
         return [f"waits {format_duration(waits_s)} in the queue for its machines, as Slurm reckons now"]
 
     def examine(self, builds: Mapping[str, str]) -> list[Finding]:
-        """See `Examined`: nodes are seen by a job only, and what they reach."""
+        """See `Examined`: also what free nodes see of themselves and of each other."""
         said = self._answer(scripts.about_script())
         version, account, now = answers.parse_about(said)
         found = [
@@ -190,7 +196,36 @@ class SlurmProvider(LedgerProvider):
             except UsageError as error:
                 found.append(refused("machine", error))
         found += limits.limit_findings(self._answer(limits.limits_script()), self._settings.machines)
-        return found + unseen_drivers(builds)
+        found += self._nodes_seen(builds, partitions, now - self._clock())
+        return found if any(each.what == "driver" for each in found) else found + unseen_drivers(builds)
+
+    def _nodes_seen(
+        self, builds: Mapping[str, str], partitions: Mapping[str, Partition], ahead_s: float
+    ) -> list[Finding]:
+        """What is seen on nodes of each partition that is used, by its machine with the most GPUs."""
+        found, machines = list[Finding](), dict[str, str]()
+        usual = next((each.name for each in partitions.values() if each.is_default), "")
+        for name, machine in sorted(self._settings.machines.items(), key=lambda each: each[1].gpus):
+            machines[machine.partition or usual] = name
+        for name in machines.values():
+            if self._settings.usd_per_unit or self._settings.machine(name).usd_per_hour:
+                found.append(Finding("nodes", f"machine {name}: not looked at, as its jobs cost"))
+                continue
+            (part,) = self._parts("look", [NodeRequest("worker", MOST_NODES, name, token=name)])
+            if not (nodes := free_nodes(part, partitions)):
+                found.append(Finding("nodes", f"machine {name}: not looked at, as none is free now"))
+                continue
+            part = replace(part, request=replace(part.request, count=len(nodes)))
+            addresses = self._addresses(nodes)
+            done = self._run(node_look_script(self._settings, part, addresses, builds))
+            found += node_look_findings(done, self._settings, nodes, builds, ahead_s)
+        return found
+
+    def _addresses(self, nodes: Sequence[str]) -> dict[str, str]:
+        """Of nodes, by their names; the name where Slurm has none."""
+        lines = self._answer(scripts.address_script(nodes)).splitlines()
+        addresses = dict(pair for line in lines if len(pair := line.split()) == 2)
+        return {name: addresses.get(name, name) for name in nodes}
 
     def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:
         """See `Queue`: by the time limits of the jobs before it."""
@@ -372,10 +407,8 @@ class SlurmProvider(LedgerProvider):
             return asked.with_machines(
                 {key: each.ended(now, why % (each.where or "a node")) for key, each in lost.items()}
             )
-        lines = self._answer(scripts.address_script(job.nodes)).splitlines()
-        addresses = dict(pair for line in lines if len(pair := line.split()) == 2)
-        for (key, each), name in zip(asked.machines.items(), job.nodes, strict=False):
-            address = addresses.get(name, name)
+        addresses = self._addresses(job.nodes).items()
+        for (key, each), (name, address) in zip(asked.machines.items(), addresses, strict=False):
             each = replace(left.get(key, each), where=name, address=address, private_address=address)
             asked = asked.with_machines({key: each})
         batch = job.batch if job.leader in ("", job.id) else ""  # of a component Slurm says one, too
