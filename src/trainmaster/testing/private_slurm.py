@@ -114,7 +114,7 @@ class PrivateSlurm(PrivateServer):
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(128))
         (self._place / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nIgnoreSystemd=yes\n")
-        for number in range(GPUS):  # what is no device Slurm gives to nobody; with these nothing can be done
+        for number in range(GPUS):  # Slurm gives out only devices; with these nothing can be done
             os.mknod(self._place / f"nvidia{number}", stat.S_IFCHR | 0o666, os.makedev(*_NULL))
         (self._place / "gres.conf").write_text(
             f"Name=gpu Type=a100 File={self._place}/nvidia[0-{GPUS - 1}]\n"
