@@ -349,7 +349,9 @@ class NodeProvisioner:
             shell.add(node.key, access.target)
         rented = {key_of(machine.id) for machine in record.rented}
         old = self._recorded(record)
-        if kind.has_head and old and old[0].key not in rented:
+        again = self._claimed_again(record)
+        kind(directory, old, self._ask, shell.stream).end([node for node in members if node.key in again])
+        if kind.has_head and old and old[0].key not in rented - again:
             # Its head is lost: what it left on the others must not go on.
             here = {node.key for node in members}
             lost = kind(directory, old, self._ask, shell.stream)
@@ -358,12 +360,9 @@ class NodeProvisioner:
             found = kind.find(directory, self._ask, shell.stream)
             if found is None:
                 return kind.start(directory, members, self._ask, shell.stream)
-            known, again = {node.key for node in found.nodes}, set[str]()
-            if not kind.has_head:  # hosts that were given up and claimed again: what runs there ends
-                over = {machine.id for machine in record.machines if machine.is_over}
-                again = {key_of(m.id) for m in record.rented if m.id in over and not m.has_joined}
+            known = {node.key for node in found.nodes}
             for key in known - (rented - again):
-                found.remove(key, is_gone=key not in rented)
+                found.remove(key, is_gone=True)
                 known.discard(key)
             if new := [node for node in members if node.key not in known]:
                 found.add(new)
@@ -384,6 +383,8 @@ class NodeProvisioner:
         shell = self._nodes
         for node, (_, access) in zip(members, nodes, strict=True):
             shell.add(node.key, access.target)
+        again = self._claimed_again(record)
+        cluster.end([node for node in members if node.key in again])
         cluster.add(members)
 
     def give_keys(self, record: ClusterRecord, accesses: Sequence[NodeAccess]) -> list[NodeAccess]:
@@ -478,6 +479,12 @@ class NodeProvisioner:
         if recorded and cluster_kind(record.plan.engine).has_head:
             recorded = recorded[:1]
         return next((keys[node.key] for node in recorded if node.key in keys), "")
+
+    @staticmethod
+    def _claimed_again(record: ClusterRecord) -> set[str]:
+        """Hosts that were given up: what runs there ends first, as agents of another version would refuse."""
+        over = {machine.id for machine in record.machines if machine.is_over}
+        return {key_of(m.id) for m in record.rented if m.id in over and not m.has_joined}
 
     def _recorded(self, record: ClusterRecord) -> list[ClusterNode]:
         """Nodes of the cluster that was started last, the head first."""

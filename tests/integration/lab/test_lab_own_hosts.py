@@ -303,13 +303,14 @@ def test_what_waits_for_a_lost_host_ends_without_a_driver(renter: Renter, owner:
 
 
 @pytest.mark.crossings
+@pytest.mark.parametrize("engine", ["ssh", "ray"])
 def test_agents_of_a_newer_version_are_left_for_15_minutes(
-    renter: Renter, owner: Any, tmp_path: Path
+    renter: Renter, owner: Any, tmp_path: Path, engine: str
 ) -> None:
     """Its driver is not understood, which is told; when hosts are given up, it begins on them again."""
     renter.env["TRAINMASTER_NODE_LEASE"] = "40s"
     newer = str(newer_version(tmp_path / "newer", also_agents=True))
-    going = renter.run(renter.gang(steps=900, every=3, engine="ssh"), provider="hosts", PYTHONPATH=newer)
+    going = renter.run(renter.gang(steps=900, every=3, engine=engine), provider="hosts", PYTHONPATH=newer)
     run = going.run
     until(lambda: renter.checkpoints(run), "a checkpoint", patience_s=120.0)
     going.kill()

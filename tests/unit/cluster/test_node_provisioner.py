@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -121,6 +122,7 @@ def test_what_runs_on_a_host_that_was_given_up_and_claimed_again_is_ended(
     def remove(self: SshCluster, key: str, *, is_gone: bool = False) -> None:
         done.append((key, is_gone))
 
+    monkeypatch.setattr(SshCluster, "end", lambda _, nodes: done.extend(("end", n.key) for n in nodes))
     monkeypatch.setattr(SshCluster, "remove", remove)
     monkeypatch.setattr(SshCluster, "add", lambda _, nodes: done.append(("add", [n.key for n in nodes])))
     monkeypatch.setattr(provisioner, "_cluster_node", lambda _, machine, __: NODES[machine.id])
@@ -130,7 +132,45 @@ def test_what_runs_on_a_host_that_was_given_up_and_claimed_again_is_ended(
     own = replace(OWN, plan=replace(OWN.plan, engine="ssh"), machines=machines)
     access = cast("Any", SimpleNamespace(target=Target("gpu1.lab", "gpu1.lab")))
     provisioner.form(own, [(machine, access) for machine in own.rented])
-    assert done == ([("gpu1-lab", False), ("add", ["gpu1-lab"])] if is_claimed_again else [])
+    assert done == (
+        [("end", "gpu1-lab"), ("gpu1-lab", True), ("add", ["gpu1-lab"])] if is_claimed_again else []
+    )
+    done.clear()
+    provisioner.join(
+        own, SshCluster(Path(), (), cast("Any", None), cast("Any", None)), [(machines[0], access)]
+    )
+    assert done == [("end", "gpu1-lab")] * is_claimed_again + [("add", ["gpu1-lab"])]
+
+
+@pytest.mark.parametrize("given_up", [(), (0,), (1,), (0, 1)])
+def test_a_head_on_a_host_that_was_given_up_and_claimed_again_is_ended_with_its_cluster(
+    provisioner: NodeProvisioner, monkeypatch: pytest.MonkeyPatch, given_up: tuple[int, ...]
+) -> None:
+    """It would be found, and asked for ever, also where it is of another version."""
+    noted(provisioner, "gpu1-lab", "gpu2-lab")
+    done: list[tuple[str, object]] = []
+    kind = ray_cluster.RayCluster
+
+    def stop(self: ray_cluster.RayCluster, gone: Any = ()) -> None:
+        done.append(("stop", {node.key for node in self.nodes} - set(gone)))
+        shutil.rmtree(self.directory)
+
+    monkeypatch.setattr(kind, "end", lambda _, nodes: done.extend(("end", n.key) for n in nodes))
+    monkeypatch.setattr(kind, "stop", stop)
+    monkeypatch.setattr(kind, "is_up", lambda _: True)
+    monkeypatch.setattr(kind, "remove", lambda _, key, **how: done.append((key, how["is_gone"])))
+    monkeypatch.setattr(kind, "add", lambda _, nodes: done.append(("add", {n.key for n in nodes})))
+    monkeypatch.setattr(kind, "start", lambda _, nodes, *__: done.append(("start", {n.key for n in nodes})))
+    monkeypatch.setattr(provisioner, "_cluster_node", lambda _, machine, __: NODES[machine.id])
+    over = tuple(replace(OWN.machines[n], is_over=True, has_joined=True) for n in given_up)
+    own = replace(OWN, machines=(*over, *OWN.machines))
+    access = cast("Any", SimpleNamespace(target=Target("gpu1.lab", "gpu1.lab")))
+    provisioner.form(own, [(machine, access) for machine in own.rented])
+    both, ended = {"gpu1-lab", "gpu2-lab"}, [("end", f"gpu{n + 1}-lab") for n in given_up]
+    if 0 in given_up:
+        assert done == [*ended, ("stop", both), ("start", both)]
+    else:
+        assert done == [*ended, *([("gpu2-lab", True), ("add", {"gpu2-lab"})] if given_up else [])]
 
 
 def test_what_an_earlier_process_had_started_on_own_hosts_is_ended(

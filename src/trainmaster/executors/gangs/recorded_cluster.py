@@ -151,8 +151,16 @@ class RecordedCluster(ABC):
         Raises:
             ExecutorError: a node could not be reached; the record stays.
         """
+        self.end([node for node in self.nodes if node.key not in gone])
+        (self.directory / _RECORD).unlink(missing_ok=True)
+
+    def end(self, nodes: Sequence[ClusterNode]) -> None:
+        """End everything of ours on nodes that may be in no record, members included; may be repeated.
+
+        Raises:
+            ExecutorError: one could not be reached.
+        """
         failed = []
-        nodes = [node for node in self.nodes if node.key not in gone]
         for node, error in zip(nodes, self._on_each(nodes, self._try_stop), strict=True):
             if error is not None:
                 failed.append(f"{node.key}: {error}")
@@ -161,7 +169,6 @@ class RecordedCluster(ABC):
                 f"what runs tasks could not be ended on {len(failed)} nodes: {'; '.join(failed)}",
                 "Repeat it when they can be reached, or terminate them.",
             )
-        (self.directory / _RECORD).unlink(missing_ok=True)
 
     def _enter(self, nodes: Sequence[ClusterNode]) -> None:
         """They are nodes of it from now on, the last ones."""
