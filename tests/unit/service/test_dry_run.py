@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 
 from trainmaster.control.task.layout import Home
 from trainmaster.service.dry_run import dry_run
+from trainmaster.service.service import Service
 from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import UsageError
 
@@ -59,8 +61,8 @@ def shown(tmp_path: Path, environ: dict[str, str], **recipe: str) -> tuple[list[
     """The documents, and the notes."""
     path = tmp_path / "recipe.yaml"
     path.write_text(RECIPE.format(**{"more": ""} | recipe))
-    service = SimpleNamespace(home=Home.from_environment(environ))
-    plan = dry_run(service, read_recipe(path), environ)  # type: ignore[arg-type]
+    with closing(Service.from_environment(environ)) as service:
+        plan = dry_run(service, read_recipe(path), environ)
     assert [each["member"] for each in plan["processes"]] == ["worker-0", "worker-1", "ps-0"]
     return [each["parameters"]["radl"] for each in plan["requests"]], plan["notes"]
 

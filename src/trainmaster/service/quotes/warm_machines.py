@@ -164,9 +164,10 @@ def _to_be_small(objective: Objective, made: Quote) -> float:
 
 
 def _told(made: Quote, known: QuoteOptions) -> Quote:
+    from trainmaster.service.renting.kept_clusters import warm_note
+
     names = [name for name in made.experiments if name in known.warm]
-    note = f"{', '.join(names)}: an earlier run keeps such machines warm: they are not waited for"
-    return replace(made, warm=tuple(names), notes=(note, *made.notes) if names else made.notes)
+    return replace(made, warm=tuple(names), notes=(warm_note(names), *made.notes) if names else made.notes)
 
 
 def picks_of(made: Quote) -> dict[str, Pick]:

@@ -79,6 +79,11 @@ def warm_clusters(
     return found
 
 
+def warm_note(experiments: Iterable[str]) -> str:
+    """What is told of experiments that take over what is there."""
+    return f"{', '.join(experiments)}: an earlier run keeps such machines warm: they are not waited for"
+
+
 def on_warm(service: OpenHome, plans: Iterable[ClusterPlan], team: str | None) -> tuple[ClusterPlan, ...]:
     """The plans with what a run takes over first: it has neither name nor price of what it would rent."""
     plans = tuple(plans)

@@ -12,7 +12,7 @@ from trainmaster.providers import NodeRequest, ProviderPlace
 from trainmaster.service.open_home import OpenHome
 from trainmaster.service.quotes.worker_counts import with_fewest
 from trainmaster.service.renting.cheapest import left_out_of_parts, plans_of
-from trainmaster.service.renting.kept_clusters import warm_clusters
+from trainmaster.service.renting.kept_clusters import warm_clusters, warm_note
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 
@@ -22,19 +22,23 @@ def planned_requests(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Requests that renting the machines of a run would send, in order; notes. Nothing is sent or measured.
 
+    For machines that an earlier run has kept warm nothing would be sent.
+
     Raises:
         UsageError: what it asks for is not there.
     """
     from trainmaster.providers import get_provider
 
     plans = plans_of(service, with_fewest(recipe), environ)
+    warm = warm_clusters(service, plans, service.team)
     place = ProviderPlace(service.home.root, service.home.identity(), environ)
     shown = []
-    for plan in plans:
+    for plan in (plan for plan in plans if plan.name not in warm):
         with closing(get_provider(plan.provider, place)) as provider:
             shown += provider.dry_run(plan.name, requests_of(plan))
     notes = (note for plan in plans for note in plan.notes)
-    return shown, list(dict.fromkeys([*left_out_of_parts(recipe), *notes]))
+    there = (warm_note(plan.experiments) for plan in plans if plan.name in warm)
+    return shown, list(dict.fromkeys([*left_out_of_parts(recipe), *there, *notes]))
 
 
 def check_with_provider(

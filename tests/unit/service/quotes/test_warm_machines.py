@@ -32,6 +32,7 @@ from trainmaster.service.renting.cheapest import plans_of
 from trainmaster.service.renting.kept_clusters import warm_clusters
 from trainmaster.service.renting.offer import RentalOffer
 from trainmaster.service.renting.plan_run import plan_run
+from trainmaster.service.renting.provider_check import planned_requests
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe, Strategy, read_recipe
 from trainmaster.spec.errors import UsageError
@@ -174,6 +175,8 @@ def test_a_job_of_which_nothing_is_known_is_priced_by_what_is_there_too(
     assert plans_of(world.service, recipe, world.environ) == made.plans, "of each place of a list"
     said = command_line("quote", "--no-measure")
     assert "main: 1 x large" in said.stdout, said
+    requests, notes = planned_requests(world.service, recipe, world.environ)
+    assert (requests, "main: an earlier run keeps such machines warm" in notes[0]) == ([], True)
 
 
 @pytest.mark.parametrize("limit", ["deadline: 180s", "total: $0.012"])
