@@ -71,6 +71,36 @@ def test_other_samplers(tm, sampler):
     assert "x=" in shown
 
 
+def test_a_search_goes_on_with_more_tasks(tm):
+    """Three runs: each knows what those before it have tried."""
+    discrete = {"x": {"range": "-5-5", "step": 1}, "y": [0]}
+    first = tm.run(tm.task(BOWL, parameters=discrete, samples=4, search=search()))["run"]
+    more = {"parameters": discrete, "samples": 4}
+    second = tm.run(tm.task(BOWL, search=search(**{"from": first}), **more))["run"]
+    more["samples"] = 3
+    last = tm.run(tm.task(BOWL, search=search(**{"from": f"{second}/main"}), **more))["run"]
+    tried = [line.split()[1] for line in tm.marks("ran")]
+    assert len(tried) == len(set(tried)) == 11
+    assert tm.status(last)["experiments"]["main"]["search"]["from"] == f"{second}/main@8"
+    assert f"the search of main goes on from {second}/main: 8 tasks" in tm.call("status", last).out
+    refused = tm.call("run", tm.task(BOWL, search=search(**{"from": last}), **more), code=2).err
+    assert "search.from: all 11 combinations were tried" in refused
+    more["parameters"] = {"x": {"range": "-9-5", "step": 1}, "y": [0]}
+    refused = tm.call("run", tm.task(BOWL, search=search(**{"from": first}), **more), code=2).err
+    assert "experiments.main.parameters.x: it is not as it was" in refused
+
+
+def test_a_sampler_that_learns_knows_the_tasks_of_an_earlier_run(tm):
+    pytest.importorskip("optuna")
+    first = tm.run(tm.task(BOWL, parameters=XY, samples=12, search=search()))["run"]
+    drawn = tm.run(tm.task(BOWL, parameters=XY, samples=1, search=search(**{"from": first})))["run"]
+    learnt = search(sampler="tpe", **{"from": first})
+    chosen = tm.run(tm.task(BOWL, parameters=XY, samples=1, search=learnt))["run"]
+    _, by_chance, by_what_it_knows = [line.split()[1:] for line in tm.marks("ran")][-3:]
+    assert by_chance != by_what_it_knows, "it would draw the same, knew it nothing"
+    tm.call("rm", first, drawn, chosen, "--yes")
+
+
 @pytest.mark.parametrize("sampler", ["tpe", pytest.param("cmaes", marks=pytest.mark.crossings)])
 def test_killed_and_resumed_no_trial_is_lost_or_repeated_with_other_parameters(tm, sampler):
     pytest.importorskip("optuna")
@@ -305,6 +335,7 @@ def test_a_population_without_checkpoints_is_told_so(tm):
         ({**search(), "goal": "least"}, ["goal", "max", "min"]),
         (search(sampler="pbt"), ["population"]),
         (search(sampler="pbt", population=4), ["generations"]),
+        (search(sampler="pbt", population=4, generations=3, **{"from": "r-1"}), ["from", "leave it out"]),
         (search(sampler="pbt", population=4, generations=2), ["2 generations", "samples"]),
         (search(sampler="pbt", population=5, generations=2, pruner="asha"), ["pruner"]),
         (search(sampler="tpe", generations=2), ["generations"]),

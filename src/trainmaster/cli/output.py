@@ -128,6 +128,9 @@ def verdict_lines(name: str, experiment: Mapping[str, Any]) -> list[str]:
     lines = []
     if "begins_with" in experiment:
         lines = [f"{name} begins with checkpoint {experiment['begins_with']}"]
+    if earlier := experiment.get("search", {}).get("from"):
+        run, _, count = earlier.rpartition("@")
+        lines.append(f"the search of {name} goes on from {run}: {count} tasks")
     refused = experiment.get("message") if experiment["reason"] == EndReason.GATE_REFUSED else ""
     until = experiment.get("until")
     early = [] if until is None else [f"{name} ends at {until['condition']}: {until['reached']} so far"]

@@ -70,7 +70,9 @@ def resume(
         what = "left to it" if detach else "attached to it (Ctrl-C detaches)"
         say(f"{run} is driven by another process; {what}")
     elif brief["state"] == "DONE":
-        say(client.deliver_left(run) or f"{run} has ended already: nothing is left to be done")
+        left = client.deliver_left(run) or f"{run} has ended already: nothing is left to be done"
+        searches = any("search" in each for each in client.status(run).json["experiments"].values())
+        say(f"{left}. `search: {{from: {run}}}` in a recipe goes on with more tasks" if searches else left)
     if not detach:
         client = open_client()  # what it is attached to goes on if its driver elsewhere is lost
         raise typer.Exit(attach(client, client.resolve(run), as_json=as_json))

@@ -6,6 +6,7 @@ says of an experiment that waits for that.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,6 +28,13 @@ def facts_of(database: Database, run: str) -> dict[tuple[Fact, str], str]:
     """All that is known of a run, by kind and name."""
     rows = database.read(sa.select(t.run_fact).where(t.run_fact.c.run_id == run))
     return {(Fact(row["kind"]), row["name"]): row["value"] for row in rows}
+
+
+def begin_with(connection: Connection, run: str, kind: Fact, known: Mapping[str, str]) -> None:
+    """Write down what is known of a new run before it is driven, by name."""
+    rows = [{"run_id": run, "kind": kind.value, "name": name, "value": known[name]} for name in known]
+    if rows:
+        connection.execute(t.run_fact.insert(), rows)
 
 
 def put_fact(database: Database, lease: Lease, kind: Fact, name: str, value: str) -> str:

@@ -41,7 +41,7 @@ from trainmaster.spec.reading import (
 )
 from trainmaster.spec.roles import Roles
 from trainmaster.spec.search import Search
-from trainmaster.spec.sections import Checkpoint, CheckpointReference, Metrics, ProfilePlan
+from trainmaster.spec.sections import Checkpoint, Metrics, ProfilePlan, RunReference
 from trainmaster.spec.serve import Serve, check_serve, lift_command
 from trainmaster.spec.task_space import MAX_TASKS, TaskSpace
 from trainmaster.spec.until import MetricTarget, Until, read_until
@@ -249,14 +249,17 @@ class Experiment(Noun):
         check_experiment(values, node, path, problems)
 
     @property
-    def beginning(self) -> CheckpointReference | None:
+    def beginning(self) -> RunReference | None:
         """The checkpoint of another run that its tasks begin with."""
         return None if self.checkpoint is None else self.checkpoint.beginning
 
     @property
     def starts_from(self) -> bool:
-        """Whether it names registered models or a checkpoint of another run."""
-        return self.beginning is not None or any(each.model for each in self.data.values())
+        """Whether it names registered models, or a checkpoint or tasks of another run."""
+        names_run = self.beginning is not None or (
+            self.search is not None and self.search.goes_on is not None
+        )
+        return names_run or any(each.model for each in self.data.values())
 
     @property
     def depends_on(self) -> tuple[str, ...]:
@@ -308,8 +311,11 @@ class Experiment(Noun):
         """
         if self.serve is not None:
             return TaskSpace({}, self.serve.most_at_once, seed)
-        later = self.search is not None and self.search.chooses_later
-        return TaskSpace(self.parameters, self.samples, seed, chosen_later=later)
+        search = self.search
+        if search is None:
+            return TaskSpace(self.parameters, self.samples, seed)
+        later, first = search.chooses_later, search.earlier_count
+        return TaskSpace(self.parameters, self.samples, seed, chosen_later=later, first=first)
 
     def first_tasks(self, seed: int) -> int:
         """How many tasks it has at first: more only if it is a service."""

@@ -358,6 +358,11 @@ def check_search(values: dict[str, Any], node: YamlNode, path: Path, problems: P
     if "parameters" not in node.entries:
         problems.add(parent, where, "a search without `parameters`; name what to look for")
     elif is_population_based(values):
+        if search.goes_on is not None:
+            message = (
+                "`from` with sampler pbt, whose members begin with checkpoints of their own run; leave it out"
+            )
+            problems.add(parent.entries["from"], (*where, "from"), message)
         _check_population(values, search, node, path, problems)
         return
     elif search.chooses_later and "samples" not in node.entries:

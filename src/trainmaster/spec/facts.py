@@ -18,6 +18,7 @@ class Fact(StrEnum):
     APPROVAL = "approval"  #: By experiment: an `Approval` as JSON; a person has said so, not the driver.
     ENVIRONMENT = "environment"  #: By experiment: Python, platform and packages as JSON.
     SIZE = "size"  #: By experiment and attempt (``train/2``), from which on it holds: a `GangSize` as JSON.
+    TRIALS = "trials"  #: By experiment: those of an earlier run with which its search goes on, as JSON.
 
 
 #: Writes down what was found, unless something is known already; what is known from now on.
@@ -65,6 +66,10 @@ class RunFacts:
                 found = self._record(kind, name, look())
                 self._known[key] = found
         return found
+
+    def trials(self, experiment: str) -> str:
+        """Those of an earlier run with which the search of an experiment goes on; empty without."""
+        return self._known.get((Fact.TRIALS, experiment), "")
 
     def sizes(self, experiment: str) -> dict[int, GangSize]:
         """What was changed of the size of an experiment's gang, by the first attempt that has it."""

@@ -22,10 +22,12 @@ from trainmaster.spec.reading import (
     text,
     verbatim,
 )
+from trainmaster.spec.sections import SEARCH_REFERENCE, RunReference
 
 #: Samplers of our own, that know every task's parameters beforehand.
 FIXED_SAMPLERS: Final = ("grid", "random")
 _MEAN_OF: Final = "mean of last "
+_FROM_RIGHT: Final = "write a run, such as digits-7f3a09c2d1, or RUN/EXPERIMENT"
 _PLUGIN: Final = r"[a-z][a-z0-9_-]*"
 
 
@@ -42,6 +44,7 @@ class Search(Noun):
         population: members of a generation, for samplers that have generations.
         generations: how often the population of ``pbt`` trains.
         options: options of sampler and pruner, as written.
+        goes_on: with what tasks of an earlier run have shown: ``RUN/EXPERIMENT`` (``from`` in the recipe).
     """
 
     metric: Annotated[
@@ -76,6 +79,17 @@ class Search(Noun):
             ),
         ),
     ] = Field(default={})
+    goes_on: Annotated[str | None, Key("from", pattern(SEARCH_REFERENCE, _FROM_RIGHT))] = None
+
+    @property
+    def earlier(self) -> RunReference | None:
+        """What that is; its number says how many tasks, once it is settled."""
+        return None if self.goes_on is None else RunReference.parse(self.goes_on)
+
+    @property
+    def earlier_count(self) -> int:
+        """How many tasks were tried before its own."""
+        return 0 if self.earlier is None else self.earlier.number or 0
 
     @classmethod
     def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:

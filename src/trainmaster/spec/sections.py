@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
@@ -24,7 +24,11 @@ from trainmaster.spec.reading import (
     text,
 )
 
-_REFERENCE: Final = rf"({EXPERIMENT_NAME})(?:/({EXPERIMENT_NAME})(?:/(\d{{1,9}}))?)?(?:@([1-9]\d{{0,8}}))?"
+_TASK: Final = r"(?:/(\d{1,9}))?"
+_EXPERIMENT: Final = rf"({EXPERIMENT_NAME})(?:/({EXPERIMENT_NAME}){_TASK})?"
+_REFERENCE: Final = rf"{_EXPERIMENT}(?:@([1-9]\d{{0,8}}))?"
+#: Of an experiment, without a task.
+SEARCH_REFERENCE: Final = rf"{EXPERIMENT_NAME}(/{EXPERIMENT_NAME})?(@[1-9]\d{{0,8}})?"
 _REFERENCE_RIGHT: Final = "write a run, such as digits-7f3a09c2d1, RUN/EXPERIMENT, RUN/EXPERIMENT/TASK"
 
 
@@ -68,13 +72,13 @@ class Code(Noun):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointReference:
-    """Which checkpoint of a run is meant: ``RUN[/EXPERIMENT[/TASK]][@NUMBER]``.
+class RunReference:
+    """What of an earlier run is meant: ``RUN[/EXPERIMENT[/TASK]][@NUMBER]``.
 
     Attributes:
         run: its id.
-        experiment, task: None: those that `settled` finds.
-        number: of the checkpoint; None: the newest.
+        experiment, task: None: those that `settled` or `one_of` finds.
+        number: of a checkpoint (None: the newest), or how many of the tasks (None: all).
     """
 
     run: str
@@ -83,10 +87,10 @@ class CheckpointReference:
     number: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> CheckpointReference:
+    def parse(cls, text: str) -> RunReference:
         """Read one.
 
-        >>> str(CheckpointReference.parse("digits-7f3a/train/0@2"))
+        >>> str(RunReference.parse("digits-7f3a/train/0@2"))
         'digits-7f3a/train/0@2'
         """
         found = re.fullmatch(_REFERENCE, text)
@@ -107,7 +111,7 @@ class CheckpointReference:
         assert self.task is not None, f"{self}: it was planned by `with_versions`"
         return self.run, self.experiment, self.task
 
-    def settled(self, namesake: str, found: Mapping[str, Collection[int]]) -> CheckpointReference:
+    def settled(self, namesake: str, found: Mapping[str, Collection[int]]) -> RunReference:
         """The task that is meant: of the experiment of the same name, or of the only one with checkpoints.
 
         Args:
@@ -119,19 +123,9 @@ class CheckpointReference:
             UsageError: there are several.
         """
         having = [name for name, tasks in found.items() if tasks]
-        name = self.experiment or (namesake if namesake in having else None)
-        if name is None:
-            if not having:
-                raise NotFoundError(f"{self.run} left no checkpoint", _LEFT_NONE)
-            if len(having) > 1:
-                several = ", ".join(having)
-                raise UsageError(
-                    f"several experiments of {self.run} left checkpoints: {several}",
-                    f"Name one, such as {self.run}/{having[0]}.",
-                )
-            name = having[0]
-        if name not in found:
-            raise NotFoundError(f"{self.run} has no experiment {name}", f"It has {', '.join(found)}.")
+        if not having:
+            raise NotFoundError(f"{self.run} left no checkpoint", _LEFT_NONE)
+        name = self.one_of(namesake, having, list(found), "left checkpoints")
         tasks = sorted(found[name])
         if self.task is None and len(tasks) > 1:
             shown = ", ".join(map(str, tasks[:_SHOWN])) + ", ..." * (len(tasks) > _SHOWN)
@@ -142,7 +136,35 @@ class CheckpointReference:
         if not tasks or (self.task is not None and self.task not in tasks):
             what = f"{self.run}/{name}" if self.task is None else f"{self.run}/{name}/{self.task}"
             raise NotFoundError(f"{what} left no checkpoint", _LEFT_NONE)
-        return CheckpointReference(self.run, name, tasks[0] if self.task is None else self.task, self.number)
+        return RunReference(self.run, name, tasks[0] if self.task is None else self.task, self.number)
+
+    def one_of(self, namesake: str, having: Sequence[str], names: Sequence[str], what: str) -> str:
+        """The experiment that is meant: the one that is named, that of the same name, or the only one.
+
+        Args:
+            namesake: the experiment that asks.
+            having: those that have what is wanted.
+            names: all of the run.
+            what: they have, in words, such as ``left checkpoints``.
+
+        Raises:
+            NotFoundError: there is none.
+            UsageError: there are several.
+        """
+        if self.experiment is not None:
+            if self.experiment not in names:
+                raise NotFoundError(
+                    f"{self.run} has no experiment {self.experiment}", f"It has {', '.join(names)}."
+                )
+            return self.experiment
+        if namesake in having or len(having) == 1:
+            return namesake if namesake in having else having[0]
+        if not having:
+            raise NotFoundError(f"none of the experiments of {self.run} {what}", "Name another run.")
+        raise UsageError(
+            f"several experiments of {self.run} {what}: {', '.join(having)}",
+            f"Name one, such as {self.run}/{having[0]}.",
+        )
 
 
 #: What helps where there is no checkpoint.
@@ -167,9 +189,9 @@ class Checkpoint(Noun):
     begins_with: Annotated[str | None, Key("from", pattern(_REFERENCE, _REFERENCE_RIGHT))] = None
 
     @property
-    def beginning(self) -> CheckpointReference | None:
+    def beginning(self) -> RunReference | None:
         """Which that is."""
-        return None if self.begins_with is None else CheckpointReference.parse(self.begins_with)
+        return None if self.begins_with is None else RunReference.parse(self.begins_with)
 
 
 def _pattern(node: YamlNode, path: Path, problems: Problems) -> str:

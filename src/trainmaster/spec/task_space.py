@@ -90,6 +90,7 @@ class TaskSpace:
         seed: int,
         *,
         chosen_later: bool = False,
+        first: int = 0,
     ) -> None:
         """Describe a space.
 
@@ -98,6 +99,7 @@ class TaskSpace:
             samples: how many tasks to draw; None for the whole product.
             seed: the same seed gives the same tasks.
             chosen_later: a search sampler will choose the parameters.
+            first: so many tasks of the same space were tried before, and are left out.
         """
         discrete = [
             (name, parameter) for name, parameter in parameters.items() if not parameter.is_continuous
@@ -106,7 +108,8 @@ class TaskSpace:
         if continuous and samples is None:
             raise ValueError(f"continuous without samples: {continuous[0][0]}")
         self.combinations = math.prod(parameter.count for _, parameter in discrete)
-        self._length = self.combinations if samples is None else samples
+        self._length = max(self.combinations - first, 0) if samples is None else samples
+        self._first = first
         self._is_drawn = samples is not None
         self._chosen_later = chosen_later
         self._seed = seed
@@ -132,6 +135,7 @@ class TaskSpace:
             raise IndexError(index)
         if self._chosen_later:
             return None
+        index += self._first
         values: dict[str, ParameterValue] = dict.fromkeys(self._names, 0)
         combination = self._combination(index) if self._is_drawn else index
         for name, parameter, count in self._discrete:

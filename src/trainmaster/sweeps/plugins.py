@@ -75,7 +75,7 @@ def make_sampler(experiment: Experiment, seed: int) -> Sampler:
         raise ValueError(f"{experiment.name} does not search")
     for error in wrong_options(search).values():
         raise error
-    space = SearchSpace(experiment.parameters, len(experiment.tasks(seed)), seed)
+    space = SearchSpace(experiment.parameters, search.earlier_count + len(experiment.tasks(seed)), seed)
     return sampler_class(search.sampler)(space, Goal(search.goal), search.all_options)
 
 

@@ -19,6 +19,7 @@ from trainmaster.spec import Experiment as RecipeExperiment
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.sweeps import Curve
+from trainmaster.sweeps.earlier import ended_trial, to_json
 
 XY = {"x": Parameter(range=("-5", "5")), "y": Parameter(range=("-5", "5"))}
 
@@ -78,6 +79,27 @@ def test_a_new_controller_suggests_the_same_as_the_old_one():
     for task in [*tested.results.values(), *tested.live.values()]:
         task.parameters = json.loads(json.dumps(task.parameters))
     assert searcher(found).columns(tested, 25) == old.columns(tested, 25)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
+def test_a_search_that_goes_on_suggests_what_the_earlier_one_would_have_tried_next(sampler):
+    pytest.importorskip("optuna" if sampler == "tpe" else "cmaes")
+    whole = recipe_experiment(samples=40, sampler=sampler)
+    tested = a_search(21, whole)
+    for number, task in list(tested.live.items()):  # the last one has ended, too
+        task.end_reason, task.metrics = EndReason.SUCCEEDED, {"step": 1, "loss": 1.5}
+        tested.results[number] = tested.live.pop(number)
+    asked = searcher(whole).columns(tested, 21)
+    rows = [tested.results[number] for number in range(21)]
+    kept = to_json([ended_trial(t.number, t.parameters, t.end_reason, t.metrics, "loss") for t in rows])
+    rest = recipe_experiment(samples=19, sampler=sampler, goes_on="r-1/e@21")
+    again = Searcher(rest, 0, lambda _: Curve(), kept)
+    empty = experiment("e", total=19, results={})
+    assert again.columns(empty, 0) == asked
+    assert (
+        Searcher(recipe_experiment(samples=19, sampler=sampler), 0, lambda _: Curve()).columns(empty, 0)
+        != asked
+    )
 
 
 def test_results_are_kept_only_where_somebody_learns_from_them():

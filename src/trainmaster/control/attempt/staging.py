@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from trainmaster.control.attempt.images import Images
     from trainmaster.control.attempt.setup import Setup
     from trainmaster.executors.containers.engines import Image
-    from trainmaster.spec.sections import CheckpointReference
+    from trainmaster.spec.sections import RunReference
 
 #: What environments are made with: path and version.
 _PYTHON: Final = (f"{sys.base_prefix}/bin/python3", sys.version.split(maxsplit=1)[0])
@@ -358,7 +358,7 @@ def begins_with_kept(context: TaskContext, attempt: int) -> bool:
     return True
 
 
-def _inherit(context: TaskContext, beginning: CheckpointReference) -> None:
+def _inherit(context: TaskContext, beginning: RunReference) -> None:
     """Begin with the last checkpoint of another task, of this run (population-based training) or another one.
 
     Raises:

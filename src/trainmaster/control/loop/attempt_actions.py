@@ -261,7 +261,9 @@ class AttemptActions:
         if experiment not in self._searchers:
             from trainmaster.control.loop.searching import Searcher
 
-            self._searchers[experiment] = Searcher(found, self.recipe.seed, self.curve)
+            self._searchers[experiment] = Searcher(
+                found, self.recipe.seed, self.curve, self.facts.trials(experiment)
+            )
         return self._searchers[experiment]
 
     def _context(

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trainmaster.control.loop import run_state
 from trainmaster.control.task.gangs import slots_of, slots_per_machine
 from trainmaster.spec import Experiment
-from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.states import State
 from trainmaster.sweeps import Curve, Trial, TrialState, make_pruner, make_sampler, sampler_class
+from trainmaster.sweeps.earlier import ended_trial, from_json
 
 if TYPE_CHECKING:
     from trainmaster.control.measure.progress import TaskProgress
 
 #: It has run under an earlier controller, and will not be seen to run again soon.
 _ENDING = (State.SAVING, State.RECOVERING, State.STOPPING)
-#: Of trials that are over; all others have failed.
-TRIAL_STATES = {
-    EndReason.SUCCEEDED: TrialState.COMPLETE,
-    EndReason.UNTIL: TrialState.COMPLETE,
-    EndReason.PRUNED: TrialState.PRUNED,
-}
 
 
 class Searcher:
@@ -32,6 +28,8 @@ class Searcher:
         experiment: with a ``search``.
         seed: the recipe's.
         read_curve: what all attempts of a task that is over have reported, from their files.
+        earlier: trials of the run with which it goes on, as `trainmaster.sweeps.earlier` keeps them; the
+            sampler sees them before its own, pruners do not: their curves are not known.
 
     Attributes:
         chooses: parameters are chosen when a task is planned; otherwise they are known beforehand.
@@ -39,9 +37,15 @@ class Searcher:
     """
 
     def __init__(
-        self, experiment: Experiment, seed: int, read_curve: Callable[[run_state.Task], Curve]
+        self,
+        experiment: Experiment,
+        seed: int,
+        read_curve: Callable[[run_state.Task], Curve],
+        earlier: str = "",
     ) -> None:
         assert experiment.search is not None
+        self._first = experiment.search.earlier_count
+        self._earlier = from_json(earlier) if earlier else ()
         self._metric = experiment.search.metric
         self.chooses = experiment.search.chooses_later
         self._sampler = make_sampler(experiment, seed) if self.chooses else None
@@ -56,8 +60,11 @@ class Searcher:
     def columns(self, experiment: run_state.ExperimentState, number: int) -> Mapping[str, object] | None:
         """The columns of a new task; None if it has to wait for others."""
         assert self._sampler is not None
-        history = [self._trial(experiment, at) for at in range(number)] if self._sampler.looks_back else []
-        suggestion = self._sampler.ask(history, number)
+        first, history = self._first, list[Trial]()
+        if self._sampler.looks_back:
+            own = (self._trial(experiment, at) for at in range(number))
+            history = [*self._earlier, *(replace(each, number=first + each.number) for each in own)]
+        suggestion = self._sampler.ask(history, first + number)
         if suggestion is None:
             return None
         found: dict[str, object] = {"parameters": suggestion.parameters}
@@ -93,12 +100,9 @@ class Searcher:
         if task is None:
             return Trial(number, experiment.live[number].parameters)
         assert task.end_reason is not None
-        state = TRIAL_STATES.get(task.end_reason, TrialState.FAILED)
-        value = _number(task.metrics, self._metric) if state is not TrialState.FAILED else None
-        step = _number(task.metrics, "step")
-        curve = Curve() if value is None or step is None else Curve([(step, value)])
-        self._ended[number] = Trial(number, task.parameters, state, value, curve)
-        return self._ended[number]
+        found = ended_trial(number, task.parameters, task.end_reason, task.metrics, self._metric)
+        self._ended[number] = found
+        return found
 
     def _with_curve(self, experiment: run_state.ExperimentState, number: int) -> Trial:
         known = self._final.get(number)
@@ -142,11 +146,3 @@ def window_of(experiment: Experiment, slots: int, lookahead: int) -> int:
         return min(slots, experiment.workers or slots) + lookahead
     at_once = min(slots, slots_per_machine(experiment) * (experiment.workers or slots))
     return max(1, at_once // slots_of(experiment))
-
-
-def _number(metrics: Mapping[str, object], name: str) -> float | None:
-    """A metric; NaN where it was no finite number (None in the store)."""
-    value = metrics.get(name, "")
-    if value is None:
-        return math.nan
-    return float(value) if isinstance(value, int | float) else None

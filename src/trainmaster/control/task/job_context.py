@@ -21,7 +21,7 @@ from trainmaster.launchers import Launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.facts import RunFacts
-from trainmaster.spec.sections import CheckpointReference
+from trainmaster.spec.sections import RunReference
 from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
@@ -120,10 +120,10 @@ class TaskContext:
         return self.home.checkpoints_uri(self.run, self.experiment.name, self.task)
 
     @property
-    def beginning(self) -> CheckpointReference | None:
+    def beginning(self) -> RunReference | None:
         """The checkpoint of another task with which it begins while it has none of its own."""
         if self.parent is not None:
-            return CheckpointReference(self.run, self.experiment.name, self.parent)
+            return RunReference(self.run, self.experiment.name, self.parent)
         return self.experiment.beginning
 
     @property

@@ -161,7 +161,7 @@ def accept(
         if any(each.starts_from for each in recipe.experiments.values()):
             from trainmaster.service.models.starting_models import using
 
-            admit = using(recipe, run, team, admit)
+            admit = using(opened, recipe, run, team, admit)
         admit = registering(endpoints, run, submission.team if submission else None, now, admit)
         lease = opened.database.create_run(new, now, admit, waits=submission is not None)
     except (StoreError, OverBudgetError, UsageError):

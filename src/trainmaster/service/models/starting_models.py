@@ -1,29 +1,33 @@
-"""What a run starts from: versions of registered models, and checkpoints, which stay while it needs them."""
+"""What a run starts from: registered models and checkpoints, which stay while it needs them, and trials."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from trainmaster.db import removals
+from trainmaster.db import queries, removals, run_facts
 from trainmaster.db.registry_rows import UsedVersion, use
 from trainmaster.spec.errors import NotFoundError, PublishError, TrainmasterError, UsageError
+from trainmaster.spec.facts import Fact
 from trainmaster.spec.model_reference import ModelReference
-from trainmaster.spec.sections import CheckpointReference
-from trainmaster.spec.states import State
+from trainmaster.spec.sections import RunReference
+from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
+    from sqlalchemy.engine import Connection, RowMapping
 
     from trainmaster.service.open_home import OpenHome
     from trainmaster.spec import DataSource, Experiment, Recipe
+    from trainmaster.sweeps import Trial
+    from trainmaster.sweeps.earlier import Mistake
 
 
 def with_versions(opened: OpenHome, recipe: Recipe) -> Recipe:
     """The recipe with versions, and where they are, in place of what it starts from.
 
-    That is each ``data: {X: {model: NAME@ALIAS}}``, and each ``checkpoint: {from: RUN}``. One that has
-    versions already stays as it is.
+    That is each ``data: {X: {model: NAME@ALIAS}}``, each ``checkpoint: {from: RUN}`` and each
+    ``search: {from: RUN}``. One that has versions already stays the same.
 
     Args:
         opened: for the team whose they are.
@@ -47,10 +51,15 @@ def with_versions(opened: OpenHome, recipe: Recipe) -> Recipe:
         data = {**experiments[name].data, key: source.model_copy(update=fixed)}
         experiments[name] = experiments[name].model_copy(update={"data": data})
     for name, experiment in experiments.items():
+        key = "checkpoint"
         try:
-            experiments[name] = _with_beginning(opened, experiment)
+            found = _with_beginning(opened, experiment)
+            key = "search"
+            experiments[name], wrong = _going_on(opened, found, recipe.seed)
         except (NotFoundError, UsageError, PublishError) as error:
-            mistakes.append((("experiments", name, "checkpoint", "from"), error))
+            mistakes.append((("experiments", name, key, "from"), error))
+            continue
+        mistakes += ((("experiments", name, *path), error) for path, error in wrong)
     if mistakes:
         raise recipe.refused(mistakes)
     return recipe.model_copy(update={"experiments": experiments})
@@ -73,7 +82,83 @@ def _with_beginning(opened: OpenHome, experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"checkpoint": fixed})
 
 
-def _checkpoint(opened: OpenHome, wanted: CheckpointReference, namesake: str) -> CheckpointReference:
+def _going_on(opened: OpenHome, experiment: Experiment, seed: int) -> tuple[Experiment, list[Mistake]]:
+    """With the number of the earlier tasks that its search goes on with; and why it cannot do so.
+
+    Raises:
+        NotFoundError: there is no such run, or it is not the team's to see; or it has none.
+        UsageError: it is not over, or several could be meant.
+    """
+    if experiment.search is None or experiment.search.earlier is None:
+        return experiment, []
+    from trainmaster.service.runs.stored_recipe import stored_recipe
+    from trainmaster.sweeps.earlier import MOST, mistakes
+
+    wanted = experiment.search.earlier
+    row = _row(opened, wanted.run, "more of its tasks may still show something")
+    recipe, run = stored_recipe(row), row["id"]
+    having = [name for name, each in recipe.experiments.items() if each.parameters]
+    name = RunReference(run, wanted.experiment).one_of(
+        experiment.name, having, list(recipe.experiments), "have parameters"
+    )
+    trials = _trials(opened, run, name, experiment.search.metric)
+    if not trials or len(trials) < (wanted.number or 0):
+        raise NotFoundError(f"{run}/{name} knows of {len(trials)} tasks", "Name another run, or none.")
+    trials = trials[: wanted.number]
+    if len(trials) > MOST:
+        raise UsageError(f"{run}/{name} has {len(trials)} tasks", f"A search goes on with {MOST} at most.")
+    search = experiment.search.model_copy(update={"goes_on": f"{run}/{name}@{len(trials)}"})
+    found = experiment.model_copy(update={"search": search})
+    return found, mistakes(found, seed, recipe.experiments[name], recipe.seed, trials)
+
+
+def _trials(opened: OpenHome, run: str, experiment: str, metric: str) -> tuple[Trial, ...]:
+    """What the tasks of an experiment of a run that is over have shown, after those that it went on with."""
+    from trainmaster.sweeps.earlier import ended_trial, from_json
+
+    before = run_facts.facts_of(opened.database, run).get((Fact.TRIALS, experiment))
+    earlier = () if before is None else from_json(before)
+    own = (
+        ended_trial(
+            len(earlier) + row["number"],
+            json.loads(row["parameters"]),
+            EndReason(row["reason"]) if row["reason"] else None,
+            json.loads(row["metrics"]),
+            metric,
+        )
+        for row in queries.results(opened.database, run, experiment)
+    )
+    return (*earlier, *own)
+
+
+def _row(opened: OpenHome, named: str, why: str) -> RowMapping:
+    """The row of a run that is over.
+
+    Args:
+        opened: for the team that asks.
+        named: the run: its id, a unique beginning of it, or ``latest``.
+        why: it has to be over.
+
+    Raises:
+        NotFoundError: there is no such run, or it is not the team's to see.
+        UsageError: it is not over.
+    """
+    from trainmaster.db.run_rows import existing
+    from trainmaster.service.runs.summary import resolve_run
+
+    if opened.team is not None and named == "latest":
+        raise NotFoundError("`latest` names no run of a team", "`trainmaster status` lists the runs.")
+    which = queries.RunFilter(None if opened.team is None else (opened.team,))
+    run = resolve_run(opened.database, named, which)
+    row = opened.database.run_row(run)
+    row = existing(row if opened.team in (None, row["team"]) else None, run)
+    if row["state"] != State.DONE:
+        hint = f"Wait for its end, or end it with `trainmaster cancel {run}`."
+        raise UsageError(f"{run} is not over: {why}", hint)
+    return row
+
+
+def _checkpoint(opened: OpenHome, wanted: RunReference, namesake: str) -> RunReference:
     """Which checkpoint of a run is meant.
 
     Raises:
@@ -82,24 +167,12 @@ def _checkpoint(opened: OpenHome, wanted: CheckpointReference, namesake: str) ->
         PublishError: the store cannot be read.
     """
     from trainmaster.artifacts.checkpoints import CheckpointSeries
-    from trainmaster.db.queries import RunFilter
-    from trainmaster.db.run_rows import existing
     from trainmaster.objects import ObjectStore
     from trainmaster.service.runs.run_names import owner_of
     from trainmaster.service.runs.stored_recipe import stored_recipe
-    from trainmaster.service.runs.summary import resolve_run
 
-    if opened.team is not None and wanted.run == "latest":
-        raise NotFoundError("`latest` names no run of a team", "`trainmaster status` lists the runs.")
-    which = RunFilter(None if opened.team is None else (opened.team,))
-    run = resolve_run(opened.database, wanted.run, which)
-    row = opened.database.run_row(run)
-    existing(row if opened.team in (None, row["team"]) else None, run)
-    if row["state"] != State.DONE:
-        raise UsageError(
-            f"{run} is not over: its last checkpoint is still to come",
-            f"Wait for its end, or end it with `trainmaster cancel {run}`.",
-        )
+    row = _row(opened, wanted.run, "its last checkpoint is still to come")
+    run = row["id"]
     if row["store_url"].rstrip("/") != opened.home.store_url.rstrip("/"):
         where = row["store_url"] if opened.team is None else "the store of that time"
         raise UsageError(
@@ -113,20 +186,23 @@ def _checkpoint(opened: OpenHome, wanted: CheckpointReference, namesake: str) ->
         name: {int(task) for task in store.folders(f"{top}/{name}") if task.isdecimal()}
         for name in stored_recipe(row).experiments
     }
-    named = CheckpointReference(run, wanted.experiment, wanted.task, wanted.number)
+    named = RunReference(run, wanted.experiment, wanted.task, wanted.number)
     found = named.settled(namesake, tasks)
     series = CheckpointSeries(opened.home.checkpoints_uri(*found.place), owner_of(row, opened.home))
     whole = series.complete()
     if not whole or found.number not in (None, *whole):
         has = f"it has {', '.join(map(str, whole))}" if whole else "none of it is complete"
         raise NotFoundError(f"there is no checkpoint {found}: {has}", "Name another one, or none.")
-    return CheckpointReference(*found.place, whole[-1] if found.number is None else found.number)
+    return RunReference(*found.place, whole[-1] if found.number is None else found.number)
 
 
 def using(
-    recipe: Recipe, run: str, team: str, admit: Callable[[Connection], None]
+    opened: OpenHome, recipe: Recipe, run: str, team: str, admit: Callable[[Connection], None]
 ) -> Callable[[Connection], None]:
-    """Note in the transaction that accepts a run what it starts from, which stays; then ``admit`` decides."""
+    """Note in the transaction that accepts a run what it starts from; then ``admit`` decides.
+
+    Models and checkpoints stay. Of trials what they have shown is kept with the new run.
+    """
     used = []
     for experiment, key, source in _sources(recipe):
         if source.model is not None:
@@ -134,13 +210,26 @@ def using(
             assert wanted.version is not None, "it was planned by `with_versions`"
             used.append(UsedVersion(experiment, key, team, wanted.name, wanted.version))
     runs = {found.run for each in recipe.experiments.values() if (found := each.beginning)}
+    trials = dict(_kept_trials(opened, recipe))
 
     def accept(connection: Connection) -> None:
         use(connection, run, used)
         removals.require_whole(connection, runs)
+        run_facts.begin_with(connection, run, Fact.TRIALS, trials)
         admit(connection)
 
-    return accept if used or runs else admit
+    return accept
+
+
+def _kept_trials(opened: OpenHome, recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """By experiment what those of an earlier run have shown."""
+    for name, experiment in recipe.experiments.items():
+        search = experiment.search
+        if search is not None and search.earlier is not None:
+            from trainmaster.sweeps.earlier import to_json
+
+            found = _trials(opened, search.earlier.run, search.earlier.experiment or "", search.metric)
+            yield name, to_json(found[: search.earlier_count])
 
 
 def _sources(recipe: Recipe) -> Iterator[tuple[str, str, DataSource]]:

@@ -82,9 +82,9 @@ class SearchResults:
 
 def search_results(database: Database, files: RunFiles, run: str) -> list[SearchResults]:
     """All searching experiments of a run; reads the metrics files of all their tasks."""
-    from trainmaster.control.loop.searching import TRIAL_STATES
     from trainmaster.service.runs.stored_recipe import stored_recipe
     from trainmaster.service.runs.task_reports import reports_of
+    from trainmaster.sweeps.earlier import TRIAL_STATES
 
     recipe = stored_recipe(database.run_row(run))
     found = []

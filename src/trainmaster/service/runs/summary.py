@@ -125,6 +125,8 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
             top = best_tasks(database, run, experiment["name"], search, BEST_TASKS)
             asked = {key: search[key] for key in ("metric", "goal")}
             shown["search"] = {**asked, "best": search.get("best", "last")}
+            if goes_on := search.get("goes_on"):
+                shown["search"]["from"] = goes_on
             shown |= {"best": top[0] if top else None, "top": top}
         shown |= verdicts.get(experiment["name"], {})
         if stored.get(experiment["name"], {}).get("approval"):

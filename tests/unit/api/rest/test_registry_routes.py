@@ -160,3 +160,21 @@ def test_a_run_that_is_not_over_or_has_another_store_is_refused(served, begin):
     assert "elsewhere" not in answer.text
     set_row(store_url=served.service.home.store_url, trimmed_at=1.0)
     assert "were removed" in begin("red-user", "job-red-9", "lab").json()["mistakes"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("who", "run", "said"),
+    [
+        ("blue-user", "job-red", "there is no run 'job-red'"),
+        ("red-user", "job-red", "none of the experiments of job-red have parameters"),
+        ("red-user", "job-red/main", "the earlier tasks had no such parameter"),
+    ],
+)
+def test_a_search_goes_on_with_one_that_its_team_sees_and_that_fits(served, who, run, said):
+    recipe = (
+        "name: job\nprovider: lab\nexperiments:\n  main:\n    command: 'true {{x}}'\n    samples: 2\n"
+        f"    parameters: {{x: {{range: 0-1}}}}\n    search: {{metric: loss, goal: min, from: {run}}}\n"
+    )
+    answer = served.ask(who, "POST", "/api/v1/runs", json={"recipe": recipe, "max_usd": 1})
+    assert answer.status_code == 422
+    assert said in answer.json()["mistakes"][0]["message"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.spec.sections import CheckpointReference
+from trainmaster.spec.sections import RunReference
 
 FOUND = {"prepare": set(), "train": {0, 2}, "tune": {1}}
 
@@ -22,7 +22,7 @@ FOUND = {"prepare": set(), "train": {0, 2}, "tune": {1}}
     ],
 )
 def test_what_is_left_out_is_found_where_there_is_one(text, namesake, found, meant):
-    assert str(CheckpointReference.parse(text).settled(namesake, found)) == meant
+    assert str(RunReference.parse(text).settled(namesake, found)) == meant
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,4 @@ def test_what_is_left_out_is_found_where_there_is_one(text, namesake, found, mea
 )
 def test_what_is_not_there_or_not_clear_is_named(text, namesake, found, kind, message):
     with pytest.raises(kind, match=message):
-        CheckpointReference.parse(text).settled(namesake, found)
+        RunReference.parse(text).settled(namesake, found)
