@@ -99,6 +99,24 @@ def test_a_machine_is_lost_while_it_uploads(renter: Renter, store: CountingProxy
     assert store.got_bytes[here] < (8 + 8 + 1) * MB, "and it restores nothing"
 
 
+@pytest.mark.crossings  # one run's checkpoint, on machines of another one
+def test_a_larger_gang_begins_with_the_checkpoint_of_another_run(
+    renter: Renter, store: CountingProxy
+) -> None:
+    first = renter.run(renter.gang(steps=10)).end()["run"]
+    series = CheckpointSeries(f"{renter.env['TRAINMASTER_STORE']}/checkpoints/{first}/train/0")
+    assert series.newest(), "kept, though it has a model"
+    text = renter.gang(steps=20, workers=3).read_text()
+    recipe = renter.recipe(text.replace("checkpoint: {", f"checkpoint: {{from: {first}, "))
+    renting = renter.run(recipe)
+    run = renting.run
+    found = renting.end()
+    assert found["reason"] == "SUCCEEDED", renting.text
+    starts = {each: renter.starts(run, each) for each in ("worker-0", "worker-1", "worker-2")}
+    assert starts == {"worker-0": [(1, 10)], "worker-1": [(1, 10)], "worker-2": [(1, 0)]}
+    assert "through this machine" not in renting.text, "nodes read another run's checkpoint themselves"
+
+
 SECRET = "f00d-of-the-secret-key"
 #: Each finds the secret: a gang, and the ranks of an MPI program, which mpirun starts on both machines.
 WITH_SECRETS = """
