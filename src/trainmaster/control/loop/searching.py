@@ -68,7 +68,11 @@ class Searcher:
         if suggestion is None:
             return None
         found: dict[str, object] = {"parameters": suggestion.parameters}
-        return found if suggestion.parent is None else {**found, "parent": suggestion.parent}
+        if (
+            suggestion.parent is None or suggestion.parent < first
+        ):  # checkpoints of the earlier run are not its own
+            return found
+        return {**found, "parent": suggestion.parent - first}
 
     def judge(
         self, experiment: run_state.ExperimentState, running: Mapping[int, TaskProgress]
