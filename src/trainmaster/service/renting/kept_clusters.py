@@ -80,7 +80,7 @@ def warm_clusters(
 
 
 def warm_note(experiments: Iterable[str]) -> str:
-    """What is told of experiments that take over what is there."""
+    """The note on experiments that take over what is there."""
     return f"{', '.join(experiments)}: an earlier run keeps such machines warm: they are not waited for"
 
 
