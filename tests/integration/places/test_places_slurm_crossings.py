@@ -187,7 +187,7 @@ def test_a_quote_says_how_what_waits_is_ranked(account: Account) -> None:
 @pytest.fixture(scope="module")
 def accounting() -> Iterator[PrivateSlurm]:
     """A Slurm that keeps what it was used for, and forgets jobs soon."""
-    slurm = PrivateSlurm(1, accounting=True, forgets_after_s=2)
+    slurm = PrivateSlurm(2, accounting=True, forgets_after_s=2)
     try:
         slurm.__enter__()
     except NoSlurmError as error:
@@ -240,6 +240,7 @@ def test_what_an_account_allows(account: Account, accounting: PrivateSlurm, tmp_
     }
     for words in ("account lab: at most 4 jobs, 06:00:00 in time each", "account dept: at most cpu=3 in all"):
         assert words in said
+    assert "network: n1 reaches n2" in said, "it looks at nodes by a machine that is not refused"
     for name, words in refused.items():
         assert f"machine {name}: {words}" in said
         going = user.run(gang(user, 1, 20, name), provider="slurm")

@@ -44,7 +44,7 @@ from trainmaster.providers.slurm.node_look import (
     node_look_findings,
     node_look_script,
 )
-from trainmaster.providers.slurm.settings import SLURM, SlurmSettings
+from trainmaster.providers.slurm.settings import SLURM, SlurmMachine, SlurmSettings
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.units import format_duration
@@ -189,37 +189,37 @@ class SlurmProvider(LedgerProvider):
             is_used = name in wanted or ("" in wanted and partition.is_default)
             advice = "" if is_fine else "Name another partition in slurm.yaml, or ask the administrator."
             found.append(Finding("partition", words, is_fine or not is_used, advice))
-        for name in self._settings.machines:
+        said, fit = self._answer(limits.limits_script()), dict[str, SlurmMachine]()
+        for name, machine in self._settings.machines.items():
             (part,) = self._parts("preflight", [NodeRequest("worker", 1, name, token=name)])
             try:
                 refuse_misfit(part, partitions)
+                fit[name] = machine
             except UsageError as error:
                 found.append(refused("machine", error))
-        found += limits.limit_findings(self._answer(limits.limits_script()), self._settings.machines)
-        found += self._nodes_seen(builds, partitions, now - self._clock())
+        found += limits.limit_findings(said, self._settings.machines)
+        usual = next((each.name for each in partitions.values() if each.is_default), "")
+        looked_at = dict[str, str]()  # of each partition, by its machine with the most GPUs
+        for name, machine in sorted(fit.items(), key=lambda each: each[1].gpus):
+            with contextlib.suppress(UsageError):  # it was told
+                limits.refuse_over_limits(said, [(name, machine, MOST_NODES)])
+                looked_at[machine.partition or usual] = name
+        for name in looked_at.values():
+            found += self._nodes_seen(name, builds, partitions, now - self._clock())
         return found if any(each.what == "driver" for each in found) else found + unseen_drivers(builds)
 
     def _nodes_seen(
-        self, builds: Mapping[str, str], partitions: Mapping[str, Partition], ahead_s: float
+        self, name: str, builds: Mapping[str, str], partitions: Mapping[str, Partition], ahead_s: float
     ) -> list[Finding]:
-        """What is seen on nodes of each partition that is used, by its machine with the most GPUs."""
-        found, machines = list[Finding](), dict[str, str]()
-        usual = next((each.name for each in partitions.values() if each.is_default), "")
-        for name, machine in sorted(self._settings.machines.items(), key=lambda each: each[1].gpus):
-            machines[machine.partition or usual] = name
-        for name in machines.values():
-            if self._settings.usd_per_unit or self._settings.machine(name).usd_per_hour:
-                found.append(Finding("nodes", f"machine {name}: not looked at, as its jobs cost"))
-                continue
-            (part,) = self._parts("look", [NodeRequest("worker", MOST_NODES, name, token=name)])
-            if not (nodes := free_nodes(part, partitions)):
-                found.append(Finding("nodes", f"machine {name}: not looked at, as none is free now"))
-                continue
-            part = replace(part, request=replace(part.request, count=len(nodes)))
-            addresses = self._addresses(nodes)
-            done = self._run(node_look_script(self._settings, part, addresses, builds))
-            found += node_look_findings(done, self._settings, nodes, builds, ahead_s)
-        return found
+        """What is seen on nodes that could be some machines."""
+        if self._settings.usd_per_unit or self._settings.machine(name).usd_per_hour:
+            return [Finding("nodes", f"machine {name}: not looked at, as its jobs cost")]
+        (part,) = self._parts("look", [NodeRequest("worker", MOST_NODES, name, token=name)])
+        if not (nodes := free_nodes(part, partitions)):
+            return [Finding("nodes", f"machine {name}: not looked at, as none is free now")]
+        part = replace(part, request=replace(part.request, count=len(nodes)))
+        done = self._run(node_look_script(self._settings, part, self._addresses(nodes), builds))
+        return node_look_findings(done, self._settings, nodes, builds, ahead_s)
 
     def _addresses(self, nodes: Sequence[str]) -> dict[str, str]:
         """Of nodes, by their names; the name where Slurm has none."""
