@@ -253,6 +253,32 @@ def test_a_quota_is_refused_with_numbers(bench: OpenstackBench) -> None:
     assert bench.left() == []
 
 
+def test_machines_boot_from_volumes_that_go_with_them(bench: OpenstackBench) -> None:
+    """Where it is wished, or the flavor has less room than is asked for; each has one of its own."""
+    bench.settings = f"{SETTINGS}volume: true\ndisk: 20GiB\n"
+    provider = bench.provider()
+    bench.settings = SETTINGS
+    wide = bench.provider()  # its flavor has 1 GB
+    nodes = provider.acquire("c", bench.request(count=2))
+    nodes += wide.acquire("c", bench.request("ps", token="t2", disk_bytes=30 << 30))
+    deadline = time.monotonic() + 60
+    while not all(node.state is NodeState.READY for node in wide.nodes("c")):
+        assert time.monotonic() < deadline, wide.nodes("c")
+        time.sleep(0.2)
+    servers = bench.nova.asked("GET", "/v2.1/servers/detail", user="me")["servers"]
+    volumes = [each for server in servers for each in server["os-extended-volumes:volumes_attached"]]
+    assert len({each["id"] for each in volumes}) == len(nodes) == 3
+    assert all(each["delete_on_termination"] for each in volumes)
+    sizes = [
+        body["server"]["block_device_mapping_v2"][0]["volume_size"]
+        for method, address, body in bench.calls
+        if method == "POST" and address.endswith("/servers")
+    ]
+    assert sizes == [20, 30]
+    wide.release("c")
+    assert not [node for node in wide.nodes("c") if node.state is not NodeState.GONE]
+
+
 def test_a_group_that_keeps_machines_apart_is_told_before_they_are_rented(bench: OpenstackBench) -> None:
     """By `doctor` and by a run; one that there is not is refused."""
     provider = bench.provider()

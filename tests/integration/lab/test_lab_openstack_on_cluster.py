@@ -26,6 +26,7 @@ from place_runs import (
     keep_for_the_next,
     moved,
     moving,
+    serve,
     until,
 )
 from private_engines import IMAGE, NoEngineError, PrivateEngine, make_image
@@ -86,6 +87,11 @@ def test_servers_that_have_driven_are_kept(user: Renter, cloud: Cloud) -> None:
 def test_crossing(user: Renter, name: str) -> None:
     """It ends as it does where its home drives."""
     cross(user, "openstack", moving(MOVED_ROWS[name], MACHINE, "m1.small"))
+
+
+def test_parameter_servers(user: Renter, cloud: Cloud) -> None:
+    """The first server drives them, and has a member of its own."""
+    serve(user, "openstack", MACHINE, cloud.servers, *MOVED)
 
 
 def test_cap(user: Renter, cloud: Cloud) -> None:

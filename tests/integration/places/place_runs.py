@@ -209,15 +209,18 @@ def cross(user: Renter, provider: str, row: Crossing) -> None:
     assert row.words in going.text + logs, going.text
 
 
-def serve(user: Renter, provider: str, machine: str, held: Callable[[], list[str]] | None = None) -> None:
+def serve(
+    user: Renter, provider: str, machine: str, held: Callable[[], list[str]] | None = None, *options: str
+) -> None:
     """Two workers and a parameter server, on machines of their own.
 
     Args:
         user: who runs them.
         provider, machine: where.
         held: machines that there are, where that is quickly seen.
+        options: of `run`.
     """
-    going = user.run(user.recipe(SERVED.format(machine=machine)), provider=provider)
+    going = user.run(user.recipe(SERVED.format(machine=machine)), *options, provider=provider)
     run = going.run
     if held is not None:
         until(lambda: len(held()) == 3, seen=held)

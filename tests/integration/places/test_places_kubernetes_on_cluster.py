@@ -25,6 +25,7 @@ from place_runs import (
     keep_for_the_next,
     moved,
     moving,
+    serve,
 )
 from renter import Renter, Renting, drivers
 
@@ -136,6 +137,12 @@ def test_another_pod_goes(user: Renter, account: KubernetesAccount, tmp_path: Pa
 def test_crossing(user: Renter, account: KubernetesAccount, name: str) -> None:
     """It ends as it does where its home drives."""
     cross(user, "kubernetes", moving(MOVED_ROWS[name], "driving"))
+    check_clean(account)
+
+
+def test_parameter_servers(user: Renter, account: KubernetesAccount) -> None:
+    """The first pod drives them, and has a member of its own."""
+    serve(user, "kubernetes", "driving", lambda: sorted(account.kubernetes.left()), *MOVED)
     check_clean(account)
 
 

@@ -26,6 +26,7 @@ from place_runs import (
     moved,
     moving,
     podman_with_image,
+    serve,
     until,
 )
 from private_engines import IMAGE
@@ -146,6 +147,13 @@ def test_crossing_in_slurm(account: Account, user: Renter, tmp_path: Path, name:
         with podman_with_image(tmp_path):
             settings.write_text(f"before: export PATH={tmp_path}:$PATH\n{settings.read_text()}")
             cross(user, "slurm", moving(CONTAINER, "half"))
+    check_clean(account)
+
+
+@pytest.mark.usefixtures("node_store")
+def test_parameter_servers_in_slurm(account: Account, user: Renter) -> None:
+    """The first node of a heterogeneous job drives it."""
+    serve(user, "slurm", "half", None, *MOVED)
     check_clean(account)
 
 

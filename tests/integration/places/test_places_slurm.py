@@ -121,8 +121,16 @@ def test_the_time_limit_is_no_end(user: Renter, account: Account, slurm: Private
     (job,) = slurm.jobs()
     slurm.command("scontrol", "update", f"JobId={job}", "TimeLimit=1")  # minutes since its start
     going.until_said("is taken back", 120)
+    (next_job,) = until(lambda: [each for each in slurm.jobs() if each != job])
+
+    def when(which: str, what: str) -> int:
+        said = slurm.command("env", "SLURM_TIME_FORMAT=%s", "scontrol", "-o", "show", "job", which)
+        return int(re.findall(rf"\b{what}=(\d+)", said)[0])
+
+    assert when(next_job, "SubmitTime") < when(job, "StartTime") + 60, "it is asked for before the end"
     assert going.end()["state"] == "DONE"
     assert max(step for _, step in user.starts(run)) > 0
+    assert "JobState=CANCELLED" in slurm.command("scontrol", "-o", "show", "job", job), "not by its limit"
     check_clean(account)
 
 
