@@ -122,6 +122,20 @@ def test_an_estimate_borrows_from_another_version_with_doubt_and_never_from_a_st
     assert "estimate: " not in tm.call("run", recipe).err, "of the same command, and another code"
 
 
+def test_another_length_is_quoted_by_a_run_of_the_code_also_once_it_was_measured(tm):
+    def of(command):
+        return tm.recipe({"name": "job", "experiments": {"main": {"command": command}}})
+
+    given = "int(sys.argv[2]) if len(sys.argv) > 2 else 300, 0.02"
+    tm.write("train.py", STEPS.replace("int(sys.argv[1]), float(sys.argv[2])", given))
+    tm.call("run", of("python train.py"))
+    longer = of("python train.py --steps 900")
+    for _ in range(2):  # measured, and by that measurement
+        found = quote(tm, longer).json
+        assert 15 < found["time_s"]["p50"] < 30
+        assert "it was not seen to its end: other versions say how long it is" in " ".join(found["warnings"])
+
+
 def test_own_measurements_need_neither_a_profile_nor_the_script(tm):
     tm.env["AWS_REGION"] = "us-east-1"
     experiment = {

@@ -67,7 +67,7 @@ class MeasuredNow:
 
     Attributes:
         same, similar, plays: see `History`. live: of this run, by task. curves: of earlier runs.
-        lines: of the code of this run.
+        lines: of the code of this run. lent: experiments whose length is that of another version.
     """
 
     same: dict[str, list[Measurement]] = field(default_factory=dict)
@@ -76,6 +76,7 @@ class MeasuredNow:
     curves: dict[str, tuple[SeenCurve, ...]] = field(default_factory=dict)
     plays: dict[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
     lines: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    lent: set[str] = field(default_factory=set)
 
     def read(self, name: str, history: History, *offers: str) -> None:
         """Take in what was measured before on such machines; curves are the same on all of them."""
@@ -86,13 +87,14 @@ class MeasuredNow:
         self.curves[name] = curves_of(history.same, history.similar)
         self.plays[name] = history.plays
         self.lines[name] = history.fingerprint.lines
+        self.lent |= {name} if history.has_lent_length else set()
 
     def sources(self) -> str:
         """Of what runs an estimate is, in words."""
         borrowed = [
             each.code_lines == self.lines.get(name)
             for name, similar in self.similar.items()
-            if not self.of(name)[0]
+            if name in self.lent or not self.of(name)[0]
             for each in similar
         ]
         if not borrowed:
@@ -150,6 +152,7 @@ class History:
             launcher, strategy and device are. `Measurement.step_spread` says how far that is right.
         team: whose measurements they are; None for the owner's.
         plays: of a sweep, what each trial made in earlier runs of the very same one; see `plays_seen`.
+        has_lent_length: the very same was never seen to its end, and is as long as another version was.
     """
 
     fingerprint: Fingerprint
@@ -157,6 +160,7 @@ class History:
     similar: list[Measurement] = field(default_factory=list)
     team: str | None = None
     plays: tuple[tuple[float, ...], ...] = ()
+    has_lent_length: bool = False
 
 
 def histories(
@@ -180,7 +184,8 @@ def histories(
     Raises:
         UsageError: its code cannot be read.
     """
-    from trainmaster.service.quotes.job_numbers import as_long, lengths_seen
+    from trainmaster.advisor.market.workload import Workload
+    from trainmaster.service.quotes.job_numbers import as_long, lengths_seen, with_length
 
     load = load or HomeLoad.now().of(named_places(recipe))
     if snapshot is None:
@@ -207,12 +212,16 @@ def histories(
         )
         lengths = lengths_seen([each for _, each in (*own, *kin)])
         same = [as_long(each, key.numbers, lengths) for _, each in own]
+        lent = same
+        if not Workload.of(experiment, 0).has_length:
+            wholes = [as_long(each, key.numbers, lengths) for _, each in kin]
+            lent = with_length(same, wholes, borrowing_spread(kin, lengths))
         plays: tuple[tuple[float, ...], ...] = ()
         if experiment.search is not None and experiment.search.pruner is not None:
             from trainmaster.service.quotes.sweep_plays import plays_seen
 
             plays = plays_seen(database, recipe, name, (row["run_id"] for row in rows))
-        found[name] = History(key, same, _borrowed(key, kin, lengths), team, plays)
+        found[name] = History(key, lent, _borrowed(key, kin, lengths), team, plays, lent != same)
     return found
 
 

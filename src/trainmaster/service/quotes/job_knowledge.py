@@ -133,6 +133,7 @@ class JobKnowledge:
         self.has_measured = False
         self.plays: dict[str, tuple[tuple[float, ...], ...]] = {}
         self._fingerprints: dict[str, str] = {}
+        self._lent: set[str] = set()
 
     def interrupt(self) -> bool:
         """Ctrl-C: a measurement ends in order; False if none is under way. Signal-safe."""
@@ -155,6 +156,7 @@ class JobKnowledge:
         load = HomeLoad.now().of(offer.provider for offer in builder.catalogue)
         histories = self._service.measurements(recipe, load)
         self._fingerprints |= {name: each.fingerprint.exact for name, each in histories.items()}
+        self._lent |= {name for name in wanted if name in histories and histories[name].has_lent_length}
         found = {
             name: self._of_history(recipe.experiments[name], histories[name], builder)
             for name in wanted
@@ -263,6 +265,8 @@ class JobKnowledge:
                 self.notes.append(f"{name}: not all of it could be measured: {missing[name]}")
             if is_elsewhere(known):
                 self.notes.append(f"{name}: {_elsewhere(known)}")
+            if name in self._lent:
+                self.notes.append(f"{name}: it was not seen to its end: other versions say how long it is")
             if known.held > HELD:
                 self.notes.append(f"{name}: {_held(known)}: the interval is as much wider")
         ordered = {name: found[name] for name in names if name in found}

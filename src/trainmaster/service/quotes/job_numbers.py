@@ -35,6 +35,10 @@ _AS_NEAR: Final = 0.02
 _LENGTHS: Final = ("steps", "epochs")
 #: What counts no work.
 _NO_LENGTH: Final = re.compile(r"seed|port|rank|local|device|gpu|fold", re.IGNORECASE)
+#: An option or a variable that is its length by its name, whatever it was before.
+_LENGTH: Final = re.compile(
+    r"\W*((max|num|n|total|train)[-_]?)?(steps|epochs|iters|iterations)", re.IGNORECASE
+)
 #: How long it is, and its batch, are counted apart.
 _NO_STEP: Final = re.compile(_NO_LENGTH.pattern + "|^steps$|^epochs$|^batch_", re.IGNORECASE)
 
@@ -84,23 +88,31 @@ def as_long(
     ``steps`` and ``epochs`` of the recipe are its length; else a number that was the steps or epochs that the
     measured attempt came to: ``train.py --steps 200`` that ended at step 200 says what 800 will take; else
     all that times were seen to follow, each by its own ratio, with more doubt beyond the range in which they
-    did. Where whole numbers changed and none is known to be the length, it may be anything between.
+    did. Where whole numbers changed and none is known to be the length, it may be anything between. An option
+    that came, ``--steps 800``, is held against the steps that the attempt came to without it. Where that is
+    not known, or the length's number is gone, how long it is cannot be told.
 
     Args:
         measured: of this job, or of another version.
         numbers: of this one, see `Fingerprint`.
         lengths: see `lengths_seen`.
     """
-    before = {name: value for name, value in (measured.numbers or {}).items() if name in numbers}
-    if measured.duration_s is None or before == numbers:
+    had = measured.numbers
+    if measured.duration_s is None or had is None or had == numbers:
         return measured
-    ends = [end for end in (measured.steps_done, measured.epochs_done) if end]
+    before = {name: value for name, value in had.items() if name in numbers}
     told: list[str] = [name for name in _LENGTHS if name in before]
-    told += [
-        name
-        for name, value in before.items()
-        if any(value * (1 - _NEAR) - 1 <= end <= value for end in ends) and not _NO_LENGTH.search(name)
-    ]
+    told += [name for name, value in before.items() if _is_end(name, value, measured)]
+    came = [name for name in numbers if name not in had and name not in _LENGTHS and _LENGTH.fullmatch(name)]
+    if not told:
+        ended = {n: measured.epochs_done if "epoch" in n.lower() else measured.steps_done for n in came}
+        before |= {name: end for name, end in ended.items() if end}
+        told = [name for name in came if name in before]
+        gone = any(n not in numbers and (_LENGTH.fullmatch(n) or _is_end(n, had[n], measured)) for n in had)
+        if not told and (came or gone):
+            if measured.point is not None:
+                return replace(measured, duration_s=None)
+            return replace(measured, step_spread=hypot(measured.step_spread, _MOST_DOUBT))
     learnt = [] if told else [name for name in before if name in lengths]
     ratios = [numbers[name] / before[name] for name in told + learnt if min(before[name], numbers[name]) > 0]
     if ratios:
@@ -120,6 +132,41 @@ def as_long(
         ]
         doubt = min(max(changes, default=0.0), _MOST_DOUBT)
     return replace(measured, duration_s=duration_s, step_spread=hypot(measured.step_spread, doubt))
+
+
+def _is_end(name: str, value: float, measured: Measurement) -> bool:
+    """Whether a number is the steps or epochs that an attempt came to."""
+    ends = [end for end in (measured.steps_done, measured.epochs_done) if end]
+    return any(value * (1 - _NEAR) - 1 <= end <= value for end in ends) and not _NO_LENGTH.search(name)
+
+
+def with_length(same: Sequence[Measurement], kin: Sequence[Measurement], doubt: float) -> list[Measurement]:
+    """Where no attempt at a job was seen to its end: as many steps as another version of it made.
+
+    Args:
+        same: of the very job.
+        kin: of other versions, see `as_long`, the newest first.
+        doubt: that other code makes as many (log).
+    """
+    wholes = [m for m in kin if m.duration_s is not None and m.point is not None and m.point.step_time_s]
+    if not same or not wholes or any(m.duration_s is not None for m in same):
+        return list(same)
+    lines = same[0].code_lines
+    lender = min(wholes, key=lambda m: (m.code_lines != lines, m.step_spread))
+    once_s, of_code = lender.startup_s + (lender.tail_s or 0.0), 0.0 if lender.code_lines == lines else doubt
+
+    def told(m: Measurement) -> Measurement:
+        step_s, its_step_s = (each.point and each.point.step_time_s for each in (m, lender))
+        if not step_s or not its_step_s:
+            return m
+        work_s = max((lender.duration_s or 0.0) - once_s, 0.0) * step_s / its_step_s
+        return replace(
+            m,
+            duration_s=m.startup_s + (lender.tail_s or 0.0) + work_s,
+            step_spread=hypot(m.step_spread, lender.step_spread, of_code),
+        )
+
+    return [told(m) for m in same]
 
 
 def nearest(kin: Sequence[Measurement], numbers: Mapping[str, float]) -> list[Measurement | None]:

@@ -1,11 +1,12 @@
 """Which other versions of a job a quote borrows steps from, and what their numbers make of them."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from trainmaster.advisor.model.measurement import Measurement, Point
-from trainmaster.service.quotes.job_numbers import nearest
+from trainmaster.service.quotes.job_numbers import nearest, with_length
 from trainmaster.spec import Strategy
 
 
@@ -54,3 +55,29 @@ def test_a_shape_that_was_seen_with_other_numbers_only_still_counts_with_its_dou
 def test_without_numbers_nothing_changes():
     kin = [version(0.2), Measurement(None, duration_s=3.0, step_spread=math.log(2))]
     assert nearest(kin, {"lr": 0.1}) == kin
+
+
+def ran(duration_s, step_s, **more):
+    return Measurement(
+        Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=step_s),
+        startup_s=2.0,
+        tail_s=1.0,
+        duration_s=duration_s,
+        **more,
+    )
+
+
+def test_what_was_not_seen_to_its_end_makes_as_many_steps_as_another_version():
+    measured = ran(None, 0.2, code_lines=(1,))
+    longer, other = ran(13.0, 0.1, code_lines=(1,), step_spread=0.1), ran(3.0, 0.1, code_lines=(2,))
+    (found,) = with_length([measured], [other, longer], doubt=0.5)
+    assert found.duration_s == pytest.approx(2 + 1 + 100 * 0.2), "those of the same code, by steps of its own"
+    assert found.step_spread == pytest.approx(0.1)
+    (found,) = with_length([measured], [replace(longer, code_lines=(2,))], doubt=0.5)
+    assert found.step_spread == pytest.approx(math.hypot(0.1, 0.5)), "other code may make more"
+
+
+def test_a_length_that_was_seen_is_not_lent():
+    seen = [ran(5.0, 0.1), ran(None, 0.1)]
+    assert with_length(seen, [ran(13.0, 0.1)], doubt=0.5) == seen
+    assert with_length(seen[1:], [], doubt=0.5) == seen[1:]
