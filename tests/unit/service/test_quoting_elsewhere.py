@@ -16,6 +16,8 @@ from trainmaster.advisor.quote.infeasible import no_feasible
 from trainmaster.db import Database
 from trainmaster.providers import Catalogue, load_catalogue
 from trainmaster.service.quotes.candidate_offers import measured_elsewhere, measured_for
+from trainmaster.service.quotes.fingerprint import Fingerprint
+from trainmaster.service.quotes.history import History
 from trainmaster.service.quotes.job_knowledge import JobKnowledge, _elsewhere, is_elsewhere
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.quotes.quote_options import QuoteOptions
@@ -117,13 +119,8 @@ def test_only_the_memory_of_the_very_same_job_rules_machines_out(tmp_path, same,
     path = tmp_path / "recipe.yaml"
     path.write_text(json.dumps({"name": "j", "experiments": {"main": {"command": "true"}}}))
     measured = [Measurement(None, duration_s=9.0, memory_bytes=846e6, offer="local")]
-    history = SimpleNamespace(
-        fingerprint=SimpleNamespace(exact="f"),
-        same=measured if same else [],
-        similar=[] if same else measured,
-        plays=(),
-        team=None,
-    )
+    some, others = (measured, []) if same else ([], measured)
+    history = History(Fingerprint("f", "f"), some, others)
     database = Database(f"sqlite:///{tmp_path / 'trainmaster.db'}")
     service = SimpleNamespace(measurements=lambda *_: {"main": history}, database=database)
     candidate_offers = SimpleNamespace(catalogue=Catalogue("some", ()), shares=None)
@@ -139,13 +136,7 @@ def test_a_gang_without_a_length_goes_by_runs_of_other_versions_and_is_not_measu
     path.write_text(json.dumps({"name": "j", "experiments": {"main": gang}}))
     recipe = read_recipe(path)
     point = Point(Strategy.ALLREDUCE, 2, nodes=1, step_time_s=0.1)
-    history = SimpleNamespace(
-        fingerprint=SimpleNamespace(exact="f"),
-        same=[],
-        similar=[Measurement(point, duration_s=60.0, held=0.9)],
-        plays=(),
-        team=None,
-    )
+    history = History(Fingerprint("f", "f"), [], [Measurement(point, duration_s=60.0, held=0.9)])
     database = Database(f"sqlite:///{tmp_path / 'trainmaster.db'}")
     home = SimpleNamespace(root=tmp_path)
     service = SimpleNamespace(measurements=lambda *_: {"main": history}, database=database, home=home)
