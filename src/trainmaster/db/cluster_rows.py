@@ -142,10 +142,14 @@ def _team_of(run: str | None) -> sa.ColumnElement[str]:
 
 
 def _bill(connection: Connection, run: str | None, usd: float, now: float) -> None:
-    if run is not None and usd:
+    """What machines have cost that stayed warm comes on the bill; what was set aside for that is free."""
+    if run is None:
+        return
+    if usd:
         more = t.run.update().where(t.run.c.id == run).values(cost_usd=t.run.c.cost_usd + usd)
         connection.execute(more)
         ledger.charge(connection, run, now)
+    ledger.release(connection, run, now)
 
 
 def put_cost(connection: Connection, lease: Lease, cost_usd: float, now: float) -> None:

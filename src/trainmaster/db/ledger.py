@@ -33,6 +33,8 @@ _ADMISSION: Final = 0x7A11_ED6E
 #: Runs that may have machines, and how long these live without a driver, in seconds.
 _WITH_MACHINES: Final = sa.select(t.cluster.c.run_id).where(t.cluster.c.state.in_(("ACTIVE", "ENDING")))
 _LEASE_S: Final = 1200.0
+#: Runs whose machines stay warm: what these cost comes on the bill of their run when they are taken or end.
+_WITH_KEPT: Final = sa.select(t.cluster.c.run_id).where(t.cluster.c.state == "KEPT")
 #: The limits of every team that has any.
 LIMITS: Final = sa.select(t.budget)
 #: Percentages of a month's money at which people are warned, once each.
@@ -201,12 +203,10 @@ def in_wallet(read: Callable[[sa.Select[Any]], Sequence[RowMapping]], wallet: st
 
 
 def release(connection: Connection, run: str, now: float) -> None:
-    """Give back what a run has not needed, once it is over and its machines are given back."""
+    """Give back what a run has not needed, once it is over and its machines are given back or taken over."""
     account = _account(connection, run)
-    if (
-        account.is_over
-        and connection.execute(_WITH_MACHINES.where(t.cluster.c.run_id == run)).first() is None
-    ):
+    costs = (each.where(t.cluster.c.run_id == run) for each in (_WITH_MACHINES, _WITH_KEPT))
+    if account.is_over and all(connection.execute(each).first() is None for each in costs):
         _add(connection, account, RELEASE, -max(0, account.held), now)
 
 
@@ -217,7 +217,8 @@ def balances_query(now: float) -> sa.Select[Any]:
     signed = sa.case((is_charge, -t.ledger.c.micro_usd), else_=t.ledger.c.micro_usd)
     # One that is over goes on to cost while its machines are given back, also without a driver.
     ends = (t.run.c.lease_expires_at > now - _LEASE_S) & t.run.c.id.in_(_WITH_MACHINES)
-    goes_on = (t.run.c.state != State.DONE) | ends
+    is_kept = t.run.c.id.in_(_WITH_KEPT.where(t.cluster.c.kept_until > now))
+    goes_on = (t.run.c.state != State.DONE) | ends | is_kept
     of_run = (
         sa.select(
             t.ledger.c.team,

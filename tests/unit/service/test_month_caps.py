@@ -174,6 +174,46 @@ def test_a_short_run_has_set_aside_what_its_machines_need_from_start_to_end(home
         begin(home, 0.01)
 
 
+@pytest.mark.parametrize("end", ["taken", "ended", "by itself"])
+def test_what_warm_machines_may_cost_stays_set_aside_until_they_are_taken_or_end(home, end):
+    """Another run got it, and both together passed the month's budget."""
+    run, left_usd = begin(home, 15.0)
+    database, now = home._service.database, time.time()
+    lease = database.acquire(run, now + 1000)
+    machine = Machine("worker-0", "worker", "t", ONE_MACHINE.roles[0].rentals[0], "i-1", started_at=now - 60)
+    kept_until = now + (-1 if end == "by itself" else 900)
+    record = replace(
+        new_record(run, ONE_MACHINE, home._service.home.identity(), 900.0),
+        state=ClusterState.KEPT,
+        machines=(machine,),
+        kept_until=kept_until,
+    )
+    database.put_cluster(lease, record.as_row(), now)
+    database.put_cost(lease, 1.0, now)
+    database.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)], now)
+    database.release(lease, now)
+
+    def left():
+        return HomeAdministration(home._service).budget(None)["left_usd"]
+
+    if end != "by itself":
+        assert left() == left_usd == 5.0
+        with pytest.raises(OverBudgetError):
+            begin(home, 6.0)
+    if end == "taken":
+        other = database.acquire(begin(home, 1.0)[0], now + 2000)
+        assert database.take_kept_cluster(
+            other, replace(record, state=ClusterState.ACTIVE).as_row(), now, 0.5
+        )
+        assert left() == 20.0 - 1.5 - 1.0
+        return
+    if end == "ended":
+        assert database.end_unused_cluster(replace(record, state=ClusterState.ENDED).as_row(), now, 0.5)
+        assert left() == 20.0 - 1.5
+        return
+    assert left() == 20.0 - 1.0
+
+
 def test_experiments_side_by_side_have_set_aside_what_the_machines_of_all_need(home, monkeypatch):
     both = replace(ONE_MACHINE, name="other", experiments=("other",))
     monkeypatch.setattr(Offer, "plans", (ONE_MACHINE, both))
