@@ -3,7 +3,7 @@
 Beside their own clients, both ways take turns in one run: on a real Slurm of 8 nodes (`sbatch` of a job
 whose steps hold each node, seen to run by `squeue`, `scancel` until it is gone), on a real Kubernetes of 2
 nodes (8 pods: POST of the same manifests, GET until all run, DELETE of each until none is listed), on a real
-Ray of 3 (a placement group with an actor in each bundle, asked once, removed), or on a real Nova for 8
+Ray of 8 (a placement group with an actor in each bundle, asked once, removed), or on a real Nova for 8
 servers (one POST, GET until all are ACTIVE, DELETE of each until none is listed), whose machines do not boot.
 Ours is what a cluster's loop calls. Then, but on Nova, a run is kept warm: how long the next one takes, from
 the command until the first line of its task, and how much memory a supervisor has.
@@ -241,7 +241,7 @@ def kubernetes_place(root: Path) -> Iterator[tuple[PrivateKubernetes, dict[str, 
 @contextlib.contextmanager
 def ray_place(root: Path) -> Iterator[tuple[PrivateRay, dict[str, str]]]:
     """The same of a Ray."""
-    with PrivateRay(3) as ray:
+    with PrivateRay(8) as ray:
         lines = f"{ray.way}scratch: {ray.scratch}\nmachines:\n  m: {{cpus: 1, memory: 300MB}}\n"
         (root / "ray.yaml").write_text(lines)
         yield ray, {}
@@ -288,7 +288,7 @@ def main() -> None:
                 gone = partial(lambda nova: not _servers(nova), private)
                 rows.append((bare_openstack(private, 8), ours(provider, 8, number, gone, FLAVOR)))
             else:
-                rows.append((bare_ray(private, 3), ours(provider, 3, number)))
+                rows.append((bare_ray(private, 8), ours(provider, 8, number)))
         if found.place != "openstack":
             env = {**os.environ, **environ, "TRAINMASTER_HOME": str(root)}
             (root / "work").mkdir()
