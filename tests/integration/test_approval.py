@@ -57,6 +57,7 @@ def test_a_run_waits_for_a_person_also_when_its_driver_is_killed(tm):
     assert status["experiments"]["deploy"]["state"] == "WAITING"
     assert status["queued"]["waits_for"] == "a person's approval of deploy"
     assert f"trainmaster approve {run} deploy" in background.err
+    assert f"`trainmaster approve {run} deploy` says yes" in tm.call("status", run).out
     background.kill()
     refused = tm.call("approve", run, "train", code=2)
     assert "waits for nobody's approval" in refused.err
@@ -111,7 +112,9 @@ def test_people_answer_on_a_server_by_rest_and_on_the_page(tm):
     refused.value.close()
     server.ask("POST", answer, {"approve": True})
     with server.open("GET", f"/runs/{runs[1]}") as page:
-        assert "Approve deploy" in page.read().decode()
+        shown = page.read().decode()
+    assert "Approve deploy" in shown
+    assert "trainmaster approve" not in shown  # a command line is for those who have one
     form = urllib.parse.urlencode({"experiment": "deploy", "say": "deny", "why": "no"}).encode()
     server.open(
         "POST", f"/runs/{runs[1]}/approval", form, Content_Type="application/x-www-form-urlencoded"
@@ -119,6 +122,8 @@ def test_people_answer_on_a_server_by_rest_and_on_the_page(tm):
     for run, reason in zip(runs, ("SUCCEEDED", "DENIED"), strict=True):
         server.process.until(lambda run=run: ended(server, run), "it ends")
         assert server.ask("GET", f"/runs/{run}")[1]["reason"] == reason
+    with server.open("GET", f"/runs/{runs[1]}") as page:
+        assert page.read().decode().lower().count("denied by me") == 2  # at the top, and of the experiment
     events = server.ask("GET", f"/runs/{runs[0]}/events")[1]["events"]
     assert any(event["message"] == "deploy was approved by me" for event in events)
     actions = json.dumps(server.ask("GET", "/audit")[1]["audit"])

@@ -197,6 +197,8 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
         show(f"  {summary['place']['words']}")
     if "queued" in summary:
         show(f"  {queue_text(summary['queued'])}")
+        for name in summary["queued"].get("approval", ()):
+            show(f"  `trainmaster approve {run} {name}` says yes; with --deny, no")
     if "kept_usd" in summary:
         show(f"  and {bill(summary['kept_usd'])} for the machines that it keeps warm, until now")
     if "quote" in summary:

@@ -426,7 +426,7 @@ class Database:
     judged_quotes = _reading(quote_rows.judged_query)
 
     def was_cancelled(self, run: str) -> bool:
-        """True if it ever ended as it was cancelled or interrupted, also if it was resumed then."""
+        """True if a person ever ended it (cancel, Ctrl-C, a no to it), also if it was resumed then."""
         return bool(self.read(quote_rows.cancelled_query(run).limit(1)))
 
     record_truth = transaction(quote_rows.put_truth)

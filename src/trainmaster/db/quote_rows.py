@@ -21,6 +21,8 @@ _LOOKED_AT: Final = 5000
 _PHASES = "phase:"
 #: Kind of the row that has how far a run is: no promise, and nothing is judged by it.
 FORECAST: Final = "forecast"
+#: Why a run ended that a person has ended.
+_BY_HAND: Final = (EndReason.CANCELLED, EndReason.DENIED)
 #: Runs that quotes are judged by: older ones were quoted by an older model.
 JUDGED_RUNS = 1000
 
@@ -212,10 +214,10 @@ def quotes_query(run: str) -> sa.Select[Any]:
 
 
 def cancelled_query(run: str) -> sa.Select[Any]:
-    """An event of each end of a run by a cancel or Ctrl-C: after one it may succeed all the same."""
+    """An event of each end of a run by a person (cancel, Ctrl-C, a no): it may succeed later all the same."""
     column = t.event.c
     is_end = column.kind == "run", column.after == State.DONE
-    return sa.select(column.id).where(column.run_id == run, *is_end, column.reason == EndReason.CANCELLED)
+    return sa.select(column.id).where(column.run_id == run, *is_end, column.reason.in_(_BY_HAND))
 
 
 def judged_query() -> sa.Select[Any]:

@@ -108,13 +108,13 @@ def test_the_truth_stands_beside_the_promise(database, lease):
     assert (second["time_s"], second["cost_usd"], second["kept"]) == (None, None, None)
 
 
-@pytest.mark.parametrize("reason", [EndReason.SUCCEEDED, EndReason.CANCELLED])
-def test_a_run_was_cancelled_if_that_ended_it(database, lease, reason):
+@pytest.mark.parametrize("reason", [EndReason.SUCCEEDED, EndReason.CANCELLED, EndReason.DENIED])
+def test_a_run_was_ended_by_hand_if_that_ended_it(database, lease, reason):
     """It may succeed though Ctrl-C was pressed: its models were being saved."""
     stopping = RunChange(State.RUNNING, State.STOPPING, EndReason.CANCELLED)
     database.commit(lease, [RunChange(State.WAITING, State.RUNNING), stopping], NOW)
     assert not database.was_cancelled("r-1")
     database.commit(lease, [RunChange(State.STOPPING, State.DONE, reason)], NOW)
-    assert database.was_cancelled("r-1") is (reason is EndReason.CANCELLED)
+    assert database.was_cancelled("r-1") is (reason is not EndReason.SUCCEEDED)
     database.requeue(lease, NOW)
-    assert database.was_cancelled("r-1") is (reason is EndReason.CANCELLED)
+    assert database.was_cancelled("r-1") is (reason is not EndReason.SUCCEEDED)

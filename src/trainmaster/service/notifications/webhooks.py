@@ -34,7 +34,7 @@ from trainmaster.service.notifications.webhook_targets import (
 )
 from trainmaster.service.server_loops import Turns
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
-from trainmaster.spec.topics import TOPICS
+from trainmaster.spec.topics import APPROVAL_ANSWERED, APPROVAL_WANTED, TOPICS
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
@@ -397,9 +397,12 @@ def _new_secret() -> str:
 def _words(event: Mapping[str, Any]) -> str:
     """For people."""
     data = event["data"]
-    topic = TOPICS.get(str(event["type"]).removeprefix("trainmaster."), "")
+    topic = str(event["type"]).removeprefix("trainmaster.")
     what = " ".join(str(data[key]) for key in ("reason", "message") if data.get(key))
-    return f"{event['subject']}: {topic}{': ' if topic and what else ''}{what}".replace("\r", " ")
+    about = f"{TOPICS.get(topic, '')}{': ' if topic in TOPICS and what else ''}"
+    if topic in {APPROVAL_WANTED, APPROVAL_ANSWERED}:  # the message says it, of an experiment
+        about = f"{data['experiment']} " if topic == APPROVAL_WANTED else ""
+    return f"{event['subject']}: {about}{what}".replace("\r", " ")
 
 
 def _shown(row: RowMapping) -> dict[str, Any]:

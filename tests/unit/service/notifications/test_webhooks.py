@@ -13,13 +13,14 @@ import pytest
 
 from http_receiver import HttpReceiver, answer
 from trainmaster.control.task.layout import Home
-from trainmaster.db import AcceptedRun, RunChange, Submission, access, webhook_rows
+from trainmaster.db import AcceptedRun, Note, RunChange, Submission, access, webhook_rows
 from trainmaster.service import Service
 from trainmaster.service.notifications.webhook_targets import PRIVATE_VARIABLE, may_reach, networks, post
 from trainmaster.service.notifications.webhooks import GIVE_UP_S, SMTP_VARIABLE, Webhooks, next_wait_s
 from trainmaster.service.users.caller import caller
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.topics import APPROVAL_ANSWERED, APPROVAL_WANTED
 
 NOW = 2e9
 HOOK = "/hook?a=b"
@@ -329,6 +330,22 @@ def test_slack_and_email_are_told_in_words(service, receiver, monkeypatch):
     assert "webhook-signature" not in headers
     assert sent[0] == ("mail.example", 2525)
     assert (sent[1]["To"], sent[1]["Subject"]) == ("ann@example.org", "r-1: a run has ended: SUCCEEDED")
+
+
+def test_slack_is_told_once_that_a_named_experiment_waits_for_a_person(service, receiver):
+    webhooks = Webhooks(service, LOCAL)
+    webhooks.create(MANAGER, "slack", receiver.url + HOOK)
+    lease = begin(service)
+    for message, topic in (
+        ("waits for a person's approval: `...`", APPROVAL_WANTED),
+        ("deploy was denied by ann: no", APPROVAL_ANSWERED),
+    ):
+        service.database.commit(lease, [Note(message, "deploy", topic=topic)], NOW)
+        send_due(webhooks, service, NOW)
+    assert [json.loads(body)["text"] for *_, body in receiver.asked] == [
+        "r-1: deploy waits for a person's approval: `...`",
+        "r-1: deploy was denied by ann: no",
+    ]
 
 
 def test_what_cannot_be_connected_to_has_no_status():

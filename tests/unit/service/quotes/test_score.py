@@ -74,15 +74,16 @@ def test_a_run_that_failed_is_not_kept_and_says_nothing_of_the_interval(database
 
 def test_a_run_that_a_person_has_ended_says_nothing_though_it_was_resumed(database):
     ended(database, "good", 60.0)
-    for name, reason in (("given-up", EndReason.CANCELLED), ("resumed", EndReason.SUCCEEDED)):
+    ends = {"given-up": EndReason.CANCELLED, "denied": EndReason.DENIED, "resumed": EndReason.SUCCEEDED}
+    for name, reason in ends.items():
         ended(database, name, 600.0, reason=reason)
         if name == "resumed":
             interrupt(database, name)
         record_truth(database, name, reason, 600.0, 0.0)
     found = outcomes(database, "h")
     score = Score.of(found)
-    assert (score.runs, score.kept, score.by_hand, score.judged, score.inside) == (1, 1, 2, 1, 1)
-    assert report(found)["estimate"]["ended_by_hand"] == 2
+    assert (score.runs, score.kept, score.by_hand, score.judged, score.inside) == (1, 1, 3, 1, 1)
+    assert report(found)["estimate"]["ended_by_hand"] == 3
     assert quote_summary(database, "resumed")["ended_by_hand"]
 
 
