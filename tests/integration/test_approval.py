@@ -57,7 +57,8 @@ def test_a_run_waits_for_a_person_also_when_its_driver_is_killed(tm):
     assert status["experiments"]["deploy"]["state"] == "WAITING"
     assert status["queued"]["waits_for"] == "a person's approval of deploy"
     assert f"trainmaster approve {run} deploy" in background.err
-    assert f"`trainmaster approve {run} deploy` says yes" in tm.call("status", run).out
+    assert f"`trainmaster approve {run} deploy` says yes" in (shown := tm.call("status", run).out)
+    assert "of them waiting)" in shown
     background.kill()
     refused = tm.call("approve", run, "train", code=2)
     assert "waits for nobody's approval" in refused.err

@@ -30,7 +30,7 @@ def test_a_run_that_waits_says_for_whom_and_counts_that_apart(tm):
     assert "goes on after waiting" in result.err
     assert "queued" not in result.json
     assert 0 < result.json["queued_s"] < result.json["seconds"]
-    assert "of them in the queue" in tm.call("status", waiter).out
+    assert "of them waiting" in tm.call("status", waiter).out
     assert "queued_s" not in tm.status(run)
 
 

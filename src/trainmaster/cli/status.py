@@ -186,7 +186,7 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
     run = summary["run"]
     trouble = driver_line(summary)
     state = _run_state(summary) + (f" ({trouble})" if trouble else "")
-    queued = f" ({duration(summary['queued_s'])} of them in the queue)" if "queued_s" in summary else ""
+    queued = f" ({duration(summary['queued_s'])} of them waiting)" if "queued_s" in summary else ""
     show(f"{run}: {state}, {duration(summary['seconds'])}{queued}, {bill(summary['cost_usd'])}")
     for name, text in (("labels", labels_text(summary)), ("note", summary.get("note", ""))):
         if text:
