@@ -64,8 +64,8 @@ def real_cases(jobs: dict[str, list[Point]]) -> list[Case]:
     """What a user measures first, and what is asked for then."""
     found: list[Case] = []
 
-    def add(split: str, job: str, seen: Sequence[Point], asked: Sequence[Point]) -> None:
-        if len(seen) >= 2 and asked:
+    def add(split: str, job: str, seen: Sequence[Point], asked: Sequence[Point], least: int = 2) -> None:
+        if len(seen) >= least and asked:
             found.append(Case(split, job, source_of(job), list(seen), list(asked)))
 
     for job, points in jobs.items():
@@ -86,6 +86,8 @@ def real_cases(jobs: dict[str, list[Point]]) -> list[Case]:
             add("real all-reduce, fewer -> whole node", job, fewer, [p for p in inside if p.workers == most])
         several = [p for p in order if (p.nodes or 1) > 1]
         add("real all-reduce, one node -> several", job, inside, several)
+        alone = [p for p in inside if p.workers == 1][:1]
+        add("nothing rented, one worker -> several nodes", job, alone, several, 1)
         least = min((p.nodes or 1 for p in several), default=0)
         first = [p for p in several if p.nodes == least][:1]
         add(

@@ -63,6 +63,7 @@ class PhaseWatch:
         self._ends: dict[str, Any] = stored.get("ends", {})
         self._load = stored.get("load", load)
         self._told = {(name, phase) for name, phase in stored.get("late", ())}
+        self._is_promised = bool(stored.get("is_promised"))
         self.courses = {name: PhaseProgress.of_dict(each) for name, each in stored.get("courses", {}).items()}
         self._elapsed = elapsed
         for name, spans in expected().items():
@@ -93,6 +94,7 @@ class PhaseWatch:
             is_promised: from now on this is what is expected of what trains.
         """
         at = self._elapsed(at)
+        self._is_promised |= is_promised
         self._ends = {"time_s": time_s.as_dict(), "cost_usd": cost_usd.as_dict(), "at": at}
         for name, left in left_s.items():
             course = replace(self.courses.get(name, PhaseProgress()), left_s=left[1], left_at=at)
@@ -215,21 +217,24 @@ class PhaseWatch:
         return max(min([self._elapsed(now), *begun]), before.since)
 
     def _late(self, name: str, now: float) -> Iterable[Note]:
-        """What takes too long now, but for steps: of these the quote tells."""
+        """What takes too long now; of steps the quote tells as soon as it is binding."""
         course = self.courses[name]
-        if course.now in ("", "steps", AGAIN) or (name, course.now) in self._told:
+        untold = ("", "steps", AGAIN) if self._is_promised else ("", AGAIN)
+        if course.now in untold or (name, course.now) in self._told:
             return
         for line in course.lines(self._elapsed(now)):
             if line.state == "now" and line.late_s and line.span is not None:
                 self._told.add((name, line.phase))
                 took, most = format_duration(line.seconds), format_duration(line.span[2])
-                yield Note(
-                    f"{name}: {line.phase} is late: {took} until now, expected were at most {most}", name
-                )
+                late = f"{'are' if line.phase == 'steps' else 'is'} late: {took} until now"
+                if line.seconds <= line.span[2]:  # a forecast says it of steps
+                    late = f"will take {format_duration(line.span[2] + line.late_s)}"
+                yield Note(f"{name}: {line.phase} {late}, expected were at most {most}", name)
 
     def _keep(self) -> None:
         courses = {name: each.as_dict() for name, each in self.courses.items()}
         data = {"courses": courses, "ends": self._ends, "late": sorted(self._told), "load": self._load}
+        data["is_promised"] = self._is_promised
         with suppress(StoreError):  # the run matters more
             self._database.put_forecast(self._run, json.dumps(data))
 

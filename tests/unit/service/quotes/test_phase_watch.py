@@ -71,6 +71,32 @@ def test_phases_follow_each_other_and_what_is_late_is_told_once():
     assert world.course.since == 30.0
 
 
+def test_late_steps_are_told_until_a_quote_is_binding_also_by_the_next_driver():
+    any_time = Interval(40, 50, 60)
+    world = World()
+    world.has_machines = True
+    world.step(10)
+    world.watch.forecast(any_time, any_time, {}, BEGAN + 12)
+    assert world.look(39) == []
+    assert world.look(50) == ["train: steps are late: 40 s until now, expected were at most 30 s"]
+    assert world.look(51) == []
+    foretold = World()
+    foretold.has_machines = True
+    foretold.step(10)
+    foretold.look(11)
+    foretold.watch.forecast(any_time, any_time, {"train": (40, 50, 60)}, BEGAN + 12)
+    assert foretold.look(12) == ["train: steps will take 52 s, expected were at most 30 s"]
+    promised = World()
+    promised.has_machines = True
+    promised.step(10)
+    promised.look(11)
+    promised.watch.forecast(any_time, any_time, {}, BEGAN + 12, is_promised=True)
+    again = World(promised.store)
+    again.has_machines = True
+    again.step(10)
+    assert promised.look(50) == again.look(50) == []
+
+
 def test_a_service_makes_no_steps_but_serves():
     world = World(stepless=("train",), services=("train",))
     world.has_machines = True
