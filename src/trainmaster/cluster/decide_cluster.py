@@ -521,9 +521,10 @@ def _bring_up(decision: Decision, seen: Seen, now: float, scaling: Scaling) -> N
 
 def _enough(record: ClusterRecord, role: RolePlan, ready: list[Machine], scaling: Scaling) -> bool:
     """Whether a role has the nodes that it needs, and no more are on the way."""
-    mine = [m for m in ready if m.role == role.role]
-    coming = [m for m in record.live if m.role == role.role and m not in ready and not m.is_leaving]
-    return len(mine) >= role.count or (len(mine) >= scaling.of(role.role, role.needed) and not coming)
+    mine = {m.id for m in ready if m.role == role.role}
+    if len(mine) >= role.count or len(mine) < scaling.of(role.role, role.needed):
+        return len(mine) >= role.count
+    return all(m.role != role.role or m.id in mine or m.is_leaving for m in record.live)
 
 
 def _in_order(record: ClusterRecord, machines: list[Machine], head: str) -> list[Machine]:
